@@ -1,0 +1,30 @@
+"""CarRacing with telemetry, and the one rollout loop. No torch here."""
+
+from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, make_env
+from envs.rollout import Driver, Episode, Step, rollout
+from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, Pose, Track, wrap_angle
+from envs.tracks import SPLITS, track_seeds
+from envs.wrappers import BAR_TOP, MaskBar
+
+__all__ = [
+    "BAR_TOP",
+    "SPLITS",
+    "FRAMES_PER_SECOND",
+    "FRAME_SHAPE",
+    "TRACK_HALF_WIDTH",
+    "CarRacing",
+    "Control",
+    "CrashMode",
+    "Driver",
+    "EnvConfig",
+    "Episode",
+    "EventDetector",
+    "MaskBar",
+    "Pose",
+    "Step",
+    "Track",
+    "make_env",
+    "rollout",
+    "track_seeds",
+    "wrap_angle",
+]

@@ -1,0 +1,203 @@
+"""CarRacing-v3 that can be observed: gymnasium's physics, rewards and pictures, with telemetry in `info`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
+from gymnasium.envs.box2d.car_dynamics import Car
+from gymnasium.wrappers import TimeLimit
+
+from envs.telemetry import FRAMES_PER_SECOND, EventDetector, Track
+from envs.wrappers import MaskBar
+
+Control = Literal["discrete", "continuous"]
+CrashMode = Literal["ignore", "terminate", "intervene"]
+
+FRAME_SHAPE = (96, 96, 3)
+ZOOM_FRAMES = 50
+"""The first second is a zoom-in animation; `info["zooming"]` flags its frames."""
+
+_ANTIALIAS_MARGIN = 2.0
+"""Pixels by which an antialiased polygon may reach over its corners."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """What a driver sees and does. Saved in every dataset and every driver folder."""
+
+    control: Control = "discrete"
+    """discrete: the five actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
+    mask_bar: bool = False
+    """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
+    max_steps: int = 1000
+    """Frames before an episode is truncated."""
+
+    def __post_init__(self) -> None:
+        if self.control not in get_args(Control):
+            raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+
+
+class CarRacing(gymnasium_car_racing.CarRacing):
+    """gymnasium's CarRacing-v3 with telemetry, a crash mode and an `observe` switch.
+
+    Track, physics, rewards, terminations and pixels are gymnasium's own, bit for bit (tests hold it); polygons that
+    lie off the screen are left out before they are transformed, which doubles the frame rate.
+
+    crash: what a crash (see `EventDetector`) does. `ignore`: nothing. `terminate`: the episode ends. `intervene`: the
+    car is set back on the centre line at rest (the protocol of Hasani's thesis, ch. 6). The reward is never changed.
+    Leaving the playfield always ends the episode: gymnasium's own rule.
+
+    `observe = False` steps at the speed of the physics and returns the last drawn frame: for drivers that do not look.
+
+    `info`, after reset and after every step: speed (units/s), lateral_offset (over the half-width, right positive),
+    heading_error (rad, left positive), wheels_off_road (0-4), tiles_visited, tiles_total, completion (their ratio),
+    lap_finished, dt (seconds since the last observation, 0 after reset), zooming, off_road (an event is open),
+    off_road_events, crash (its kind, in the frame where it happens, else None), crashes, interventions.
+    """
+
+    def __init__(self, render_mode: str | None = None, continuous: bool = True, crash: CrashMode = "ignore"):
+        if crash not in get_args(CrashMode):
+            raise ValueError(f"crash must be one of {get_args(CrashMode)}, got {crash!r}.")
+        super().__init__(render_mode=render_mode, continuous=continuous)
+        self.crash = crash
+        self.observe = True
+        self.state = np.zeros(FRAME_SHAPE, dtype=np.uint8)
+        self.interventions = 0
+        self.frame = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, _ = super().reset(seed=seed, options=options)
+        self.events = EventDetector()
+        self.interventions = 0
+        self.frame = 0
+        track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
+        self.centre_line = Track(track[:, 2:4], track[:, 1])
+        return observation, self._telemetry(dt=0.0, crash=None)
+
+    def step(self, action):
+        if action is None:  # gymnasium's reset draws its first frame this way
+            return super().step(None)
+        if self.continuous:
+            action = np.asarray(action, dtype=np.float32)
+        if not self.action_space.contains(action):
+            raise ValueError(
+                f"action must lie in {self.action_space}, got {action!r}. "
+                + ("Clip steer to [-1, 1], gas and brake to [0, 1]." if self.continuous else "Pass an integer 0-4.")
+            )
+        observation, reward, terminated, truncated, _ = super().step(action)
+        self.frame += 1
+        x, y = self.car.hull.position
+        outside = max(abs(x), abs(y)) > gymnasium_car_racing.PLAYFIELD
+        pose = self.centre_line.locate((x, y), self.car.hull.angle)
+        crash = self.events.update(self._wheels_off_road(), pose.heading, outside)
+        info = self._telemetry(dt=1 / FRAMES_PER_SECOND, crash=crash)
+        if crash and self.crash == "terminate":
+            terminated = True
+        elif crash and self.crash == "intervene" and not terminated:
+            self.intervene()
+            info["interventions"] = self.interventions
+        return observation, float(reward), terminated, truncated, info
+
+    def intervene(self) -> None:
+        """Set the car at rest on the centre line, at the tile nearest to it, pointing along the road."""
+        index = self.centre_line.locate(self.car.hull.position, self.car.hull.angle).index
+        self.car.destroy()
+        self.car = Car(self.world, self.centre_line.angles[index], *self.centre_line.points[index])
+        self.events.rearm()
+        self.interventions += 1
+
+    def _wheels_off_road(self) -> int:
+        return sum(not wheel.tiles for wheel in self.car.wheels)
+
+    def _telemetry(self, dt: float, crash: str | None) -> dict[str, Any]:
+        hull = self.car.hull
+        pose = self.centre_line.locate(hull.position, hull.angle)
+        visited, total = self.tile_visited_count, len(self.track)
+        return {
+            "speed": float(np.hypot(*hull.linearVelocity)),
+            "lateral_offset": pose.lateral,
+            "heading_error": pose.heading,
+            "wheels_off_road": self._wheels_off_road(),
+            "tiles_visited": visited,
+            "tiles_total": total,
+            "completion": visited / total,
+            "lap_finished": visited == total,
+            "dt": dt,
+            "zooming": self.frame < ZOOM_FRAMES,
+            "off_road": self.events.off_road,
+            "off_road_events": self.events.off_road_events,
+            "crash": crash,
+            "crashes": self.events.crashes,
+            "interventions": self.interventions,
+        }
+
+    # Drawing: gymnasium's own, minus the polygons that cannot be seen.
+
+    def _create_track(self) -> bool:
+        created = super()._create_track()
+        self._road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
+        return created
+
+    def _render(self, mode: str):
+        if mode == "state_pixels" and not self.observe:
+            return self.state
+        return super()._render(mode)
+
+    def _render_road(self, zoom, translation, angle):
+        bounds = gymnasium_car_racing.PLAYFIELD
+        field = [(bounds, bounds), (bounds, -bounds), (-bounds, -bounds), (-bounds, bounds)]
+        self._draw_colored_polygon(self.surf, field, self.bg_color, zoom, translation, angle, clip=False)
+        for i in _visible(_GRASS, zoom, translation, angle):
+            self._draw_colored_polygon(self.surf, _GRASS[i], self.grass_color, zoom, translation, angle)
+        for i in _visible(self._road_vertices, zoom, translation, angle):
+            polygon, color = self.road_poly[i]
+            self._draw_colored_polygon(self.surf, polygon, [int(c) for c in color], zoom, translation, angle)
+
+
+def _grass() -> np.ndarray:
+    """(400, 4, 2): the corners of gymnasium's grass patches, in its order."""
+    size = gymnasium_car_racing.GRASS_DIM
+    corners = np.array([(1, 0), (0, 0), (0, 1), (1, 1)], dtype=np.float64)
+    cells = np.array([(x, y) for x in range(-20, 20, 2) for y in range(-20, 20, 2)], dtype=np.float64)
+    return size * (cells[:, None, :] + corners)
+
+
+_GRASS = _grass()
+
+
+def _visible(polygons: np.ndarray, zoom: float, translation, angle: float) -> np.ndarray:
+    """Indices of the (P, 4, 2) polygons whose bounding box touches the window, in drawing order."""
+    cos, sin = np.cos(angle) * zoom, np.sin(angle) * zoom
+    x = polygons[..., 0] * cos - polygons[..., 1] * sin + translation[0]  # (P, 4)
+    y = polygons[..., 0] * sin + polygons[..., 1] * cos + translation[1]  # (P, 4)
+    return np.flatnonzero(
+        (x.max(axis=1) >= -_ANTIALIAS_MARGIN)
+        & (x.min(axis=1) <= gymnasium_car_racing.WINDOW_W + _ANTIALIAS_MARGIN)
+        & (y.max(axis=1) >= -_ANTIALIAS_MARGIN)
+        & (y.min(axis=1) <= gymnasium_car_racing.WINDOW_H + _ANTIALIAS_MARGIN)
+    )
+
+
+def make_env(
+    config: EnvConfig | None = None, *, crash: CrashMode = "ignore", render_mode: str | None = None
+) -> gym.Env:
+    """The one way to an environment: CarRacing with telemetry, a time limit and, if asked for, a masked status bar.
+
+    `config` is what a driver was made for and is saved with it; `crash` is how it is judged (see `CarRacing`).
+    """
+    config = config or EnvConfig()
+    env: gym.Env = CarRacing(render_mode=render_mode, continuous=config.control == "continuous", crash=crash)
+    if config.mask_bar:
+        env = MaskBar(env)
+    return TimeLimit(env, max_episode_steps=config.max_steps)
+
+
+def register() -> None:
+    """Entry point of the `gymnasium.envs` group: makes `gymnasium.make("nac_drive/CarRacing-v0")` work."""
+    gym.register(id="CarRacing-v0", entry_point="envs.car_racing:CarRacing", max_episode_steps=1000)

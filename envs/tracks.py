@@ -1,0 +1,31 @@
+"""Named lists of track seeds. Training, validation and test tracks never meet (a test holds it)."""
+
+from __future__ import annotations
+
+import re
+
+SPLITS: dict[str, range] = {
+    "train": range(0, 100_000),
+    "val": range(800_000, 800_025),
+    "test": range(900_000, 900_100),
+}
+"""train: demonstrations and PPO.  val: selects checkpoints.  test: reported figures, used for nothing else."""
+
+
+def track_seeds(name: str) -> list[int]:
+    """The seeds of a named list such as `test-20`: the first 20 of the split; or of a comma list such as `3,17,40`.
+
+    Raises ValueError for an unknown split or more tracks than it has.
+    """
+    if re.fullmatch(r"\d+(,\d+)*", name):
+        return [int(seed) for seed in name.split(",")]
+    match = re.fullmatch(r"([a-z]+)-(\d+)", name)
+    if not match or match[1] not in SPLITS:
+        raise ValueError(
+            f"tracks must be SPLIT-COUNT with a split of {sorted(SPLITS)} (such as test-20) or a comma list of seeds "
+            f"(such as 3,17,40), got {name!r}."
+        )
+    seeds, count = SPLITS[match[1]], int(match[2])
+    if not 1 <= count <= len(seeds):
+        raise ValueError(f"tracks {name!r}: the split {match[1]!r} has {len(seeds)} tracks; ask for 1 to {len(seeds)}.")
+    return list(seeds[:count])
