@@ -1,0 +1,58 @@
+"""NAC over a stream: a causal window of the last W frames, carried as state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.core import Core, State
+from policies.nac import NAC, Tokens
+from policies.selection import sliding_window, valid_keys
+
+
+class NACCore(Core):
+    """Self-attention from each frame to itself and the `window - 1` frames before it.
+
+    t_sample of a pair is the age of the key in seconds, from the dt of the frames between. The state holds, for the
+    last M = window - 1 frames, their keys (B, H, M, D) and key rows (B, H, M, E + 2 + D), their ages relative to the
+    newest frame (B, M), so that float32 keeps its precision however long the episode, and whether the slot is filled.
+
+    Takes the settings of NAC. Raises ValueError if `window` is less than 1.
+    """
+
+    def __init__(
+        self, input_size: int, output_size: int, *, num_heads: int = 16, window: int = 32, **settings: Any
+    ) -> None:
+        super().__init__()
+        if window < 1:
+            raise ValueError(f"window: must be at least 1 frame, got {window}.")
+        self.input_size, self.output_size, self.window = input_size, output_size, window
+        self.nac = NAC(output_size, num_heads, input_size=input_size, **settings)
+        self.continuous_time = self.nac.uses_time and window > 1
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        nac, slots = self.nac, self.window - 1
+        row = nac.drive_size + 2 + nac.head_size
+        return (
+            ((nac.num_heads, slots, nac.head_size), None),
+            ((nac.num_heads, slots, row), None),
+            ((slots,), None),
+            ((slots,), torch.bool),
+        )
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        old_key, old_row, age, filled = state
+        length = x.shape[1]
+        new = self.nac.project(x)
+        key = torch.cat((old_key, new.key), dim=2)  # (B, H, M + T, D)
+        row = torch.cat((old_row, new.key_row), dim=2)  # (B, H, M + T, E + 2 + D)
+        filled = torch.cat((filled, filled.new_ones(x.shape[0], length)), dim=1)  # (B, M + T)
+        now = dt.cumsum(dim=1)  # (B, T) seconds since the newest frame of the state
+        seen = torch.cat((-age, now), dim=1)  # (B, M + T)
+        ages = (now.unsqueeze(2) - seen.unsqueeze(1)).unsqueeze(1)  # (B, 1, T, M + T)
+        allowed = sliding_window(length, key.shape[2], self.window, x.device) & valid_keys(filled)  # (B, 1, T, M + T)
+        y, _ = self.nac.attend(Tokens(new.query, new.query_row, key, row), allowed, ages)
+        age = now[:, -1:] - seen[:, length:]  # (B, M)
+        return y, (key[:, :, length:], row[:, :, length:], age, filled[:, length:])

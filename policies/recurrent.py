@@ -1,0 +1,45 @@
+"""LSTM and GRU (torch's own) behind the Core contract. They take no notice of dt."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from policies.core import Core, State
+
+
+class LSTM(Core):
+    """One layer of torch.nn.LSTM; state (h, c), each (B, d)."""
+
+    continuous_time = False
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.cell = nn.LSTM(input_size, output_size, batch_first=True)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return ((self.output_size,), None), ((self.output_size,), None)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        h, c = state
+        y, (h, c) = self.cell(x, (h[None], c[None]))  # (B, T, d)
+        return y, (h[0], c[0])
+
+
+class GRU(Core):
+    """One layer of torch.nn.GRU; state (h,), (B, d)."""
+
+    continuous_time = False
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.cell = nn.GRU(input_size, output_size, batch_first=True)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.output_size,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        y, h = self.cell(x, state[0][None])  # (B, T, d)
+        return y, (h[0],)

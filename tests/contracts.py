@@ -1,0 +1,150 @@
+"""Contracts: tests that every implementation inherits.
+
+A test class for a core:
+
+    class TestLSTM(CoreContract):
+        def make_core(self):
+            return LSTM(input_size=5, output_size=8)
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+
+import pytest
+import torch
+
+from policies.core import Core, State, map_state, reset_rows
+
+BATCH, LENGTH = 3, 11
+
+
+class CoreContract(ABC):
+    """What policies.core.Core promises. `make_core` may be called several times in a test."""
+
+    @abstractmethod
+    def make_core(self) -> Core:
+        """A small core, freshly initialised from torch's global generator."""
+
+    @pytest.fixture
+    def core(self) -> Core:
+        torch.manual_seed(0)
+        return self.make_core()
+
+    @staticmethod
+    def _inputs(core: Core) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(BATCH, LENGTH, core.input_size, generator=generator)
+        dt = 0.01 + 0.5 * torch.rand(BATCH, LENGTH, generator=generator)
+        return x, dt
+
+    @staticmethod
+    def _stream(core: Core, x: torch.Tensor, dt: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, State]:
+        state, outputs = core.initial_state(len(x)), []
+        for x_part, dt_part in zip(x.split(sizes, dim=1), dt.split(sizes, dim=1), strict=True):
+            y, state = core(x_part, dt_part, state)
+            outputs.append(y)
+        return torch.cat(outputs, dim=1), state
+
+    def test_output_and_state_have_the_promised_shapes(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        start = core.initial_state(BATCH)
+        y, state = core(x, dt, start)
+        assert y.shape == (BATCH, LENGTH, core.output_size)
+        assert [(s.shape, s.dtype) for s in state] == [(s.shape, s.dtype) for s in start]
+        assert all(len(s) == BATCH and not s.any() for s in start)
+
+    def test_whatever_the_chunks_the_outputs_are_the_same(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        whole, last = core(x, dt, core.initial_state(BATCH))
+        for sizes in ([1] * LENGTH, [4, 1, LENGTH - 5], [LENGTH - 2, 2]):
+            y, state = self._stream(core, x, dt, sizes)
+            torch.testing.assert_close(y, whole, atol=1e-5, rtol=1e-5)
+            for streamed, expected in zip(state, last, strict=True):
+                torch.testing.assert_close(streamed, expected, atol=1e-5, rtol=1e-5)
+
+    def test_rows_of_the_batch_are_independent(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        together, _ = core(x, dt, core.initial_state(BATCH))
+        for row in range(BATCH):
+            alone, _ = core(x[row : row + 1], dt[row : row + 1], core.initial_state(1))
+            torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=1e-5)
+
+    def test_a_reset_row_starts_afresh_and_the_others_go_on(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        whole, _ = core(x, dt, core.initial_state(BATCH))
+        _, state = core(x[:, :6], dt[:, :6], core.initial_state(BATCH))
+        y, _ = core(x[:, 6:], dt[:, 6:], reset_rows(state, torch.tensor([True, False, False])))
+        fresh, _ = core(x[:1, 6:], dt[:1, 6:], core.initial_state(1))
+        torch.testing.assert_close(y[:1], fresh, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(y[1:], whole[1:, 6:], atol=1e-5, rtol=1e-5)
+
+    def test_no_output_sees_the_future(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        before, _ = core(x, dt, core.initial_state(BATCH))
+        changed = x.clone()
+        changed[:, 7:] += 1.0
+        after, _ = core(changed, dt, core.initial_state(BATCH))
+        torch.testing.assert_close(after[:, :7], before[:, :7], atol=1e-6, rtol=1e-6)
+        assert (after[:, 7:] - before[:, 7:]).abs().max() > 1e-4
+
+    def test_the_same_call_twice_gives_the_same_bits(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        first, _ = core(x, dt, core.initial_state(BATCH))
+        second, _ = core(x, dt, core.initial_state(BATCH))
+        assert torch.equal(first, second)
+
+    def test_dt_matters_exactly_where_the_core_says_so(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        base, _ = core(x, dt, core.initial_state(BATCH))
+        slower = dt.clone()
+        slower[0, 5] *= 3.0
+        other, _ = core(x, slower, core.initial_state(BATCH))
+        moved = (other - base).abs()
+        assert (moved[0].max() > 1e-5) == core.continuous_time
+        assert moved[1:].max() == 0.0
+        assert moved[0, :5].max() == 0.0
+
+    def test_every_parameter_gets_a_finite_gradient(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        x.requires_grad_()
+        y, _ = core(x, dt, core.initial_state(BATCH))
+        y.square().sum().backward()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+        assert x.grad.any()
+        for name, parameter in core.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
+
+    def test_gradients_flow_through_a_carried_state_unless_detached(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        x.requires_grad_()
+        _, state = core(x[:, :6], dt[:, :6], core.initial_state(BATCH))
+        detached = map_state(torch.Tensor.detach, state)
+        core(x.detach()[:, 6:], dt[:, 6:], detached)[0].sum().backward()
+        assert x.grad is None
+        if state:
+            core(x.detach()[:, 6:], dt[:, 6:], state)[0].sum().backward()
+            assert x.grad is not None
+            assert x.grad[:, :6].any()
+
+    def test_a_state_dict_carries_everything(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        expected, _ = core(x, dt, core.initial_state(BATCH))
+        torch.manual_seed(99)
+        other = self.make_core()
+        if any(True for _ in other.parameters()):
+            assert not torch.equal(other(x, dt, other.initial_state(BATCH))[0], expected)
+        other.load_state_dict(copy.deepcopy(core.state_dict()))
+        assert torch.equal(other(x, dt, other.initial_state(BATCH))[0], expected)
+
+    def test_double_precision_works(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        single, _ = core(x, dt, core.initial_state(BATCH))
+        core = core.double()
+        double, _ = core(x.double(), dt.double(), core.initial_state(BATCH))
+        assert double.dtype == torch.float64
+        torch.testing.assert_close(double.float(), single, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,166 @@
+"""Every core keeps the contract; what is particular to each of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ncps.torch import CfCCell
+
+from policies import CORES, CfC, Core, build_core
+from tests.contracts import CoreContract
+
+
+class NACContract(CoreContract):
+    name: str
+
+    def make_core(self) -> Core:  # a window shorter than the contract's sequences, so that frames fall out of it
+        return build_core(self.name, 5, 8, num_heads=2, window=4)
+
+
+class TestNACExact(NACContract):
+    name = "nac-exact"
+
+    def make_core(self) -> Core:
+        return build_core(self.name, 5, 8, num_heads=2, window=6, top_k=3)
+
+
+class TestNACEuler(NACContract):
+    name = "nac-euler"
+
+
+class TestNACSteady(NACContract):
+    name = "nac-steady"
+
+
+class TestNACPairwise(NACContract):
+    name = "nac-pw"
+
+
+class TestLSTM(CoreContract):
+    def make_core(self) -> Core:
+        return build_core("lstm", 5, 8)
+
+
+class TestGRU(CoreContract):
+    def make_core(self) -> Core:
+        return build_core("gru", 5, 8)
+
+
+class TestCNN(CoreContract):
+    def make_core(self) -> Core:
+        return build_core("cnn", 5, 8)
+
+
+class TestCfC(CoreContract):
+    def make_core(self) -> Core:
+        return build_core("cfc", 5, 8, backbone_units=16)
+
+    def test_equals_ncps_on_copied_weights(self) -> None:
+        torch.manual_seed(0)
+        ours, theirs = CfC(5, 8, backbone_units=16), CfCCell(5, 8, backbone_units=16)
+        with torch.no_grad():
+            layer = theirs.backbone[0]  # pyright: ignore[reportOptionalSubscript]
+            assert isinstance(layer, torch.nn.Linear)
+            ours.input.weight.copy_(layer.weight[:, :5])
+            ours.input.bias.copy_(layer.bias)
+            ours.recurrent.weight.copy_(layer.weight[:, 5:])
+            heads = (theirs.ff1, theirs.ff2, theirs.time_a, theirs.time_b)
+            ours.heads.weight.copy_(torch.cat([head.weight for head in heads]))
+            ours.heads.bias.copy_(torch.cat([head.bias for head in heads]))
+        x, dt = torch.randn(1, 9, 5), torch.rand(1, 9) * 3.0
+        y, (last,) = ours(x, dt, ours.initial_state(1))
+        h = torch.zeros(1, 8)
+        for step in range(9):
+            h, _ = theirs(x[:, step], h, dt[0, step])
+            torch.testing.assert_close(y[:, step], h, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(last, h, atol=1e-6, rtol=1e-6)
+
+
+def test_a_batch_of_dts_is_not_mixed_up() -> None:
+    """The case ncps gets wrong: different time spans in one batch, batch size equal to the state size."""
+    torch.manual_seed(0)
+    core = CfC(5, 8, backbone_units=16)
+    x, dt = torch.randn(8, 3, 5), torch.rand(8, 3) * 5.0
+    together, _ = core(x, dt, core.initial_state(8))
+    alone = torch.cat([core(x[i : i + 1], dt[i : i + 1], core.initial_state(1))[0] for i in range(8)])
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-6)
+
+
+def test_nac_forgets_what_leaves_the_window_and_nothing_sooner() -> None:
+    torch.manual_seed(0)
+    core = build_core("nac-pw", 5, 8, num_heads=2, window=4)
+    x, dt = torch.randn(1, 9, 5), torch.full((1, 9), 0.02)
+    base, _ = core(x, dt, core.initial_state(1))
+    changed = x.clone()
+    changed[:, 2] += 1.0
+    moved = (core(changed, dt, core.initial_state(1))[0] - base).abs().amax(dim=(0, 2)) > 1e-6
+    assert moved.tolist() == [False, False, True, True, True, True, False, False, False]
+
+
+def test_nac_ages_keep_their_precision_over_a_long_stream() -> None:
+    torch.manual_seed(0)
+    core = build_core("nac-exact", 5, 8, num_heads=2, window=4)
+    with torch.no_grad():
+        state = core.initial_state(1)
+        x = torch.randn(1, 500, 5)
+        for _ in range(20):  # 10 000 frames, 200 s: absolute float32 times would be off by 1e-5
+            _, state = core(x, torch.full((1, 500), 0.02), state)
+        for _ in range(4):
+            _, state = core(x[:, :1], torch.full((1, 1), 0.02), state)
+    torch.testing.assert_close(state[2], torch.tensor([[0.04, 0.02, 0.0]]), atol=1e-7, rtol=0.0)
+
+
+def test_the_registry_holds_the_promised_names() -> None:
+    assert set(CORES) == {"nac-exact", "nac-euler", "nac-steady", "nac-pw", "lstm", "gru", "cfc", "cnn"}
+
+
+def test_an_unknown_core_lists_the_known() -> None:
+    with pytest.raises(ValueError, match=r"core: unknown name 'nac'.*nac-exact, nac-euler"):
+        build_core("nac", 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("lstm", {"layers": 2}, r"unknown \['layers'\]; accepted here are \[\]"),
+        ("nac-exact", {"topk": 4}, r"unknown \['topk'\].*'top_k'"),
+        ("nac-euler", {"mode": "exact"}, r"unknown \['mode'\]"),
+        ("nac-pw", {"top_k": 4}, r"unknown \['top_k'\]"),
+        ("nac-exact", {"window": 0}, "window: must be at least 1 frame, got 0"),
+        ("nac-exact", {"num_heads": 3}, "d_model: must be a positive multiple of num_heads=3, got 8"),
+        ("nac-exact", {"num_heads": 2, "settle_steps": 2}, "steps: .*got 2.*at least 3"),
+        ("nac-exact", {"num_heads": 2, "sparsity": 1.0}, r"sparsity: must be in \[0, 1\), got 1.0"),
+        ("nac-exact", {"num_heads": 2, "gate": "relu"}, "gate: must be one of"),
+        ("nac-exact", {"num_heads": 2, "delta_t": 0.0}, "delta_t: must be positive"),
+        ("nac-exact", {"num_heads": 2, "top_k": 0}, "top_k: must be at least 1, got 0"),
+        ("cfc", {"backbone_units": 0}, "backbone_units: must be at least 1, got 0"),
+    ],
+)
+def test_bad_settings_are_named(name: str, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_core(name, 5, 8, **settings)
+
+
+def test_the_window_needs_time_unless_steady_and_unweighted() -> None:
+    assert build_core("nac-steady", 5, 8, num_heads=2).continuous_time
+    assert not build_core("nac-steady", 5, 8, num_heads=2, output="riemann").continuous_time
+
+
+def test_nac_learns_what_needs_memory_and_a_feedforward_core_cannot() -> None:
+    """The answer is the bit of the frame before: nothing in the present frame gives it away."""
+    losses = {}
+    for name, settings in (("nac-exact", {"num_heads": 4, "window": 3}), ("cnn", {})):
+        torch.manual_seed(0)
+        bits = torch.randint(0, 2, (16, 10))
+        x, dt = torch.nn.functional.one_hot(bits, 2).float(), torch.full((16, 10), 0.5)
+        core, readout = build_core(name, 2, 16, **settings), torch.nn.Linear(16, 2)
+        optimizer = torch.optim.Adam([*core.parameters(), *readout.parameters()], lr=2e-2)
+        for _ in range(120):
+            y, _ = core(x, dt, core.initial_state(16))
+            loss = torch.nn.functional.cross_entropy(readout(y[:, 1:]).flatten(0, 1), bits[:, :-1].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses[name] = loss.item()
+    assert losses["cnn"] > 0.6
+    assert losses["nac-exact"] < 0.3

@@ -1,0 +1,337 @@
+"""The NAC layer against its equations, its theorems and an independent implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import NAC, nac, random_wiring
+from policies.wiring import Wiring, backbone_wiring, fully_connected_wiring, sensory_gate_wiring
+from tests.policies import reference
+
+T, D_MODEL, HEADS, F = 7, 8, 2, 5
+
+
+def make(**arguments: object) -> NAC:
+    """A float64 layer whose every parameter, scales and shifts included, is away from its initial value."""
+    torch.manual_seed(0)
+    layer = NAC(D_MODEL, HEADS, input_size=F, **{"top_k": 3, **arguments}).double()  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return layer
+
+
+def inputs(batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, T, F, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def dense(attention: nac.Attention, keys: int = T) -> torch.Tensor:
+    """alpha over all keys (B, H, Tq, Tk)."""
+    blank = torch.zeros(*attention.alpha.shape[:3], keys, dtype=attention.alpha.dtype)
+    return blank.scatter(3, attention.index, attention.alpha)
+
+
+# --- the independent reference ---------------------------------------------------------------------------------------
+
+
+def small_circuit(**changes: object) -> Wiring:
+    sizes = {"sensory": 2, "inter": 3, "command": 4, "motor": 2, "input_group": "inter"}
+    return random_wiring(2 * D_MODEL // HEADS, **sizes, sparsity=0.4, seed=1, **changes)  # type: ignore[arg-type]
+
+
+CIRCUITS = {
+    "ncp": backbone_wiring(2 * D_MODEL // HEADS, D_MODEL, 0.5, 0),
+    "random": small_circuit(),
+    "full": fully_connected_wiring(8, sensory=0, inter=2, command=3, motor=2, input_group="inter"),
+}
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+@pytest.mark.parametrize("circuit", CIRCUITS)
+@pytest.mark.parametrize(("top_k", "mode", "output"), [(3, "exact", "quadrature"), (T, "steady", "riemann")])
+def test_equals_the_reference(circuit: str, steps: int, top_k: int, mode: str, output: str) -> None:
+    wiring = CIRCUITS[circuit]
+    layer = make(backbone=wiring, settle_steps=steps, top_k=top_k, mode=mode, output=output, delta_t=0.7)
+    gates = [sensory_gate_wiring(F, D_MODEL, 0.5, i) for i in range(3)]
+    x, rng = inputs(), np.random.default_rng(0)
+    t_sample = rng.uniform(0.0, 2.0, (2, T, T))
+    valid = rng.random((2, T)) < 0.8
+    y = layer(x, torch.from_numpy(t_sample), window=5, valid=torch.from_numpy(valid))
+    for row in range(2):
+        i, j = np.indices((T, T))
+        allowed = (j <= i) & (j > i - 5) & valid[row]
+        expected = reference.attend(
+            layer,
+            gates,
+            wiring,
+            x[row].numpy(),
+            top_k=top_k,
+            allowed=allowed,
+            t_sample=t_sample[row],
+            steps=steps,
+            mode=mode,
+            output=output,
+        )
+        np.testing.assert_allclose(y[row].detach().numpy(), expected, atol=1e-12)
+
+
+# --- logits: theorems, limits, order, gradients ----------------------------------------------------------------------
+
+phis = st.floats(-5.0, 5.0)
+omegas = st.floats(1e-3, 50.0)
+spans = st.floats(0.0, 20.0)
+
+
+def logit(mode: str, phi: float, omega: float, t: float, steps: int = 6) -> float:
+    pair = [torch.tensor(v, dtype=torch.float64) for v in (phi, omega, t)]
+    return float(nac.MODES[mode](pair[0], pair[1], pair[2], steps))
+
+
+@given(phis, omegas, spans, st.sampled_from(["exact", "euler", "steady"]))
+def test_theorem_1_logits_stay_between_zero_and_the_target(phi: float, omega: float, t: float, mode: str) -> None:
+    a, target = logit(mode, phi, omega, t), phi / omega
+    slack = 1e-12 * abs(target)
+    assert min(0.0, target) - slack <= a <= max(0.0, target) + slack
+
+
+@given(phis, omegas, spans)
+def test_corollary_1_the_distance_to_the_target_decays_exponentially(phi: float, omega: float, t: float) -> None:
+    a, target = logit("exact", phi, omega, t), phi / omega
+    assert abs(a - target) <= abs(target) * np.exp(-omega * t) + 1e-12 * abs(target)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 2**31),
+    st.floats(0.1, 10.0),
+    st.sampled_from(["sigmoid", "tanh", "linear"]),
+    st.sampled_from(["exact", "euler"]),
+)
+def test_theorem_1_holds_in_the_layer_for_any_weights(seed: int, scale: float, gate: str, mode: str) -> None:
+    layer = make(gate=gate, mode=mode)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    x = scale * torch.randn(2, T, F, generator=generator, dtype=torch.float64)
+    _, attention = layer(x, return_attention=True)
+    target = attention.phi / attention.omega
+    slack = 1e-12 * target.abs()
+    assert (attention.omega > 0).all()
+    assert (attention.t >= 0).all()
+    assert (attention.t <= 1).all()
+    assert (attention.a >= target.clamp(max=0.0) - slack).all()
+    assert (attention.a <= target.clamp(min=0.0) + slack).all()
+
+
+def test_exact_tends_to_steady() -> None:
+    errors = [abs(logit("exact", 0.7, 1.3, t) - logit("steady", 0.7, 1.3, t)) for t in (1.0, 4.0, 16.0, 30.0)]
+    assert errors[0] > errors[1] > errors[2] > errors[3]
+    assert errors[3] < 1e-15 / np.exp(-1.0)
+
+
+def test_exact_keeps_its_precision_for_tiny_omega_t() -> None:
+    values = torch.tensor([0.5]), torch.tensor([1e-3]), torch.tensor([1e-4])
+    torch.testing.assert_close(nac.exact(*values, 6), torch.tensor([0.5 * 1e-4]), rtol=1e-6, atol=0.0)
+
+
+def test_euler_is_the_recursion() -> None:
+    phi, omega, t, steps = 0.7, 1.3, 2.0, 6
+    a = 0.0
+    for _ in range(steps):
+        a += t / steps * (phi - omega * a)
+    assert logit("euler", phi, omega, t, steps) == pytest.approx(a, rel=1e-14)
+
+
+def test_euler_converges_with_order_one() -> None:
+    errors = [abs(logit("euler", 0.7, 1.3, 2.0, n) - logit("exact", 0.7, 1.3, 2.0)) for n in (64, 128, 256, 512)]
+    orders = np.log2(np.array(errors[:-1]) / errors[1:])
+    np.testing.assert_allclose(orders, 1.0, atol=0.02)
+
+
+def test_euler_takes_more_steps_rather_than_leave_the_stable_region() -> None:
+    phi, omega, t = 1.0, 40.0, 1.0
+    unstable = 0.0
+    for _ in range(6):
+        unstable += t / 6 * (phi - omega * unstable)
+    assert abs(unstable) > 800.0  # what six plain steps give; the target is 0.025
+    assert logit("euler", phi, omega, t, 6) == pytest.approx(phi / omega, rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["exact", "euler", "steady"])
+def test_gradcheck_of_the_logits(mode: str) -> None:
+    values = [torch.rand(5, dtype=torch.float64).add_(0.1).requires_grad_() for _ in range(3)]
+    assert torch.autograd.gradcheck(lambda phi, omega, t: nac.MODES[mode](phi, omega, t, 6), values)
+
+
+@given(phis, st.floats(0.01, 20.0), spans)
+def test_equations_56_and_57(phi_value: float, omega_value: float, t_value: float) -> None:
+    phi, omega, t = (
+        torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (phi_value, omega_value, t_value)
+    )
+    by_phi, by_omega = torch.autograd.grad(nac.exact(phi, omega, t, 0), (phi, omega))
+    p, w, s = phi_value, omega_value, t_value
+    expected_phi = (1.0 - np.exp(-w * s)) / w
+    expected_omega = -p / w**2 * (1.0 - np.exp(-w * s)) - (0.0 - p / w) * s * np.exp(-w * s)
+    assert float(by_phi) == pytest.approx(expected_phi, rel=1e-8, abs=1e-10)
+    assert float(by_omega) == pytest.approx(expected_omega, rel=1e-8, abs=1e-8)
+
+
+def test_gradcheck_of_the_layer() -> None:
+    layer, x = make(top_k=3), inputs(1)[:, :4].requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: layer(x, causal=True), (x,))
+
+
+# --- nothing is constant ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settle_steps", [3, 4])
+def test_a_fresh_layer_attends(settle_steps: int) -> None:
+    """The published code takes one step: phi and omega do not depend on the pair, and attention is uniform."""
+    torch.manual_seed(0)
+    layer = NAC(64, 16, settle_steps=settle_steps)
+    _, attention = layer(torch.randn(4, 32, 64), return_attention=True)
+    for name in ("phi", "omega"):
+        spread = getattr(attention, name).flatten(2).std(dim=2)  # over pairs, per sample and head
+        assert spread.min() > 0.02, name
+    assert attention.a.std() > 0.02
+    assert (attention.alpha.amax(-1) / attention.alpha.amin(-1)).mean() > 1.1
+
+
+def test_perturbing_query_key_or_time_moves_what_it_should() -> None:
+    layer = make(top_k=T)
+    tokens, ones = layer.project(inputs()), torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    y, base = layer.attend(tokens, None, ones, return_attention=True)
+
+    def moved(other: nac.Tokens, times: torch.Tensor) -> dict[str, torch.Tensor]:
+        z, detail = layer.attend(other, None, times, return_attention=True)
+        names = ("phi", "omega", "t", "alpha")
+        return {"y": (z - y).abs()} | {n: (getattr(detail, n) - getattr(base, n)).abs() for n in names}
+
+    x = inputs()
+    x[:, 2] += 0.5
+    changed = layer.project(x)
+    by_query = moved(nac.Tokens(changed.query, changed.query_row, tokens.key, tokens.key_row), ones)
+    by_key = moved(nac.Tokens(tokens.query, tokens.query_row, changed.key, changed.key_row), ones)
+    for name in ("phi", "omega", "t", "alpha"):
+        assert by_query[name][:, :, 2].min(dim=-1).values.max() > 1e-6, name  # the pairs of query 2, and only they
+        assert by_query[name][:, :, [0, 1, 3, 4, 5, 6]].max() == 0.0, name
+        assert by_key[name][..., 2].max() > 1e-6, name
+    assert by_query["y"][:, 2].min() > 1e-9
+    assert by_key["y"].max() > 1e-6
+    by_time = moved(tokens, 2.0 * ones)
+    assert by_time["t"].max() > 1e-3
+    assert by_time["alpha"].max() > 1e-6
+    assert by_time["y"].max() > 1e-6
+    assert by_time["phi"].max() == by_time["omega"].max() == 0.0
+
+
+def test_each_head_has_its_own_dynamics() -> None:
+    layer = make()
+    u = torch.randn(1, 1, 20, 8, dtype=torch.float64).expand(1, HEADS, 20, 8)
+    weight, bias = layer.backbone.input_map()
+    y = layer.backbone(u @ weight + bias)
+    assert (y[:, 0] - y[:, 1]).abs().mean() > 0.05
+
+
+# --- selection, masks, symmetry --------------------------------------------------------------------------------------
+
+
+def test_all_keys_kept_is_pairwise() -> None:
+    everything, pairwise = make(top_k=T), make(selection="pairwise")
+    gathered = make(top_k=T - 1)
+    x = inputs()
+    assert torch.equal(everything(x, causal=True), pairwise(x, causal=True))
+    # with six of seven keys the gathering code runs; under a window of six it must drop nothing
+    torch.testing.assert_close(gathered(x, window=6), pairwise(x, window=6), atol=1e-14, rtol=0.0)
+
+
+@pytest.mark.parametrize("top_k", [3, T])
+def test_chunks_of_queries_do_not_show(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x, times = make(top_k=top_k), inputs(), torch.rand(2, T, T, dtype=torch.float64)
+    whole, attention = layer(x, times, window=4, return_attention=True)
+    monkeypatch.setattr(nac, "PAIRS_PER_CHUNK", 2 * HEADS * top_k * 2)  # two queries at a time
+    parts, detail = layer(x, times, window=4, return_attention=True)
+    torch.testing.assert_close(parts, whole, atol=1e-14, rtol=0.0)
+    torch.testing.assert_close(detail.a, attention.a, atol=1e-14, rtol=0.0)
+
+
+@pytest.mark.parametrize("top_k", [3, T])
+def test_permuting_keys_permutes_attention(top_k: int) -> None:
+    layer, tokens = make(top_k=top_k), make(top_k=top_k).project(inputs())
+    order = torch.tensor([3, 1, 6, 0, 2, 5, 4])
+    times = torch.rand(2, 1, T, T, dtype=torch.float64)
+    y, base = layer.attend(tokens, None, times, return_attention=True)
+    shuffled = nac.Tokens(tokens.query, tokens.query_row, tokens.key[:, :, order], tokens.key_row[:, :, order])
+    z, other = layer.attend(shuffled, None, times[..., order], return_attention=True)
+    assert base is not None
+    assert other is not None
+    torch.testing.assert_close(dense(other), dense(base)[..., order], atol=1e-14, rtol=0.0)
+    torch.testing.assert_close(z, y, atol=1e-14, rtol=0.0)
+
+
+@pytest.mark.parametrize("top_k", [3, T])
+def test_masked_keys_have_no_weight_and_no_gradient(top_k: int) -> None:
+    layer, x = make(top_k=top_k), inputs().requires_grad_()
+    valid = torch.tensor([[True, False, True, True, False, True, True], [True] * 7])
+    y, attention = layer(x, valid=valid, return_attention=True)
+    assert dense(attention)[0, :, :, [1, 4]].eq(0.0).all()
+    torch.testing.assert_close(attention.alpha.sum(-1), torch.ones_like(attention.alpha[..., 0]))
+    y[0, [0, 2, 3, 5, 6]].sum().backward()  # every query but the masked steps' own
+    assert x.grad is not None
+    assert x.grad[0, [1, 4]].eq(0.0).all()
+    assert x.grad[0, [0, 2, 3, 5, 6]].ne(0.0).all()
+
+
+@pytest.mark.parametrize("top_k", [3, T])
+def test_a_query_without_keys_yields_zeros_and_finite_gradients(top_k: int) -> None:
+    layer, x = make(top_k=top_k), inputs().requires_grad_()
+    valid = torch.tensor([[False] * 3 + [True] * 4, [False] * 7])
+    y, attention = layer(x, causal=True, valid=valid, return_attention=True)
+    assert attention.alpha[0, :, :3].eq(0.0).all()
+    assert attention.alpha[1].eq(0.0).all()
+    torch.testing.assert_close(y[0, :3], layer.out.bias.expand(3, -1))
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_times_shapes_agree() -> None:
+    layer, x = make(), inputs()
+    per_sample = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    expected = layer(x, per_sample[:, None, None].expand(2, T, T).contiguous())
+    torch.testing.assert_close(layer(x, per_sample), expected, atol=1e-14, rtol=0.0)
+    torch.testing.assert_close(layer(x, per_sample[:, None].expand(2, T)), expected, atol=1e-14, rtol=0.0)
+    assert torch.equal(layer(x, torch.ones(2, dtype=torch.float64)), layer(x))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, T + 1), (2, 1, T), (1, 2, T, T)])
+def test_times_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="times: shape must be"):
+        make()(inputs(), torch.ones(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mask", ["in_weight", "weight", "gate"])
+def test_synapses_that_do_not_exist_get_no_gradient(mask: str) -> None:
+    layer = make()
+    layer(inputs()).square().sum().backward()
+    if mask == "in_weight":
+        pairs = [(layer.backbone.in_weight, layer.backbone.in_mask)]
+    elif mask == "gate":
+        pairs = [(layer.gate.weight, layer.gate.mask)]
+    else:
+        pairs = [(w, getattr(layer.backbone, f"mask_{name}")) for name, w in layer.backbone.weight.items()]
+    for weight, existing in pairs:
+        assert weight.grad is not None
+        assert weight.grad[~existing.expand_as(weight)].eq(0.0).all()
+        assert weight.grad.ne(0.0).any()
+
+
+def test_a_backbone_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"backbone: the wiring must take .* = 8 inputs .*got 6 inputs"):
+        make(backbone=backbone_wiring(6, D_MODEL, 0.5, 0))
