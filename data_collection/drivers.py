@@ -1,0 +1,69 @@
+"""From the words of a command line to a driver: `expert`, `controller`, or the folder of a cloned driver or expert."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from data_collection.controller import Controller
+from data_collection.expert import SCHEMA as EXPERT_SCHEMA
+from data_collection.expert import SHIPPED, load_expert
+from envs import Driver, EnvConfig
+from policies import load_driver
+
+
+def resolve_driver(spec: str, env: EnvConfig | None = None) -> Driver:
+    """The driver that `spec` names, ready to drive in environments of `env` (five actions when it is not given).
+
+    spec: `expert` (the shipped one for the control), `controller`, or a path: the folder of an expert, of a cloned
+    driver, or of a whole run (its best checkpoint).
+    Raises FileNotFoundError for a missing folder, ValueError for a foreign one or one made for another control.
+    """
+    control = env.control if env else "discrete"
+    if spec == "controller":
+        return Controller(control)
+    if spec == "expert":
+        return load_expert(None, control)
+    folder = _driver_folder(spec, control)
+    driver = load_expert(folder) if _is_expert(folder) else load_driver(folder)
+    trained = trained_env(driver)
+    if env and trained and trained.control != env.control:
+        raise ValueError(
+            f"driver {spec!r} was made for {trained.control} control, the environment has {env.control} control; "
+            f"pass --control {trained.control} or another driver."
+        )
+    return driver
+
+
+def trained_env(driver: Driver) -> EnvConfig | None:
+    """The environment that `driver` was trained in; None for one that was not trained."""
+    config = getattr(driver, "env_config", None)
+    return EnvConfig(**config) if config else None
+
+
+def driver_hash(spec: str, env: EnvConfig) -> str:
+    """SHA-256 of what decides the driver's actions: its weights and config, or the controller's numbers."""
+    if spec == "controller":
+        return hashlib.sha256(json.dumps(asdict(Controller(env.control).config)).encode()).hexdigest()
+    folder = _driver_folder(spec, env.control)
+    digest = hashlib.sha256()
+    for name in ("config.json", "model.safetensors"):
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _driver_folder(spec: str, control: str) -> Path:
+    if spec == "expert":
+        return SHIPPED / control
+    best = Path(spec) / "checkpoints" / "best"
+    return best if best.is_dir() else Path(spec)
+
+
+def _is_expert(path: Path) -> bool:
+    try:
+        return json.loads((path / "config.json").read_text()).get("schema") == EXPERT_SCHEMA
+    except (OSError, ValueError, AttributeError):
+        return False
+

@@ -1,0 +1,71 @@
+"""Safe writing: whole or not at all, and durable when the call returns."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class WriteError(ValueError):
+    """A file cannot be written. One line: where, why, and the fix."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a crash at any moment leaves the old content or the new one, and nothing between.
+
+    Raises OSError, with `path` as it was and nothing left beside it.
+    """
+    # The process id keeps a worker that outlived its killed parent away from the files of the next run.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an OSError of a write to `path` into one line with cause and fix. FileExistsError passes."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "free some space and go on with --resume: finished episodes are kept"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            fix = "make the folder writable or choose another"
+        else:
+            fix = "choose another folder or mend the disk, then go on with --resume"
+        raise WriteError(f"cannot write {path}: {error.strerror or error}; {fix}.") from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable. Where folders cannot be opened (Windows) there is nothing to do."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make a folder and all in it durable."""
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(folder)

@@ -1,0 +1,302 @@
+"""Training the expert: the actor is cloned from the controller's laps, then improved by PPO (stable-baselines3).
+
+PPO: Schulman et al., arXiv 1707.06347. The reward that PPO sees is the native one, scaled; an episode also ends at a
+crash (`EventDetector`), so that leaving the road costs what would have come after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.policies import ActorCriticCnnPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from torch import Tensor, nn
+
+from data_collection.controller import Controller
+from data_collection.expert import ExpertNetwork, ExpertVision, load_expert, save_expert
+from data_collection.noise import ActionNoise
+from data_collection.run_folder import RunFolder, load_training_state, save_training_state
+from envs import SPLITS, Control, EnvConfig, Step, make_env, rollout, track_seeds
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class ExpertConfig:
+    """Settings of `train_expert`. The defaults made the shipped expert."""
+
+    control: Control = "discrete"
+    """Five actions, or steer, gas and brake."""
+    seed: int = 0
+    """Seed of weights, tracks and noise."""
+    warm_start_laps: int = 30
+    """Laps of the controller that the actor is cloned from before PPO; 0 starts from random weights."""
+    warm_start_noise: float = 0.05
+    """Share of frames with a random executed action in those laps (the label stays the controller's)."""
+    warm_start_hold: float = 8.0
+    """Mean number of frames that one random action is held."""
+    warm_start_epochs: int = 8
+    """Passes over those laps."""
+    warm_start_lr: float = 1e-3
+    """Learning rate of the cloning (Adam)."""
+    warm_start_sharpness: float = 3.0
+    """The cloned logits are multiplied by this before PPO samples from them: it then explores around the cloned driver
+    instead of around its uncertainty. Five actions only."""
+    steps: int = 122_880
+    """Frames that PPO drives, over all environments."""
+    envs: int = 8
+    """Environments in parallel processes."""
+    rollout_steps: int = 1024
+    """Frames per environment between two updates."""
+    value_warmup_steps: int = 16_384
+    """Frames during which only the value network learns."""
+    batch_size: int = 1024
+    epochs: int = 3
+    """Passes over each rollout."""
+    learning_rate: float = 1e-4
+    """Adam's rate at the start; it falls linearly to zero."""
+    clip_range: float = 0.1
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+    reward_scale: float = 0.1
+    crash_penalty: float = 30.0
+    """Native reward points taken off at a crash, in training only."""
+    validate_every: int = 16_384
+    """Frames between two validations."""
+    validation_tracks: str = "val-20"
+    """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
+
+
+def train_expert(config: ExpertConfig, folder: Path, *, resume: bool = False, report: Report = lambda row: None) -> Path:
+    """Train (or go on training) an expert in the run folder `folder`; returns the folder of the best checkpoint.
+
+    `report` gets a dict per event: `phase` (warm_start, ppo, validation) with its figures; validations are also rows of
+    metrics.jsonl. Raises FileExistsError for an existing folder without `resume`.
+    """
+    if resume:
+        run = RunFolder.open(folder)
+        run.require_config(asdict(config))
+    else:
+        run = RunFolder.create(folder, asdict(config))
+    last = run.checkpoint_folder("last")
+    torch.manual_seed(config.seed)
+    env_config = EnvConfig(control=config.control)
+    factory = partial(_training_env, env_config, config)
+    vec_env = SubprocVecEnv([partial(factory, rank) for rank in range(config.envs)])
+    try:
+        model = _build(config, vec_env)
+        if last is not None:
+            load_model(model.policy, last / "training_state" / "policy.safetensors")
+            state = load_training_state(last / "training_state", model.policy.optimizer)
+            model.num_timesteps = state["step"]
+            run.drop_rows_after(state["step"])
+        elif config.warm_start_laps:
+            network = _warm_start(config, env_config, report)
+            model.policy.features_extractor.layers.load_state_dict(network.vision.state_dict())
+            model.policy.action_net.load_state_dict(network.action.state_dict())
+            if config.control == "discrete":
+                for parameter in model.policy.action_net.parameters():
+                    parameter.data *= config.warm_start_sharpness
+        validation = _Validation(run, config, env_config, report)
+        validation.validate_once(model)
+        if model.num_timesteps < config.steps:
+            model.learn(config.steps - model.num_timesteps, callback=validation, reset_num_timesteps=False)
+        validation.validate_once(model)
+    finally:
+        vec_env.close()
+    best = run.checkpoint_folder("best")
+    assert best is not None
+    return best
+
+
+# The environment and the model
+
+
+class _TrainingEnv(gym.Wrapper):
+    """Draws a training track at every reset, scales the reward and takes the crash penalty off."""
+
+    def __init__(self, env: gym.Env, rng: np.random.Generator, config: ExpertConfig):
+        super().__init__(env)
+        self._rng, self._config = rng, config
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        return self.env.reset(seed=int(self._rng.choice(SPLITS["train"])), options=options)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        penalty = self._config.crash_penalty if info["crash"] else 0.0
+        return observation, (float(reward) - penalty) * self._config.reward_scale, terminated, truncated, info
+
+
+def _training_env(env_config: EnvConfig, config: ExpertConfig, rank: int) -> gym.Env:
+    rng = np.random.default_rng((config.seed, 1, rank))
+    return _TrainingEnv(Monitor(make_env(env_config, crash="terminate")), rng, config)
+
+
+class _Vision(BaseFeaturesExtractor):
+    """`ExpertVision` where stable-baselines3 expects it."""
+
+    def __init__(self, observation_space: gym.Space):
+        super().__init__(observation_space, ExpertVision.features_dim)
+        self.layers = ExpertVision()
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.layers(observations)
+
+
+class _Heads(MlpExtractor):
+    """The value network reads the actor's features and sends no gradient back: it must not disturb the clone."""
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.forward_actor(features), self.forward_critic(features)
+
+    def forward_critic(self, features: Tensor) -> Tensor:
+        return super().forward_critic(features.detach())
+
+
+class _Policy(ActorCriticCnnPolicy):
+    """stable-baselines3's policy on shared features with `_Heads`."""
+
+    def _build_mlp_extractor(self) -> None:
+        self.mlp_extractor = _Heads(self.features_dim, self.net_arch, self.activation_fn, self.device)
+
+
+def _build(config: ExpertConfig, vec_env: VecEnv) -> PPO:
+    return PPO(
+        _Policy,
+        vec_env,
+        learning_rate=lambda remaining: config.learning_rate * remaining,
+        n_steps=config.rollout_steps,
+        batch_size=config.batch_size,
+        n_epochs=config.epochs,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        clip_range=config.clip_range,
+        ent_coef=config.entropy,
+        seed=config.seed,
+        device="cpu",
+        policy_kwargs={
+            "features_extractor_class": _Vision,
+            "net_arch": {"pi": [], "vf": [128]},
+            "ortho_init": False,
+            "log_std_init": -1.5,
+        },
+    )
+
+
+# Warm start
+
+
+def _warm_start(config: ExpertConfig, env_config: EnvConfig, report: Report) -> ExpertNetwork:
+    """An `ExpertNetwork` cloned from the controller's laps with injected noise (DART)."""
+    seeds = np.random.default_rng((config.seed, 0)).choice(SPLITS["train"], config.warm_start_laps, replace=False)
+    frames, labels = [], []
+    with get_context("spawn").Pool() as pool:
+        laps = pool.imap(partial(_controller_lap, config, env_config), [int(seed) for seed in seeds])
+        for lap, (lap_frames, lap_labels, lap_return) in enumerate(laps, 1):
+            frames.append(lap_frames)
+            labels.append(lap_labels)
+            report({"phase": "warm_start", "lap": lap, "laps": config.warm_start_laps, "return": lap_return})
+    inputs = torch.from_numpy(np.concatenate(frames)).permute(0, 3, 1, 2)  # (N, 3, 96, 96) uint8
+    targets = torch.from_numpy(np.concatenate(labels))  # (N,) or (N, 3)
+    network = ExpertNetwork(config.control)
+    optimizer = torch.optim.Adam(network.parameters(), config.warm_start_lr)
+    loss_of = nn.functional.cross_entropy if config.control == "discrete" else nn.functional.mse_loss
+    generator = torch.Generator().manual_seed(config.seed)
+    for epoch in range(1, config.warm_start_epochs + 1):
+        total = 0.0
+        for batch in torch.randperm(len(inputs), generator=generator).split(128):
+            loss = loss_of(network(inputs[batch].float() / 255), targets[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(batch)
+        report({"phase": "warm_start", "epoch": epoch, "epochs": config.warm_start_epochs, "loss": total / len(inputs)})
+    return network
+
+
+def _controller_lap(config: ExpertConfig, env_config: EnvConfig, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    env = make_env(env_config)
+    noise = ActionNoise(config.warm_start_noise, config.warm_start_hold, env.action_space, seed)
+    steps: list[Step] = []
+    episode = rollout(env, Controller(env_config.control), seed, execute=noise, subscribers=[steps.append])
+    return np.stack([s.observation for s in steps]), np.stack([s.intended for s in steps]), episode.episode_return
+
+
+# Validation and checkpoints
+
+
+class _Validation(BaseCallback):
+    """Frees the actor after the value warm-up; saves and validates the policy every so many frames."""
+
+    def __init__(self, run: RunFolder, config: ExpertConfig, env_config: EnvConfig, report: Report):
+        super().__init__()
+        self._run, self._config, self._env_config, self._report = run, config, env_config, report
+
+    def _on_rollout_start(self) -> None:
+        free = self.num_timesteps >= self._config.value_warmup_steps
+        policy: Any = self.model.policy
+        for module in (policy.features_extractor, policy.action_net):
+            module.requires_grad_(free)
+        row = self._run.rows()[-1]
+        if self.num_timesteps - row["step"] >= self._config.validate_every:
+            self.validate(self.model)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        episodes = [episode["r"] for episode in self.model.ep_info_buffer or []]
+        mean = float(np.mean(episodes)) if episodes else None
+        self._report({"phase": "ppo", "step": self.num_timesteps, "steps": self._config.steps, "return": mean})
+
+    def validate_once(self, model: Any) -> None:
+        """Validate unless the last row already tells of this very step."""
+        rows = self._run.rows()
+        if not rows or rows[-1]["step"] < model.num_timesteps:
+            self.validate(model)
+
+    def validate(self, model: Any) -> None:
+        step = model.num_timesteps
+        network = ExpertNetwork(self._config.control)
+        network.vision.load_state_dict(model.policy.features_extractor.layers.state_dict())
+        network.action.load_state_dict(model.policy.action_net.state_dict())
+
+        def write(folder: Path) -> None:
+            save_expert(folder, network, self._env_config, {"step": step, "training": asdict(self._config)})
+            save_training_state(folder / "training_state", model.policy.optimizer, {"step": step})
+            save_model(model.policy, str(folder / "training_state" / "policy.safetensors"))
+
+        folder = self._run.checkpoint(step, write)
+        seeds = track_seeds(self._config.validation_tracks)
+        with get_context("spawn").Pool(min(len(seeds), torch.get_num_threads())) as pool:
+            returns = pool.map(partial(_validation_return, folder, self._env_config), seeds, chunksize=1)
+        score = float(np.mean(returns) - 0.5 * np.std(returns))
+        row = {
+            "step": step, "score": score, "mean": float(np.mean(returns)), "sd": float(np.std(returns)),
+            "minimum": float(np.min(returns)), "returns": returns,
+        }  # fmt: skip
+        if all(score > other["score"] for other in self._run.rows()):
+            self._run.mark_best(folder)
+        self._run.log(row)
+        self._report({"phase": "validation", **row})
+
+
+def _validation_return(folder: Path, env_config: EnvConfig, seed: int) -> float:
+    torch.set_num_threads(1)
+    return rollout(make_env(env_config), load_expert(folder), seed).episode_return

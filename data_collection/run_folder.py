@@ -1,0 +1,180 @@
+"""The folder of one training: its config, command and machine, a row of metrics per step, and checkpoints.
+
+    RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/last  checkpoints/best
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch.optim import Optimizer
+
+from data_collection.files import sync_folder, sync_tree, write_atomically, writing
+
+_RECORDED_VERSIONS = ("nac-drive", "torch", "numpy", "gymnasium", "box2d", "stable-baselines3", "lightning-fabric")
+
+
+class RunFolder:
+    """Creates, reads and resumes a run. Rows and checkpoints are on disk when the call that writes them returns."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
+        """A new run. Raises FileExistsError when `path` holds anything: a run is never overwritten."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FileExistsError(f"run folder {path} already exists; choose another folder, or continue with --resume.")
+        with writing(path):
+            (path / "checkpoints").mkdir(parents=True)
+            (path / "command.txt").write_text(shlex.join(sys.argv) + "\n")
+            (path / "env.json").write_text(json.dumps(describe_machine(), indent=2) + "\n")
+            write_atomically(path / "config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run. Raises FileNotFoundError when `path` is none."""
+        if not (path / "config.yaml").is_file():
+            raise FileNotFoundError(f"{path} is not a run folder: config.yaml is missing; pass the folder of a run.")
+        return cls(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return yaml.safe_load((self.path / "config.yaml").read_text())
+
+    def require_config(self, config: dict[str, Any]) -> None:
+        """Raises ValueError, naming the keys, unless `config` is the one that the run was started with."""
+        saved = self.config
+        changed = [k for k in saved.keys() | config.keys() if saved.get(k) != config.get(k)]
+        if changed:
+            told = "; ".join(f"{k}: run has {saved.get(k)!r}, asked for {config.get(k)!r}" for k in sorted(changed))
+            raise ValueError(f"cannot resume {self.path} with another config ({told}); keep it or start a new run.")
+
+    # Metrics
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append one row to metrics.jsonl."""
+        path = self.path / "metrics.jsonl"
+        with writing(path), path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole rows so far; a line cut off by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        rows = []
+        for line in lines:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def drop_rows_after(self, step: int) -> None:
+        """Forget rows later than the checkpoint that a resumed run goes on from."""
+        kept = [row for row in self.rows() if row["step"] <= step]
+        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+    # Checkpoints
+
+    def checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Save a checkpoint: `write` makes the folder it is given, which then appears whole as `checkpoints/step_N`.
+
+        `last` points to it; checkpoints that are neither the last nor the best are removed.
+        """
+        folder = self.path / "checkpoints" / f"step_{step}"
+        temporary = folder.with_name(folder.name + ".tmp")
+        with writing(folder):
+            for leftover in (temporary, folder):
+                shutil.rmtree(leftover, ignore_errors=True)
+            write(temporary)
+            sync_tree(temporary)
+            os.replace(temporary, folder)
+            sync_folder(folder.parent)
+            self._point("last", folder)
+        kept = {(self.path / "checkpoints" / name).resolve() for name in ("last", "best")}
+        for old in (self.path / "checkpoints").glob("step_*"):
+            if old.resolve() not in kept:
+                shutil.rmtree(old, ignore_errors=True)
+        return folder
+
+    def mark_best(self, folder: Path) -> None:
+        """Let `best` point to the checkpoint `folder`."""
+        self._point("best", folder)
+
+    def checkpoint_folder(self, name: str) -> Path | None:
+        """The folder that `last` or `best` points to; None before the first checkpoint."""
+        link = self.path / "checkpoints" / name
+        return link.resolve() if link.exists() else None
+
+    def _point(self, name: str, folder: Path) -> None:
+        link = self.path / "checkpoints" / name
+        temporary = link.with_name(name + ".tmp")
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(folder.name)
+        os.replace(temporary, link)
+
+
+def save_training_state(path: Path, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """`path/optimizer.safetensors` (the moments of every parameter) and `path/state.json`."""
+    path.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        f"{index}.{name}": value.detach().cpu().contiguous()
+        for index, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+    save_file(tensors, path / "optimizer.safetensors")
+    (path / "state.json").write_text(json.dumps(state) + "\n")
+
+
+def load_training_state(path: Path, optimizer: Optimizer) -> dict[str, Any]:
+    """Put the saved moments back into `optimizer`, made from the same parameters; returns the rest of the state."""
+    moments: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in load_file(path / "optimizer.safetensors").items():
+        index, name = key.split(".", 1)
+        moments.setdefault(int(index), {})[name] = value
+    whole = optimizer.state_dict()
+    optimizer.load_state_dict({"state": moments, "param_groups": whole["param_groups"]})
+    return json.loads((path / "state.json").read_text())
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, hardware and git commit: what a reader needs to repeat a run."""
+    commit = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "versions": _versions(_RECORDED_VERSIONS),
+        "git_commit": commit or None,
+    }
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+

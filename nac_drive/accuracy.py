@@ -1,0 +1,50 @@
+"""How often a driver does what the expert does, frame by frame. Definitions: docs/metrics.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nac_drive.metrics import agrees
+
+NUM_ACTIONS = 5
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Offline steering accuracy. Shares in [0, 1]; None where nothing could be counted."""
+
+    accuracy: float
+    """Share of frames with the expert's action (continuous: steering within 0.1)."""
+    macro_f1: float | None
+    """Mean F1 over the actions that occur, five actions only."""
+    at_changes: float | None
+    """Accuracy on the frames where the expert's action changes."""
+
+
+def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bool_]) -> Accuracy:
+    """Compare actions (N,) int, or (N, 3) float, with the expert's; changes (N,) marks where the expert's changes."""
+    if labels.ndim == 1:
+        correct = predicted == labels
+        f1: float | None = macro_f1(predicted, labels)
+    else:
+        correct = np.array([agrees(a, b) for a, b in zip(predicted, labels, strict=True)])
+        f1 = None
+    return Accuracy(
+        accuracy=float(correct.mean()),
+        macro_f1=f1,
+        at_changes=float(correct[changes].mean()) if changes.any() else None,
+    )
+
+
+def macro_f1(predicted: NDArray, labels: NDArray) -> float:
+    """Unweighted mean of the F1 scores of the actions that occur in `labels` or `predicted`."""
+    scores = []
+    for action in range(NUM_ACTIONS):
+        hits = np.sum((predicted == action) & (labels == action))
+        total = np.sum(predicted == action) + np.sum(labels == action)
+        if total:
+            scores.append(2 * hits / total)
+    return float(np.mean(scores))

@@ -1,0 +1,114 @@
+"""Driving in closed loop on named tracks, in parallel processes, with the same result for any number of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
+from pathlib import Path
+
+import torch
+
+from data_collection.drivers import trained_env
+from data_collection.files import write_atomically
+from envs import CrashMode, Driver, EnvConfig, make_env, rollout
+from nac_drive.metrics import EpisodeMeter, EpisodeResult, Summary, summarise
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The rows of one driver, in the order of the tracks, and their summary."""
+
+    rows: list[EpisodeResult]
+    summary: Summary
+
+
+def evaluate(
+    driver: Driver,
+    seeds: Sequence[int],
+    *,
+    name: str = "driver",
+    env: EnvConfig | None = None,
+    crash: CrashMode = "ignore",
+    advisor: Driver | None = None,
+    baseline: Evaluation | None = None,
+    pool: Pool | None = None,
+    on_episode: Callable[[EpisodeResult], None] = lambda row: None,
+) -> Evaluation:
+    """Drive each track of `seeds` once, deterministically, with the native reward.
+
+    advisor: the expert that is asked at every frame; `agreement` is the share of frames where the driver does the
+    same.  baseline: an evaluation on the same tracks that paired differences are taken against.  pool: worker
+    processes (see `worker_pool`); the result does not depend on it, latencies aside.  on_episode: called as rows come.
+
+    Warns when `driver` was trained on another EnvConfig. Raises ValueError without seeds.
+    """
+    if not seeds:
+        raise ValueError("seeds must name at least one track, got none.")
+    env = env or EnvConfig()
+    _warn_of_other_env(driver, name, env)
+    task = partial(_drive, pickle.dumps((driver, advisor)), name, env, crash)
+    results = pool.imap(task, seeds, chunksize=1) if pool else map(task, seeds)
+    rows: list[EpisodeResult] = []
+    for row in results:
+        rows.append(row)
+        on_episode(row)
+    return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[Pool | None]:
+    """`workers` processes of one thread each; None (work in this process) for one worker.
+
+    Raises ValueError for fewer than one.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}.")
+    if workers == 1:
+        yield None
+        return
+    with get_context("spawn").Pool(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield pool
+
+
+def default_workers() -> int:
+    """As many processes as this process may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _drive(drivers: bytes, name: str, env_config: EnvConfig, crash: CrashMode, seed: int) -> EpisodeResult:
+    driver, advisor = pickle.loads(drivers)  # a fresh copy each time: nothing carries over between episodes
+    env = make_env(env_config, crash=crash)
+    meter = EpisodeMeter()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums in one order, whoever works
+    try:
+        episode = rollout(env, driver, seed, advisor=advisor, subscribers=[meter])
+    finally:
+        torch.set_num_threads(threads)
+        env.close()
+    return meter.result(name, crash, episode)
+
+
+def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
+    trained = trained_env(driver)
+    if trained and trained != env:
+        before, now = asdict(trained), asdict(env)
+        differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])
+        warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=3)
+
+
+def save_evaluations(folder: Path, evaluations: Sequence[Evaluation]) -> None:
+    """`rows.jsonl` (one episode a line) and `summary.json` (one driver an entry) in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(json.dumps(asdict(row)) + "\n" for evaluation in evaluations for row in evaluation.rows)
+    write_atomically(folder / "rows.jsonl", rows.encode())
+    summaries = json.dumps([asdict(evaluation.summary) for evaluation in evaluations], indent=2) + "\n"
+    write_atomically(folder / "summary.json", summaries.encode())

@@ -1,0 +1,246 @@
+"""Figures of closed-loop driving as pure functions of what happened. Definitions: docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from envs import FRAMES_PER_SECOND, Episode, Step
+
+GOOD_LAP = 900.0
+"""The return from which CarRacing counts as solved."""
+INTERVENTION_SECONDS = 6.0
+"""What one intervention costs in autonomy (Bojarski et al., arXiv 1604.07316, section 7.1)."""
+CRASH_FACTOR = 0.65
+_STEER_TOLERANCE = 0.1
+_DISCRETE_STEERING = np.array([0.0, 0.6, -0.6, 0.0, 0.0])
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """One driver on one track. Times in seconds, distances over the half-width of the road, angles in radians."""
+
+    driver: str
+    seed: int
+    crash_mode: str
+    episode_return: float
+    length: int
+    completion: float
+    lap_finished: bool
+    lap_time: float | None
+    off_road_events: int
+    off_road_share: float
+    crashes: int
+    crash_kinds: list[str]
+    first_crash_time: float | None
+    interventions: int
+    autonomy: float
+    driving_score: float
+    lateral_mean: float
+    lateral_rms: float
+    lateral_p95: float
+    heading_rms: float
+    steering_rate_rms: float
+    steering_reversals: float
+    agreement: float | None
+    latency_ms: float
+
+
+@dataclass
+class EpisodeMeter:
+    """Subscribes to a rollout and turns its steps into an `EpisodeResult`. Zoom-in frames count for no accuracy."""
+
+    steering: list[float] = field(default_factory=list)
+    agreed: list[bool] = field(default_factory=list)
+    lateral: list[float] = field(default_factory=list)
+    heading: list[float] = field(default_factory=list)
+    off_road: list[bool] = field(default_factory=list)
+    crashes: list[tuple[int, str]] = field(default_factory=list)
+    latency: list[float] = field(default_factory=list)
+
+    def __call__(self, step: Step) -> None:
+        self.steering.append(steering_of(step.action))
+        self.off_road.append(step.outcome["off_road"])
+        self.latency.append(step.latency)
+        if step.outcome["crash"]:
+            self.crashes.append((step.index, step.outcome["crash"]))
+        if not step.info["zooming"]:
+            self.lateral.append(step.outcome["lateral_offset"])
+            self.heading.append(step.outcome["heading_error"])
+            if step.advice is not None:
+                self.agreed.append(agrees(step.action, step.advice))
+
+    def result(self, driver: str, crash_mode: str, episode: Episode) -> EpisodeResult:
+        outcome = episode.outcome
+        seconds = episode.length / FRAMES_PER_SECOND
+        off_road_share = float(np.mean(self.off_road))
+        lateral = np.abs(self.lateral) if self.lateral else np.zeros(1)
+        return EpisodeResult(
+            driver=driver,
+            seed=episode.seed,
+            crash_mode=crash_mode,
+            episode_return=episode.episode_return,
+            length=episode.length,
+            completion=outcome["completion"],
+            lap_finished=outcome["lap_finished"],
+            lap_time=seconds if outcome["lap_finished"] else None,
+            off_road_events=outcome["off_road_events"],
+            off_road_share=off_road_share,
+            crashes=outcome["crashes"],
+            crash_kinds=[kind for _, kind in self.crashes],
+            first_crash_time=(self.crashes[0][0] + 1) / FRAMES_PER_SECOND if self.crashes else None,
+            interventions=outcome["interventions"],
+            autonomy=autonomy(outcome["interventions"], seconds),
+            driving_score=driving_score(outcome["completion"], outcome["crashes"], off_road_share),
+            lateral_mean=float(lateral.mean()),
+            lateral_rms=float(np.sqrt((lateral**2).mean())),
+            lateral_p95=float(np.percentile(lateral, 95)),
+            heading_rms=float(np.sqrt(np.mean(np.square(self.heading)))) if self.heading else 0.0,
+            steering_rate_rms=steering_rate_rms(self.steering),
+            steering_reversals=steering_reversals(self.steering),
+            agreement=float(np.mean(self.agreed)) if self.agreed else None,
+            latency_ms=1000 * float(np.median(self.latency)),
+        )
+
+
+def steering_of(action: Any) -> float:
+    """The steering command in [-1, 1] of a continuous action (steer, gas, brake) or of one of the five actions."""
+    return float(action[0]) if np.ndim(action) else float(_DISCRETE_STEERING[int(action)])
+
+
+def agrees(action: Any, advice: Any) -> bool:
+    """Whether two actions are the same: equal (five actions), or within 0.1 in steering (continuous)."""
+    if np.ndim(action):
+        return abs(steering_of(action) - steering_of(advice)) <= _STEER_TOLERANCE
+    return int(action) == int(advice)
+
+
+def driving_score(completion: float, crashes: int, off_road_share: float) -> float:
+    """100 x completion x 0.65^crashes x (1 - off-road share)."""
+    return 100.0 * completion * CRASH_FACTOR**crashes * (1.0 - off_road_share)
+
+
+def autonomy(interventions: int, seconds: float) -> float:
+    """1 - 6 s x interventions / time, at least 0: the share of time without a human at the wheel."""
+    return max(0.0, 1.0 - INTERVENTION_SECONDS * interventions / seconds)
+
+
+def steering_rate_rms(steering: Sequence[float]) -> float:
+    """Root mean square of the change of the steering command, per second."""
+    return float(np.sqrt(np.mean(np.square(np.diff(steering))))) * FRAMES_PER_SECOND if len(steering) > 1 else 0.0
+
+
+def steering_reversals(steering: Sequence[float]) -> float:
+    """Changes of the sign of steering per second; frames without steering keep the last sign."""
+    signs = np.sign(steering)
+    signs = signs[signs != 0]
+    return float(np.sum(signs[1:] != signs[:-1])) * FRAMES_PER_SECOND / len(steering) if len(steering) else 0.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with the ends of its 95 % bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def bootstrap(values: Sequence[float]) -> Interval:
+    """Mean of `values` and its percentile bootstrap interval (10 000 resamples, fixed seed)."""
+    sample = np.asarray(values, dtype=np.float64)
+    mean = float(sample.mean())
+    if len(sample) < 2 or np.ptp(sample) == 0:
+        return Interval(mean, mean, mean)
+    interval = stats.bootstrap(
+        (sample,), np.mean, n_resamples=10_000, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
+    return Interval(mean, float(interval.low), float(interval.high))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One driver over all tracks of an evaluation."""
+
+    driver: str
+    tracks: int
+    return_mean: float
+    return_sd: float
+    return_min: float
+    return_p10: float
+    good_laps: float
+    """Share of laps with a return of at least 900."""
+    completion: float
+    laps_finished: float
+    lap_time: float | None
+    crashes_per_lap: float
+    off_road_events_per_lap: float
+    off_road_share: float
+    interventions_per_lap: float
+    autonomy: float
+    driving_score: float
+    lateral_rms: float
+    steering_rate_rms: float
+    steering_reversals: float
+    agreement: float | None
+    latency_ms: float
+    return_interval: Interval
+    versus: str | None = None
+    """The driver that the differences are taken against, on the same tracks."""
+    return_difference: Interval | None = None
+    progress_difference: Interval | None = None
+
+
+def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] | None = None) -> Summary:
+    """Mean figures of one driver's rows, and paired differences against the rows of `baseline` on the same tracks.
+
+    Raises ValueError without rows, for rows of several drivers, or when the tracks differ.
+    """
+    drivers = {row.driver for row in rows}
+    if len(drivers) != 1:
+        raise ValueError(f"rows must come from exactly one driver, got {sorted(drivers) or 'none'}.")
+    returns = np.array([row.episode_return for row in rows])
+    lap_times = [row.lap_time for row in rows if row.lap_time is not None]
+    agreements = [row.agreement for row in rows if row.agreement is not None]
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(row, name) for row in rows]))
+
+    difference = progress = versus = None
+    if baseline:
+        if [row.seed for row in rows] != [row.seed for row in baseline]:
+            raise ValueError("baseline must hold the same tracks in the same order: the comparison is paired.")
+        versus = baseline[0].driver
+        difference = bootstrap([a.episode_return - b.episode_return for a, b in zip(rows, baseline, strict=True)])
+        progress = bootstrap([a.completion - b.completion for a, b in zip(rows, baseline, strict=True)])
+    return Summary(
+        driver=rows[0].driver,
+        tracks=len(rows),
+        return_mean=float(returns.mean()),
+        return_sd=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+        return_min=float(returns.min()),
+        return_p10=float(np.percentile(returns, 10)),
+        good_laps=float((returns >= GOOD_LAP).mean()),
+        completion=mean("completion"),
+        laps_finished=mean("lap_finished"),
+        lap_time=float(np.mean(lap_times)) if lap_times else None,
+        crashes_per_lap=mean("crashes"),
+        off_road_events_per_lap=mean("off_road_events"),
+        off_road_share=mean("off_road_share"),
+        interventions_per_lap=mean("interventions"),
+        autonomy=mean("autonomy"),
+        driving_score=mean("driving_score"),
+        lateral_rms=mean("lateral_rms"),
+        steering_rate_rms=mean("steering_rate_rms"),
+        steering_reversals=mean("steering_reversals"),
+        agreement=float(np.mean(agreements)) if agreements else None,
+        latency_ms=mean("latency_ms"),
+        return_interval=bootstrap(returns.tolist()),
+        versus=versus,
+        return_difference=difference,
+        progress_difference=progress,
+    )

@@ -1,0 +1,48 @@
+"""Small recordings and what tests do to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from data_collection.dataset import Demonstrations
+from data_collection.noise import NoiseConfig
+from data_collection.record import record
+from envs import EnvConfig
+
+ENV = EnvConfig(max_steps=60)
+NOISE = NoiseConfig(probability=0.3, hold=4)
+TRACKS = [11, 3, 7]
+
+
+def record_small(path: Path, **changed: Any) -> Demonstrations:
+    """Three episodes of 60 frames by the controller under noise."""
+    return record(path, "controller", **{"env": ENV, "seeds": TRACKS, "noise": NOISE, **changed})
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """Every file of a folder; the rows of episodes.jsonl in no order: workers finish in any."""
+    files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return {name: sorted(data.split(b"\n")) if name == "episodes.jsonl" else data for name, data in files.items()}
+
+
+def rewrite_row(path: Path, index: int, **values: Any) -> None:
+    """Change an episode's row, as somebody would who covers up what he did to the file."""
+    rows = [json.loads(line) for line in (path / "episodes.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["index"] == index:
+            row.update(values)
+    (path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def tamper(path: Path, index: int, change: Callable[[h5py.File], Any]) -> None:
+    """Change an episode's file and its SHA-256 in the row."""
+    file = path / "episodes" / f"{index:06d}.h5"
+    with h5py.File(file, "r+") as content:
+        change(content)
+    rewrite_row(path, index, sha256=hashlib.sha256(file.read_bytes()).hexdigest())

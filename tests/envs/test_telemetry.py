@@ -1,0 +1,178 @@
+"""Where a car is, on tracks with known answers; and what counts as an event, frame by frame."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs import TRACK_HALF_WIDTH, EventDetector, wrap_angle
+from tests.problems import circle, square, units
+
+CIRCLE, SQUARE = circle(), square()
+DEGREE = math.pi / 180
+
+
+@given(angle=st.floats(-50, 50), turns=st.integers(-5, 5))
+def test_wrapping_changes_an_angle_by_whole_turns_only(angle, turns):
+    wrapped = wrap_angle(angle)
+    assert -math.pi < wrapped <= math.pi
+    assert math.cos(wrapped - angle) == pytest.approx(1.0)
+    assert math.cos(wrap_angle(angle + 2 * math.pi * turns) - wrapped) == pytest.approx(1.0)
+
+
+def test_half_a_turn_is_positive():
+    assert wrap_angle(math.pi) == math.pi
+    assert wrap_angle(-math.pi) == math.pi
+    assert wrap_angle(0.0) == 0.0
+
+
+@given(t=st.floats(0, 2 * math.pi), lateral=st.floats(-3, 3), turn=st.floats(-3, 3), turns=st.integers(-2, 2))
+def test_on_a_circle_everything_is_known(t, lateral, turn, turns):
+    radius = 100.0 + units(lateral)  # outside is right
+    pose = CIRCLE.locate((radius * math.cos(t), radius * math.sin(t)), t + turn + 2 * math.pi * turns)
+    assert pose.lateral == pytest.approx(lateral, abs=1e-3)
+    assert pose.heading == pytest.approx(turn, abs=1e-3)
+    away = abs(wrap_angle(pose.index * 2 * math.pi / len(CIRCLE) - t))
+    assert away <= math.pi / len(CIRCLE) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("position", "degrees", "index", "lateral", "heading"),
+    [
+        ((20.0, 0.0), -90, 20, 0.0, 0),  # east on the lower side
+        ((20.4, -2.0), -90, 20, +2.0, 0),  # south of it is right
+        ((20.4, +2.0), -90, 20, -2.0, 0),
+        ((20.6, 0.0), -80, 21, 0.0, +10),  # turned to the left
+        ((20.6, 0.0), -100, 21, 0.0, -10),
+        ((20.0, 0.0), +90, 20, 0.0, 180),  # driving backwards
+        ((43.0, 11.0), 0, 51, +3.0, 0),  # north on the right side: east is right
+        ((12.3, 41.5), 90, 40 + 40 + 28, +1.5, 0),  # west on the upper side: north is right
+        ((-1.0, 25.25), 180, 40 * 3 + 15, +1.0, 0),  # south on the left side: west is right
+        ((1.0, 25.25), -190, 40 * 3 + 15, -1.0, -10),
+        ((-3.0, 0.4), 180, 0, +3.0, None),  # between the last tile and the first, where the angle turns by 90 degrees
+        ((0.0, 0.0), -90, 0, 0.0, None),
+    ],
+)
+def test_on_a_square_everything_is_known(position, degrees, index, lateral, heading):
+    pose = SQUARE.locate(position, degrees * DEGREE)
+    assert pose.index == index
+    assert pose.lateral * TRACK_HALF_WIDTH == pytest.approx(lateral, abs=1e-9)
+    if heading is not None:
+        assert pose.heading == pytest.approx(heading * DEGREE, abs=1e-9)
+
+
+def test_the_heading_turns_evenly_between_two_tiles_also_at_the_finish():
+    last = len(CIRCLE) - 1
+    for start in (0, 100, last):
+        a, b = CIRCLE.points[start], CIRCLE.points[(start + 1) % len(CIRCLE)]
+        headings = [CIRCLE.locate(a + share * (b - a), CIRCLE.angles[start]).heading for share in (0, 0.25, 0.5, 0.75)]
+        expected = [-share * 2 * math.pi / len(CIRCLE) for share in (0, 0.25, 0.5, 0.75)]
+        np.testing.assert_allclose(headings, expected, atol=1e-9)
+
+
+# Events: rows of (frames, wheels off, heading in degrees, outside) and what stands after them:
+# (off_road, off_road_events, crashes, kinds that were returned within them).
+
+TIMELINES = {
+    "it opens on the fifth frame": [
+        ((10, 0, 0, False), (False, 0, 0, [])),
+        ((4, 3, 0, False), (False, 0, 0, [])),
+        ((1, 3, 0, False), (True, 1, 0, [])),
+        ((1, 4, 0, False), (True, 1, 0, [])),
+    ],
+    "two wheels are on the road": [
+        ((200, 2, 0, False), (False, 0, 0, [])),
+    ],
+    "one frame on the road starts the count again": [
+        ((4, 4, 0, False), (False, 0, 0, [])),
+        ((1, 2, 0, False), (False, 0, 0, [])),
+        ((4, 4, 0, False), (False, 0, 0, [])),
+        ((1, 4, 0, False), (True, 1, 0, [])),
+    ],
+    "it closes after ten frames on the road": [
+        ((5, 3, 0, False), (True, 1, 0, [])),
+        ((9, 0, 0, False), (True, 1, 0, [])),
+        ((1, 3, 0, False), (True, 1, 0, [])),
+        ((9, 2, 0, False), (True, 1, 0, [])),
+        ((1, 2, 0, False), (False, 1, 0, [])),
+        ((5, 3, 0, False), (True, 2, 0, [])),
+    ],
+    "fifty frames off the road are one crash, however long it lasts": [
+        ((49, 4, 0, False), (True, 1, 0, [])),
+        ((1, 4, 0, False), (True, 1, 1, ["off_road"])),
+        ((200, 4, 0, False), (True, 1, 1, [])),
+    ],
+    "a crash is over when the car is back on the road": [
+        ((50, 4, 0, False), (True, 1, 1, ["off_road"])),
+        ((9, 0, 0, False), (True, 1, 1, [])),
+        ((50, 4, 0, False), (True, 1, 1, [])),
+        ((10, 0, 0, False), (False, 1, 1, [])),
+        ((50, 4, 0, False), (True, 2, 2, ["off_road"])),
+    ],
+    "25 frames turned by more than 90 degrees are a crash": [
+        ((24, 0, 91, False), (False, 0, 0, [])),
+        ((1, 0, 90, False), (False, 0, 0, [])),
+        ((24, 0, -91, False), (False, 0, 0, [])),
+        ((1, 0, 91, False), (False, 0, 1, ["heading"])),
+        ((99, 0, 180, False), (False, 0, 1, [])),
+        ((1, 0, 0, False), (False, 0, 1, [])),
+        ((25, 0, 120, False), (False, 0, 2, ["heading"])),
+    ],
+    "turned and off the road is one crash": [
+        ((24, 4, 170, False), (True, 1, 0, [])),
+        ((1, 4, 170, False), (True, 1, 1, ["heading"])),
+        ((100, 4, 170, False), (True, 1, 1, [])),
+        ((100, 4, 0, False), (True, 1, 1, [])),
+    ],
+    "outside is a crash at once": [
+        ((3, 0, 0, False), (False, 0, 0, [])),
+        ((1, 4, 0, True), (False, 0, 1, ["outside"])),
+        ((5, 4, 0, True), (True, 1, 1, [])),
+    ],
+}
+
+
+def play(detector: EventDetector, row: tuple[int, int, float, bool]) -> list[str]:
+    frames, wheels, degrees, outside = row
+    kinds = [detector.update(wheels, degrees * DEGREE, outside) for _ in range(frames)]
+    return [kind for kind in kinds if kind is not None]
+
+
+@pytest.mark.parametrize("name", TIMELINES)
+def test_a_timeline(name):
+    detector = EventDetector()
+    for row, expected in TIMELINES[name]:
+        kinds = play(detector, row)
+        assert (detector.off_road, detector.off_road_events, detector.crashes, kinds) == expected, row
+
+
+def test_a_crash_is_told_in_the_frame_that_completes_it():
+    detector = EventDetector()
+    kinds = [detector.update(4, 0.0, False) for _ in range(60)]
+    assert kinds.index("off_road") == 49
+
+
+def test_rearming_forgets_the_excursion_and_keeps_the_counts():
+    detector = EventDetector()
+    play(detector, (50, 4, 0, False))
+    detector.rearm()
+    assert (detector.off_road, detector.off_road_events, detector.crashes) == (False, 1, 1)
+    assert play(detector, (49, 4, 0, False)) == []
+    assert play(detector, (1, 4, 0, False)) == ["off_road"]
+    assert (detector.off_road_events, detector.crashes) == (2, 2)
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 4), st.sampled_from([0, 45, 120]), st.booleans())))
+def test_counts_only_grow_and_agree_with_what_is_told(rows):
+    detector, told, opened, before = EventDetector(), 0, 0, False
+    for frames, wheels, degrees, outside in rows:
+        for _ in range(frames):
+            told += detector.update(wheels, degrees * DEGREE, outside and frames < 3) is not None
+            opened += detector.off_road and not before
+            before = detector.off_road
+    assert detector.crashes == told
+    assert detector.off_road_events == opened

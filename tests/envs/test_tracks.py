@@ -1,0 +1,50 @@
+"""Named lists of track seeds."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from envs import SPLITS, track_seeds
+
+
+def test_the_splits_never_meet():
+    assert set(SPLITS) == {"train", "val", "test"}
+    for one, other in combinations(SPLITS.values(), 2):
+        assert not set(one) & set(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [
+        ("test-3", [900_000, 900_001, 900_002]),
+        ("val-1", [800_000]),
+        ("train-2", [0, 1]),
+        ("3,17,40", [3, 17, 40]),
+        ("900007", [900_007]),
+    ],
+)
+def test_names(name, seeds):
+    assert track_seeds(name) == seeds
+
+
+def test_a_longer_list_begins_with_the_shorter_one():
+    assert track_seeds("test-100")[:20] == track_seeds("test-20")
+    assert len(track_seeds("test-100")) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("test-0", "has 100 tracks"),
+        ("test-101", "has 100 tracks; ask for 1 to 100"),
+        ("val-26", "'val' has 25 tracks"),
+        ("holdout-3", "SPLIT-COUNT"),
+        *((name, "SPLIT-COUNT") for name in ("test", "test-", "test--1", "", "3,", "3, 4", "-3", "test-3\n", "TEST-3")),
+    ],
+)
+def test_other_names_are_refused_with_the_rule(name, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        track_seeds(name)
+    assert repr(name) in str(caught.value)
