@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, CarRacing, Track, wrap_angle
+from envs import TRACK_HALF_WIDTH, CarRacing, Track, wrap_angle
 
 NOTHING, RIGHT, LEFT, GAS, BRAKE = range(5)
 MAX_WHEEL_ANGLE = 0.4

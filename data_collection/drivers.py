@@ -66,4 +66,3 @@ def _is_expert(path: Path) -> bool:
         return json.loads((path / "config.json").read_text()).get("schema") == EXPERT_SCHEMA
     except (OSError, ValueError, AttributeError):
         return False
-

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 
 class WriteError(ValueError):
@@ -34,19 +37,27 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError of a write to `path` into one line with cause and fix. FileExistsError passes."""
+    """Turns an error of the disk in a write to `path` into one line with cause and fix. FileExistsError passes."""
     try:
         yield
     except FileExistsError:
         raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, SafetensorError) as error:
+        number = error.errno if isinstance(error, OSError) else _number(error)
+        if number in (errno.ENOSPC, errno.EDQUOT):
             fix = "free some space and go on with --resume: finished episodes are kept"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             fix = "make the folder writable or choose another"
         else:
             fix = "choose another folder or mend the disk, then go on with --resume"
-        raise WriteError(f"cannot write {path}: {error.strerror or error}; {fix}.") from error
+        cause = os.strerror(number) if number else error
+        raise WriteError(f"cannot write {path}: {cause}; {fix}.") from error
+
+
+def _number(error: SafetensorError) -> int | None:
+    """safetensors tells the number of the system's error in words only: `... (os error 28)`."""
+    found = re.search(r"os error (\d+)", str(error))
+    return int(found[1]) if found else None
 
 
 def sync_folder(path: Path) -> None:

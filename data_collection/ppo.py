@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -48,22 +48,22 @@ class ExpertConfig:
     """Share of frames with a random executed action in those laps (the label stays the controller's)."""
     warm_start_hold: float = 8.0
     """Mean number of frames that one random action is held."""
-    warm_start_epochs: int = 8
+    warm_start_epochs: int = 6
     """Passes over those laps."""
     warm_start_lr: float = 1e-3
     """Learning rate of the cloning (Adam)."""
     warm_start_sharpness: float = 3.0
     """The cloned logits are multiplied by this before PPO samples from them: it then explores around the cloned driver
     instead of around its uncertainty. Five actions only."""
-    steps: int = 122_880
+    steps: int = 163_840
     """Frames that PPO drives, over all environments."""
     envs: int = 8
     """Environments in parallel processes."""
-    rollout_steps: int = 1024
+    rollout_steps: int = 512
     """Frames per environment between two updates."""
-    value_warmup_steps: int = 16_384
+    value_warmup_steps: int = 8_192
     """Frames during which only the value network learns."""
-    batch_size: int = 1024
+    batch_size: int = 512
     epochs: int = 3
     """Passes over each rollout."""
     learning_rate: float = 1e-4
@@ -71,6 +71,11 @@ class ExpertConfig:
     clip_range: float = 0.1
     gamma: float = 0.99
     gae_lambda: float = 0.95
+    value_lr: float = 1e-3
+    """Rate of the value network's own Adam. At the actor's rate it would not have left its start by the time that the
+    actor learns from it."""
+    value_epochs: int = 20
+    """Passes of the value network over each rollout."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     reward_scale: float = 0.1
@@ -81,8 +86,13 @@ class ExpertConfig:
     validation_tracks: str = "val-20"
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
 
+    def __post_init__(self) -> None:
+        track_seeds(self.validation_tracks)  # a bad name fails here, before laps are driven
 
-def train_expert(config: ExpertConfig, folder: Path, *, resume: bool = False, report: Report = lambda row: None) -> Path:
+
+def train_expert(
+    config: ExpertConfig, folder: Path, *, resume: bool = False, report: Report = lambda row: None
+) -> Path:
     """Train (or go on training) an expert in the run folder `folder`; returns the folder of the best checkpoint.
 
     `report` gets a dict per event: `phase` (warm_start, ppo, validation) with its figures; validations are also rows of
@@ -107,10 +117,11 @@ def train_expert(config: ExpertConfig, folder: Path, *, resume: bool = False, re
             run.drop_rows_after(state["step"])
         elif config.warm_start_laps:
             network = _warm_start(config, env_config, report)
-            model.policy.features_extractor.layers.load_state_dict(network.vision.state_dict())
-            model.policy.action_net.load_state_dict(network.action.state_dict())
+            policy: Any = model.policy
+            policy.features_extractor.layers.load_state_dict(network.vision.state_dict())
+            policy.action_net.load_state_dict(network.action.state_dict())
             if config.control == "discrete":
-                for parameter in model.policy.action_net.parameters():
+                for parameter in policy.action_net.parameters():
                     parameter.data *= config.warm_start_sharpness
         validation = _Validation(run, config, env_config, report)
         validation.validate_once(model)
@@ -188,6 +199,7 @@ def _build(config: ExpertConfig, vec_env: VecEnv) -> PPO:
         gae_lambda=config.gae_lambda,
         clip_range=config.clip_range,
         ent_coef=config.entropy,
+        vf_coef=0.0,  # the value network has an optimizer of its own
         seed=config.seed,
         device="cpu",
         policy_kwargs={
@@ -242,17 +254,18 @@ def _controller_lap(config: ExpertConfig, env_config: EnvConfig, seed: int) -> t
 
 
 class _Validation(BaseCallback):
-    """Frees the actor after the value warm-up; saves and validates the policy every so many frames."""
+    """Fits the value network to each rollout, frees the actor after the warm-up, saves and validates the policy."""
 
     def __init__(self, run: RunFolder, config: ExpertConfig, env_config: EnvConfig, report: Report):
         super().__init__()
         self._run, self._config, self._env_config, self._report = run, config, env_config, report
 
     def _on_rollout_start(self) -> None:
-        free = self.num_timesteps >= self._config.value_warmup_steps
-        policy: Any = self.model.policy
-        for module in (policy.features_extractor, policy.action_net):
-            module.requires_grad_(free)
+        model: Any = self.model
+        warm = self.num_timesteps >= self._config.value_warmup_steps
+        for module in (model.policy.features_extractor, model.policy.action_net):
+            module.requires_grad_(warm)
+        model.rollout_buffer.gae_lambda = self._config.gae_lambda if warm else 1.0  # no value to bootstrap from yet
         row = self._run.rows()[-1]
         if self.num_timesteps - row["step"] >= self._config.validate_every:
             self.validate(self.model)
@@ -261,9 +274,30 @@ class _Validation(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
+        explained = self._fit_value()
         episodes = [episode["r"] for episode in self.model.ep_info_buffer or []]
         mean = float(np.mean(episodes)) if episodes else None
-        self._report({"phase": "ppo", "step": self.num_timesteps, "steps": self._config.steps, "return": mean})
+        self._report({"phase": "ppo", "step": self.num_timesteps, "steps": self._config.steps, "return": mean,
+                      "explained": explained})  # fmt: skip
+
+    def _fit_value(self) -> float:
+        """Fit the value network to the rollout's returns; returns the share of their variance explained before."""
+        policy, buffer = cast(Any, self.model).policy, cast(Any, self.model).rollout_buffer
+        returns = torch.from_numpy(buffer.returns.reshape(-1))  # (steps * envs,)
+        explained = 1 - np.var(buffer.returns - buffer.values) / np.var(buffer.returns)
+        observations = torch.from_numpy(buffer.observations).flatten(0, 1)  # (steps * envs, 3, 96, 96)
+        with torch.no_grad():
+            features = torch.cat([policy.extract_features(batch) for batch in observations.split(512)])
+        parameters = [*policy.mlp_extractor.value_net.parameters(), *policy.value_net.parameters()]
+        optimizer = torch.optim.Adam(parameters, self._config.value_lr)
+        for _ in range(self._config.value_epochs):
+            for batch in torch.randperm(len(returns)).split(256):
+                values = policy.value_net(policy.mlp_extractor.forward_critic(features[batch]))[:, 0]
+                loss = nn.functional.mse_loss(values, returns[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return float(explained)
 
     def validate_once(self, model: Any) -> None:
         """Validate unless the last row already tells of this very step."""

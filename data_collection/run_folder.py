@@ -1,6 +1,6 @@
 """The folder of one training: its config, command and machine, a row of metrics per step, and checkpoints.
 
-    RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/last  checkpoints/best
+RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/last  checkpoints/best
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
@@ -35,11 +36,13 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
-        """A new run. Raises FileExistsError when `path` holds anything: a run is never overwritten."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise FileExistsError(f"run folder {path} already exists; choose another folder, or continue with --resume.")
+        """A new run. Raises FileExistsError when `path` holds more than what a killed creation leaves behind."""
+        if not _vacant(path):
+            raise FileExistsError(
+                f"run folder {path} already exists; choose another folder, or continue with --resume."
+            )
         with writing(path):
-            (path / "checkpoints").mkdir(parents=True)
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             (path / "command.txt").write_text(shlex.join(sys.argv) + "\n")
             (path / "env.json").write_text(json.dumps(describe_machine(), indent=2) + "\n")
             write_atomically(path / "config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
@@ -54,7 +57,14 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        return yaml.safe_load((self.path / "config.yaml").read_text())
+        """What `create` was given. Raises ValueError when the file holds something else."""
+        try:
+            config = yaml.safe_load((self.path / "config.yaml").read_text())
+        except yaml.YAMLError:
+            config = None
+        if not isinstance(config, dict):
+            raise ValueError(f"{self.path / 'config.yaml'} is damaged or not a run's config; start a new run.")
+        return config
 
     def require_config(self, config: dict[str, Any]) -> None:
         """Raises ValueError, naming the keys, unless `config` is the one that the run was started with."""
@@ -96,9 +106,12 @@ class RunFolder:
     def checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
         """Save a checkpoint: `write` makes the folder it is given, which then appears whole as `checkpoints/step_N`.
 
-        `last` points to it; checkpoints that are neither the last nor the best are removed.
+        `last` points to it; checkpoints that are neither the last nor the best are removed. A step that `last` points
+        to already is kept as it is.
         """
         folder = self.path / "checkpoints" / f"step_{step}"
+        if self.checkpoint_folder("last") == folder.resolve():
+            return folder
         temporary = folder.with_name(folder.name + ".tmp")
         with writing(folder):
             for leftover in (temporary, folder):
@@ -131,6 +144,18 @@ class RunFolder:
         os.replace(temporary, link)
 
 
+def _vacant(path: Path) -> bool:
+    """Whether `path` is free: `create` writes config.yaml last, and nothing else comes before it."""
+    if not path.exists():
+        return True
+    remains = {"checkpoints", "command.txt", "env.json"}
+    return (
+        path.is_dir()
+        and all(file.name in remains or file.suffix == ".tmp" for file in path.iterdir())
+        and not any(path.glob("checkpoints/*"))
+    )
+
+
 def save_training_state(path: Path, optimizer: Optimizer, state: dict[str, Any]) -> None:
     """`path/optimizer.safetensors` (the moments of every parameter) and `path/state.json`."""
     path.mkdir(parents=True, exist_ok=True)
@@ -144,9 +169,16 @@ def save_training_state(path: Path, optimizer: Optimizer, state: dict[str, Any])
 
 
 def load_training_state(path: Path, optimizer: Optimizer) -> dict[str, Any]:
-    """Put the saved moments back into `optimizer`, made from the same parameters; returns the rest of the state."""
+    """Put the saved moments back into `optimizer`, made from the same parameters; returns the rest of the state.
+
+    Raises ValueError for a damaged file.
+    """
     moments: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in load_file(path / "optimizer.safetensors").items():
+    try:
+        saved = load_file(path / "optimizer.safetensors")
+    except SafetensorError as error:
+        raise ValueError(f"{path / 'optimizer.safetensors'} is damaged ({error}); start a new run.") from error
+    for key, value in saved.items():
         index, name = key.split(".", 1)
         moments.setdefault(int(index), {})[name] = value
     whole = optimizer.state_dict()
@@ -177,4 +209,3 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-

@@ -8,9 +8,9 @@ from envs.wrappers import BAR_TOP, MaskBar
 
 __all__ = [
     "BAR_TOP",
-    "SPLITS",
     "FRAMES_PER_SECOND",
     "FRAME_SHAPE",
+    "SPLITS",
     "TRACK_HALF_WIDTH",
     "CarRacing",
     "Control",

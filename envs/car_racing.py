@@ -61,6 +61,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
     off_road_events, crash (its kind, in the frame where it happens, else None), crashes, interventions.
     """
 
+    car: Any  # gymnasium's Car; there is one from the first reset on
+
     def __init__(self, render_mode: str | None = None, continuous: bool = True, crash: CrashMode = "ignore"):
         if crash not in get_args(CrashMode):
             raise ValueError(f"crash must be one of {get_args(CrashMode)}, got {crash!r}.")
@@ -82,7 +84,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     def step(self, action):
         if action is None:  # gymnasium's reset draws its first frame this way
-            return super().step(None)
+            return super().step(None)  # type: ignore[arg-type]
         if self.continuous:
             action = np.asarray(action, dtype=np.float32)
         if not self.action_space.contains(action):
@@ -198,6 +200,5 @@ def make_env(
     return TimeLimit(env, max_episode_steps=config.max_steps)
 
 
-def register() -> None:
-    """Entry point of the `gymnasium.envs` group: makes `gymnasium.make("nac_drive/CarRacing-v0")` work."""
-    gym.register(id="CarRacing-v0", entry_point="envs.car_racing:CarRacing", max_episode_steps=1000)
+# gymnasium 1.0 dropped plugin entry points: an environment is registered by importing its package.
+gym.register(id="nac_drive/CarRacing-v0", entry_point="envs.car_racing:CarRacing", max_episode_steps=1000)

@@ -75,6 +75,7 @@ def rollout(
     """
     subscribers = tuple(subscribers)
     observation, info = env.reset(seed=seed)
+    car_racing: Any = env.unwrapped
     state = driver.begin(env)
     advisor_state = advisor.begin(env) if advisor else None
     episode_return, index = 0.0, 0
@@ -85,7 +86,7 @@ def rollout(
         latency = time.perf_counter() - started
         advice = None
         if advisor:
-            advice, advisor_state = advisor.act(env.unwrapped.state, advisor_state, dt)
+            advice, advisor_state = advisor.act(car_racing.state, advisor_state, dt)
         action = execute(intended)
         next_observation, reward, terminated, truncated, outcome = env.step(action)
         step = Step(

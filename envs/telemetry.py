@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 FRAMES_PER_SECOND = 50
 TRACK_HALF_WIDTH = 40 / 6.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 SPLITS: dict[str, range] = {
-    "train": range(0, 100_000),
+    "train": range(100_000),
     "val": range(800_000, 800_025),
     "test": range(900_000, 900_100),
 }

@@ -1,9 +1,10 @@
-"""The command line. Each command is a dataclass of its options and a `run` that calls the library and shows progress."""
+"""The command line. A command is a dataclass of its options with a `run` that calls the library and shows progress."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -107,9 +108,9 @@ class Training:
 
     core_args: tuple[str, ...] = ()
     """Settings of the core as KEY=VALUE, such as top_k=4 window=64."""
-    window: int = 64
+    window: int = 32
     """Frames per training sequence, at least 16 (1 for cnn)."""
-    batch_size: int = 8
+    batch_size: int = 16
     """Sequences per update."""
     epochs: int = 100
     """Passes over the demonstrations."""
@@ -145,7 +146,7 @@ class Training:
     def config(self, core: str) -> Any:
         from nac_drive.cloning import CloneConfig
 
-        shared = {
+        shared: dict[str, Any] = {
             name: getattr(self, name)
             for name in CloneConfig.__dataclass_fields__
             if name not in ("core", "core_args")
@@ -259,12 +260,11 @@ class Evaluate:
                     )  # fmt: skip
                 evaluations.append(baseline)
             with progress(console, name, len(seeds)) as meter:
-                evaluations.append(
-                    evaluate(
-                        driver, seeds, name=name, env=env, crash=self.crash, advisor=advisor, baseline=baseline,
-                        pool=pool, on_episode=_count(meter, _episode_note),
-                    )  # fmt: skip
-                )
+                evaluation = evaluate(
+                    driver, seeds, name=name, env=env, crash=self.crash, advisor=advisor, baseline=baseline, pool=pool,
+                    on_episode=_count(meter, _episode_note),
+                )  # fmt: skip
+            evaluations.append(evaluation)
         console.print(terminal_table([Contestant(e) for e in evaluations], f"{self.tracks}, crash={self.crash}"))
         if self.out:
             save_evaluations(self.out, evaluations)
@@ -330,7 +330,7 @@ class Expert:
     def run(self, console: Console) -> None:
         from data_collection.ppo import ExpertConfig, train_expert
 
-        changed = {"steps": self.steps} if self.steps is not None else {}
+        changed: dict[str, Any] = {"steps": self.steps} if self.steps is not None else {}
         config = ExpertConfig(control=self.control, seed=self.seed, **changed)
         with _Jobs(console) as jobs:
             best = train_expert(config, self.out, resume=self.resume, report=jobs.expert_reporter())
@@ -433,7 +433,9 @@ class _Jobs:
             elif row["phase"] == "warm_start":
                 self._to("warm start", row["epochs"]).update(row["epoch"], f"loss {row['loss']:.3f}")
             elif row["phase"] == "ppo":
-                note = "" if row["return"] is None else f"return {row['return']:.0f}"
+                note = f"value explains {100 * row['explained']:.0f} %"
+                if row["return"] is not None:
+                    note = f"return {row['return']:.0f} {note}"
                 self._to("ppo", row["steps"]).update(row["step"], note)
             else:
                 self._console.print(
@@ -489,7 +491,10 @@ def _settings(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ValueError(f"core-args must be KEY=VALUE, got {pair!r}; such as --core-args top_k=4 window=64.")
-        settings[key] = yaml.safe_load(value)
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"core-args: the value of {pair!r} is neither a number nor a word.") from None
     return settings
 
 
@@ -514,6 +519,7 @@ def _has_display() -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0, or 2 after one line that names what was wrong and the fix."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    warnings.formatwarning = lambda message, *_: f"nac-drive: warning: {message}\n"
     command: Any = tyro.extras.subcommand_cli_from_dict(
         COMMANDS, args=arguments, prog="nac-drive", description=__doc_of_program__,
         config=(tyro.conf.OmitArgPrefixes,),

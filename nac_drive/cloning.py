@@ -34,9 +34,9 @@ class CloneConfig:
     """Sequence model: a name in CORES."""
     core_args: dict[str, Any] = field(default_factory=dict)
     """Settings of that core."""
-    window: int = 64
+    window: int = 32
     """Frames per training sequence (T), at least 16; `cnn` alone may see single frames."""
-    batch_size: int = 8
+    batch_size: int = 16
     """Sequences per update (B)."""
     epochs: int = 100
     """Passes over the demonstrations."""
@@ -73,6 +73,7 @@ class CloneConfig:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
         if not self.change_weight > 0:
             raise ValueError(f"change_weight must be positive, got {self.change_weight}; 1 weighs all frames alike.")
+        track_seeds(self.validation_tracks)  # a bad name fails here, before epochs are spent
 
 
 def clone(
@@ -115,7 +116,10 @@ def clone(
     done = 0
     if last := run.checkpoint_folder("last"):
         done = _restore(last, driver, optimizer)
+    if resume:
         run.drop_rows_after(done)
+        if last and _is_best(run.rows()):  # killed between the checkpoint and its mark
+            run.mark_best(last)
     writer = _tensorboard(run.path) if config.tensorboard else None
 
     for epoch in range(done + 1, config.epochs + 1):
@@ -123,7 +127,7 @@ def clone(
         row = {"step": epoch, **_train_epoch(fabric, model, optimizer, data, config, epoch, report)}
         row["seconds"] = time.perf_counter() - started
         driver.eval()
-        if held_out:
+        if held_out and not held_out.zooming.all():
             row["held_out"] = asdict(_held_out_accuracy(driver, held_out, env))
         if epoch % config.validate_every == 0 or epoch == config.epochs:
             row |= _closed_loop(driver, env, config, pool)
@@ -132,10 +136,10 @@ def clone(
             save_driver(path, driver, env=asdict(env), meta={"epoch": epoch, "training": resolved})
             save_training_state(path / "training_state", optimizer, {"step": epoch})
 
+        run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
         checkpoint = run.checkpoint(epoch, write)
-        if "score" in row and all(row["score"] > other.get("score", -np.inf) for other in run.rows()):
+        if _is_best(run.rows()):
             run.mark_best(checkpoint)
-        run.log(row)
         if writer:
             _write_scalars(writer, row)
         report(row)
@@ -252,7 +256,9 @@ def _held_out_accuracy(driver: Driver, frames: Frames, env: EnvConfig) -> Accura
         for start in range(first, end, 256):
             rows = slice(start, min(start + 256, end))
             prediction, state = driver(
-                torch.from_numpy(images[rows])[None].to(device), torch.from_numpy(frames.dt[rows])[None].to(device), state
+                torch.from_numpy(images[rows])[None].to(device),
+                torch.from_numpy(frames.dt[rows])[None].to(device),
+                state,
             )
             outputs.append(driver.head.action(prediction[0]))
     changes = action_changes(frames.labels, frames.offsets)
@@ -278,6 +284,12 @@ def _on_cpu(driver: Driver) -> Driver:
     copy = Driver(driver.config)
     copy.load_state_dict({name: tensor.cpu() for name, tensor in driver.state_dict().items()})
     return copy.eval()
+
+
+def _is_best(rows: list[dict[str, Any]]) -> bool:
+    """Whether the last row has a score above that of every other."""
+    *others, row = rows
+    return "score" in row and all(row["score"] > other.get("score", -np.inf) for other in others)
 
 
 def _restore(checkpoint: Path, driver: Driver, optimizer: Any) -> int:

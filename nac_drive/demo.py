@@ -1,4 +1,4 @@
-"""The main job from end to end: collect with the shipped expert, clone two drivers, race them, leave video and report."""
+"""The main job from end to end: collect with the shipped expert, clone two drivers, race them, report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from data_collection.drivers import resolve_driver
+from data_collection.files import write_atomically
 from data_collection.noise import NoiseConfig
 from data_collection.record import record
-from data_collection.files import write_atomically
 from envs import SPLITS, EnvConfig, track_seeds
 from nac_drive.cloning import CloneConfig
 from nac_drive.compare import compare
@@ -36,7 +36,7 @@ class DemoConfig:
     """Share of demonstrated frames with a random executed action (the label stays the expert's)."""
     noise_hold: float = 4.0
     """Mean number of frames that one random action is held."""
-    epochs: int = 30
+    epochs: int = 14
     """Passes over the demonstrations."""
     learning_rate: float = 1e-3
     """Ten times the paper's: the demo trains for minutes, not for 100 epochs."""
@@ -70,7 +70,7 @@ def demo(
         seeds,
         folder / "comparison",
         config=CloneConfig(
-            epochs=config.epochs, learning_rate=config.learning_rate, mirror=True, validate_every=10,
+            epochs=config.epochs, learning_rate=config.learning_rate, mirror=True, validate_every=7,
             validation_tracks="val-4", seed=seed,
         ),
         device=device,
@@ -89,13 +89,18 @@ def demo(
         videos.append(path)
     side_by_side(folder / "side_by_side.mp4", videos)
     minutes = (time.monotonic() - started) / 60
-    text = _report_text(config, contestants, dataset.info(), track, minutes)
+    text = _report_text(config, folder, contestants, dataset.info(), track, minutes)
     write_atomically(folder / "report.md", text.encode())
     return folder / "report.md"
 
 
 def _report_text(
-    config: DemoConfig, contestants: Sequence[Contestant], info: dict[str, Any], track: int, minutes: float
+    config: DemoConfig,
+    folder: Path,
+    contestants: Sequence[Contestant],
+    info: dict[str, Any],
+    track: int,
+    minutes: float,
 ) -> str:
     return f"""# Demo report
 
@@ -113,6 +118,6 @@ Video of track {track}: [side_by_side.mp4](side_by_side.mp4), from left to right
 
 This took {minutes:.1f} minutes. Drive on:
 
-    nac-drive watch --driver {config.drivers[0]}'s run folder, comparison/{config.drivers[0]}, --track 900007 --video lap.mp4
-    nac-drive evaluate --driver comparison/{config.drivers[0]} --tracks test-20
+    nac-drive watch --driver {folder}/comparison/{config.drivers[0]} --track 900007 --video lap.mp4
+    nac-drive evaluate --driver {folder}/comparison/{config.drivers[0]} --tracks test-20
 """

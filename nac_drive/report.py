@@ -36,12 +36,15 @@ class Contestant:
         return self.evaluation.summary
 
 
+_EMPTY = "-"
+
+
 def _number(value: float | None, digits: int, scale: float = 1.0) -> str:
-    return "–" if value is None else f"{scale * value:.{digits}f}"
+    return _EMPTY if value is None else f"{scale * value:.{digits}f}"
 
 
 def _interval(interval: Interval | None) -> str:
-    return "–" if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
+    return _EMPTY if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
 
 
 COLUMNS: dict[str, Callable[[Contestant], str]] = {
@@ -56,7 +59,7 @@ COLUMNS: dict[str, Callable[[Contestant], str]] = {
     "driving score": lambda c: _number(c.summary.driving_score, 1),
     "agreement %": lambda c: _number(c.summary.agreement, 1, 100),
     "held-out %": lambda c: _number(c.held_out_accuracy, 1, 100),
-    "parameters": lambda c: "–" if c.parameters is None else f"{c.parameters:,}",
+    "parameters": lambda c: _EMPTY if c.parameters is None else f"{c.parameters:,}",
     "ms/act": lambda c: _number(c.summary.latency_ms, 2),
     "trained s": lambda c: _number(c.training_seconds, 0),
 }
@@ -66,7 +69,7 @@ COLUMNS: dict[str, Callable[[Contestant], str]] = {
 def cells(contestants: Sequence[Contestant]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows, without the columns that no contestant fills."""
     rows = [[cell(contestant) for cell in COLUMNS.values()] for contestant in contestants]
-    filled = [any(row[i] != "–" for row in rows) for i in range(len(COLUMNS))]
+    filled = [any(row[i] != _EMPTY for row in rows) for i in range(len(COLUMNS))]
     return [name for name, keep in zip(COLUMNS, filled, strict=True) if keep], [
         [text for text, keep in zip(row, filled, strict=True) if keep] for row in rows
     ]

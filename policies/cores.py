@@ -25,7 +25,10 @@ CORES: dict[str, CoreFactory] = {
 
 
 def build_core(name: str, input_size: int, output_size: int, **settings: Any) -> Core:
-    """`CORES[name](input_size, output_size, **settings)`; ValueError if the name or a setting is unknown."""
+    """`CORES[name](input_size, output_size, **settings)`; ValueError if the name or a setting is unknown or unfit."""
     if name not in CORES:
         raise ValueError(f"core: unknown name {name!r}; known are {', '.join(CORES)}.")
-    return CORES[name](input_size, output_size, **settings)
+    try:
+        return CORES[name](input_size, output_size, **settings)
+    except TypeError as error:
+        raise ValueError(f"core_args: a setting of {name!r} has the wrong type, got {settings} ({error}).") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -12,10 +14,12 @@ FRAMES_PER_CHUNK = 64
 
 
 class VisionHead(nn.Module):
-    """Three convolutions (10, 20, 30 filters; kernels 3, 5, 5; stride 2; ReLU), dropout, then a dense layer (ReLU).
+    """Three convolutions (10, 20, 30 filters; kernels 3, 5, 5; stride 2; ReLU), dropout, a dense layer, LayerNorm.
 
     The convolutions turn a 96 x 96 frame into 2430 features. The paper hands those to the recurrent layer itself; here
-    one dense layer brings them to `features`, so that every core has the same, moderate input.
+    one dense layer brings them to `features`, so that every core has the same, moderate input. Neighbouring frames are
+    nearly equal and mostly grass: without centred pixels and LayerNorm the features grow together until they saturate
+    the core, which then learns no more than how often each action occurs.
 
     Raises ValueError if the frames are too small for three convolutions, or not of three channels.
     """
@@ -32,6 +36,7 @@ class VisionHead(nn.Module):
         self.conv3 = nn.Conv2d(20, 30, 5, stride=2)
         self.dropout = nn.Dropout(dropout)
         self.dense = nn.Linear(30 * height * width, features)
+        self.norm = nn.LayerNorm(features)
         for conv in (self.conv1, self.conv2, self.conv3):
             conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
 
@@ -39,14 +44,17 @@ class VisionHead(nn.Module):
         """frames (..., H, W, 3), uint8 in 0..255 or float in 0..1 -> features (..., features)."""
         batch = frames.shape[:-3]
         images = frames.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
-        weight = self.conv1.weight / 255.0 if frames.dtype == torch.uint8 else self.conv1.weight  # folds the scaling
-        maps = [self._convolve(chunk.to(weight.dtype), weight) for chunk in images.split(FRAMES_PER_CHUNK)]
+        scale = 255.0 if frames.dtype == torch.uint8 else 1.0
+        weight = self.conv1.weight / scale  # folds the scaling to 0..1
+        offset: Any = self.conv1.bias
+        bias = offset - 0.5 * self.conv1.weight.sum(dim=(1, 2, 3))  # and the centring around 0.5
+        maps = [self._convolve(chunk.to(weight.dtype), weight, bias) for chunk in images.split(FRAMES_PER_CHUNK)]
         features = maps[0] if len(maps) == 1 else torch.cat(maps)  # (N, 30 h w)
-        return self.dense(self.dropout(features)).relu_().unflatten(0, batch)
+        return self.norm(self.dense(self.dropout(features))).unflatten(0, batch)
 
-    def _convolve(self, images: Tensor, weight: Tensor) -> Tensor:
+    def _convolve(self, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """images (n, 3, H, W) -> (n, 30 h w)."""
-        x = F.conv2d(images, weight, self.conv1.bias, stride=2).relu_()  # (n, 10, H/2, W/2)
+        x = F.conv2d(images, weight, bias, stride=2).relu_()  # (n, 10, H/2, W/2)
         x = self.conv2(x).relu_()  # (n, 20, H/4, W/4)
         x = self.conv3(x).relu_()  # (n, 30, h, w)
         return x.flatten(1)

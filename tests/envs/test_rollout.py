@@ -21,8 +21,10 @@ def test_the_steps_of_an_episode():
     driver, advisor = CheckingDriver(0, sees=[0, 1, 2, 3]), CheckingDriver(10, sees=[0, 1, 2, 3])
     episode = rollout(
         env, driver, 7, advisor=advisor, execute=lambda action: 4 - action,
-        subscribers=[lambda step: order.append(("first", step.index)), lambda step: order.append(("second", step.index)),
-                     steps.append],
+        subscribers=[
+            lambda step: order.append(("first", step.index)), lambda step: order.append(("second", step.index)),
+            steps.append,
+        ],
     )  # fmt: skip
     assert [told(step) for step in steps] == [
         # index, picture, info, dt, intended, action, advice, reward, terminated, truncated, outcome

@@ -1,0 +1,75 @@
+"""Safe writing: whole or not at all, and errors of one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from data_collection import files
+from data_collection.files import WriteError, sync_tree, write_atomically, writing
+
+
+def test_a_file_is_written_and_replaced(tmp_path):
+    path = tmp_path / "file"
+    for content in (b"one", b"", b"two" * 10_000):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside_it(tmp_path, monkeypatch, call):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, call, full)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [
+        (errno.ENOSPC, "free some space and go on with --resume"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EACCES, "make the folder writable or choose another"),
+        (errno.EROFS, "make the folder writable"),
+        (errno.EIO, "mend the disk, then go on with --resume"),
+    ],
+)
+def test_an_error_becomes_one_line_with_cause_and_fix(tmp_path, code, fix):
+    with pytest.raises(WriteError) as caught, writing(tmp_path / "run"):
+        raise OSError(code, os.strerror(code))
+    told = str(caught.value)
+    assert told.startswith(f"cannot write {tmp_path / 'run'}: {os.strerror(code)}; ")
+    assert fix in told
+    assert "\n" not in told
+
+
+def test_what_is_no_failed_write_passes(tmp_path):
+    with pytest.raises(FileExistsError), writing(tmp_path):
+        raise FileExistsError("already there")
+    with pytest.raises(KeyError), writing(tmp_path):
+        raise KeyError("a bug is a bug")
+
+
+def test_a_tree_is_synced_file_by_file(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("x")
+    synced, real = [], os.fsync
+
+    def spy(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", spy)
+    sync_tree(tmp_path)
+    assert set(synced) == {str(tmp_path / name) for name in ("", "a", "a/b", "a/b/file")} | {str(tmp_path)} - {""}

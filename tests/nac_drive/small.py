@@ -1,0 +1,46 @@
+"""Small demonstrations and trainings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from data_collection.dataset import Demonstrations
+from data_collection.noise import NoiseConfig
+from data_collection.record import record
+from envs import Control, EnvConfig
+from nac_drive.cloning import CloneConfig
+
+FRAMES = 60
+
+
+def demonstrations(path: Path, control: Control = "discrete", tracks: int = 3) -> Demonstrations:
+    """Episodes of 60 frames, ten of them after the zoom, by the controller under noise."""
+    env = EnvConfig(control, max_steps=FRAMES)
+    return record(path, "controller", env=env, seeds=list(range(tracks)), noise=NoiseConfig(0.3, 4))
+
+
+def config(core: str = "lstm", **changed: Any) -> CloneConfig:
+    settings: dict[str, Any] = {
+        "window": 16, "batch_size": 2, "epochs": 3, "learning_rate": 1e-3, "validation_share": 0.34,
+        "validate_every": 1, "validation_tracks": "800000",
+    }  # fmt: skip
+    return CloneConfig(core=core, **{**settings, **changed})
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run without what the clock says."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+
+
+def results(run: Path) -> dict[str, Any]:
+    """What a training leaves: metrics, and last and best checkpoint byte for byte."""
+    files = {
+        f"{name}/{file}": (run / "checkpoints" / name / file).read_bytes()
+        for name in ("last", "best")
+        for file in ("model.safetensors", "training_state/optimizer.safetensors", "training_state/state.json")
+    }
+    best = json.loads((run / "checkpoints" / "best" / "config.json").read_text())["meta"]["epoch"]
+    return {"rows": rows(run), "best epoch": best, **files}

@@ -1,0 +1,395 @@
+"""Cloning: it learns, it mirrors and tiles right, and an interrupted training ends the same bit for bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_collection.dataset import Demonstrations
+from data_collection.frames import Frames
+from data_collection.run_folder import RunFolder
+from envs import BAR_TOP, Control, EnvConfig, make_env
+from nac_drive import cloning
+from nac_drive.cloning import CloneConfig, _Data, _held_out_accuracy, action_changes, clone, masked, mirrored
+from nac_drive.evaluation import evaluate
+from policies import Driver, DriverConfig, load_driver
+from tests.data_collection.recordings import contents
+from tests.nac_drive.small import FRAMES, config, demonstrations, results, rows
+
+REPOSITORY = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Demonstrations:
+    return demonstrations(tmp_path_factory.mktemp("small") / "dataset")
+
+
+@pytest.fixture(scope="module")
+def continuous(tmp_path_factory) -> Demonstrations:
+    return demonstrations(tmp_path_factory.mktemp("small") / "dataset", "continuous")
+
+
+def train(settings: CloneConfig, data: Demonstrations, folder: Path, **keywords: Any) -> Path:
+    return clone(settings, data, folder, device="cpu", **keywords)
+
+
+def synthetic(lengths: list[int], control: Control = "discrete", seed: int = 0) -> Frames:
+    rng = np.random.default_rng(seed)
+    total = sum(lengths)
+    labels = rng.integers(5, size=total) if control == "discrete" else rng.random((total, 3), dtype=np.float32)
+    return Frames(
+        frames=rng.integers(256, size=(total, 96, 96, 3), dtype=np.uint8), labels=labels, actions=labels,
+        rewards=np.zeros(total, np.float32), dt=np.full(total, 0.02, np.float32), zooming=np.zeros(total, bool),
+        telemetry={}, offsets=np.cumsum([0, *lengths]), seeds=np.arange(len(lengths)),
+    )  # fmt: skip
+
+
+# The pieces
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=5), window=st.integers(1, 20), seed=st.integers(0, 99))
+def test_windows_tile_every_frame_of_every_episode_that_fills_one(lengths, window, seed):
+    lengths = [max(lengths[0], window), *lengths[1:]]
+    data = object.__new__(_Data)  # frames play no part
+    data.offsets, data.window = np.cumsum([0, *lengths]), window
+    starts = data.starts(np.random.default_rng(seed))
+    seen = np.zeros(sum(lengths), int)
+    for start in starts:
+        seen[start : start + window] += 1
+        episode = np.searchsorted(data.offsets, start, side="right") - 1
+        assert start + window <= data.offsets[episode + 1], "a window over two episodes"
+    for first, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        expected = end - first >= window
+        assert (seen[first:end] > 0).all() == expected or not expected
+        assert expected or not seen[first:end].any()
+    assert len(np.unique(starts)) == len(starts)
+    assert len(starts) <= sum(length // window + 2 for length in lengths)
+
+
+def test_windows_are_shuffled_and_move_from_epoch_to_epoch():
+    data = _Data(synthetic([100, 80]), EnvConfig(), config(), CPU)
+    epochs = [data.starts(np.random.default_rng((0, epoch))).tolist() for epoch in range(4)]
+    assert all(starts != sorted(starts) for starts in epochs)
+    assert len({tuple(sorted(starts)) for starts in epochs}) > 1
+    assert data.starts(np.random.default_rng((0, 2))).tolist() == epochs[2]
+
+
+def test_a_change_of_action_is_marked_within_its_episode():
+    labels = np.array([0, 0, 3, 3, 1, 1, 2])
+    changes = action_changes(labels, np.array([0, 4, 7]))
+    np.testing.assert_array_equal(changes, [False, False, True, False, False, False, True])
+    pedals = np.array([[0, 1, 0], [0, 1, 0], [0, 0.5, 0]], np.float32)
+    np.testing.assert_array_equal(action_changes(pedals, np.array([0, 3])), [False, False, True])
+
+
+@given(seed=st.integers(0, 99), control=st.sampled_from(["discrete", "continuous"]))
+@settings(max_examples=10, deadline=None)
+def test_mirroring_twice_changes_nothing(seed, control):
+    episode = synthetic([3], control, seed)
+    frames, labels = torch.from_numpy(episode.frames)[None], torch.from_numpy(episode.labels)[None]
+    before = frames.clone(), labels.clone()
+    once = mirrored(frames, labels)
+    assert torch.equal(frames, before[0])
+    assert torch.equal(labels, before[1])
+    assert not torch.equal(once[0], frames)
+    twice = mirrored(*once)
+    assert torch.equal(twice[0], frames)
+    assert torch.equal(twice[1], labels)
+
+
+def test_a_mirror_swaps_left_and_right_and_leaves_the_gauges_in_place():
+    _, labels = mirrored(torch.zeros(5, 96, 96, 3), torch.arange(5))
+    assert labels.tolist() == [0, 2, 1, 3, 4]
+    _, labels = mirrored(torch.zeros(1, 96, 96, 3), torch.tensor([[0.3, 0.6, 0.1]]))
+    assert labels.tolist() == [[pytest.approx(-0.3), pytest.approx(0.6), pytest.approx(0.1)]]
+    frame = torch.zeros(1, 96, 96, 3)
+    frame[0, 10, 20, 0] = 1.0  # a point on the left
+    frame[0, 90, 5, 1] = 1.0  # the speed gauge
+    frame[0, 90, 50, 1] = 1.0  # the wheel is turned to the right of its centre
+    frame[0, 90, 70, 1] = 1.0  # so is the gyroscope, to the left
+    frame[0, 90, 90, 1] = 1.0  # right of all gauges
+    image, _ = mirrored(frame, torch.tensor([0]))
+    assert image.nonzero().tolist() == [[0, 10, 75, 0], *([0, 90, x, 1] for x in (5, 45, 73, 90))]
+
+
+def test_the_mirrored_world_is_what_the_simulator_draws():
+    """Steering gauges of opposite commands are each other's mirror images."""
+    bars = []
+    for steer in (-0.8, 0.8):
+        env = make_env(EnvConfig("continuous"))
+        env.reset(seed=0)
+        for _ in range(8):
+            frame = env.step(np.array([steer, 0, 0], np.float32))[0]
+        bars.append(torch.from_numpy(frame[None].copy()))
+    image, _ = mirrored(bars[0], torch.tensor([0]))
+    steering = slice(37, 60)  # green, around column 48
+    assert (bars[0][0, BAR_TOP:, steering].int() - bars[1][0, BAR_TOP:, steering].int()).abs().max() > 100
+    assert (image[0, BAR_TOP:, steering].int() - bars[1][0, BAR_TOP:, steering].int()).abs().float().mean() < 3
+
+
+def test_masking_is_what_the_environment_does(dataset):
+    frames = dataset.load().frames
+    np.testing.assert_array_equal(masked(frames.copy(), EnvConfig()), frames)
+    hidden = masked(frames.copy(), EnvConfig(mask_bar=True))
+    assert not hidden[:, BAR_TOP:].any()
+    np.testing.assert_array_equal(hidden[:, :BAR_TOP], frames[:, :BAR_TOP])
+
+
+def test_held_out_accuracy_is_that_of_acting_frame_by_frame():
+    frames = synthetic([300, 20], seed=3)  # longer than the chunks that it is streamed in
+    frames.zooming[:10] = True
+    torch.manual_seed(0)
+    driver = Driver(DriverConfig(core="lstm")).eval()
+    correct = []
+    for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
+        state = driver.begin()
+        for i in range(first, end):
+            action, state = driver.act(frames.frames[i], state, float(frames.dt[i]))
+            if not frames.zooming[i]:
+                correct.append(action == frames.labels[i])
+    assert _held_out_accuracy(driver, frames, EnvConfig()).accuracy == pytest.approx(np.mean(correct))
+
+
+# Learning
+
+
+@pytest.mark.parametrize("core", ["nac-exact", "lstm", "cnn"])
+def test_it_learns_a_tiny_dataset_by_heart(core, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(cloning, "_closed_loop", lambda *_: {"score": 0.0})
+    frames = synthetic([48, 48, 48])
+    frames.frames[:] = 0
+    for i, label in enumerate(frames.labels):  # a bright band whose height is the action
+        frames.frames[i, 16 * label : 16 * label + 16] = 200
+    monkeypatch.setattr(dataset, "load", lambda seeds: frames)
+    settings = config(core, epochs=12, validation_share=0.0, learning_rate=3e-3, validate_every=12)
+    train(settings, dataset, tmp_path / "run")
+    losses = [row["loss"] for row in rows(tmp_path / "run")]
+    assert losses[0] > 1.0
+    assert losses[-1] < 0.2 * losses[0]
+    driver = load_driver(tmp_path / "run" / "checkpoints" / "last")
+    assert _held_out_accuracy(driver, frames, EnvConfig()).accuracy > 0.95
+
+
+def test_a_run_tells_everything(dataset, tmp_path):
+    reports: list[dict[str, Any]] = []
+    best = train(config(epochs=3, validate_every=2, mask_bar=True), dataset, tmp_path / "run", report=reports.append)
+    lines = [row for row in reports if "step" in row]
+    assert [row["step"] for row in lines] == [1, 2, 3]
+    assert ["score" in row for row in lines] == [False, True, True]  # the last epoch is always validated
+    assert RunFolder.open(tmp_path / "run").rows() == lines
+    assert all(0 <= row["held_out"]["accuracy"] <= 1 for row in lines)
+    batches = [row for row in reports if "batch" in row]
+    assert [row["batch"] for row in batches if row["epoch"] == 1] == list(range(1, batches[0]["batches"] + 1))
+    driver = load_driver(best)
+    assert driver.env_config == {"control": "discrete", "mask_bar": True, "max_steps": FRAMES}
+    assert driver.meta["training"]["core"] == "lstm"
+    winner = max((row for row in lines if "score" in row), key=lambda row: row["score"])
+    assert driver.meta["epoch"] == winner["step"]
+    evaluation = evaluate(driver, [800_000], env=EnvConfig(**driver.env_config))
+    assert [row.episode_return for row in evaluation.rows] == winner["returns"]
+
+
+def test_without_held_out_tracks_there_is_no_accuracy_on_them(dataset, tmp_path):
+    train(config("cnn", epochs=1, validation_share=0.0, window=1, batch_size=32), dataset, tmp_path / "run")
+    (row,) = rows(tmp_path / "run")
+    assert "held_out" not in row
+    assert row["frames"] == 3 * FRAMES
+
+
+# Interruptions
+
+
+class Stop(BaseException):
+    """As Ctrl-C or kill: not an Exception."""
+
+
+CASES = {
+    "lstm": ("discrete", config("lstm")),
+    "nac-exact": ("discrete", config("nac-exact")),
+    "all options": ("discrete", config("nac-pw", mirror=True, class_weights=True, change_weight=3.0, mask_bar=True)),
+    "continuous": ("continuous", config("cfc", mirror=True, change_weight=2.0)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_resumed_it_ends_the_same_bit_for_bit(name, request, tmp_path):
+    control, settings = CASES[name]
+    data = request.getfixturevalue("dataset" if control == "discrete" else "continuous")
+    train(settings, data, tmp_path / "straight")
+    reports: list[dict[str, Any]] = []
+    with pytest.raises(Stop):  # in the middle of the second epoch
+        train(settings, data, tmp_path / "resumed", report=lambda row: (reports.append(row), halt(row)))
+    assert reports[-1]["epoch"] == 2
+    torch.rand(7)  # whatever the process did in between
+    train(settings, data, tmp_path / "resumed", resume=True)
+    assert results(tmp_path / "resumed") == results(tmp_path / "straight")
+    before = contents(tmp_path / "resumed")
+    train(settings, data, tmp_path / "resumed", resume=True)  # a finished run has nothing left to do
+    assert contents(tmp_path / "resumed") == before
+
+
+def halt(row: dict[str, Any]) -> None:
+    if row.get("epoch") == 2 and row["batch"] == 2:
+        raise Stop
+
+
+def test_another_seed_ends_elsewhere(dataset, tmp_path):
+    for seed in (0, 1):
+        train(config("cnn", epochs=1, seed=seed), dataset, tmp_path / str(seed))
+    assert results(tmp_path / "0")["last/model.safetensors"] != results(tmp_path / "1")["last/model.safetensors"]
+
+
+def test_killed_at_any_file_operation_it_resumes_to_the_same(dataset, tmp_path, monkeypatch):
+    settings = config("cnn", epochs=2, window=32, batch_size=8, validation_share=0.0)
+    # A score that depends on the weights alone, and that the second epoch may win or lose.
+    monkeypatch.setattr(
+        cloning, "_closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
+    )
+    monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
+    train(settings, dataset, tmp_path / "whole")
+    whole = results(tmp_path / "whole")
+    left = 0
+
+    def deadly(call):
+        def wrapped(*arguments, **keywords):
+            nonlocal left
+            if left == 0:
+                raise Stop
+            left -= 1
+            return call(*arguments, **keywords)
+
+        return wrapped
+
+    real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
+    moment = 0
+    while True:
+        path = tmp_path / f"killed_{moment}"
+        left = moment
+        with monkeypatch.context() as patch:
+            for name, call in real.items():
+                patch.setattr(os, name, deadly(call))
+            try:
+                train(settings, dataset, path)
+                break
+            except Stop:
+                pass
+        train(settings, dataset, path, resume=(path / "config.yaml").exists())
+        assert results(path) == whole, f"killed at operation {moment}"
+        moment += 1
+    assert moment > 10
+
+
+def test_killed_by_the_system_at_random_moments_it_ends_the_same(dataset, tmp_path):
+    settings = config("lstm", epochs=4)
+    train(settings, dataset, tmp_path / "straight")
+    run = tmp_path / "killed"
+    script = (
+        "import sys, torch; from pathlib import Path\n"
+        "from tests.nac_drive.small import config; from nac_drive import Demonstrations, clone\n"
+        "torch.set_num_threads(1); run = Path(sys.argv[2])\n"
+        "clone(config('lstm', epochs=4), Demonstrations.open(Path(sys.argv[1])), run, device='cpu',"
+        " resume=(run / 'config.yaml').exists())"
+    )
+    command = [sys.executable, "-c", script, str(dataset.path), str(run)]
+    rng = random.Random(0)
+    for finished_before_kill in (1, 2):
+        process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+        while len(rows(run)) < finished_before_kill if (run / "metrics.jsonl").exists() else True:
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.4))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert RunFolder.open(run).checkpoint_folder("last") is not None or finished_before_kill == 1
+    train(settings, dataset, run, resume=(run / "config.yaml").exists())
+    assert results(run) == results(tmp_path / "straight")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"window": 15}, "window must be at least 16 for core 'lstm', got 15"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"validate_every": 0}, "validate_every must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        ({"change_weight": 0.0}, "change_weight must be positive"),
+    ],
+)
+def test_a_bad_setting_is_named(changed, told):
+    with pytest.raises(ValueError, match=told):
+        config(**changed)
+    assert config("cnn", window=1).window == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"window": FRAMES + 1}, "window must not exceed the longest episode .60 frames., got 61"),
+        ({"core": "transformer"}, "core: unknown name 'transformer'"),
+        ({"core_args": {"foo": 1}}, r"core_args: unknown \['foo'\]"),
+        ({"validation_share": 1.0}, "validation_share must lie in"),
+        ({"validation_tracks": "val-99"}, "has 25 tracks"),
+        ({"precision": "8-bit"}, "8-bit"),
+    ],
+)
+def test_what_cannot_be_trained_leaves_no_folder(changed, told, dataset, tmp_path):
+    with pytest.raises(ValueError, match=told):
+        train(config(**changed), dataset, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_class_weights_need_classes(continuous, tmp_path):
+    with pytest.raises(ValueError, match="class_weights applies to five actions"):
+        train(config(class_weights=True), continuous, tmp_path / "run")
+
+
+def test_devices(dataset, tmp_path):
+    with pytest.raises(ValueError, match="device must be auto, cpu or cuda, got 'tpu'"):
+        clone(config(), dataset, tmp_path / "run", device="tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device is cuda, but torch sees no GPU here; pass --device cpu or auto"):
+            clone(config(), dataset, tmp_path / "run", device="cuda")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_never_overwritten_nor_resumed_with_something_else(dataset, continuous, tmp_path):
+    settings = config("cnn", epochs=1)
+    train(settings, dataset, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    with pytest.raises(FileExistsError, match="--resume"):
+        train(settings, dataset, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"learning_rate: run has 0.001, asked for 0.5"):
+        train(replace(settings, learning_rate=0.5), dataset, tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="dataset_sha256"):
+        train(settings, continuous, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
+        train(settings, dataset, tmp_path / "typo", resume=True)

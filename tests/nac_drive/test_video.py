@@ -1,0 +1,93 @@
+"""Videos: the right number of pictures of the right size, or no file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+
+from data_collection.controller import Controller
+from envs import FRAMES_PER_SECOND, EnvConfig, make_env, rollout
+from nac_drive.video import VIDEO_FPS, draw_overlay, record_video, side_by_side
+
+PICTURES_PER_FRAME = VIDEO_FPS / FRAMES_PER_SECOND
+
+
+def frames_of(path: Path) -> np.ndarray:
+    return np.stack(list(iio.imiter(path, plugin="pyav")))
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("videos")
+    paths = [folder / "new" / f"{length}.mp4" for length in (24, 8)]
+    for path, length in zip(paths, (24, 8), strict=True):
+        env = EnvConfig(max_steps=length)
+        episode = record_video(path, Controller(), 5, name="controller", env=env)
+        assert episode == rollout(make_env(env), Controller(), 5)  # the camera changes nothing
+    return paths
+
+
+def test_a_video_has_its_pictures_and_plays_in_real_time(videos):
+    for path, length in zip(videos, (24, 8), strict=True):
+        frames = frames_of(path)
+        assert frames.shape == (length * PICTURES_PER_FRAME, 400, 600, 3)
+        assert iio.immeta(path, plugin="pyav")["fps"] == VIDEO_FPS
+    assert sorted(file.name for file in videos[0].parent.iterdir()) == ["24.mp4", "8.mp4"]
+
+
+def test_side_by_side_keeps_the_last_picture_of_the_shorter_one(videos, tmp_path):
+    side_by_side(tmp_path / "both.mp4", videos)
+    both, (longer, shorter) = frames_of(tmp_path / "both.mp4"), map(frames_of, videos)
+    assert both.shape == (len(longer), 400, 1200, 3)
+    halves = both[:, :, :600].astype(int), both[:, :, 600:].astype(int)
+    for i in range(len(longer)):
+        assert np.abs(halves[0][i] - longer[i]).mean() < 4  # encoded twice
+        assert np.abs(halves[1][i] - shorter[min(i, len(shorter) - 1)]).mean() < 4
+
+
+def test_an_existing_video_is_not_overwritten(tmp_path):
+    path = tmp_path / "lap.mp4"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="already exists; choose another name"):
+        record_video(path, Controller(), 5, name="controller", env=EnvConfig(max_steps=2))
+    assert path.read_text() == "mine"
+
+
+def test_a_lap_that_fails_leaves_no_file(tmp_path):
+    class Fails(Controller):
+        def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
+            if state.frame == 4:
+                raise KeyboardInterrupt
+            return super().act(observation, state, dt)
+
+    with pytest.raises(KeyboardInterrupt):
+        record_video(tmp_path / "lap.mp4", Fails(), 5, name="fails", env=EnvConfig(max_steps=10))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_the_overlay_shows_action_progress_and_crashes(control):
+    steps: list[Any] = []
+    rollout(make_env(EnvConfig(control, max_steps=3)), Controller(control), 5, subscribers=[steps.append])
+    step = steps[-1]
+    plain = np.full((400, 600, 3), 100, np.uint8)
+
+    def drawn(**changed: Any) -> np.ndarray:
+        from dataclasses import replace
+
+        picture = plain.copy()
+        action = changed.pop("action", step.action)
+        draw_overlay(picture, replace(step, action=action, outcome={**step.outcome, **changed}), "me", 5, 12.5)
+        return picture
+
+    calm = drawn()
+    assert (calm[60:, 5:-5] == 100).all()
+    left, right = (2, 1) if control == "discrete" else (np.array([-0.6, 0, 0]), np.array([0.6, 0, 0]))
+    assert (drawn(action=left) != drawn(action=right)).any()
+    assert (drawn(completion=0.9) != drawn(completion=0.1)).any()
+    assert (drawn(off_road=True) != calm).any()
+    assert (drawn(crash="off_road") != drawn(off_road=True)).any()

@@ -1,0 +1,377 @@
+"""The command line: bad input gives exit status 2 and one line with cause and fix; what existed stays as it was."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data_collection import files
+from data_collection.dataset import Demonstrations
+from envs import EnvConfig
+from nac_drive import cli
+from nac_drive.cloning import clone
+from policies import Driver, DriverConfig, save_driver
+from tests.data_collection.recordings import contents
+from tests.nac_drive.small import config, demonstrations
+
+BASE = ("--workers", "1")
+SHORT = ("--epochs", "1", "--window", "16", "--validation-tracks", "800000", *BASE)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with a dataset, a dataset of continuous control, drivers of both, a run, and things that are none."""
+    path = tmp_path_factory.mktemp("made")
+    data = demonstrations(path / "data")
+    demonstrations(path / "continuous_data", "continuous", tracks=1)
+    clone(config("cnn", epochs=1), data, path / "run", device="cpu")
+    for control in ("discrete", "continuous"):
+        driver = Driver(DriverConfig(core="cnn", control=control))
+        save_driver(path / f"{control}_driver", driver, env={"control": control, "mask_bar": False, "max_steps": 20})
+    shutil.copytree(path / "data", path / "truncated_data")
+    for file in (path / "truncated_data" / "episodes").iterdir():
+        file.write_bytes(file.read_bytes()[:3000])
+    shutil.copytree(path / "discrete_driver", path / "truncated_driver")
+    weights = path / "truncated_driver" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:3000])
+    (path / "foreign").mkdir()
+    (path / "foreign" / "chapter.tex").write_text("all my work")
+    (path / "foreign_config").mkdir()
+    (path / "foreign_config" / "config.json").write_text('{"model": "llama"}')
+    (path / "foreign_config" / "model.safetensors").write_text("")
+    (path / "file").write_text("mine")
+    return path
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch) -> Path:
+    """A copy of `made`, as the working directory."""
+    shutil.copytree(made, tmp_path / "work", symlinks=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    return tmp_path / "work"
+
+
+def call(*arguments: str) -> int:
+    try:
+        return cli.main(list(arguments))
+    except SystemExit as end:  # tyro's own refusals
+        return int(end.code or 0)
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The one line of a refusal."""
+    capsys.readouterr()
+    assert call(*arguments) == 2, arguments
+    told = capsys.readouterr().err
+    assert told.startswith("nac-drive: ")
+    assert told.endswith("\n")
+    assert told.count("\n") == 1, told
+    assert "Traceback" not in told
+    return told
+
+
+TRAIN = ("train", "data", "--out", "new", "--core", "cnn", *SHORT)
+
+BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # Datasets
+    "missing dataset": (("train", "typo", "--out", "new", *SHORT), ("no dataset at typo", "pass the folder")),
+    "truncated dataset": (("train", "truncated_data", "--out", "new", *SHORT), (".h5 cannot be read", "--resume")),
+    "foreign dataset": (("train", "foreign", "--out", "new", *SHORT), ("meta.json is missing", "pass the folder")),
+    "a driver for a dataset": (("dataset", "info", "discrete_driver"), ("meta.json is missing",)),
+    "a file for a dataset": (("dataset", "info", "file"), ("no dataset at file",)),
+    "verifying a truncated one": (("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "record those laps")),
+    # Settings
+    "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("unknown name 'mamba'", "lstm")),
+    "unknown core key": ((*TRAIN, "--core-args", "foo=1"), ("core_args", "foo")),
+    "a core's setting of the wrong type": (
+        ("train", "data", "--out", "new", "--core", "nac-exact", *SHORT, "--core-args", "num_heads=many"),
+        ("core_args", "num_heads", "many"),
+    ),
+    "an unreadable core value": ((*TRAIN, "--core-args", "foo=["), ("core-args", "'foo=['")),
+    "no core value": ((*TRAIN, "--core-args", "foo"), ("KEY=VALUE", "'foo'")),
+    "short window": (
+        ("train", "data", "--out", "new", "--core", "lstm", *SHORT, "--window", "8"), ("window", "at least 16", "8")
+    ),
+    "no batch": ((*TRAIN, "--batch-size", "0"), ("batch_size", "at least 1", "0")),
+    "no epochs": ((*TRAIN, "--epochs", "0"), ("epochs", "at least 1", "0")),
+    "long window": ((*TRAIN, "--window", "500"), ("window", "longest episode", "60 frames")),
+    "unknown validation tracks": ((*TRAIN, "--validation-tracks", "val-99"), ("val-99", "25 tracks")),
+    "bad share": ((*TRAIN, "--validation-share", "1.5"), ("validation_share", "[0, 1)")),
+    "negative workers": ((*TRAIN, "--workers", "-1"), ("workers must be at least 1",)),
+    # Folders
+    "existing run": (("train", "data", "--out", "run", *SHORT), ("run already exists", "--resume")),
+    "foreign out": (("train", "data", "--out", "foreign", *SHORT), ("foreign already exists",)),
+    "file as out": (("train", "data", "--out", "file", *SHORT), ("file already exists",)),
+    "out below a file": (("train", "data", "--out", "file/new", *SHORT), ("cannot write", "Not a directory")),
+    "nothing to resume": ((*TRAIN, "--resume"), ("not a run folder",)),
+    "resume otherwise": (
+        ("train", "data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--epochs", "9"),
+        ("cannot resume run", "epochs: run has 1, asked for 9"),
+    ),
+    "resume on another dataset": (
+        ("train", "continuous_data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--validation-share", "0"),
+        ("cannot resume run", "dataset"),
+    ),
+    "compare unknown": (("compare", "data", "--out", "new", "--drivers", "mamba", *SHORT), ("mamba", "nac-exact")),
+    "compare into a full folder": (("compare", "data", "--out", "foreign", *SHORT), ("foreign already exists",)),
+    "compare on unknown tracks": (
+        ("compare", "data", "--out", "new", "--drivers", "cnn", "--tracks", "oval-1", *SHORT), ("oval-1", "SPLIT-COUNT")
+    ),
+    # Drivers
+    "missing driver": (("evaluate", "--driver", "typo", *BASE), ("typo is not a folder", "config.json")),
+    "truncated driver": (("evaluate", "--driver", "truncated_driver", *BASE), ("truncated_driver", "safetensors")),
+    "foreign driver": (("evaluate", "--driver", "foreign", *BASE), ("foreign", "config.json")),
+    "foreign config": (("evaluate", "--driver", "foreign_config", *BASE), ("foreign_config",)),
+    "a dataset for a driver": (("evaluate", "--driver", "data", *BASE), ("data", "config.json")),
+    "other control": (
+        ("evaluate", "--driver", "continuous_driver", "--control", "discrete", *BASE),
+        ("made for continuous control", "--control continuous"),
+    ),
+    "unknown tracks": (("evaluate", "--driver", "controller", "--tracks", "oval-3", *BASE), ("oval-3", "SPLIT-COUNT")),
+    "too many tracks": (("evaluate", "--driver", "controller", "--tracks", "test-500", *BASE), ("100 tracks",)),
+    "evaluate over something": (
+        ("evaluate", "--driver", "controller", "--out", "foreign", *BASE), ("foreign already exists", "another folder")
+    ),
+    "evaluate into a file": (("evaluate", "--driver", "controller", "--out", "file", *BASE), ("file",)),
+    # Recording
+    "collect with a missing driver": (("collect", "--out", "new", "--driver", "typo", *BASE), ("typo",)),
+    "collect with another control": (
+        ("collect", "--out", "new", "--driver", "continuous_driver", *BASE), ("--control continuous",)
+    ),
+    "collect over a dataset": (
+        ("collect", "--out", "data", "--driver", "controller", *BASE), ("data already exists", "--resume")
+    ),
+    "collect with another environment": (
+        ("collect", "--out", "data", "--driver", "controller", "--resume", *BASE),
+        ("data was recorded otherwise", "env.max_steps"),
+    ),
+    "collect with another control into a dataset": (
+        ("collect", "--out", "data", "--driver", "controller", "--control", "continuous", "--resume", *BASE),
+        ("env.control: dataset has 'discrete', asked for 'continuous'",),
+    ),
+    "resume a foreign folder": (
+        ("collect", "--out", "foreign", "--driver", "controller", "--resume", *BASE), ("meta.json is missing",)
+    ),
+    "collect into a file": (("collect", "--out", "file", "--driver", "controller", *BASE), ("file",)),
+    "no laps": (("collect", "--out", "new", "--driver", "controller", "--laps", "0", *BASE), ("laps", "got 0")),
+    "too much noise": (
+        ("collect", "--out", "new", "--driver", "controller", "--noise", "1.5", *BASE), ("noise probability", "1.5")
+    ),
+    "short hold": (
+        ("collect", "--out", "new", "--driver", "controller", "--noise", "0.1", "--noise-hold", "0", *BASE),
+        ("noise hold", "at least 1"),
+    ),
+    # Watching
+    "no display": (("watch", "--driver", "controller"), ("no display", "--video lap.mp4")),
+    "existing video": (("watch", "--driver", "controller", "--video", "file"), ("file already exists", "another name")),
+    "watch a missing driver": (("watch", "--driver", "typo", "--video", "lap.mp4"), ("typo",)),
+    "an existing run of the expert": (("expert", "--out", "run"), ("run already exists", "--resume")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_in_one_line_and_nothing_is_touched(name, here, capsys):
+    arguments, told = BAD[name]
+    before = contents(here)
+    line = refused(capsys, *arguments)
+    for part in told:
+        assert part in line
+    assert contents(here) == before
+    assert not (here / "new").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_cuda_is_refused(here, capsys):
+    assert "pass --device cpu or auto" in refused(capsys, *TRAIN, "--device", "cuda")
+    assert not (here / "new").exists()
+
+
+def test_what_tyro_refuses_exits_with_2_too(here, capsys):
+    before = contents(here)
+    for arguments in (
+        ("train",),
+        ("drive",),
+        ("train", "data", "--out", "new", "--window", "many"),
+        (*TRAIN, "--fast"),
+    ):
+        assert call(*arguments) == 2, arguments
+        assert "Traceback" not in capsys.readouterr().err
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "make the folder writable or choose another")]
+)
+def test_a_disk_that_fails_is_told_in_one_line(here, capsys, monkeypatch, code, fix):
+    def fails(*arguments: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    before = contents(here)
+    monkeypatch.setattr(files.os, "replace", fails)
+    for arguments in (TRAIN, ("collect", "--out", "new", "--driver", "controller", "--laps", "1", *BASE)):
+        line = refused(capsys, *arguments)
+        assert "cannot write new" in line
+        assert fix in line
+        shutil.rmtree(here / "new", ignore_errors=True)
+    assert contents(here) == before
+
+
+def test_a_disk_that_fills_while_training_leaves_a_run_to_resume(here, capsys, monkeypatch):
+    calls, real = 0, os.replace
+
+    def full(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", full)
+        line = refused(capsys, *TRAIN, "--epochs", "2")
+    assert "No space left on device; free some space" in line
+    monkeypatch.setattr("nac_drive.cloning._closed_loop", lambda *_: {"score": 1.0, "return_mean": 1.0})
+    assert call(*TRAIN, "--epochs", "2", "--resume") == 0
+    assert (here / "new" / "checkpoints" / "best" / "model.safetensors").exists()
+
+
+@pytest.fixture
+def small_files():
+    """The system refuses to write files beyond 100 kB, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_weights_that_do_not_fit_on_the_disk_are_told_in_one_line(here, capsys, small_files):
+    line = refused(capsys, *TRAIN)
+    assert "cannot write new/checkpoints/step_1: File too large; " in line
+    assert not list((here / "new" / "checkpoints").glob("last"))
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "checkpoints/last/training_state/optimizer.safetensors"])
+def test_a_damaged_run_is_told_in_one_line(here, capsys, name):
+    file = here / "run" / name
+    file.write_bytes(b"[" + file.read_bytes()[:50])
+    before = contents(here)
+    settings = ("--learning-rate", "1e-3", "--batch-size", "2", "--validation-share", "0.34", "--validate-every", "1")
+    line = refused(capsys, "train", "data", "--out", "run", "--core", "cnn", "--resume", *SHORT, *settings)
+    assert Path(name).name in line
+    assert contents(here) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_a_read_only_folder_is_told_in_one_line(here, capsys):
+    (here / "locked").mkdir(mode=0o555)
+    line = refused(capsys, "train", "data", "--out", "locked/new", "--core", "cnn", *SHORT)
+    assert "Permission denied; make the folder writable" in line
+
+
+def test_a_full_disk_is_seen_before_a_recording(here, capsys, monkeypatch):
+    usage = shutil.disk_usage(here)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    line = refused(capsys, "collect", "--out", "new", "--driver", "controller", *BASE)
+    assert "MB are needed" in line
+    assert "free some space" in line
+    assert not (here / "new").exists()
+
+
+def test_an_interruption_is_told_and_keeps_what_is_finished(capsys, monkeypatch):
+    def interrupt(self: Any, console: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.Dataset, "run", interrupt)
+    assert call("dataset", "info", "x") == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_mentions_every_option(command, capsys):
+    assert call(command, "--help") == 0
+    told = capsys.readouterr().out
+    options = set()
+    for cls in (cli.COMMANDS[command], *({"train": [cli.Training], "compare": [cli.Training]}.get(command, []))):
+        options |= {name for name in cls.__dataclass_fields__ if name not in ("training", "settings")}
+    if command == "demo":
+        options |= set(cli.DemoConfig.__dataclass_fields__)
+    positional = {"dataset": {"action", "path"}, "train": {"dataset"}, "compare": {"dataset"}}.get(command, set())
+    for option in options - positional:
+        assert f"--{option.replace('_', '-')}" in told, option
+    for name in positional:
+        assert name.upper() in told or "{info,verify}" in told, name
+
+
+def test_help_names_every_command(capsys):
+    assert call("--help") == 0
+    told = capsys.readouterr().out
+    assert all(command in told for command in cli.COMMANDS)
+
+
+def test_the_options_of_a_training_are_those_of_the_library():
+    import dataclasses
+
+    from nac_drive.cloning import CloneConfig
+
+    ours = {f.name: f for f in dataclasses.fields(cli.Training)}
+    for field in dataclasses.fields(CloneConfig):
+        if field.name not in ("core", "core_args"):
+            assert ours[field.name].default == field.default, field.name
+    assert cli.Training(core_args=("top_k=4", "gate=true", "seed=null")).config("nac-exact").core_args == {
+        "top_k": 4, "gate": True, "seed": None
+    }  # fmt: skip
+
+
+# Happy paths
+
+
+def test_a_dataset_is_told_and_verified(here, capsys):
+    assert call("dataset", "info", "data") == 0
+    told = capsys.readouterr().out
+    assert "episodes  3" in told
+    assert call("dataset", "verify", "data", "--replay", *BASE) == 0
+    assert "3 laps, all sound, replayed frame by frame" in capsys.readouterr().out
+
+
+def test_train_resume_evaluate_and_watch(here, capsys):
+    assert call(*TRAIN) == 0
+    assert "best checkpoint: new/checkpoints/step_1" in capsys.readouterr().out.replace(str(here) + "/", "")
+    before = contents(here / "new")
+    assert call(*TRAIN, "--resume") == 0
+    assert contents(here / "new") == before
+    arguments = ("evaluate", "--driver", "new", "--tracks", "900000,5", "--baseline", "controller", *BASE)
+    assert call(*arguments, "--out", "scores") == 0
+    rows = [json.loads(line) for line in (here / "scores" / "rows.jsonl").read_text().splitlines()]
+    assert [(row["driver"], row["seed"]) for row in rows] == [
+        ("controller", 900_000), ("controller", 5), ("new", 900_000), ("new", 5)
+    ]  # fmt: skip
+    assert rows[2]["agreement"] is not None
+    capsys.readouterr()
+    assert call("watch", "--driver", "new", "--track", "5", "--video", "lap.mp4") == 0
+    assert "60 frames" in capsys.readouterr().out
+    assert (here / "lap.mp4").stat().st_size > 1000
+
+
+def test_collect(here, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "EnvConfig", lambda **values: EnvConfig(**values, max_steps=15))
+    arguments = ("collect", "--out", "new", "--driver", "controller", "--noise", "0.2", *BASE)
+    assert call(*arguments, "--laps", "2", "--first-track", "7") == 0
+    assert "disturbed" in capsys.readouterr().out
+    dataset = Demonstrations.open(here / "new")
+    assert dataset.seeds == [7, 8]
+    assert dataset.meta.noise is not None
+    assert call(*arguments, "--laps", "3", "--first-track", "7", "--resume") == 0
+    assert Demonstrations.open(here / "new").seeds == [7, 8, 9]
