@@ -44,18 +44,18 @@ class ExpertConfig:
     """Seed of weights, tracks and noise."""
     warm_start_laps: int = 30
     """Laps of the controller that the actor is cloned from before PPO; 0 starts from random weights."""
-    warm_start_noise: float = 0.05
+    warm_start_noise: float = 0.1
     """Share of frames with a random executed action in those laps (the label stays the controller's)."""
-    warm_start_hold: float = 8.0
+    warm_start_hold: float = 5.0
     """Mean number of frames that one random action is held."""
     warm_start_epochs: int = 6
     """Passes over those laps."""
     warm_start_lr: float = 1e-3
     """Learning rate of the cloning (Adam)."""
-    warm_start_sharpness: float = 3.0
+    warm_start_sharpness: float = 2.0
     """The cloned logits are multiplied by this before PPO samples from them: it then explores around the cloned driver
     instead of around its uncertainty. Five actions only."""
-    steps: int = 163_840
+    steps: int = 98_304
     """Frames that PPO drives, over all environments."""
     envs: int = 8
     """Environments in parallel processes."""
@@ -66,9 +66,11 @@ class ExpertConfig:
     batch_size: int = 512
     epochs: int = 3
     """Passes over each rollout."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 3e-5
     """Adam's rate at the start; it falls linearly to zero."""
     clip_range: float = 0.1
+    target_kl: float = 0.02
+    """An update stops early when the policy has moved this far (KL divergence): the clone is close to good already."""
     gamma: float = 0.99
     gae_lambda: float = 0.95
     value_lr: float = 1e-3
@@ -83,7 +85,7 @@ class ExpertConfig:
     """Native reward points taken off at a crash, in training only."""
     validate_every: int = 16_384
     """Frames between two validations."""
-    validation_tracks: str = "val-20"
+    validation_tracks: str = "val-10"
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
 
     def __post_init__(self) -> None:
@@ -198,6 +200,7 @@ def _build(config: ExpertConfig, vec_env: VecEnv) -> PPO:
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
         clip_range=config.clip_range,
+        target_kl=config.target_kl,
         ent_coef=config.entropy,
         vf_coef=0.0,  # the value network has an optimizer of its own
         seed=config.seed,
@@ -277,8 +280,17 @@ class _Validation(BaseCallback):
         explained = self._fit_value()
         episodes = [episode["r"] for episode in self.model.ep_info_buffer or []]
         mean = float(np.mean(episodes)) if episodes else None
-        self._report({"phase": "ppo", "step": self.num_timesteps, "steps": self._config.steps, "return": mean,
-                      "explained": explained})  # fmt: skip
+        kl = cast(Any, self.model).logger.name_to_value.get("train/approx_kl")
+        self._report(
+            {
+                "phase": "ppo",
+                "step": self.num_timesteps,
+                "steps": self._config.steps,
+                "return": mean,
+                "explained": explained,
+                "kl": None if kl is None else float(kl),
+            }
+        )
 
     def _fit_value(self) -> float:
         """Fit the value network to the rollout's returns; returns the share of their variance explained before."""

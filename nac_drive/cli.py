@@ -192,6 +192,8 @@ class Compare:
     """Cores to compare."""
     tracks: str = "test-10"
     """Tracks of the evaluation: SPLIT-COUNT or a comma list of seeds."""
+    expert: str = "expert"
+    """Baseline on the same tracks, asked at every frame: expert, controller, or the folder of a driver or run."""
     crash: CrashMode = "ignore"
     """What a crash does: nothing, end the lap, or set the car back."""
     training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
@@ -206,7 +208,7 @@ class Compare:
         with worker_pool(options.workers or _cores()) as pool, _Jobs(console) as jobs:
             contestants = compare(
                 self.drivers, Demonstrations.open(self.dataset), track_seeds(self.tracks), self.out,
-                config=options.config(self.drivers[0] if self.drivers else "nac-exact"), crash=self.crash,
+                config=options.config(self.drivers[0] if self.drivers else "nac-exact"), expert=self.expert, crash=self.crash,
                 device=options.device, resume=options.resume, pool=pool,
                 report=jobs.reporter(options.epochs, len(track_seeds(self.tracks))),
             )  # fmt: skip
@@ -368,6 +370,9 @@ class Demo:
         console.print(f"report: {report}\nvideo: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)
 
 
+_WIDTH_OF_LOGS = 160
+"""Columns of tables that no terminal shows."""
+
 COMMANDS = {
     "expert": Expert,
     "collect": Collect,
@@ -433,7 +438,7 @@ class _Jobs:
             elif row["phase"] == "warm_start":
                 self._to("warm start", row["epochs"]).update(row["epoch"], f"loss {row['loss']:.3f}")
             elif row["phase"] == "ppo":
-                note = f"value explains {100 * row['explained']:.0f} %"
+                note = f"value explains {100 * row['explained']:.0f} % kl {row['kl'] or 0:.4f}"
                 if row["return"] is not None:
                     note = f"return {row['return']:.0f} {note}"
                 self._to("ppo", row["steps"]).update(row["step"], note)
@@ -524,7 +529,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         COMMANDS, args=arguments, prog="nac-drive", description=__doc_of_program__,
         config=(tyro.conf.OmitArgPrefixes,),
     )  # fmt: skip
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_LOGS)
     try:
         command.run(console)
     except KeyboardInterrupt:

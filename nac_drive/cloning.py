@@ -109,7 +109,7 @@ def clone(
     optimizer = torch.optim.Adam(driver.parameters(), config.learning_rate)
     if resume:
         run = RunFolder.open(folder)
-        run.require_config(resolved)
+        run.require_config({**resolved, "dataset": run.config.get("dataset")})  # a moved dataset is still the same
     else:
         run = RunFolder.create(folder, resolved)
     model, optimizer = fabric.setup(driver, optimizer)

@@ -27,15 +27,17 @@ def compare(
     folder: Path,
     *,
     config: CloneConfig,
+    expert: str = "expert",
     crash: CrashMode = "ignore",
     device: str = "auto",
     resume: bool = False,
     pool: Pool | None = None,
     report: Report = lambda job, row: None,
 ) -> list[Contestant]:
-    """Train a driver with each core on `dataset`, then evaluate them and the dataset's expert on the tracks `seeds`.
+    """Train a driver with each core on `dataset`, then evaluate them and the expert on the tracks `seeds`.
 
-    config: of every training, its `core` replaced in turn.  report: called with the name of the driver and the rows of
+    config: of every training, its `core` replaced in turn.  expert: the baseline and advisor, see `resolve_driver`;
+    it sees the status bar even where the drivers do not.  report: called with the name of the driver and the rows of
     `clone` or finished episodes (key `episode`).  The run of a core is `folder/NAME`; with `resume`, finished trainings
     are kept and others go on. Writes rows.jsonl, summary.json, table.md, results.json and figure.png into `folder`.
     Raises ValueError for an unknown core, FileExistsError when `folder` holds anything and `resume` is off.
@@ -45,6 +47,8 @@ def compare(
         raise ValueError(f"drivers must be names of {sorted(CORES)}, got {unknown or 'none'}.")
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise FileExistsError(f"{folder} already exists; choose another folder, or continue with --resume.")
+    expert_env = replace(dataset.meta.env, mask_bar=False)
+    adviser = resolve_driver(expert, expert_env)  # a bad one fails here, before anything is trained
     drivers: dict[str, Driver] = {}
     for core in cores:
         run = folder / core
@@ -54,14 +58,14 @@ def compare(
             report=lambda row, core=core: report(core, row),
         )  # fmt: skip
         drivers[core] = resolve_driver(str(best), dataset.meta.env)  # type: ignore[assignment]
-    expert_env = replace(dataset.meta.env, mask_bar=False)
-    expert = resolve_driver("expert", expert_env)
-    baseline = evaluate(expert, seeds, name="expert", env=expert_env, crash=crash, pool=pool, on_episode=_tell(report))
+    baseline = evaluate(
+        adviser, seeds, name=Path(expert).name, env=expert_env, crash=crash, pool=pool, on_episode=_tell(report)
+    )
     contestants = [Contestant(baseline)]
     for core, driver in drivers.items():
         env = replace(dataset.meta.env, mask_bar=driver.env_config["mask_bar"])
         evaluation = evaluate(
-            driver, seeds, name=core, env=env, crash=crash, advisor=expert, baseline=baseline, pool=pool,
+            driver, seeds, name=core, env=env, crash=crash, advisor=adviser, baseline=baseline, pool=pool,
             on_episode=_tell(report),
         )  # fmt: skip
         history = RunFolder.open(folder / core).rows()

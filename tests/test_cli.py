@@ -311,8 +311,8 @@ def test_help_mentions_every_option(command, capsys):
     positional = {"dataset": {"action", "path"}, "train": {"dataset"}, "compare": {"dataset"}}.get(command, set())
     for option in options - positional:
         assert f"--{option.replace('_', '-')}" in told, option
-    for name in positional:
-        assert name.upper() in told or "{info,verify}" in told, name
+    assert ("positional arguments" in told) == bool(positional)
+    assert ("{info,verify}" in told) == (command == "dataset")
 
 
 def test_help_names_every_command(capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +158,11 @@ def test_a_driver_is_named_by_a_word_or_a_folder(tmp_path, control):
 @pytest.mark.parametrize(("make", "kind"), [(make_expert, Expert), (make_driver, Driver)])
 def test_a_run_stands_for_its_best_checkpoint(tmp_path, make, kind):
     run, made = RunFolder.create(tmp_path / "run", {}), make(tmp_path / "made")
-    run.mark_best(run.checkpoint(1, partial(shutil.copytree, made)))
+
+    def write(folder: Path) -> None:
+        shutil.copytree(made, folder)
+
+    run.mark_best(run.checkpoint(1, write))
     run.checkpoint(2, lambda folder: folder.mkdir())
     assert isinstance(resolve_driver(str(tmp_path / "run")), kind)
 

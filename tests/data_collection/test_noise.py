@@ -30,7 +30,7 @@ def test_a_fraction_p_of_frames_is_random(probability, hold, seed):
     share = noisy(drive(probability, hold, seed)).mean()
     # Variance of the mean of a chain with autocorrelation (1 - 1/hold)^lag.
     sd = np.sqrt(probability * (1 - probability) * (2 * hold - 1) / FRAMES)
-    assert abs(share - probability) <= 6 * sd
+    assert abs(share - probability) <= 6 * sd + 1e-9  # sd underflows for the smallest floats
 
 
 @pytest.mark.parametrize("hold", [1.0, 3.0, 8.0])

@@ -140,7 +140,7 @@ def test_the_warm_start_repeats_the_controllers_labels_under_noise():
 
 def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tracks():
     class Crashes(gym.Env):
-        seeds: list[int] = []
+        seeds: list[int | None] = []
 
         def reset(self, *, seed=None, options=None):
             self.seeds.append(seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -254,6 +255,15 @@ def test_resumed_it_ends_the_same_bit_for_bit(name, request, tmp_path):
 def halt(row: dict[str, Any]) -> None:
     if row.get("epoch") == 2 and row["batch"] == 2:
         raise Stop
+
+
+def test_a_moved_dataset_is_the_same_dataset(dataset, tmp_path):
+    settings = config("cnn", epochs=1)
+    train(settings, dataset, tmp_path / "run")
+    moved = Demonstrations.open(shutil.copytree(dataset.path, tmp_path / "moved"))
+    before = contents(tmp_path / "run")
+    train(settings, moved, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
 
 
 def test_another_seed_ends_elsewhere(dataset, tmp_path):

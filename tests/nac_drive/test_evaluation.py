@@ -105,6 +105,7 @@ def test_figures_are_those_of_the_episode():
     assert row.off_road_share == np.mean([info["off_road"] for info in infos])
     assert row.crashes == infos[-1]["crashes"] > 0
     assert row.first_crash_time == (1 + next(i for i, info in enumerate(infos) if info["crash"])) / 50
+    assert row.first_crash_time is not None
     (ended,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="terminate").rows
     assert ended.length == round(50 * row.first_crash_time)
     (back,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="intervene").rows
@@ -115,12 +116,13 @@ def test_figures_are_those_of_the_episode():
 @pytest.mark.parametrize("core", ["lstm", "cnn"])
 def test_stable_baselines3_measures_the_same_returns(core):
     driver: Any = network(core)
-    returns = []
+    returns: list[Any] = []
     for seed in SEEDS[:2]:
         env = DummyVecEnv([lambda: make_env(ENV)])
         env.seed(seed)
         rewards, lengths = evaluate_policy(driver, env, n_eval_episodes=1, return_episode_rewards=True, warn=False)
         assert lengths == [ENV.max_steps]
+        assert isinstance(rewards, list)
         returns += rewards
     rows = evaluate(driver, SEEDS[:2], env=ENV).rows
     assert returns == pytest.approx([row.episode_return for row in rows], abs=1e-4)  # its rewards are float32

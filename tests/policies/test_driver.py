@@ -187,13 +187,25 @@ def test_vision_equals_the_plain_network_whatever_the_chunks() -> None:
     torch.manual_seed(0)
     vision = VisionHead(SHAPE, 8, 0.0)
     video = torch.from_numpy(frames(2, 35))  # 70 frames: more than one chunk
-    images = video.flatten(0, 1).permute(0, 3, 1, 2).float() / 255.0
-    maps = images
+    maps = video.flatten(0, 1).permute(0, 3, 1, 2).float() / 255.0 - 0.5
     for conv in (vision.conv1, vision.conv2, vision.conv3):
         maps = conv(maps).relu()
-    expected = vision.dense(maps.flatten(1)).relu().view(2, 35, 8)
+    features = vision.dense(maps.flatten(1)).view(2, 35, 8)
+    mean, variance = features.mean(-1, keepdim=True), features.var(-1, keepdim=True, unbiased=False)
+    expected = (features - mean) / (variance + 1e-5).sqrt()
     torch.testing.assert_close(vision(video), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(vision(video.float() / 255.0), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_features_never_saturate_the_core_whatever_the_weights() -> None:
+    """Without the norm they grow together in training until the core sees a constant, and cloning stalls."""
+    vision = VisionHead(SHAPE, 64, 0.0)
+    with torch.no_grad():
+        vision.dense.weight.mul_(100.0)
+        vision.dense.bias.add_(1000.0)
+    features = vision(torch.from_numpy(frames(2, 3)))
+    torch.testing.assert_close(features.square().mean(-1), torch.ones(2, 3), atol=1e-2, rtol=0)
+    torch.testing.assert_close(features.mean(-1), torch.zeros(2, 3), atol=1e-4, rtol=0)
 
 
 def test_pixels_get_gradients() -> None:
