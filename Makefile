@@ -1,7 +1,5 @@
 PYTHON ?= python3
 BIN := .venv/bin
-export SDL_VIDEODRIVER ?= $(if $(DISPLAY)$(WAYLAND_DISPLAY),,dummy)
-export PYGAME_HIDE_SUPPORT_PROMPT := 1
 
 .PHONY: demo test check bench
 

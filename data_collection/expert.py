@@ -103,7 +103,8 @@ def load_expert(path: Path | None = None, control: str = "discrete") -> Expert:
             shipped = sorted(p.name for p in SHIPPED.iterdir()) if SHIPPED.is_dir() else []
             raise FileNotFoundError(
                 f"no expert is shipped for control {control!r} (there is one for: {', '.join(shipped) or 'none'}); "
-                f"train one with `nac-drive expert --control {control} --out FOLDER` and pass that folder, or pass controller."
+                f"train one with `nac-drive expert --control {control} --out FOLDER` and pass that folder, "
+                "or pass controller."
             )
     for name in ("config.json", "model.safetensors"):
         if not (path / name).is_file():

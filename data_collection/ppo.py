@@ -42,20 +42,20 @@ class ExpertConfig:
     """Five actions, or steer, gas and brake."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
-    warm_start_laps: int = 30
+    warm_start_laps: int = 70
     """Laps of the controller that the actor is cloned from before PPO; 0 starts from random weights."""
     warm_start_noise: float = 0.1
     """Share of frames with a random executed action in those laps (the label stays the controller's)."""
     warm_start_hold: float = 5.0
     """Mean number of frames that one random action is held."""
-    warm_start_epochs: int = 6
+    warm_start_epochs: int = 7
     """Passes over those laps."""
     warm_start_lr: float = 1e-3
     """Learning rate of the cloning (Adam)."""
     warm_start_sharpness: float = 2.0
     """The cloned logits are multiplied by this before PPO samples from them: it then explores around the cloned driver
     instead of around its uncertainty. Five actions only."""
-    steps: int = 98_304
+    steps: int = 73_728
     """Frames that PPO drives, over all environments."""
     envs: int = 8
     """Environments in parallel processes."""
@@ -66,7 +66,7 @@ class ExpertConfig:
     batch_size: int = 512
     epochs: int = 3
     """Passes over each rollout."""
-    learning_rate: float = 3e-5
+    learning_rate: float = 5e-5
     """Adam's rate at the start; it falls linearly to zero."""
     clip_range: float = 0.1
     target_kl: float = 0.02
@@ -83,9 +83,9 @@ class ExpertConfig:
     reward_scale: float = 0.1
     crash_penalty: float = 30.0
     """Native reward points taken off at a crash, in training only."""
-    validate_every: int = 16_384
+    validate_every: int = 12_288
     """Frames between two validations."""
-    validation_tracks: str = "val-10"
+    validation_tracks: str = "val-20"
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
 
     def __post_init__(self) -> None:

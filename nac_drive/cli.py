@@ -208,8 +208,8 @@ class Compare:
         with worker_pool(options.workers or _cores()) as pool, _Jobs(console) as jobs:
             contestants = compare(
                 self.drivers, Demonstrations.open(self.dataset), track_seeds(self.tracks), self.out,
-                config=options.config(self.drivers[0] if self.drivers else "nac-exact"), expert=self.expert, crash=self.crash,
-                device=options.device, resume=options.resume, pool=pool,
+                config=options.config(self.drivers[0] if self.drivers else "nac-exact"), expert=self.expert,
+                crash=self.crash, device=options.device, resume=options.resume, pool=pool,
                 report=jobs.reporter(options.epochs, len(track_seeds(self.tracks))),
             )  # fmt: skip
         console.print(terminal_table(contestants, f"{self.tracks}, crash={self.crash}"))
