@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +16,8 @@ from rich.console import Console
 
 from envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.demo import DemoConfig
-from nac_drive.progress import Meter, progress
+from nac_drive.jobs import Jobs, count_episodes, episode_note, show_training
+from nac_drive.progress import progress
 
 Positional = tyro.conf.Positional
 
@@ -68,7 +68,7 @@ class Collect:
                 seed=self.seed,
                 workers=self.workers or _cores(),
                 resume=self.resume,
-                on_episode=_count(meter, lambda row: f"track {row['seed']} return {row['return']:.0f}"),
+                on_episode=count_episodes(meter, lambda row: f"track {row['seed']} return {row['return']:.0f}"),
             )
         _print_info(console, dataset.info())
 
@@ -175,7 +175,7 @@ class Train:
         with worker_pool(options.workers or _cores()) as pool, progress(console, self.core, config.epochs) as meter:
             best = clone(
                 config, Demonstrations.open(self.dataset), self.out, device=options.device, resume=options.resume,
-                pool=pool, report=lambda row: _show_training(meter, row),
+                pool=pool, report=lambda row: show_training(meter, row),
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
@@ -205,7 +205,7 @@ class Compare:
         from nac_drive.report import terminal_table
 
         options = self.training
-        with worker_pool(options.workers or _cores()) as pool, _Jobs(console) as jobs:
+        with worker_pool(options.workers or _cores()) as pool, Jobs(console) as jobs:
             contestants = compare(
                 self.drivers, Demonstrations.open(self.dataset), track_seeds(self.tracks), self.out,
                 config=options.config(self.drivers[0] if self.drivers else "nac-exact"), expert=self.expert,
@@ -258,13 +258,13 @@ class Evaluate:
                 with progress(console, _name(self.baseline), len(seeds)) as meter:
                     baseline = evaluate(
                         advisor, seeds, name=_name(self.baseline), env=advisor_env, crash=self.crash, pool=pool,
-                        on_episode=_count(meter, _episode_note),
+                        on_episode=count_episodes(meter, episode_note),
                     )  # fmt: skip
                 evaluations.append(baseline)
             with progress(console, name, len(seeds)) as meter:
                 evaluation = evaluate(
                     driver, seeds, name=name, env=env, crash=self.crash, advisor=advisor, baseline=baseline, pool=pool,
-                    on_episode=_count(meter, _episode_note),
+                    on_episode=count_episodes(meter, episode_note),
                 )  # fmt: skip
             evaluations.append(evaluation)
         console.print(terminal_table([Contestant(e) for e in evaluations], f"{self.tracks}, crash={self.crash}"))
@@ -334,7 +334,7 @@ class Expert:
 
         changed: dict[str, Any] = {"steps": self.steps} if self.steps is not None else {}
         config = ExpertConfig(control=self.control, seed=self.seed, **changed)
-        with _Jobs(console) as jobs:
+        with Jobs(console) as jobs:
             best = train_expert(config, self.out, resume=self.resume, report=jobs.expert_reporter())
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
@@ -361,7 +361,7 @@ class Demo:
         if report.exists():
             raise FileExistsError(f"the demo is done: {report}; remove {self.out} or pass --out to run it again.")
         workers = self.workers or _cores()
-        with worker_pool(workers) as pool, _Jobs(console) as jobs:
+        with worker_pool(workers) as pool, Jobs(console) as jobs:
             demo(
                 self.settings, self.out, seed=self.seed, device=self.device, workers=workers, pool=pool,
                 report=jobs.reporter(self.settings.epochs, len(track_seeds(self.settings.tracks))),
@@ -383,99 +383,6 @@ COMMANDS = {
     "watch": Watch,
     "demo": Demo,
 }
-
-
-class _Jobs:
-    """Shows a chain of jobs, one meter after the other."""
-
-    def __init__(self, console: Console):
-        self._console = console
-        self._stack = ExitStack()
-        self._name = ""
-        self._meter: Meter | None = None
-        self._done = 0
-
-    def __enter__(self) -> _Jobs:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def _to(self, name: str, total: float) -> Meter:
-        if name != self._name or self._meter is None:
-            self._stack.close()
-            self._stack = ExitStack()
-            self._name, self._done = name, 0
-            self._meter = self._stack.enter_context(progress(self._console, name, total))
-        return self._meter
-
-    def _next(self, name: str, total: float, note: str) -> None:
-        meter = self._to(name, total)
-        self._done += 1
-        meter.update(self._done, note)
-
-    def reporter(self, epochs: int, tracks: int) -> Any:
-        """For `compare` and `demo`."""
-
-        def report(job: str, row: dict[str, Any]) -> None:
-            if job == "collect":
-                self._next("collect", row["laps"], f"track {row['seed']} return {row['return']:.0f}")
-            elif job == "video":
-                self._to(f"video ({row['name']}, track {row['track']})", 1)
-            elif "episode" in row:
-                self._next(f"evaluate {job}", tracks, _episode_note(row["episode"]))
-            else:
-                _show_training(self._to(f"train {job}", epochs), row)
-
-        return report
-
-    def expert_reporter(self) -> Any:
-        """For `train_expert`."""
-
-        def report(row: dict[str, Any]) -> None:
-            if row["phase"] == "warm_start" and "lap" in row:
-                self._to("controller laps", row["laps"]).update(row["lap"], f"return {row['return']:.0f}")
-            elif row["phase"] == "warm_start":
-                self._to("warm start", row["epochs"]).update(row["epoch"], f"loss {row['loss']:.3f}")
-            elif row["phase"] == "ppo":
-                note = f"value explains {100 * row['explained']:.0f} % kl {row['kl'] or 0:.4f}"
-                if row["return"] is not None:
-                    note = f"return {row['return']:.0f} {note}"
-                self._to("ppo", row["steps"]).update(row["step"], note)
-            else:
-                self._console.print(
-                    f"validation at step {row['step']}: {row['mean']:.1f} ± {row['sd']:.1f}, min {row['minimum']:.1f}",
-                    highlight=False,
-                )
-
-        return report
-
-
-def _show_training(meter: Meter, row: dict[str, Any]) -> None:
-    if "batch" in row:
-        meter.update(row["epoch"] - 1 + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
-        return
-    note = f"loss {row['loss']:.3f}"
-    if row.get("held_out"):
-        note += f" held-out {100 * row['held_out']['accuracy']:.1f} %"
-    if "return_mean" in row:
-        note += f" closed loop {row['return_mean']:.0f}"
-    meter.update(row["step"], note)
-
-
-def _count(meter: Meter, note: Any) -> Any:
-    done = 0
-
-    def one_more(row: Any) -> None:
-        nonlocal done
-        done += 1
-        meter.update(done, note(row))
-
-    return one_more
-
-
-def _episode_note(row: Any) -> str:
-    return f"track {row.seed} return {row.episode_return:.0f}"
 
 
 def _driver_and_env(spec: str, control: Control | None) -> tuple[Any, EnvConfig]:
