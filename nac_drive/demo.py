@@ -26,7 +26,7 @@ Report = Callable[[str, dict[str, Any]], None]
 class DemoConfig:
     """Settings of the demo. The defaults fit into 12 minutes on two CPU cores."""
 
-    laps: int = 16
+    laps: int = 26
     """Laps that the expert demonstrates."""
     drivers: tuple[str, ...] = ("nac-exact", "lstm")
     """Cores of the drivers that are cloned."""
@@ -36,7 +36,7 @@ class DemoConfig:
     """Share of demonstrated frames with a random executed action (the label stays the expert's)."""
     noise_hold: float = 4.0
     """Mean number of frames that one random action is held."""
-    epochs: int = 14
+    epochs: int = 18
     """Passes over the demonstrations."""
     learning_rate: float = 1e-3
     """Ten times the paper's: the demo trains for minutes, not for 100 epochs."""
@@ -70,8 +70,8 @@ def demo(
         seeds,
         folder / "comparison",
         config=CloneConfig(
-            epochs=config.epochs, learning_rate=config.learning_rate, mirror=True, validate_every=7,
-            validation_tracks="val-4", seed=seed,
+            epochs=config.epochs, learning_rate=config.learning_rate, mirror=True, validate_every=6,
+            validation_tracks="val-6", seed=seed,
         ),
         device=device,
         resume=True,
