@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from multiprocessing import TimeoutError as PoolTimeoutError
-from multiprocessing import active_children, get_context
+from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ Row = dict[str, Any]
 
 _BYTES_PER_FRAME = 3000
 """Upper bound; 1.8 to 2.3 KB are usual."""
-_POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -107,24 +107,18 @@ def _record_here(job: _Job, tasks: list[tuple[int, int]], finish: Callable[[Row]
 
 
 def _record_in_processes(job: _Job, tasks: list[tuple[int, int]], workers: int, finish: Callable[[Row], None]) -> None:
-    others = set(active_children())
-    with get_context("spawn").Pool(workers, _start_worker) as pool:
-        crew = set(active_children()) - others
-        rows = pool.imap_unordered(partial(_record_episode, job), tasks)
-        remaining = len(tasks)
-        while remaining:
-            try:
-                row = rows.next(timeout=_POLL_SECONDS)
-            except PoolTimeoutError:
-                # A pool replaces a killed worker and waits for its lost episode for ever.
-                if not all(process.is_alive() for process in crew):
-                    raise DatasetError(
-                        f"recording into {job.path} stopped: a worker process died, perhaps out of memory; "
-                        f"go on with --resume and fewer workers than {workers}."
-                    ) from None
-                continue
-            finish(row)
-            remaining -= 1
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:  # Pool would hang on a dead one
+        rows = [pool.submit(_record_episode, job, task) for task in tasks]
+        try:
+            for row in as_completed(rows):
+                finish(row.result())
+        except BrokenProcessPool:
+            raise DatasetError(
+                f"recording into {job.path} stopped: a worker process died, perhaps out of memory; "
+                f"go on with --resume and fewer workers than {workers}."
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _start_worker() -> None:
