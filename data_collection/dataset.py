@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from data_collection.episode_file import (
 from data_collection.files import sync_folder, write_atomically, writing
 from data_collection.frames import Frames, load_frames
 from data_collection.noise import NoiseConfig
+from data_collection.processes import map_in_processes
 from data_collection.verify import check_episode, file_sha256
 from envs import FRAMES_PER_SECOND, EnvConfig
 
@@ -199,11 +199,7 @@ class Demonstrations:
             if path not in known
         ]
         check = partial(check_episode, self.path, self.meta.env, replay)
-        if workers == 1:
-            found = list(map(check, self.rows))
-        else:
-            with get_context("spawn").Pool(workers) as pool:
-                found = pool.map(check, self.rows, chunksize=1)
+        found = map_in_processes(check, self.rows, workers)
         return problems + [problem for episode in found for problem in episode]
 
     def require_env(self, env: EnvConfig) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from data_collection.controller import Controller
 from data_collection.expert import ExpertNetwork, ExpertVision, load_expert, save_expert
 from data_collection.noise import ActionNoise
+from data_collection.processes import default_workers, map_in_processes, one_thread
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
 from envs import SPLITS, Control, EnvConfig, Step, make_env, rollout, track_seeds
 
@@ -212,12 +212,11 @@ def _warm_start(config: ExpertConfig, env_config: EnvConfig, report: Report) -> 
     """An `ExpertNetwork` cloned from the controller's laps with injected noise (DART)."""
     seeds = np.random.default_rng((config.seed, 0)).choice(SPLITS["train"], config.warm_start_laps, replace=False)
     frames, labels = [], []
-    with get_context("spawn").Pool() as pool:
-        laps = pool.imap(partial(_controller_lap, config, env_config), [int(seed) for seed in seeds])
-        for lap, (lap_frames, lap_labels, lap_return) in enumerate(laps, 1):
-            frames.append(lap_frames)
-            labels.append(lap_labels)
-            report({"phase": "warm_start", "lap": lap, "laps": config.warm_start_laps, "return": lap_return})
+    laps = map_in_processes(partial(_controller_lap, config, env_config), seeds.tolist(), default_workers())
+    for lap, (lap_frames, lap_labels, lap_return) in enumerate(laps, 1):
+        frames.append(lap_frames)
+        labels.append(lap_labels)
+        report({"phase": "warm_start", "lap": lap, "laps": config.warm_start_laps, "return": lap_return})
     inputs = torch.from_numpy(np.concatenate(frames)).permute(0, 3, 1, 2)  # (N, 3, 96, 96) uint8
     targets = torch.from_numpy(np.concatenate(labels))  # (N,) or (N, 3)
     network = ExpertNetwork(config.control)
@@ -288,8 +287,8 @@ class _Validation(BaseCallback):
 
         folder = self._run.checkpoint(step, write)
         seeds = track_seeds(self._config.validation_tracks)
-        with get_context("spawn").Pool(min(len(seeds), torch.get_num_threads())) as pool:
-            returns = pool.map(partial(_validation_return, folder, self._env_config), seeds, chunksize=1)
+        validate = partial(_validation_return, folder, self._env_config)
+        returns = list(map_in_processes(validate, seeds, min(len(seeds), default_workers())))
         score = float(np.mean(returns) - 0.5 * np.std(returns))
         row = {
             "step": step, "score": score, "mean": float(np.mean(returns)), "sd": float(np.std(returns)),
@@ -302,5 +301,5 @@ class _Validation(BaseCallback):
 
 
 def _validation_return(folder: Path, env_config: EnvConfig, seed: int) -> float:
-    torch.set_num_threads(1)
-    return rollout(make_env(env_config), load_expert(folder), seed).episode_return
+    with one_thread():
+        return rollout(make_env(env_config), load_expert(folder), seed).episode_return

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import lru_cache
-from multiprocessing import get_context
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 from data_collection.dataset import Demonstrations, Meta
 from data_collection.drivers import driver_hash, resolve_driver, trained_env
 from data_collection.episode_file import DatasetError, EpisodeArrays, summarize, write_episode
 from data_collection.noise import ActionNoise, NoiseConfig
+from data_collection.processes import one_thread, worker_pool
 from envs import Driver, EnvConfig, Step, make_env, rollout
 
 Row = dict[str, Any]
@@ -82,48 +78,20 @@ def record(
         dataset = Demonstrations.create(path, meta)
         recorded = set()
     tasks = [(index, track) for index, track in enumerate(seeds) if index not in recorded]
-
-    def finish(row: Row) -> None:
-        dataset.append(row)
-        if on_episode:
-            on_episode(row)
-
-    job = _Job(path, driver, meta)
-    if workers == 1 or len(tasks) < 2:
-        _record_here(job, tasks, finish)
-    else:
-        _record_in_processes(job, tasks, min(workers, len(tasks)), finish)
-    return dataset
-
-
-def _record_here(job: _Job, tasks: list[tuple[int, int]], finish: Callable[[Row], None]) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the order of a sum depends on it, so an argmax may
+    workers = max(1, min(workers, len(tasks)))
+    record_episode = partial(_record_episode, _Job(path, driver, meta))
     try:
-        for task in tasks:
-            finish(_record_episode(job, task))
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _record_in_processes(job: _Job, tasks: list[tuple[int, int]], workers: int, finish: Callable[[Row], None]) -> None:
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:  # Pool would hang on a dead one
-        rows = [pool.submit(_record_episode, job, task) for task in tasks]
-        try:
-            for row in as_completed(rows):
-                finish(row.result())
-        except BrokenProcessPool:
-            raise DatasetError(
-                f"recording into {job.path} stopped: a worker process died, perhaps out of memory; "
-                f"go on with --resume and fewer workers than {workers}."
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)
+        with worker_pool(workers) as pool:
+            for row in (pool.imap_unordered if pool else map)(record_episode, tasks):
+                dataset.append(row)
+                if on_episode:
+                    on_episode(row)
+    except ChildProcessError:
+        raise DatasetError(
+            f"recording into {path} stopped: a worker process died, perhaps out of memory; "
+            f"go on with --resume and fewer workers than {workers}."
+        ) from None
+    return dataset
 
 
 class _SeesBar:
@@ -154,12 +122,11 @@ def _record_episode(job: _Job, task: tuple[int, int]) -> Row:
     index, track = task
     meta = job.meta
     env, driver = _stage(job.driver, meta.driver_sha256, meta.env)
+    wanted = meta.noise or NoiseConfig(0.0)
+    noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
     steps: list[Step] = []
-    if meta.noise:
-        noise = ActionNoise(meta.noise.probability, meta.noise.hold, env.action_space, (meta.seed, track))
+    with one_thread():
         episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append])
-    else:
-        episode = rollout(env, driver, track, subscribers=[steps.append])
     return write_episode(job.path, index, EpisodeArrays.from_steps(steps), summarize(episode))
 
 

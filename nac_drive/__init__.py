@@ -8,11 +8,12 @@ from data_collection.dataset import Demonstrations
 from data_collection.drivers import resolve_driver
 from data_collection.expert import Expert, load_expert
 from data_collection.noise import ActionNoise, NoiseConfig
+from data_collection.processes import worker_pool
 from data_collection.record import record
 from envs import EnvConfig, Episode, Step, Track, make_env, rollout, track_seeds
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
-from nac_drive.evaluation import Evaluation, evaluate, worker_pool
+from nac_drive.evaluation import Evaluation, evaluate
 from nac_drive.metrics import EpisodeResult, Summary, summarise
 from nac_drive.video import record_video, side_by_side
 from policies import CORES, NAC, Core, Driver, DriverConfig, load_driver, save_driver

@@ -168,8 +168,8 @@ class Train:
 
     def run(self, console: Console) -> None:
         from data_collection.dataset import Demonstrations
+        from data_collection.processes import worker_pool
         from nac_drive.cloning import clone
-        from nac_drive.evaluation import worker_pool
 
         config, options = self.training.config(self.core), self.training
         with worker_pool(options.workers or _cores()) as pool, progress(console, self.core, config.epochs) as meter:
@@ -200,8 +200,8 @@ class Compare:
 
     def run(self, console: Console) -> None:
         from data_collection.dataset import Demonstrations
+        from data_collection.processes import worker_pool
         from nac_drive.compare import compare
-        from nac_drive.evaluation import worker_pool
         from nac_drive.report import terminal_table
 
         options = self.training
@@ -240,7 +240,8 @@ class Evaluate:
     def run(self, console: Console) -> None:
         from dataclasses import replace
 
-        from nac_drive.evaluation import evaluate, save_evaluations, worker_pool
+        from data_collection.processes import worker_pool
+        from nac_drive.evaluation import evaluate, save_evaluations
         from nac_drive.report import Contestant, terminal_table
 
         seeds = track_seeds(self.tracks)
@@ -354,8 +355,8 @@ class Demo:
     """Parallel processes; 0: one per core."""
 
     def run(self, console: Console) -> None:
+        from data_collection.processes import worker_pool
         from nac_drive.demo import demo
-        from nac_drive.evaluation import worker_pool
 
         report = self.out / "report.md"
         if report.exists():
@@ -419,7 +420,7 @@ def _print_info(console: Console, info: dict[str, Any]) -> None:
 
 
 def _cores() -> int:
-    from nac_drive.evaluation import default_workers
+    from data_collection.processes import default_workers
 
     return default_workers()
 

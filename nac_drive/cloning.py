@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from data_collection.dataset import Demonstrations
 from data_collection.frames import Frames
+from data_collection.processes import Pool
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
 from envs import BAR_TOP, EnvConfig, track_seeds
 from nac_drive.accuracy import Accuracy, measure_accuracy

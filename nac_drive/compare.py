@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
 from data_collection.dataset import Demonstrations
 from data_collection.drivers import resolve_driver
+from data_collection.processes import Pool
 from data_collection.run_folder import RunFolder
 from envs import CrashMode
 from nac_drive.cloning import CloneConfig, clone

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
 from data_collection.drivers import resolve_driver
 from data_collection.files import write_atomically
 from data_collection.noise import NoiseConfig
+from data_collection.processes import Pool
 from data_collection.record import record
 from envs import SPLITS, EnvConfig, track_seeds
 from nac_drive.cloning import CloneConfig

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.pool import Pool
 from pathlib import Path
-
-import torch
 
 from data_collection.drivers import trained_env
 from data_collection.files import write_atomically
+from data_collection.processes import Pool, one_thread
 from envs import CrashMode, Driver, EnvConfig, make_env, rollout
 from nac_drive.metrics import EpisodeMeter, EpisodeResult, Summary, summarise
 
@@ -45,8 +40,9 @@ def evaluate(
     """Drive each track of `seeds` once, deterministically, with the native reward.
 
     advisor: the expert that is asked at every frame; `agreement` is the share of frames where the driver does the
-    same.  baseline: an evaluation on the same tracks that paired differences are taken against.  pool: worker
-    processes (see `worker_pool`); the result does not depend on it, latencies aside.  on_episode: called as rows come.
+    same.  baseline: an evaluation on the same tracks that paired differences are taken against.  pool: a
+    `worker_pool`, a `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.  on_episode:
+    called as rows come.
 
     Warns when `driver` was trained on another EnvConfig. Raises ValueError without seeds.
     """
@@ -55,7 +51,7 @@ def evaluate(
     env = env or EnvConfig()
     _warn_of_other_env(driver, name, env)
     task = partial(_drive, pickle.dumps((driver, advisor)), name, env, crash)
-    results = pool.imap(task, seeds, chunksize=1) if pool else map(task, seeds)
+    results = pool.imap(task, seeds) if pool else map(task, seeds)
     rows: list[EpisodeResult] = []
     for row in results:
         rows.append(row)
@@ -63,36 +59,14 @@ def evaluate(
     return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
 
 
-@contextmanager
-def worker_pool(workers: int) -> Iterator[Pool | None]:
-    """`workers` processes of one thread each; None (work in this process) for one worker.
-
-    Raises ValueError for fewer than one.
-    """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}.")
-    if workers == 1:
-        yield None
-        return
-    with get_context("spawn").Pool(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield pool
-
-
-def default_workers() -> int:
-    """As many processes as this process may use cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _drive(drivers: bytes, name: str, env_config: EnvConfig, crash: CrashMode, seed: int) -> EpisodeResult:
     driver, advisor = pickle.loads(drivers)  # a fresh copy each time: nothing carries over between episodes
     env = make_env(env_config, crash=crash)
     meter = EpisodeMeter()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums in one order, whoever works
     try:
-        episode = rollout(env, driver, seed, advisor=advisor, subscribers=[meter])
+        with one_thread():
+            episode = rollout(env, driver, seed, advisor=advisor, subscribers=[meter])
     finally:
-        torch.set_num_threads(threads)
         env.close()
     return meter.result(name, crash, episode)
 

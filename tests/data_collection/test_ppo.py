@@ -18,6 +18,7 @@ from data_collection import ppo
 from data_collection.controller import Controller
 from data_collection.expert import load_expert
 from data_collection.ppo import ExpertConfig, train_expert
+from data_collection.processes import one_thread
 from data_collection.run_folder import RunFolder
 from envs import SPLITS, EnvConfig, make_env, rollout
 
@@ -27,35 +28,18 @@ TINY = ExpertConfig(
 )  # fmt: skip
 
 
-class HerePool:
-    """A pool of this process. Tasks are pickled all the same: a real one would."""
-
-    def __enter__(self) -> HerePool:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def imap(self, call: Callable, tasks: Iterable) -> Iterable:
-        return map(pickle.loads(pickle.dumps(call)), tasks)
-
-    def map(self, call: Callable, tasks: Iterable, chunksize: int = 1) -> list:
-        return list(self.imap(call, tasks))
+def map_here(function: Callable, tasks: Iterable, workers: int) -> Iterable:
+    """In this process. Tasks are pickled all the same: in processes they would be."""
+    return map(pickle.loads(pickle.dumps(function)), tasks)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    class Context:
-        @staticmethod
-        def Pool(processes: int = 1) -> HerePool:
-            return HerePool()
-
-    monkeypatch.setattr(ppo, "get_context", lambda method: Context)
+    monkeypatch.setattr(ppo, "map_in_processes", map_here)
     monkeypatch.setattr(ppo, "SubprocVecEnv", DummyVecEnv)
     monkeypatch.setattr(ppo, "EnvConfig", partial(EnvConfig, max_steps=60))
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 class Watch:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import warnings
 from dataclasses import asdict, replace
+from multiprocessing import get_context
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +18,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from data_collection.controller import Controller
+from data_collection.processes import worker_pool
 from envs import EnvConfig, make_env
-from nac_drive.evaluation import Evaluation, evaluate, save_evaluations, worker_pool
+from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
 from nac_drive.metrics import EpisodeResult
 from policies import Driver, DriverConfig
 
@@ -49,11 +53,26 @@ def test_rows_come_in_the_order_of_the_tracks_and_do_not_depend_on_workers(core)
     assert timeless(alone) == timeless(here)[1:2]
 
 
-def test_one_worker_is_no_pool():
-    with worker_pool(1) as pool:
-        assert pool is None
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"), worker_pool(0):
-        pass
+def test_a_pool_of_the_standard_library_does_the_work_too():
+    with get_context("spawn").Pool(1) as pool:
+        there = evaluate(Controller(), SEEDS[:2], env=ENV, pool=pool)
+    assert timeless(there) == timeless(evaluate(Controller(), SEEDS[:2], env=ENV))
+
+
+class Dies:
+    """As if the system had run out of memory."""
+
+    def begin(self, env: gym.Env) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def act(self, observation: np.ndarray, state: None, dt: float) -> tuple[int, None]:
+        raise AssertionError("it is dead")
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_is_killed_ends_the_evaluation():
+    with worker_pool(2) as pool, pytest.raises(ChildProcessError, match="one of 2 worker processes died"):
+        evaluate(Dies(), SEEDS[:2], env=ENV, pool=pool)
 
 
 class Counts:

@@ -1,0 +1,113 @@
+"""Parallel processes of one thread each. They end with their parent, and the death of one is an error.
+
+`multiprocessing.Pool`, by contrast, waits for ever when one of its workers is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from threading import Thread
+from typing import Any, Protocol
+
+import torch
+
+
+class Pool(Protocol):
+    """What does work in parallel: `Workers`, `multiprocessing.Pool` or `ray.util.multiprocessing.Pool`."""
+
+    def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterator[Any]:
+        """Like `map`: the results in the order of the tasks."""
+        ...
+
+
+class Workers:
+    """A `Pool` of `count` spawned processes; they start with the first work and end with the `with` block.
+
+    Loops over results raise ChildProcessError when a process dies, and whatever the work raises.
+    """
+
+    def __init__(self, count: int):
+        self._count = count
+        self._executor = ProcessPoolExecutor(count, get_context("spawn"), _start)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        """Like `map`: the results in the order of the tasks."""
+        return self._results(function, tasks, iter)
+
+    def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        """The results in the order in which they come."""
+        return self._results(function, tasks, as_completed)
+
+    def _results(
+        self, function: Callable, tasks: Iterable, order: Callable[[list[Future]], Iterator[Future]]
+    ) -> Iterator:
+        try:
+            for future in order([self._executor.submit(function, task) for task in tasks]):
+                yield future.result()
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                f"one of {self._count} worker processes died, perhaps out of memory; free some or use fewer workers."
+            ) from None
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[Workers | None]:
+    """`workers` processes of one thread each; None (work in this process) for one worker.
+
+    Raises ValueError for fewer than one.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}.")
+    if workers == 1:
+        yield None
+        return
+    with Workers(workers) as pool:
+        yield pool
+
+
+def map_in_processes(function: Callable[[Any], Any], tasks: Iterable[Any], workers: int) -> Iterator[Any]:
+    """`map`, in a `worker_pool` of its own."""
+    with worker_pool(workers) as pool:
+        yield from pool.imap(function, tasks) if pool else map(function, tasks)
+
+
+def default_workers() -> int:
+    """As many processes as this process may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Lets torch add up in one order, whoever works: the order of a sum depends on the threads, so an argmax may."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _start() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker of ProcessPoolExecutor would outlive a killed parent, waiting for work."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
