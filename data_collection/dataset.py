@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,11 @@ from data_collection.frames import Frames, load_frames
 from data_collection.noise import NoiseConfig
 from data_collection.processes import map_in_processes
 from data_collection.verify import check_episode, file_sha256
+from data_collection.versions import installed_versions
 from envs import FRAMES_PER_SECOND, EnvConfig
 
 SCHEMA = "nac-drive demonstrations 1"
 ACTION_NAMES = {"discrete": ("nothing", "right", "left", "gas", "brake"), "continuous": ("steer", "gas", "brake")}
-
-_RECORDED_VERSIONS = ("nac-drive", "numpy", "gymnasium", "box2d", "h5py")
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Demonstrations:
                 raise FileExistsError(f"{path} already exists; choose another folder, or add to it with --resume.")
             (path / "episodes").mkdir(parents=True, exist_ok=True)
             write_atomically(path / "episodes.jsonl", b"")
-            document = {"schema": SCHEMA, **asdict(meta), "versions": _versions()}
+            document = {"schema": SCHEMA, **asdict(meta), "versions": installed_versions()}
             write_atomically(path / "meta.json", (json.dumps(document, indent=2) + "\n").encode())
             sync_folder(path.parent)
         return cls(path, meta, [], cut_off=False)
@@ -314,11 +312,6 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], bool]:
             )
         rows.append(row)
     return rows, rest != b""
-
-
-def _versions() -> dict[str, str]:
-    installed = {name: list(metadata.distributions(name=name)) for name in _RECORDED_VERSIONS}
-    return {name: found[0].version for name, found in installed.items() if found}
 
 
 def _flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -12,8 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from importlib import metadata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
 from data_collection.files import sync_folder, sync_tree, write_atomically, writing
-
-_RECORDED_VERSIONS = ("nac-drive", "torch", "numpy", "gymnasium", "box2d", "stable-baselines3", "lightning-fabric")
+from data_collection.versions import installed_versions
 
 
 class RunFolder:
@@ -196,16 +194,6 @@ def describe_machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "versions": _versions(_RECORDED_VERSIONS),
+        "versions": installed_versions(),
         "git_commit": commit or None,
     }
-
-
-def _versions(names: Iterable[str]) -> dict[str, str]:
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
