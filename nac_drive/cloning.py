@@ -25,6 +25,9 @@ from policies import Driver, DriverConfig, load_driver, save_driver
 
 Report = Callable[[dict[str, Any]], None]
 
+_TURNED = [0, 2, 1, 3, 4]
+"""Of each of the five actions, what it is in a mirror."""
+
 
 @dataclass(frozen=True)
 class CloneConfig:
@@ -198,7 +201,6 @@ def _train_epoch(
         frames, labels = data.frames[rows], data.labels[rows]  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
         if config.mirror:
             half = torch.from_numpy(rng.random(len(batch)) < 0.5).to(fabric.device)
-            frames, labels = frames.clone(), labels.clone()
             frames[half], labels[half] = mirrored(frames[half], labels[half])
         prediction, _ = model(frames, data.dt[rows])
         weight = None if data.weight is None else data.weight[rows]
@@ -222,13 +224,12 @@ def mirrored(frames: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     Of the status bar, the speed and wheel gauges stay; the steering gauge (centre at column 48) and the gyroscope
     (column 72) are turned about their own centres.
     """
-    result = frames.clone()
-    result[..., :BAR_TOP, :, :] = frames[..., :BAR_TOP, :, :].flip(-2)
-    for left, right in ((36, 60), (60, 84)):
-        result[..., BAR_TOP:, left:right, :] = frames[..., BAR_TOP:, left:right, :].flip(-2)
-    if labels.is_floating_point():
-        return result, labels * labels.new_tensor([-1.0, 1.0, 1.0])
-    return result, labels.new_tensor([0, 2, 1, 3, 4])[labels]
+    columns = [*range(36), *range(59, 35, -1), *range(83, 59, -1), *range(84, 96)]
+    world, bar = frames[..., :BAR_TOP, :, :].flip(-2), frames[..., BAR_TOP:, columns, :]
+    turned = (
+        labels * labels.new_tensor([-1, 1, 1]) if labels.is_floating_point() else labels.new_tensor(_TURNED)[labels]
+    )
+    return torch.cat([world, bar], dim=-3), turned
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:
