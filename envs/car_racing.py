@@ -11,7 +11,7 @@ from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
 from gymnasium.wrappers import TimeLimit
 
-from envs.telemetry import FRAMES_PER_SECOND, EventDetector, Track
+from envs.telemetry import FRAMES_PER_SECOND, EventDetector, Pose, Track
 from envs.wrappers import MaskBar
 
 Control = Literal["discrete", "continuous"]
@@ -80,7 +80,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.frame = 0
         track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
         self.centre_line = Track(track[:, 2:4], track[:, 1])
-        return observation, self._telemetry(dt=0.0, crash=None)
+        return observation, self._telemetry(self._pose(), dt=0.0, crash=None)
 
     def step(self, action):
         if action is None:  # gymnasium's reset draws its first frame this way
@@ -96,9 +96,9 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.frame += 1
         x, y = self.car.hull.position
         outside = max(abs(x), abs(y)) > gymnasium_car_racing.PLAYFIELD
-        pose = self.centre_line.locate((x, y), self.car.hull.angle)
+        pose = self._pose()
         crash = self.events.update(self._wheels_off_road(), pose.heading, outside)
-        info = self._telemetry(dt=1 / FRAMES_PER_SECOND, crash=crash)
+        info = self._telemetry(pose, dt=1 / FRAMES_PER_SECOND, crash=crash)
         if crash and self.crash == "terminate":
             terminated = True
         elif crash and self.crash == "intervene" and not terminated:
@@ -108,21 +108,22 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     def intervene(self) -> None:
         """Set the car at rest on the centre line, at the tile nearest to it, pointing along the road."""
-        index = self.centre_line.locate(self.car.hull.position, self.car.hull.angle).index
+        index = self._pose().index
         self.car.destroy()
         self.car = Car(self.world, self.centre_line.angles[index], *self.centre_line.points[index])
         self.events.rearm()
         self.interventions += 1
 
+    def _pose(self) -> Pose:
+        return self.centre_line.locate(self.car.hull.position, self.car.hull.angle)
+
     def _wheels_off_road(self) -> int:
         return sum(not wheel.tiles for wheel in self.car.wheels)
 
-    def _telemetry(self, dt: float, crash: str | None) -> dict[str, Any]:
-        hull = self.car.hull
-        pose = self.centre_line.locate(hull.position, hull.angle)
+    def _telemetry(self, pose: Pose, dt: float, crash: str | None) -> dict[str, Any]:
         visited, total = self.tile_visited_count, len(self.track)
         return {
-            "speed": float(np.hypot(*hull.linearVelocity)),
+            "speed": float(np.hypot(*self.car.hull.linearVelocity)),
             "lateral_offset": pose.lateral,
             "heading_error": pose.heading,
             "wheels_off_road": self._wheels_off_road(),
