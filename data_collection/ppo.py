@@ -21,11 +21,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from torch import Tensor, nn
 
 from data_collection.controller import Controller
-from data_collection.expert import ExpertNetwork, ExpertVision, load_expert, save_expert
+from data_collection.episode_file import EpisodeArrays
+from data_collection.expert import Expert, ExpertNetwork, ExpertVision, save_expert
 from data_collection.noise import ActionNoise
 from data_collection.processes import default_workers, map_in_processes, one_thread
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
@@ -64,16 +65,21 @@ class ExpertConfig:
     value_warmup_steps: int = 12_288
     """Frames during which only the value network learns."""
     batch_size: int = 512
+    """Frames per update."""
     epochs: int = 3
     """Passes over each rollout."""
     learning_rate: float = 1e-4
     """Adam's rate at the start; it falls linearly to zero."""
     clip_range: float = 0.1
+    """How far an update may move the probability of an action: by a factor within 1 ± this."""
     gamma: float = 0.99
+    """Discount of the reward per frame."""
     gae_lambda: float = 0.95
+    """Decay of generalised advantage estimation per frame: 0 trusts the value network, 1 the observed rewards."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     reward_scale: float = 0.1
+    """Native rewards are multiplied by this, in training only."""
     crash_penalty: float = 30.0
     """Native reward points taken off at a crash, in training only."""
     validate_every: int = 24_576
@@ -101,30 +107,33 @@ def train_expert(
     last = run.checkpoint_folder("last")
     torch.manual_seed(config.seed)
     env_config = EnvConfig(control=config.control)
-    factory = partial(_training_env, env_config, config)
-    vec_env = SubprocVecEnv([partial(factory, rank) for rank in range(config.envs)])
-    try:
-        model = _build(config, vec_env)
-        if last is not None:
-            load_model(model.policy, last / "training_state" / "policy.safetensors")
-            state = load_training_state(last / "training_state", model.policy.optimizer)
-            model.num_timesteps = state["step"]
-            run.drop_rows_after(state["step"])
-        elif config.warm_start_laps:
-            network = _warm_start(config, env_config, report)
-            policy: Any = model.policy
-            policy.features_extractor.layers.load_state_dict(network.vision.state_dict())
-            policy.action_net.load_state_dict(network.action.state_dict())
-            if config.control == "discrete":
-                for parameter in policy.action_net.parameters():
-                    parameter.data *= config.warm_start_sharpness
-        validation = _Validation(run, config, env_config, report)
-        validation.validate_once(model)
-        if model.num_timesteps < config.steps:
+    envs = [partial(_training_env, env_config, config, rank) for rank in range(config.envs)]
+    model = _build(config, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
+    if last is not None:
+        load_model(model.policy, last / "training_state" / "policy.safetensors")
+        model.num_timesteps = load_training_state(last / "training_state", model.policy.optimizer)["step"]
+    elif config.warm_start_laps:
+        network = _warm_start(config, env_config, report)
+        policy: Any = model.policy
+        policy.features_extractor.layers.load_state_dict(network.vision.state_dict())
+        policy.action_net.load_state_dict(network.action.state_dict())
+        if config.control == "discrete":
+            for parameter in policy.action_net.parameters():
+                parameter.data *= config.warm_start_sharpness
+    if resume:
+        run.drop_rows_after(model.num_timesteps if last else -1)
+        if last and run.last_row_is_best():  # killed between the checkpoint and its mark
+            run.mark_best(last)
+    validation = _Validation(run, config, env_config, report)
+    validation.validate_once(model)
+    if model.num_timesteps < config.steps:
+        vec_env = SubprocVecEnv(envs)
+        try:
+            model.set_env(vec_env)
             model.learn(config.steps - model.num_timesteps, callback=validation, reset_num_timesteps=False)
+        finally:
+            vec_env.close()
         validation.validate_once(model)
-    finally:
-        vec_env.close()
     best = run.checkpoint_folder("best")
     assert best is not None
     return best
@@ -240,7 +249,8 @@ def _controller_lap(config: ExpertConfig, env_config: EnvConfig, seed: int) -> t
     noise = ActionNoise(config.warm_start_noise, config.warm_start_hold, env.action_space, seed)
     steps: list[Step] = []
     episode = rollout(env, Controller(env_config.control), seed, execute=noise, subscribers=[steps.append])
-    return np.stack([s.observation for s in steps]), np.stack([s.intended for s in steps]), episode.episode_return
+    arrays = EpisodeArrays.from_steps(steps)
+    return arrays.frames, arrays.label, episode.episode_return
 
 
 # Validation and checkpoints
@@ -285,21 +295,21 @@ class _Validation(BaseCallback):
             save_training_state(folder / "training_state", model.policy.optimizer, {"step": step})
             save_model(model.policy, str(folder / "training_state" / "policy.safetensors"))
 
-        folder = self._run.checkpoint(step, write)
         seeds = track_seeds(self._config.validation_tracks)
-        validate = partial(_validation_return, folder, self._env_config)
+        validate = partial(_validation_return, Expert(network, self._env_config, {}), self._env_config)
         returns = list(map_in_processes(validate, seeds, min(len(seeds), default_workers())))
         score = float(np.mean(returns) - 0.5 * np.std(returns))
         row = {
             "step": step, "score": score, "mean": float(np.mean(returns)), "sd": float(np.std(returns)),
             "minimum": float(np.min(returns)), "returns": returns,
         }  # fmt: skip
-        if all(score > other["score"] for other in self._run.rows()):
-            self._run.mark_best(folder)
-        self._run.log(row)
+        self._run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
+        checkpoint = self._run.checkpoint(step, write)
+        if self._run.last_row_is_best():
+            self._run.mark_best(checkpoint)
         self._report({"phase": "validation", **row})
 
 
-def _validation_return(folder: Path, env_config: EnvConfig, seed: int) -> float:
+def _validation_return(expert: Expert, env_config: EnvConfig, seed: int) -> float:
     with one_thread():
-        return rollout(make_env(env_config), load_expert(folder), seed).episode_return
+        return rollout(make_env(env_config), expert, seed).episode_return

@@ -6,6 +6,7 @@ RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  chec
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shlex
@@ -98,6 +99,11 @@ class RunFolder:
         """Forget rows later than the checkpoint that a resumed run goes on from."""
         kept = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+    def last_row_is_best(self) -> bool:
+        """Whether the last row has a `score`, and one above that of every other row."""
+        *others, row = self.rows()
+        return "score" in row and all(row["score"] > other.get("score", -math.inf) for other in others)
 
     # Checkpoints
 

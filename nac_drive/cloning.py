@@ -25,9 +25,6 @@ from policies import Driver, DriverConfig, load_driver, save_driver
 
 Report = Callable[[dict[str, Any]], None]
 
-_TURNED = [0, 2, 1, 3, 4]
-"""Of each of the five actions, what it is in a mirror."""
-
 
 @dataclass(frozen=True)
 class CloneConfig:
@@ -121,7 +118,7 @@ def clone(
         done = _restore(last, driver, optimizer)
     if resume:
         run.drop_rows_after(done)
-        if last and _is_best(run.rows()):  # killed between the checkpoint and its mark
+        if last and run.last_row_is_best():  # killed between the checkpoint and its mark
             run.mark_best(last)
     writer = _tensorboard(run.path) if config.tensorboard else None
 
@@ -141,7 +138,7 @@ def clone(
 
         run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
         checkpoint = run.checkpoint(epoch, write)
-        if _is_best(run.rows()):
+        if run.last_row_is_best():
             run.mark_best(checkpoint)
         if writer:
             _write_scalars(writer, row)
@@ -226,10 +223,10 @@ def mirrored(frames: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     columns = [*range(36), *range(59, 35, -1), *range(83, 59, -1), *range(84, 96)]
     world, bar = frames[..., :BAR_TOP, :, :].flip(-2), frames[..., BAR_TOP:, columns, :]
-    turned = (
-        labels * labels.new_tensor([-1, 1, 1]) if labels.is_floating_point() else labels.new_tensor(_TURNED)[labels]
-    )
-    return torch.cat([world, bar], dim=-3), turned
+    result = torch.cat([world, bar], dim=-3)
+    if labels.is_floating_point():
+        return result, labels * labels.new_tensor([-1.0, 1.0, 1.0])
+    return result, labels.new_tensor([0, 2, 1, 3, 4])[labels]
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:
@@ -285,12 +282,6 @@ def _on_cpu(driver: Driver) -> Driver:
     copy = Driver(driver.config)
     copy.load_state_dict({name: tensor.cpu() for name, tensor in driver.state_dict().items()})
     return copy.eval()
-
-
-def _is_best(rows: list[dict[str, Any]]) -> bool:
-    """Whether the last row has a score above that of every other."""
-    *others, row = rows
-    return "score" in row and all(row["score"] > other.get("score", -np.inf) for other in others)
 
 
 def _restore(checkpoint: Path, driver: Driver, optimizer: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from data_collection import ppo
 from data_collection.controller import Controller
-from data_collection.expert import load_expert
+from data_collection.expert import Expert, load_expert
 from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import one_thread
 from data_collection.run_folder import RunFolder
@@ -77,7 +78,7 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     with pytest.raises(FileExistsError, match="--resume"):
         train_expert(TINY, folder)
     with pytest.raises(ValueError, match=r"gamma: run has 0.99, asked for 0.5"):
-        train_expert(ExpertConfig(**{**vars(TINY), "gamma": 0.5}), folder, resume=True)
+        train_expert(replace(TINY, gamma=0.5), folder, resume=True)
 
     again = Watch(folder)
     best = train_expert(TINY, folder, resume=True, report=again)
@@ -104,10 +105,56 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     assert finished.reports == []
 
 
+class Killed(BaseException):
+    """Not an Exception: no clean-up may run, as after kill -9."""
+
+
+def bias(expert: Expert, env_config: EnvConfig, seed: int) -> float:
+    """Stands for the return of a lap: depends on the weights alone."""
+    return float(expert.network.action.bias.detach().sum())
+
+
+def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monkeypatch):
+    settings: dict[str, Any] = {"warm_start_laps": 0, "steps": 32, "envs": 1, "value_warmup_steps": 0}
+    config = replace(TINY, **settings, validate_every=16)
+    monkeypatch.setattr(ppo, "_validation_return", bias)
+    left = 0
+
+    def deadly(call: Callable) -> Callable:
+        def wrapped(*arguments: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            return call(*arguments)
+
+        return wrapped
+
+    moment, killed = 0, True
+    while killed:
+        folder, left, killed = tmp_path / str(moment), moment, False
+        with monkeypatch.context() as patch:
+            for name in ("log", "checkpoint", "mark_best"):
+                patch.setattr(RunFolder, name, deadly(getattr(RunFolder, name)))
+            try:
+                train_expert(config, folder)
+            except Killed:
+                killed = True
+        best = train_expert(config, folder, resume=True)
+        run = RunFolder.open(folder)
+        assert [row["step"] for row in run.rows()] == [0, 16, 32], f"killed at call {moment}"
+        assert run.checkpoint_folder("last") == (folder / "checkpoints" / "step_32").resolve()
+        winner = max(run.rows(), key=lambda row: row["score"])
+        assert best.name == f"step_{winner['step']}", f"killed at call {moment}"
+        assert winner["score"] == bias(load_expert(best), EnvConfig(), 0)
+        moment += 1
+    assert moment >= 3 * 2 + 1
+
+
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
 def test_without_a_warm_start_both_controls_train(tmp_path, control):
-    config = ExpertConfig(**{**vars(TINY), "control": control, "warm_start_laps": 0, "steps": 32, "epochs": 2})
-    best = train_expert(config, tmp_path / "run")
+    settings: dict[str, Any] = {"control": control, "warm_start_laps": 0, "steps": 32, "epochs": 2}
+    best = train_expert(replace(TINY, **settings), tmp_path / "run")
     assert load_expert(best).control == control
 
 
