@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,6 +36,11 @@ def resolve_driver(spec: str, env: EnvConfig | None = None) -> Driver:
             f"pass --control {trained.control} or another driver."
         )
     return driver
+
+
+def driver_name(spec: str) -> str:
+    """What tables and datasets call the driver that `spec` names: the word itself, or the name of the folder."""
+    return Path(os.path.abspath(spec)).name
 
 
 def trained_env(driver: Driver) -> EnvConfig | None:

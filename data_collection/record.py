@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from data_collection.dataset import Demonstrations, Meta
-from data_collection.drivers import driver_hash, resolve_driver, trained_env
+from data_collection.drivers import driver_hash, driver_name, resolve_driver, trained_env
 from data_collection.episode_file import DatasetError, EpisodeArrays, summarize, write_episode
 from data_collection.noise import ActionNoise, NoiseConfig
 from data_collection.processes import one_thread, worker_pool
@@ -64,7 +64,7 @@ def record(
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}.")
     resolve_driver(driver, env)  # a bad driver fails here, before there is a folder
-    meta = Meta(env, Path(driver).name, driver_hash(driver, env), noise, seed)
+    meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
     if resume and not Demonstrations.vacant(path):

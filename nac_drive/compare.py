@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_collection.dataset import Demonstrations
-from data_collection.drivers import resolve_driver
+from data_collection.drivers import driver_name, resolve_driver
 from data_collection.processes import Pool
 from data_collection.run_folder import RunFolder
 from envs import CrashMode
@@ -48,7 +48,7 @@ def compare(
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise FileExistsError(f"{folder} already exists; choose another folder, or continue with --resume.")
     expert_env = replace(dataset.meta.env, mask_bar=False)
-    adviser = resolve_driver(expert, expert_env)  # a bad one fails here, before anything is trained
+    advisor = resolve_driver(expert, expert_env)  # a bad one fails here, before anything is trained
     drivers: dict[str, Driver] = {}
     for core in cores:
         run = folder / core
@@ -59,13 +59,13 @@ def compare(
         )  # fmt: skip
         drivers[core] = resolve_driver(str(best), dataset.meta.env)  # type: ignore[assignment]
     baseline = evaluate(
-        adviser, seeds, name=Path(expert).name, env=expert_env, crash=crash, pool=pool, on_episode=_tell(report)
+        advisor, seeds, name=driver_name(expert), env=expert_env, crash=crash, pool=pool, on_episode=_tell(report)
     )
     contestants = [Contestant(baseline)]
     for core, driver in drivers.items():
         env = replace(dataset.meta.env, mask_bar=driver.env_config["mask_bar"])
         evaluation = evaluate(
-            driver, seeds, name=core, env=env, crash=crash, advisor=adviser, baseline=baseline, pool=pool,
+            driver, seeds, name=core, env=env, crash=crash, advisor=advisor, baseline=baseline, pool=pool,
             on_episode=_tell(report),
         )  # fmt: skip
         history = RunFolder.open(folder / core).rows()

@@ -16,8 +16,10 @@ import torch
 from data_collection import files
 from data_collection.dataset import Demonstrations
 from envs import EnvConfig
-from nac_drive import cli
-from nac_drive.cloning import clone
+from nac_drive import cli, cli_driving
+from nac_drive.cli_training import Training
+from nac_drive.cloning import CloneConfig, clone
+from nac_drive.demo import DemoConfig
 from policies import Driver, DriverConfig, save_driver
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, demonstrations
@@ -303,14 +305,14 @@ def test_an_interruption_is_told_and_keeps_what_is_finished(capsys, monkeypatch)
 def test_help_mentions_every_option(command, capsys):
     assert call(command, "--help") == 0
     told = capsys.readouterr().out
-    options = set()
-    for cls in (cli.COMMANDS[command], *({"train": [cli.Training], "compare": [cli.Training]}.get(command, []))):
-        options |= {name for name in cls.__dataclass_fields__ if name not in ("training", "settings")}
-    if command == "demo":
-        options |= set(cli.DemoConfig.__dataclass_fields__)
+    nested = {"train": Training, "compare": Training, "demo": DemoConfig}
+    options = set(cli.COMMANDS[command].__dataclass_fields__) - {"training", "settings"}
+    if command in nested:
+        options |= set(nested[command].__dataclass_fields__) - {"core"}
     positional = {"dataset": {"action", "path"}, "train": {"dataset"}, "compare": {"dataset"}}.get(command, set())
     for option in options - positional:
         assert f"--{option.replace('_', '-')}" in told, option
+    assert ("--core " in told) == (command == "train")
     assert ("positional arguments" in told) == bool(positional)
     assert ("{info,verify}" in told) == (command == "dataset")
 
@@ -319,20 +321,34 @@ def test_help_names_every_command(capsys):
     assert call("--help") == 0
     told = capsys.readouterr().out
     assert all(command in told for command in cli.COMMANDS)
+    assert "NAC_DRIVE_TRACEBACK=1" in told
 
 
-def test_the_options_of_a_training_are_those_of_the_library():
-    import dataclasses
+def test_the_options_of_a_training_are_those_of_the_library(monkeypatch):
+    configs: list[CloneConfig] = []
+    monkeypatch.setattr(cli.Train, "run", lambda self, console: configs.append(self.training.config(self.core)))
+    train = ("train", "data", "--out", "new")
+    assert call(*train) == 0
+    assert call(*train, "--core-args", "top_k=4", "gate=true", "seed=null", "--core", "cnn", "--window", "1") == 0
+    assert configs == [
+        CloneConfig(), CloneConfig("cnn", {"top_k": 4, "gate": True, "seed": None}, window=1)
+    ]  # fmt: skip
 
-    from nac_drive.cloning import CloneConfig
 
-    ours = {f.name: f for f in dataclasses.fields(cli.Training)}
-    for field in dataclasses.fields(CloneConfig):
-        if field.name not in ("core", "core_args"):
-            assert ours[field.name].default == field.default, field.name
-    assert cli.Training(core_args=("top_k=4", "gate=true", "seed=null")).config("nac-exact").core_args == {
-        "top_k": 4, "gate": True, "seed": None
-    }  # fmt: skip
+def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeypatch):
+    configs: list[CloneConfig] = []
+    monkeypatch.setattr(
+        cli.Compare, "run", lambda self, console: configs.append(self.training.config(self.drivers[0]))
+    )  # fmt: skip
+    assert call("compare", "data", "--out", "new", "--drivers", "cnn", "--window", "1") == 0
+    assert configs == [CloneConfig("cnn", window=1)]
+    assert call("compare", "data", "--out", "new", "--core", "cnn") == 2  # --drivers names them
+
+
+def test_a_traceback_is_shown_on_request(here, monkeypatch):
+    monkeypatch.setenv("NAC_DRIVE_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="no dataset at typo"):
+        call("dataset", "info", "typo")
 
 
 # Happy paths
@@ -366,7 +382,7 @@ def test_train_resume_evaluate_and_watch(here, capsys):
 
 
 def test_collect(here, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "EnvConfig", lambda **values: EnvConfig(**values, max_steps=15))
+    monkeypatch.setattr(cli_driving, "EnvConfig", lambda **values: EnvConfig(**values, max_steps=15))
     arguments = ("collect", "--out", "new", "--driver", "controller", "--noise", "0.2", *BASE)
     assert call(*arguments, "--laps", "2", "--first-track", "7") == 0
     assert "disturbed" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import torch
 
 from data_collection import expert as expert_module
 from data_collection.controller import Controller
-from data_collection.drivers import driver_hash, resolve_driver, trained_env
+from data_collection.drivers import driver_hash, driver_name, resolve_driver, trained_env
 from data_collection.expert import Expert, ExpertNetwork, load_expert, save_expert
 from data_collection.run_folder import RunFolder
 from envs import Control, EnvConfig, make_env, rollout
@@ -186,6 +186,14 @@ def test_missing_and_foreign_folders_are_named(tmp_path):
     (tmp_path / "thesis" / "model.safetensors").write_text("")
     with pytest.raises(ValueError, match=r"thesis/config.json"):
         resolve_driver(str(tmp_path / "thesis"))
+
+
+def test_a_driver_is_called_by_its_word_or_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "best").symlink_to("step_5")
+    names = {"expert": "expert", "controller": "controller", "runs/nac": "nac", "runs/nac/": "nac", "best": "best"}
+    assert {spec: driver_name(spec) for spec in names} == names
+    assert driver_name(".") == driver_name("sub/..") == tmp_path.name
 
 
 def test_the_hash_is_of_what_decides_the_actions(tmp_path):

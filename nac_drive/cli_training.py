@@ -1,0 +1,171 @@
+"""Commands that train: expert, train, compare and demo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+from rich.console import Console
+from tyro.conf import Positional
+
+from data_collection.dataset import Demonstrations
+from data_collection.ppo import ExpertConfig, train_expert
+from data_collection.processes import default_workers, worker_pool
+from envs import Control, CrashMode, track_seeds
+from nac_drive.cloning import CloneConfig, clone
+from nac_drive.compare import compare
+from nac_drive.demo import DemoConfig, demo
+from nac_drive.jobs import Jobs, show_training
+from nac_drive.progress import progress
+from nac_drive.report import terminal_table
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Expert:
+    """Train the PPO expert: clone the controller's laps, then improve with PPO."""
+
+    out: Path
+    """Folder of the new run."""
+    control: Control = "discrete"
+    """Five actions, or continuous steer, gas and brake."""
+    steps: int | None = None
+    """Frames that PPO drives; the default is that of the shipped expert."""
+    seed: int = 0
+    """Seed of weights, tracks and noise."""
+    resume: bool = False
+    """Go on from the last checkpoint."""
+
+    def run(self, console: Console) -> None:
+        changed: dict[str, Any] = {"steps": self.steps} if self.steps is not None else {}
+        config = ExpertConfig(control=self.control, seed=self.seed, **changed)
+        with Jobs(console) as jobs:
+            best = train_expert(config, self.out, resume=self.resume, report=jobs.expert_reporter())
+        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Training(CloneConfig):
+    """Options that train and compare share: those of `CloneConfig`, as words of the command line, and what else a
+    training needs to know."""
+
+    core: tyro.conf.Suppress[str] = CloneConfig.core
+    """Each command has an option of its own for this."""
+    core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
+    """Settings of the core, such as top_k=4 window=64."""
+    device: Device = "auto"
+    """Where to train."""
+    workers: int = 0
+    """Processes for the closed-loop validation; 0: one per core."""
+    resume: bool = False
+    """Go on from the last checkpoint."""
+
+    def __post_init__(self) -> None:
+        """Nothing is checked before `config`: what is refused while tyro parses fills a box instead of one line."""
+
+    def config(self, core: str) -> CloneConfig:
+        """Raises ValueError for a bad setting."""
+        options = {option.name: getattr(self, option.name) for option in fields(CloneConfig)}
+        return CloneConfig(**{**options, "core": core, "core_args": _settings(self.core_args)})
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a driver on a dataset by behaviour cloning."""
+
+    dataset: Positional[Path]
+    """Folder of the dataset."""
+    out: Path
+    """Folder of the new run."""
+    core: str = CloneConfig.core
+    """Sequence model: nac-exact, nac-euler, nac-steady, nac-pw, lstm, gru, cfc or cnn."""
+    training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
+
+    def run(self, console: Console) -> None:
+        config, options = self.training.config(self.core), self.training
+        with (
+            worker_pool(options.workers or default_workers()) as pool,
+            progress(console, self.core, config.epochs) as meter,
+        ):
+            best = clone(
+                config, Demonstrations.open(self.dataset), self.out, device=options.device, resume=options.resume,
+                pool=pool, report=lambda row: show_training(meter, row),
+            )  # fmt: skip
+        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Train several drivers on the same dataset and evaluate them on the same tracks: one table, one figure."""
+
+    dataset: Positional[Path]
+    """Folder of the dataset."""
+    out: Path
+    """Folder of the comparison."""
+    drivers: tuple[str, ...] = ("nac-exact", "lstm", "cfc")
+    """Cores to compare."""
+    tracks: str = "test-10"
+    """Tracks of the evaluation: SPLIT-COUNT or a comma list of seeds."""
+    expert: str = "expert"
+    """Baseline on the same tracks, asked at every frame: expert, controller, or the folder of a driver or run."""
+    crash: CrashMode = "ignore"
+    """What a crash does: nothing, end the lap, or set the car back."""
+    training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
+
+    def run(self, console: Console) -> None:
+        options = self.training
+        with worker_pool(options.workers or default_workers()) as pool, Jobs(console) as jobs:
+            contestants = compare(
+                self.drivers, Demonstrations.open(self.dataset), track_seeds(self.tracks), self.out,
+                config=options.config(self.drivers[0] if self.drivers else CloneConfig.core), expert=self.expert,
+                crash=self.crash, device=options.device, resume=options.resume, pool=pool,
+                report=jobs.reporter(options.epochs, len(track_seeds(self.tracks))),
+            )  # fmt: skip
+        console.print(terminal_table(contestants, f"{self.tracks}, crash={self.crash}"))
+        console.print(f"table, rows and figure: {self.out}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The main job in minutes: collect with the shipped expert, clone a NAC and an LSTM driver, race them, report."""
+
+    out: Path = Path("runs/demo")
+    """Folder of the results; an interrupted demo goes on where it stopped."""
+    settings: Annotated[DemoConfig, tyro.conf.arg(name="")] = field(default_factory=DemoConfig)
+    seed: int = 0
+    """Seed of noise and trainings."""
+    device: Device = "auto"
+    """Where to train."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+
+    def run(self, console: Console) -> None:
+        report = self.out / "report.md"
+        if report.exists():
+            raise FileExistsError(f"the demo is done: {report}; remove {self.out} or pass --out to run it again.")
+        workers = self.workers or default_workers()
+        with worker_pool(workers) as pool, Jobs(console) as jobs:
+            demo(
+                self.settings, self.out, seed=self.seed, device=self.device, workers=workers, pool=pool,
+                report=jobs.reporter(self.settings.epochs, len(track_seeds(self.settings.tracks))),
+            )  # fmt: skip
+        console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
+        console.print(f"report: {report}\nvideo: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, Any]:
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"core-args must be KEY=VALUE, got {pair!r}; such as --core-args top_k=4 window=64.")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"core-args: the value of {pair!r} is neither a number nor a word.") from None
+    return settings
