@@ -16,11 +16,12 @@ from nac_drive.compare import compare
 from nac_drive.evaluation import Evaluation, evaluate
 from nac_drive.metrics import EpisodeResult, Summary, summarise
 from nac_drive.video import record_video, side_by_side
-from policies import CORES, NAC, Core, Driver, DriverConfig, load_driver, save_driver
+from policies import CORES, NAC, NAC_VARIANTS, Core, Driver, DriverConfig, Wiring, ages, load_driver, save_driver
 
 __all__ = [
     "CORES",
     "NAC",
+    "NAC_VARIANTS",
     "ActionNoise",
     "CloneConfig",
     "Controller",
@@ -38,6 +39,8 @@ __all__ = [
     "Step",
     "Summary",
     "Track",
+    "Wiring",
+    "ages",
     "clone",
     "compare",
     "evaluate",

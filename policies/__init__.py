@@ -6,46 +6,55 @@ from policies.core import Core, State, map_state, reset_rows
 from policies.cores import CORES, build_core
 from policies.driver import NOMINAL_DT, Driver, DriverConfig
 from policies.feedforward import Feedforward
-from policies.heads import ContinuousActionHead, DiscreteActionHead, VisionHead
-from policies.nac import NAC, Attention
-from policies.nac_core import NACCore
-from policies.ncp import Backbone, SensoryGate
-from policies.recurrent import GRU, LSTM
-from policies.wiring import (
-    Wiring,
+from policies.graphs import (
+    WIRINGS,
     backbone_wiring,
     fully_connected_wiring,
+    mlp_wiring,
     ncp_wiring,
     random_wiring,
     sensory_gate_wiring,
 )
+from policies.heads import ContinuousActionHead, DiscreteActionHead, VisionHead
+from policies.nac import NAC, Attention, Circuit, ages
+from policies.nac_core import NACCore
+from policies.ncp import Backbone, SensoryGate
+from policies.recurrent import GRU, LSTM
+from policies.variants import NAC_VARIANTS
+from policies.wiring import Groups, Wiring
 
 __all__ = [
     "CORES",
     "GRU",
     "LSTM",
     "NAC",
+    "NAC_VARIANTS",
     "NOMINAL_DT",
+    "WIRINGS",
     "Attention",
     "Backbone",
     "CfC",
     "CheckpointError",
+    "Circuit",
     "ContinuousActionHead",
     "Core",
     "DiscreteActionHead",
     "Driver",
     "DriverConfig",
     "Feedforward",
+    "Groups",
     "NACCore",
     "SensoryGate",
     "State",
     "VisionHead",
     "Wiring",
+    "ages",
     "backbone_wiring",
     "build_core",
     "fully_connected_wiring",
     "load_driver",
     "map_state",
+    "mlp_wiring",
     "ncp_wiring",
     "random_wiring",
     "reset_rows",

@@ -9,14 +9,21 @@ from policies.core import Core, CoreFactory
 from policies.feedforward import Feedforward
 from policies.nac_core import NACCore
 from policies.recurrent import GRU, LSTM
+from policies.variants import NAC_VARIANTS
 
-_NAC = ("num_heads", "window", "sparsity", "gate", "output", "delta_t", "settle_steps", "seed")
+_NAC = ("num_heads", "window", "top_k", "sparsity", "gate", "output", "delta_t", "settle_steps", "seed", "backbone")
+
+
+def _nac(settings: dict[str, Any]) -> CoreFactory:
+    """A named variant: accepts every setting that its name does not fix and that has an effect on it."""
+    free = {*_NAC, "euler_steps"} if settings.get("mode") == "euler" else {*_NAC}
+    if settings.get("selection") == "pairwise":
+        free.remove("top_k")
+    return CoreFactory(NACCore, tuple(sorted(free - set(settings))), **settings)
+
 
 CORES: dict[str, CoreFactory] = {
-    "nac-exact": CoreFactory(NACCore, (*_NAC, "top_k"), mode="exact"),
-    "nac-euler": CoreFactory(NACCore, (*_NAC, "top_k", "euler_steps"), mode="euler"),
-    "nac-steady": CoreFactory(NACCore, (*_NAC, "top_k"), mode="steady"),
-    "nac-pw": CoreFactory(NACCore, _NAC, mode="exact", selection="pairwise"),
+    **{name: _nac(settings) for name, settings in NAC_VARIANTS.items() if name != "nac-block"},  # see NACCore
     "lstm": CoreFactory(LSTM, ()),
     "gru": CoreFactory(GRU, ()),
     "cfc": CoreFactory(CfC, ("backbone_units",)),

@@ -1,65 +1,42 @@
 """The Neuronal Attention Circuit: attention whose logits solve a first-order ODE (NAC paper, Section 2).
 
-    da/dt = phi - omega a,   a(0) = 0,   phi, omega, t functions of the pair u = [q; k]
-
 Shapes: B batch, T time (Tq queries, Tk keys), F features, d = d_model, H heads, D = d / H, K kept keys per query,
-E neurons of the backbone's input group.
+E neurons of the backbone's input group, L settling steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from policies import selection as masks
 from policies.fold import Memo
+from policies.graphs import WIRINGS, backbone_wiring, sensory_gate_wiring
+from policies.logits import GATES, MODES, OMEGA_FLOOR
+from policies.masks import Mask
 from policies.ncp import Backbone, SensoryGate
-from policies.selection import SELECTIONS
-from policies.wiring import Wiring, backbone_wiring, sensory_gate_wiring
+from policies.selection import SELECTIONS, Selection
+from policies.wiring import Wiring
 
-OMEGA_FLOOR = 1e-3
-"""The epsilon of Eq. 16: omega never falls below it."""
+OUTPUTS = ("quadrature", "riemann")
 
 PAIRS_PER_CHUNK = 2**15
 """Queries are taken in chunks of about this many (head, query, key) triples: bounds memory, keeps caches warm."""
 
+SCORES_PER_CHUNK = 2**22
+"""The same bound for what a selection holds while it chooses."""
 
-def exact(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a(t) = phi / omega (1 - exp(-omega t)), Eq. 17; expm1 keeps it exact as omega t -> 0. `steps` plays no part."""
-    return -phi / omega * torch.expm1(-omega * t)
-
-
-def euler(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a_{n+1} = a_n + h (phi - omega a_n) from a_0 = 0, h = t / n, after n steps (Eq. 2).
-
-    The recursion is linear, so its n-th iterate is a_n = phi / omega (1 - (1 - omega h)^n): no loop. A pair takes
-    `steps` steps, or as many more as keep omega h < 1, without which Theorem 1 does not hold.
-    """
-    n = (omega * t).detach().floor().add_(1.0).clamp_(min=steps)
-    return -phi / omega * torch.expm1(n * torch.log1p(-omega * t / n))
-
-
-def steady(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a* = phi / omega, Eq. 18: the limit of long times. `t` and `steps` play no part."""
-    return phi / omega
-
-
-MODES: dict[str, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {"exact": exact, "euler": euler, "steady": steady}
-GATES: dict[str, Callable[[Tensor], Tensor]] = {
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "linear": lambda motor: motor,
-}
-OUTPUTS = ("quadrature", "riemann")
+PAIRS_KEPT = 2**21
+"""In training, beyond this many triples the inside of a chunk is computed again in the backward pass, not kept."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What the layer did, for interpretation. All tensors are (B, H, Tq, K)."""
+    """What the attention did. All tensors are (B, H, Tq, K)."""
 
     index: Tensor
     """Positions of the kept keys."""
@@ -70,6 +47,22 @@ class Attention:
     t: Tensor
     a: Tensor
     """The logits, before masking."""
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """Every neuron of the layer, for interpretation."""
+
+    q: Tensor
+    """(B, H, Tq, D), the query gate's output."""
+    k: Tensor
+    """(B, H, Tk, D)"""
+    v: Tensor
+    """(B, H, Tk, D)"""
+    neurons: dict[str, Tensor]
+    """The backbone's neurons by group ("inter", "command", "motor"), after each settling step, in -1..1:
+    (L, B, H, Tq, K, n) each. The last motor state, scaled and shifted, is what phi and omega are made of."""
+    attention: Attention
 
 
 @dataclass(frozen=True)
@@ -87,14 +80,22 @@ class Tokens:
 
 
 class NAC(nn.Module):
-    """Multi-head self-attention with NAC logits.
+    """Multi-head self- or cross-attention with NAC logits.
 
         phi = gate(motor_1)     omega = softplus(motor_2) + eps     t = sigmoid(t_a(u) t_sample + t_b(u))
         a = mode(phi, omega, t)     alpha = softmax(a over the kept keys)
         y_h = sum alpha v t  ("quadrature", Eq. 19)   or   delta_t sum alpha v  ("riemann")
 
-    The heads are concatenated and projected linearly. `seed` draws the wirings; initial weights come from torch's
-    global generator. `settle_steps` are the backbone's, `euler_steps` the least number in mode "euler".
+    The heads are concatenated and projected linearly.
+
+    Queries are read from inputs of `input_size` features, keys and values from `context_size` ones; both are d_model
+    unless told otherwise. `graph` names how the circuits are wired ("ncp" or "mlp"), `sparsity` and `seed` draw them;
+    `gates` (for q, k, v) and `backbone` put wirings of one's own in their place. `selection` "learned" is "topk" by a
+    trained score q M k, M the identity at first: in training the logit's gradient goes straight through to the score.
+    `settle_steps` are the backbone's, `euler_steps` the least number in mode "euler". Initial weights come from
+    torch's global generator.
+
+    A NaN is never hidden: it reaches every query that may see it. Padding has no influence, whatever it holds.
 
     Raises ValueError for a setting outside its range.
     """
@@ -105,6 +106,7 @@ class NAC(nn.Module):
         num_heads: int = 8,
         *,
         input_size: int | None = None,
+        context_size: int | None = None,
         top_k: int = 8,
         sparsity: float = 0.5,
         mode: str = "exact",
@@ -114,19 +116,30 @@ class NAC(nn.Module):
         delta_t: float = 1.0,
         euler_steps: int = 6,
         settle_steps: int = 3,
+        graph: str = "ncp",
         seed: int = 0,
+        gates: Sequence[Wiring] | None = None,
         backbone: Wiring | None = None,
     ) -> None:
         super().__init__()
         for name, value, known in (
             ("mode", mode, MODES),
-            ("selection", selection, SELECTIONS),
+            ("selection", selection, (*SELECTIONS, "learned")),
             ("gate", gate, GATES),
             ("output", output, OUTPUTS),
+            ("graph", graph, WIRINGS),
         ):
             if value not in known:
                 raise ValueError(f"{name}: must be one of {sorted(known)}, got {value!r}.")
-        for name, count in (("num_heads", num_heads), ("top_k", top_k), ("euler_steps", euler_steps)):
+        self.input_size = d_model if input_size is None else input_size
+        self.context_size = self.input_size if context_size is None else context_size
+        for name, count in (
+            ("num_heads", num_heads),
+            ("top_k", top_k),
+            ("euler_steps", euler_steps),
+            ("input_size", self.input_size),
+            ("context_size", self.context_size),
+        ):
             if count < 1:
                 raise ValueError(f"{name}: must be at least 1, got {count}.")
         if d_model < 1 or d_model % num_heads:
@@ -135,22 +148,31 @@ class NAC(nn.Module):
             raise ValueError(f"delta_t: must be positive, got {delta_t}; the paper uses 0.5 to 1.")
         self.d_model, self.num_heads, self.head_size = d_model, num_heads, d_model // num_heads
         self.top_k, self.delta_t, self.euler_steps, self.output = top_k, delta_t, euler_steps, output
-        self.logits, self.select, self.gate_phi = MODES[mode], SELECTIONS[selection], GATES[gate]
+        self.logits, self.gate_phi = MODES[mode], GATES[gate]
+        self.select = SELECTIONS["topk" if selection == "learned" else selection]
         self.uses_time = mode != "steady" or output == "quadrature"
-        inputs = d_model if input_size is None else input_size
-        self.gate = SensoryGate([sensory_gate_wiring(inputs, d_model, sparsity, seed + i) for i in range(3)])
+
+        if gates is None:
+            sizes = (self.input_size, self.context_size, self.context_size)
+            gates = [sensory_gate_wiring(n, d_model, sparsity, seed + i, graph) for i, n in enumerate(sizes)]
+        self._check_gates(gates)
+        self.query_gate, self.context_gate = SensoryGate(gates[:1]), SensoryGate(gates[1:])
         pair = 2 * self.head_size
-        wiring = backbone_wiring(pair, d_model, sparsity, seed) if backbone is None else backbone
-        if wiring.inputs != pair or getattr(wiring, wiring.output_group) != 2:
+        circuit = backbone_wiring(pair, d_model, sparsity, seed, graph) if backbone is None else backbone
+        groups = circuit.groups
+        if circuit.inputs != pair or groups.size(groups.output_group) != 2:
             raise ValueError(
                 f"backbone: the wiring must take 2 d_model / num_heads = {pair} inputs and have two output neurons "
-                f"(phi, omega), got {wiring.inputs} inputs and {getattr(wiring, wiring.output_group)} outputs."
+                f"(phi, omega), got {circuit.inputs} inputs and {groups.size(groups.output_group)} outputs."
             )
-        self.backbone = Backbone(wiring, num_heads, settle_steps)
-        self.drive_size = getattr(wiring, wiring.input_group)
+        self.backbone = Backbone(circuit, num_heads, settle_steps)
+        self.drive_size = groups.size(groups.input_group)
         bound = pair**-0.5
         self.time_weight = nn.Parameter(torch.empty(num_heads, pair, 2).uniform_(-bound, bound))  # t_a, t_b
         self.time_bias = nn.Parameter(torch.zeros(num_heads, 1, 2))
+        self.score_weight: Tensor | None = None  # (H, D, D)
+        if selection == "learned":
+            self.score_weight = nn.Parameter(torch.eye(self.head_size).repeat(num_heads, 1, 1))
         self.out = nn.Linear(d_model, d_model)
         self._memo: Memo[tuple[Tensor, Tensor, Tensor]] = Memo()
 
@@ -159,43 +181,54 @@ class NAC(nn.Module):
         x: Tensor,
         times: Tensor | None = None,
         *,
+        context: Tensor | None = None,
         causal: bool = False,
         window: int | None = None,
         valid: Tensor | None = None,
         return_attention: bool = False,
-    ) -> Tensor | tuple[Tensor, Attention]:
-        """Attend from every step of x (B, T, F) to every allowed step; y is (B, T, d).
+        return_circuit: bool = False,
+    ) -> Tensor | tuple[Tensor, Attention] | tuple[Tensor, Circuit]:
+        """Attend from every step of x (B, Tq, F) to every allowed step of `context` (B, Tk, F'), or of x itself.
 
-        `times` is t_sample: None (1 everywhere), per sample (B,), per key step (B, T) or per pair (B, Tq, Tk).
-        `causal` hides the future, `window` all but the last `window` steps (and the future), `valid` (B, T) bool
-        padding. A query with no allowed key yields zeros before the output projection.
+        Returns y (B, Tq, d); with `return_attention` or `return_circuit` also what happened inside.
+
+        `times` is t_sample: None (1 everywhere), per sample (B,), per key step (B, Tk) or per pair (B, Tq, Tk), such as
+        the `ages` of the keys. `causal` hides the future, `window` all but the last `window` steps (and the future);
+        the queries are then taken to be the last Tq of the Tk steps. `valid` (B, Tk) bool is False for padding. A
+        query with no allowed key yields zeros before the output projection.
+
+        Raises ValueError if a shape or dtype does not fit, or `window` is less than 1.
         """
-        batch, length, _ = x.shape
-        allowed = None
-        if window is not None:
-            allowed = masks.sliding_window(length, length, window, x.device)[None, None]
-        elif causal:
-            allowed = masks.causal(length, length, x.device)[None, None]
-        if valid is not None:
-            allowed = masks.valid_keys(valid) if allowed is None else allowed & masks.valid_keys(valid)
+        self._check(x, times, context, window, valid)
+        if valid is not None:  # whatever padding holds, its product with a weight of 0 shall be 0
+            context = (x if context is None else context).masked_fill(~valid.unsqueeze(2), 0.0)
+        q, k, v = self.gates(x, context)
+        queries, keys = q.shape[2], k.shape[2]
         if times is not None:
-            shapes = {1: (batch, 1, 1, 1), 2: (batch, 1, 1, length), 3: (batch, 1, length, length)}
-            if times.shape not in {(batch,), (batch, length), (batch, length, length)}:
-                raise ValueError(
-                    f"times: shape must be ({batch},), ({batch}, {length}) or ({batch}, {length}, {length}), "
-                    f"got {tuple(times.shape)}."
-                )
-            times = times.reshape(shapes[times.dim()])
-        y, attention = self.attend(self.project(x), allowed, times, return_attention)
-        return (y, attention) if attention is not None else y
+            times = times.reshape({1: (-1, 1, 1, 1), 2: (-1, 1, 1, keys), 3: (-1, 1, queries, keys)}[times.dim()])
+        mask = Mask(queries, keys, causal, window, valid)
+        detail = Circuit if return_circuit else Attention if return_attention else None
+        y, record = self.attend(self.tokens(q, k, v), mask, times, detail)
+        if detail is None:
+            return y
+        if detail is Attention:
+            return y, Attention(**{name: record[name] for name in _ATTENTION})
+        attention = Attention(**{name: record.pop(name) for name in _ATTENTION})
+        return y, Circuit(q, k, v, record, attention)
 
-    def project(self, x: Tensor) -> Tokens:
-        """All per-token work: x (B, T, F) -> Tokens. W [q; k] = W_q q + W_k k, so no pair is ever concatenated."""
-        gated = self.gate(x).unflatten(-1, (self.num_heads, self.head_size))  # (B, T, 3, H, D)
-        q, k, v = gated.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, D) each
+    def gates(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The sensory gates: x (B, Tq, F), context (B, Tk, F') -> q, k, v (B, H, T, D)."""
+        heads = (self.num_heads, self.head_size)
+        q = self.query_gate(x).unflatten(3, heads).permute(2, 0, 3, 1, 4)  # (1, B, H, Tq, D)
+        k, v = self.context_gate(x if context is None else context).unflatten(3, heads).permute(2, 0, 3, 1, 4)
+        return q[0], k, v
+
+    def tokens(self, q: Tensor, k: Tensor, v: Tensor) -> Tokens:
+        """All else that is done per token. W [q; k] = W_q q + W_k k, so no pair is ever concatenated."""
         tensors = (*self.backbone.tensors(), self.time_weight, self.time_bias)
         weight_q, weight_k, bias = self._memo(tensors, self._fold)  # (H, D, E + 2) twice, (H, 1, E + 2)
-        return Tokens(q, q @ weight_q + bias, k, torch.cat((k @ weight_k, v), dim=3))
+        score = q if self.score_weight is None else q.detach() @ self.score_weight
+        return Tokens(score, q @ weight_q + bias, k, torch.cat((k @ weight_k, v), dim=3))
 
     def _fold(self) -> tuple[Tensor, Tensor, Tensor]:
         """The affine map from [q; k] to the backbone drive, t_a and t_b, split into its query and key halves."""
@@ -204,61 +237,128 @@ class NAC(nn.Module):
         return weight_q, weight_k, torch.cat((bias, self.time_bias), dim=2)
 
     def attend(
-        self, tokens: Tokens, allowed: Tensor | None, times: Tensor | None, return_attention: bool = False
-    ) -> tuple[Tensor, Attention | None]:
-        """y (B, Tq, d) for the Tq queries over the Tk keys of `tokens`.
+        self, tokens: Tokens, mask: Mask, times: Tensor | None, detail: type | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """y (B, Tq, d) for the Tq queries over the Tk keys of `tokens`; `times` broadcasts to (B, H, Tq, Tk).
 
-        `allowed` bool and `times` broadcast to (B, H, Tq, Tk); None means all, and 1.
+        With `detail` Attention also the fields of that by name, with Circuit the backbone's neurons besides.
         """
         batch, heads, queries, _ = tokens.query.shape
-        kept = min(self.top_k, tokens.key.shape[2]) if self.select is not masks.pairwise else tokens.key.shape[2]
-        size = max(1, PAIRS_PER_CHUNK // (batch * heads * kept))
-        ys, details = [], []
+        selection = self.select(tokens.key, mask, self.top_k)
+        pairs = batch * heads * selection.kept
+        size = max(1, min(PAIRS_PER_CHUNK // pairs, SCORES_PER_CHUNK // (batch * heads * selection.width)))
+        again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None
+        ys, records = [], []
         for start in range(0, queries, size):
-            rows = slice(start, start + size)
-            y, detail = self._attend_chunk(tokens, rows, _rows(allowed, rows), _rows(times, rows))
+            rows = slice(start, min(start + size, queries))
+            part = times if times is None or times.shape[2] == 1 else times[:, :, rows]
+            if again:
+                y, record = checkpoint(self._attend_chunk, tokens, selection, rows, part, detail, use_reentrant=False)
+            else:
+                y, record = self._attend_chunk(tokens, selection, rows, part, detail)
             ys.append(y)
-            if return_attention:
-                details.append(detail)
-        y = self.out(torch.cat(ys, dim=2).transpose(1, 2).flatten(2))  # (B, Tq, d)
-        if not return_attention:
-            return y, None
-        return y, Attention(*(torch.cat([getattr(d, f.name) for d in details], dim=2) for f in fields(Attention)))
+            records.append(record)
+        y = ys[0] if len(ys) == 1 else torch.cat(ys, dim=2)  # (B, H, Tq, D)
+        record = {name: torch.cat([r[name] for r in records], dim=2 + (name not in _ATTENTION)) for name in records[0]}
+        return self.out(y.transpose(1, 2).flatten(2)), record
 
     def _attend_chunk(
-        self, tokens: Tokens, rows: slice, allowed: Tensor | None, times: Tensor | None
-    ) -> tuple[Tensor, Attention]:
-        """One chunk of queries: y (B, H, Tq, D) and its details. K is Tk where the selection keeps every key."""
+        self, tokens: Tokens, selection: Selection, rows: slice, times: Tensor | None, detail: type | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One chunk of queries: y (B, H, Tq, D) and its record. K is Tk where the selection keeps every key."""
         query, query_row = tokens.query[:, :, rows], tokens.query_row[:, :, rows, None]  # (B, H, Tq, [1,] ...)
-        index, kept = self.select(query, tokens.key, allowed, self.top_k)
+        index, kept = selection.choose(query, rows)
         if index is None:
             pairs = tokens.key_row.unsqueeze(2)  # (B, H, 1, K, E + 2 + D)
         else:
             pairs = _gather(tokens.key_row, index)  # (B, H, Tq, K, E + 2 + D)
-            if times is not None and times.shape[-1] > 1:
+            if times is not None and times.shape[3] > 1:
                 times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
         drive, time_row, value = pairs.split((self.drive_size, 2, self.head_size), dim=4)
         drive = query_row[..., : self.drive_size] + drive  # (B, H, Tq, K, E)
-        t_a, t_b = (query_row[..., self.drive_size :] + time_row).movedim(-1, 0)  # (B, H, Tq, K) each
+        t_a, t_b = (query_row[..., self.drive_size :] + time_row).unbind(4)  # (B, H, Tq, K) each
         t = torch.sigmoid(t_a + t_b if times is None else torch.addcmul(t_b, t_a, times))
-        motor = self.backbone(drive.flatten(2, 3)).movedim(-1, 0).contiguous()  # (2, B, H, Tq K)
-        phi_motor, omega_motor = motor.view(2, *drive.shape[:4])  # (B, H, Tq, K) each
+        motor = self.backbone(drive.flatten(2, 3))  # (B, H, 2, Tq K)
+        phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)  # (B, H, Tq, K) each
         phi, omega = self.gate_phi(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
         a = self.logits(phi, omega, t, self.euler_steps)
+        if self.score_weight is not None and torch.is_grad_enabled():
+            a = a + _straight_through(query, tokens.key.detach(), index)
         if kept is None:
-            alpha = a.softmax(dim=-1)
+            alpha = a.softmax(dim=3)
         else:  # the second fill is for rows without any allowed key: zeros, not a uniform average
-            alpha = a.masked_fill(~kept, torch.finfo(a.dtype).min).softmax(dim=-1).masked_fill(~kept, 0.0)
+            alpha = a.masked_fill(~kept, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(~kept, 0.0)
         weight = alpha * t if self.output == "quadrature" else alpha * self.delta_t  # (B, H, Tq, K)
-        y = (weight.unsqueeze(-2) @ value).squeeze(-2) if index is not None else weight @ value.squeeze(2)
         if index is None:
-            index = torch.arange(a.shape[-1], device=a.device).expand(a.shape)
-        return y, Attention(index, alpha, phi, omega, t, a)
+            y = weight @ value.squeeze(2)  # (B, H, Tq, D)
+        else:
+            y = (weight.unsqueeze(4) * value).sum(dim=3)
+        record = {}
+        if detail is not None:
+            if index is None:
+                index = torch.arange(a.shape[3], device=a.device).expand(a.shape)
+            record = {"index": index, "alpha": alpha, "phi": phi, "omega": omega, "t": t, "a": a}
+        if detail is Circuit:
+            for group, states in self.backbone.trajectory(drive.flatten(2, 3)).items():
+                record[group] = states.unflatten(3, drive.shape[2:4])  # (L, B, H, Tq, K, n)
+        return y, record
+
+    def _check_gates(self, gates: Sequence[Wiring]) -> None:
+        expected = [(n, self.d_model) for n in (self.input_size, self.context_size, self.context_size)]
+        found = [(gate.inputs, gate.groups.sensory) for gate in gates]
+        if found != expected:
+            raise ValueError(
+                f"gates: the wirings of q, k, v must have (inputs, sensory neurons) {expected} (input_size or "
+                f"context_size, d_model), got {found}."
+            )
+
+    def _check(
+        self, x: Tensor, times: Tensor | None, context: Tensor | None, window: int | None, valid: Tensor | None
+    ) -> None:
+        for name, tensor, size in (("x", x, self.input_size), ("context", context, self.context_size)):
+            if tensor is not None and (tensor.dim() != 3 or tensor.shape[2] != size or 0 in tensor.shape):
+                raise ValueError(
+                    f"{name}: shape must be (B >= 1, T >= 1, {size}), got {tuple(tensor.shape)}; the last axis is "
+                    f"{'input_size' if name == 'x' else 'context_size'}."
+                )
+        batch, queries, _ = x.shape
+        if context is None and self.context_size != self.input_size:
+            raise ValueError(f"context: needed where context_size={self.context_size} is set, got None.")
+        if context is not None and context.shape[0] != batch:
+            raise ValueError(f"context: batch must be that of x, {batch}, got {context.shape[0]}.")
+        keys = queries if context is None else context.shape[1]
+        if times is not None and times.shape not in {(batch,), (batch, keys), (batch, queries, keys)}:
+            raise ValueError(
+                f"times: shape must be ({batch},), ({batch}, {keys}) or ({batch}, {queries}, {keys}), "
+                f"got {tuple(times.shape)}."
+            )
+        if window is not None and window < 1:
+            raise ValueError(f"window: must be at least 1 step, got {window}.")
+        if valid is not None and (valid.shape != (batch, keys) or valid.dtype != torch.bool):
+            raise ValueError(f"valid: must be bool ({batch}, {keys}), got {valid.dtype} {tuple(valid.shape)}.")
 
 
-def _rows(x: Tensor | None, rows: slice) -> Tensor | None:
-    """The query rows of a tensor that broadcasts to (B, H, Tq, Tk)."""
-    return x if x is None or x.shape[-2] == 1 else x[..., rows, :]
+_ATTENTION = tuple(field.name for field in fields(Attention))
+
+
+def ages(times: Tensor, context_times: Tensor | None = None) -> Tensor:
+    """Seconds from each key to each query, to be passed to NAC as `times`: (B, Tq), (B, Tk) -> (B, Tq, Tk).
+
+    Both are timestamps in seconds, `context_times` those of the keys if they are not the queries' own. Keys that lie
+    ahead of a query have a negative age. Raises ValueError if timestamps are not finite or run backwards.
+    """
+    keys = times if context_times is None else context_times
+    for name, stamps in (("times", times), ("context_times", keys)):
+        if stamps.dim() != 2 or stamps.shape[0] != times.shape[0]:
+            raise ValueError(f"{name}: shape must be (B, T) with one B for both, got {tuple(stamps.shape)}.")
+        if not stamps.isfinite().all():
+            raise ValueError(f"{name}: must be finite, got NaN or infinity.")
+        step = stamps.diff(dim=1)
+        if (step < 0).any():
+            raise ValueError(
+                f"{name}: must not decrease along the sequence, got a step of {step.min():g} s; sort them."
+            )
+    return times.unsqueeze(2) - keys.unsqueeze(1)
 
 
 def _gather(table: Tensor, index: Tensor) -> Tensor:
@@ -266,3 +366,13 @@ def _gather(table: Tensor, index: Tensor) -> Tensor:
     batch, heads, keys, width = table.shape
     offset = torch.arange(0, batch * heads * keys, keys, device=index.device).view(batch, heads, 1, 1)
     return table.reshape(-1, width).index_select(0, (index + offset).flatten()).view(*index.shape, width)
+
+
+def _straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
+    """Zero in value, the score q M k of each kept pair in gradient (B, H, Tq, K): what would help the logit helps the
+    score, so useful keys rise in the choice and useless ones sink."""
+    if index is None:
+        score = query @ key.transpose(2, 3)
+    else:
+        score = (query.unsqueeze(3) * _gather(key, index)).sum(dim=4)
+    return score - score.detach()

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from policies.core import Core, State
+from policies.masks import Mask
 from policies.nac import NAC, Tokens
-from policies.selection import sliding_window, valid_keys
+from policies.wiring import Wiring
 
 
 class NACCore(Core):
@@ -19,17 +20,28 @@ class NACCore(Core):
     last M = window - 1 frames, their keys (B, H, M, D) and key rows (B, H, M, E + 2 + D), their ages relative to the
     newest frame (B, M), so that float32 keeps its precision however long the episode, and whether the slot is filled.
 
-    Takes the settings of NAC. Raises ValueError if `window` is less than 1.
+    Takes the settings of NAC; `backbone` is a wiring's `to_config()`, so that settings stay JSON-able. Raises
+    ValueError if `window` is less than 1, or for selection "block", whose blocks would depend on how a stream is cut.
     """
 
     def __init__(
-        self, input_size: int, output_size: int, *, num_heads: int = 16, window: int = 32, **settings: Any
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        num_heads: int = 16,
+        window: int = 32,
+        backbone: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__()
         if window < 1:
             raise ValueError(f"window: must be at least 1 frame, got {window}.")
+        if settings.get("selection") == "block":
+            raise ValueError("selection: a stream cannot be cut into 'block's that stay put; use 'topk' or 'learned'.")
+        circuit = None if backbone is None else Wiring.from_config(backbone)
         self.input_size, self.output_size, self.window = input_size, output_size, window
-        self.nac = NAC(output_size, num_heads, input_size=input_size, **settings)
+        self.nac = NAC(output_size, num_heads, input_size=input_size, backbone=circuit, **settings)
         self.continuous_time = self.nac.uses_time and window > 1
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
@@ -45,14 +57,14 @@ class NACCore(Core):
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         old_key, old_row, age, filled = state
         length = x.shape[1]
-        new = self.nac.project(x)
+        new = self.nac.tokens(*self.nac.gates(x))
         key = torch.cat((old_key, new.key), dim=2)  # (B, H, M + T, D)
         row = torch.cat((old_row, new.key_row), dim=2)  # (B, H, M + T, E + 2 + D)
         filled = torch.cat((filled, filled.new_ones(x.shape[0], length)), dim=1)  # (B, M + T)
         now = dt.cumsum(dim=1)  # (B, T) seconds since the newest frame of the state
         seen = torch.cat((-age, now), dim=1)  # (B, M + T)
-        ages = (now.unsqueeze(2) - seen.unsqueeze(1)).unsqueeze(1)  # (B, 1, T, M + T)
-        allowed = sliding_window(length, key.shape[2], self.window, x.device) & valid_keys(filled)  # (B, 1, T, M + T)
-        y, _ = self.nac.attend(Tokens(new.query, new.query_row, key, row), allowed, ages)
+        since = (now.unsqueeze(2) - seen.unsqueeze(1)).unsqueeze(1)  # (B, 1, T, M + T)
+        mask = Mask(length, key.shape[2], window=self.window, valid=filled)
+        y, _ = self.nac.attend(Tokens(new.query, new.query_row, key, row), mask, since)
         age = now[:, -1:] - seen[:, length:]  # (B, M)
         return y, (key[:, :, length:], row[:, :, length:], age, filled[:, length:])

@@ -4,8 +4,12 @@
     x'  = tanh(x (W_rec * M_rec) + u~ (W_in * M_in) + b)        disabled groups stay at 0
     y   = x'[output group] * w_out + b_out
 
-The paper leaves the activation open; tanh is used throughout. Shapes: B batch, T time, F features, H heads, D = d / H,
-N pairs, E neurons of the backbone's input group, M motor neurons.
+The paper leaves the activation open; tanh is used throughout. Inside, a neuron carries s = sigmoid(2 z) in place of
+tanh(z) = 2 s - 1, the difference being folded into the weights: the same function, and sigmoid is several times faster
+than tanh on CPUs.
+
+Shapes: B batch, T time, F features, H heads, D = d / H, N pairs, E neurons of the backbone's input group, M motor
+neurons, L settling steps.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class SensoryGate(nn.Module):
                     "wirings: a sensory gate needs input_group = output_group = 'sensory' and no synapses between "
                     f"sensory neurons, got groups {wiring.active_groups}; use sensory_gate_wiring."
                 )
-        inputs, units, count = wirings[0].inputs, wirings[0].sensory, len(wirings)
+        inputs, units, count = wirings[0].inputs, wirings[0].groups.sensory, len(wirings)
         mask = torch.stack([torch.from_numpy(w.input_mask[:, w.group("sensory")].copy()) for w in wirings], dim=1)
         self.mask: Tensor
         self.register_buffer("mask", mask)  # (F, P, d)
@@ -46,21 +50,22 @@ class SensoryGate(nn.Module):
         self.bias = nn.Parameter(torch.zeros(count, units))
         self.out_scale = nn.Parameter(torch.ones(count, units))
         self.out_shift = nn.Parameter(torch.zeros(count, units))
-        self._memo: Memo[tuple[Tensor, Tensor]] = Memo()
+        self._memo: Memo[tuple[Tensor, Tensor, Tensor, Tensor]] = Memo()
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, F) -> (B, T, P, d)."""
-        sources = (self.weight, self.mask, self.in_scale, self.in_shift, self.bias)
-        weight, bias = self._memo(sources, self._fold)
+        sources = (*self.parameters(), self.mask)
+        weight, bias, shift, scale = self._memo(sources, self._fold)
         z = torch.addmm(bias, x.flatten(0, 1), weight)  # (B T, P d)
-        neurons = z.tanh_().view(*x.shape[:2], *self.bias.shape)  # (B, T, P, d)
-        return torch.addcmul(self.out_shift, neurons, self.out_scale)  # (B, T, P, d)
+        neurons = z.sigmoid_().view(*x.shape[:2], *self.bias.shape)  # (B, T, P, d)
+        return torch.addcmul(shift, neurons, scale)  # (B, T, P, d)
 
-    def _fold(self) -> tuple[Tensor, Tensor]:
-        """The affine map from x to all pre-activations: weight (F, P d), bias (P d,)."""
-        synapses = self.weight * self.mask  # (F, P, d)
-        bias = (self.in_shift * synapses).sum(dim=0) + self.bias  # (P, d)
-        return (self.in_scale * synapses).flatten(1), bias.flatten()
+    def _fold(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """From x to twice the pre-activations: weight (F, P d), bias (P d,); from s to y: shift and scale (P, d)."""
+        synapses = 2.0 * (self.weight * self.mask)  # (F, P, d)
+        bias = torch.add((self.in_shift * synapses).sum(dim=0), self.bias, alpha=2.0)  # (P, d)
+        weight = (self.in_scale * synapses).flatten(1)
+        return weight, bias.flatten(), self.out_shift - self.out_scale, 2.0 * self.out_scale
 
 
 class Backbone(nn.Module):
@@ -70,15 +75,12 @@ class Backbone(nn.Module):
     steps from x = 0 with the input held. Only the groups that can still influence the motor neurons are computed at
     each step, and what does not depend on the input is computed once for all pairs.
 
-    Inside, a neuron carries s = sigmoid(2 z) in place of tanh(z) = 2 s - 1, the difference being folded into the
-    weights: the same function, and sigmoid is several times faster than tanh on CPUs.
-
     Raises ValueError if `steps` is too small for the input to reach every motor neuron.
     """
 
     def __init__(self, wiring: Wiring, num_heads: int, steps: int) -> None:
         super().__init__()
-        self.entry, self.exit = wiring.input_group, wiring.output_group
+        self.entry, self.exit, self.steps = wiring.groups.input_group, wiring.groups.output_group, steps
         self.sources = _synapse_groups(wiring)
         self.plan = _plan(self.sources, self.exit, steps)
         _check_steps(wiring, steps)
@@ -102,8 +104,8 @@ class Backbone(nn.Module):
                 self.register_buffer(f"mask_{source}_{target}", block)
                 value = torch.randn(num_heads, *block.shape) * block * scale[columns] * _GAIN  # (H, S, n)
                 self.weight[f"{source}_{target}"] = nn.Parameter(value)
-        self.out_scale = nn.Parameter(torch.ones(num_heads, 1, getattr(wiring, self.exit)))
-        self.out_shift = nn.Parameter(torch.zeros(num_heads, 1, getattr(wiring, self.exit)))
+        self.out_scale = nn.Parameter(torch.ones(num_heads, 1, wiring.groups.size(self.exit)))
+        self.out_shift = nn.Parameter(torch.zeros(num_heads, 1, wiring.groups.size(self.exit)))
         self._memo: Memo[tuple[list[list[_Update]], Tensor, Tensor]] = Memo()
 
     def input_map(self) -> tuple[Tensor, Tensor]:
@@ -122,15 +124,33 @@ class Backbone(nn.Module):
         return tuple(tensor for part in parts for tensor in part.values() if tensor is not None)
 
     def forward(self, drive: Tensor) -> Tensor:
-        """Settle: drive (B, H, N, E) from `input_map` -> motor outputs y (B, H, N, M)."""
-        steps, out_shift, out_scale = self._memo(self.tensors(), self._fold)
+        """Settle: drive (B, H, N, E) from `input_map` -> motor outputs y (B, H, M, N)."""
+        (*steps, last), out_shift, out_scale = self._memo(self.tensors(), self._fold)
         neurons: dict[str, Tensor] = {}  # s of the groups the input has reached: (B, H, N, n) each
         for updates in steps:
             neurons = {update.target: _step(update, neurons, drive) for update in updates}
-        return torch.addcmul(out_shift, neurons[self.exit], out_scale)  # (B, H, N, M)
+        (motor,) = last  # the last step computes the output group alone
+        return torch.addcmul(out_shift, _last_step(motor, neurons, drive), out_scale)  # (B, H, M, N)
+
+    def trajectory(self, drive: Tensor) -> dict[str, Tensor]:
+        """Every active neuron after every settling step, for interpretation: drive (B, H, N, E) from `input_map` ->
+        x (L, B, H, N, n) by group. Algorithm 1 word for word, with nothing left out or folded; slow."""
+        pairs = drive.shape[:3]
+        x = {group: drive.new_zeros(*pairs, bias.shape[2]) for group, bias in self.bias.items()}
+        record: dict[str, list[Tensor]] = {group: [] for group in x}
+        for _ in range(self.steps):
+            z = {group: 0.5 * drive if group == self.entry else bias for group, bias in self.bias.items()}
+            for target, sources in self.sources.items():
+                for source in sources:
+                    name = f"{source}_{target}"
+                    z[target] = z[target] + x[source] @ (self.weight[name] * getattr(self, f"mask_{name}"))
+            x = {group: torch.tanh(z[group]).expand_as(x[group]) for group in x}  # (B, H, N, n)
+            for group, states in record.items():
+                states.append(x[group])
+        return {group: torch.stack(states) for group, states in record.items()}
 
     def _fold(self) -> tuple[list[list[_Update]], Tensor, Tensor]:
-        """The updates of each step, constants worked out, and the shift and scale from s to y, each (H, 1, M)."""
+        """The updates of each step, constants worked out, and the shift and scale from s to y, each (H, M, 1)."""
         synapses, shifts = {}, {}
         for name, weight in self.weight.items():
             synapses[name] = 4.0 * (weight * getattr(self, f"mask_{name}"))  # (H, S, n)
@@ -155,7 +175,8 @@ class Backbone(nn.Module):
                 else:
                     constants[target] = torch.sigmoid(z)
             steps.append(updates)
-        return steps, self.out_shift - self.out_scale, 2.0 * self.out_scale
+        out_scale = 2.0 * self.out_scale.transpose(1, 2)
+        return steps, self.out_shift.transpose(1, 2) - 0.5 * out_scale, out_scale
 
 
 class _Update(NamedTuple):
@@ -185,6 +206,18 @@ def _step(update: _Update, neurons: dict[str, Tensor], drive: Tensor) -> Tensor:
     return z.sigmoid_().view(batch, heads, pairs, -1)
 
 
+def _last_step(update: _Update, neurons: dict[str, Tensor], drive: Tensor) -> Tensor:
+    """The next s (B, H, n, N) of the output group, pairs last: a few neurons by many pairs multiply faster that way."""
+    if update.constant is None or update.driven:
+        return _step(update, neurons, drive).transpose(2, 3)
+    batch, heads, pairs, _ = drive.shape
+    z = update.constant.transpose(1, 2).expand(batch, -1, -1, -1).flatten(0, 1)  # (B H, n, 1)
+    for source, weight in update.arrived:
+        spread = weight.transpose(1, 2).expand(batch, -1, -1, -1).flatten(0, 1)  # (B H, n, S)
+        z = torch.baddbmm(z, spread, neurons[source].flatten(0, 1).transpose(1, 2))  # (B H, n, N)
+    return z.sigmoid_().view(batch, heads, -1, pairs)
+
+
 _GAIN = 1.5
 """Initial gain of the synapses: tanh(1.5 x) roughly keeps a unit signal's variance from layer to layer."""
 
@@ -210,8 +243,9 @@ def _plan(sources: dict[str, tuple[str, ...]], exit_group: str, steps: int) -> l
 
 
 def _check_steps(wiring: Wiring, steps: int) -> None:
-    if not reached(wiring, steps)[:, wiring.group(wiring.output_group)].all():
+    exit_group = wiring.groups.output_group
+    if not reached(wiring, steps)[:, wiring.group(exit_group)].all():
         raise ValueError(
-            f"steps: the input needs one step per layer to reach the {wiring.output_group} neurons, got {steps}, so "
+            f"steps: the input needs one step per layer to reach the {exit_group} neurons, got {steps}, so "
             f"the outputs would be constants; use at least {len(wiring.active_groups)}."
         )

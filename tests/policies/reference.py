@@ -15,9 +15,25 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-x))
 
 
+def euler(phi: float, omega: float, t: float, steps: int = 6) -> float:
+    steps, a = max(steps, int(omega * t) + 1), 0.0
+    for _ in range(steps):
+        a += t / steps * (phi - omega * a)
+    return a
+
+
+GATES = {"sigmoid": sigmoid, "tanh": np.tanh, "linear": lambda motor: motor}
+MODES = {
+    "exact": lambda phi, omega, t: phi / omega * (1.0 - np.exp(-omega * t)),
+    "steady": lambda phi, omega, t: phi / omega,
+    "euler": euler,
+}
+
+
 def gate(layer: NAC, wiring: Wiring, which: int, x: np.ndarray) -> np.ndarray:
     """Algorithm 1 with input group = output group = sensory, scanned over time: x (T, F) -> (T, d)."""
-    p = {name: value.detach().double().numpy() for name, value in layer.gate.named_parameters()}
+    module, which = (layer.query_gate, 0) if which == 0 else (layer.context_gate, which - 1)
+    p = {name: value.detach().double().numpy() for name, value in module.named_parameters()}
     units, sensory = wiring.units, wiring.group("sensory")
     w_in, b = np.zeros((wiring.inputs, units)), np.zeros(units)
     w_in[:, sensory], b[sensory] = p["weight"][:, which], p["bias"][which]
@@ -56,6 +72,7 @@ def attend(
     gates: list[Wiring],
     circuit: Wiring,
     x: np.ndarray,
+    context: np.ndarray | None = None,
     *,
     top_k: int,
     allowed: np.ndarray,
@@ -63,28 +80,47 @@ def attend(
     steps: int = 3,
     mode: str = "exact",
     output: str = "quadrature",
+    phi_gate: str = "sigmoid",
 ) -> np.ndarray:
-    """x (T, F), allowed and t_sample (T, T) -> y (T, d)."""
+    """x (Tq, F), context (Tk, F') or None for x itself, allowed and t_sample (Tq, Tk) -> y (Tq, d)."""
+    context = x if context is None else context
     length, heads, size = len(x), layer.num_heads, layer.head_size
-    q, k, v = (gate(layer, wiring, i, x) for i, wiring in enumerate(gates))
+    q, k, v = (
+        gate(layer, wiring, i, source)
+        for i, (wiring, source) in enumerate(zip(gates, (x, context, context), strict=True))
+    )
     time_weight, time_bias = layer.time_weight.detach().double().numpy(), layer.time_bias.detach().double().numpy()
     y = np.zeros((length, layer.d_model))
     for h in range(heads):
         part = slice(h * size, (h + 1) * size)
         for i in range(length):
-            keys = [j for j in range(length) if allowed[i, j]]
-            keys = sorted(keys, key=lambda j: -(q[i, part] @ k[j, part]))[:top_k]
+            keys = [j for j in range(len(context)) if allowed[i, j]]
+            score = q[i, part] if layer.score_weight is None else q[i, part] @ layer.score_weight[h].detach().numpy()
+            keys = sorted(keys, key=lambda j, score=score: -(score @ k[j, part]))[:top_k]
             logits, ts = [], []
             for j in keys:
                 u = np.concatenate([q[i, part], k[j, part]])
                 motor = backbone(layer, circuit, h, u, steps)
-                phi, omega = sigmoid(motor[0]), np.log1p(np.exp(motor[1])) + 1e-3
+                phi, omega = GATES[phi_gate](motor[0]), np.log1p(np.exp(motor[1])) + 1e-3
                 t_a, t_b = u @ time_weight[h] + time_bias[h, 0]
                 t = sigmoid(t_a * t_sample[i, j] + t_b)
-                logits.append(phi / omega * (1.0 - np.exp(-omega * t)) if mode == "exact" else phi / omega)
+                logits.append(MODES[mode](phi, omega, t))
                 ts.append(t)
             if keys:
                 alpha = np.exp(logits) / np.exp(logits).sum()
                 scale = np.array(ts) if output == "quadrature" else np.full(len(keys), layer.delta_t)
                 y[i, part] = (alpha * scale) @ v[keys][:, part]
     return y @ layer.out.weight.detach().double().numpy().T + layer.out.bias.detach().double().numpy()
+
+
+def block_keys(q: np.ndarray, k: np.ndarray, top_k: int) -> list[set[int]]:
+    """Algorithm 2 for one head, line by line: the keys each query keeps; q (Tq, D), k (Tk, D)."""
+    size = int(np.sqrt(len(k)))
+    blocks = [range(start, min(start + size, len(k))) for start in range(0, len(k), size)]
+    kept = []
+    for query in q:
+        coarse = [float(query @ k[list(block)].mean(axis=0)) for block in blocks]
+        best = sorted(range(len(blocks)), key=lambda b, coarse=coarse: -coarse[b])[: -(-top_k // size)]
+        candidates = [j for b in best for j in blocks[b]]
+        kept.append(set(sorted(candidates, key=lambda j, query=query: -float(query @ k[j]))[:top_k]))
+    return kept

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from ncps.torch import CfCCell
 
-from policies import CORES, CfC, Core, build_core
+from policies import CORES, CfC, Core, Groups, NACCore, build_core, random_wiring
 from tests.contracts import CoreContract
 
+NAC_CORES = [name for name in CORES if name.startswith("nac-")]
 
-class NACContract(CoreContract):
-    name: str
+
+class TestNAC(CoreContract):
+    @pytest.fixture(autouse=True, params=NAC_CORES)
+    def _choose(self, request: pytest.FixtureRequest) -> None:
+        self.name = request.param
 
     def make_core(self) -> Core:  # a window shorter than the contract's sequences, so that frames fall out of it
-        return build_core(self.name, 5, 8, num_heads=2, window=4)
-
-
-class TestNACExact(NACContract):
-    name = "nac-exact"
-
-    def make_core(self) -> Core:
-        return build_core(self.name, 5, 8, num_heads=2, window=6, top_k=3)
-
-
-class TestNACEuler(NACContract):
-    name = "nac-euler"
-
-
-class TestNACSteady(NACContract):
-    name = "nac-steady"
-
-
-class TestNACPairwise(NACContract):
-    name = "nac-pw"
+        settings = {"top_k": 3} if "top_k" in CORES[self.name].accepted else {}
+        return build_core(self.name, 5, 8, num_heads=2, window=6, **settings)
 
 
 class TestLSTM(CoreContract):
@@ -111,7 +99,22 @@ def test_nac_ages_keep_their_precision_over_a_long_stream() -> None:
 
 
 def test_the_registry_holds_the_promised_names() -> None:
-    assert set(CORES) == {"nac-exact", "nac-euler", "nac-steady", "nac-pw", "lstm", "gru", "cfc", "cnn"}
+    assert set(CORES) == {*NAC_CORES, "lstm", "gru", "cfc", "cnn"}
+    phis, dense = {"nac-phi-linear", "nac-phi-tanh"}, {"nac-fc", "nac-09sfc", "nac-05sfc", "nac-02sfc"}
+    ablations = {"nac-exact", "nac-euler", "nac-steady", "nac-2k", "nac-32k", "nac-pw", "nac-02s", "nac-09s"}
+    assert set(NAC_CORES) == ablations | phis | dense | {"nac-learned"}
+
+
+def test_a_wiring_of_ones_own_comes_as_its_config() -> None:
+    wiring = random_wiring(8, Groups(inter=4, command=5, motor=2, input_group="inter"), sparsity=0.3, seed=0)
+    core = build_core("nac-exact", 5, 8, num_heads=2, backbone=json.loads(json.dumps(wiring.to_config())))
+    assert isinstance(core, NACCore)
+    assert core.nac.drive_size == 4
+
+
+def test_blocks_that_move_with_the_stream_are_refused() -> None:
+    with pytest.raises(ValueError, match="selection: a stream cannot be cut into 'block's"):
+        NACCore(5, 8, num_heads=2, selection="block")
 
 
 def test_an_unknown_core_lists_the_known() -> None:
@@ -126,6 +129,8 @@ def test_an_unknown_core_lists_the_known() -> None:
         ("nac-exact", {"topk": 4}, r"unknown \['topk'\].*'top_k'"),
         ("nac-euler", {"mode": "exact"}, r"unknown \['mode'\]"),
         ("nac-pw", {"top_k": 4}, r"unknown \['top_k'\]"),
+        ("nac-2k", {"top_k": 4}, r"unknown \['top_k'\]"),
+        ("nac-exact", {"euler_steps": 4}, r"unknown \['euler_steps'\]"),
         ("nac-exact", {"window": 0}, "window: must be at least 1 frame, got 0"),
         ("nac-exact", {"num_heads": 3}, "d_model: must be a positive multiple of num_heads=3, got 8"),
         ("nac-exact", {"num_heads": 2, "settle_steps": 2}, "steps: .*got 2.*at least 3"),

@@ -8,8 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import NAC, nac, random_wiring
-from policies.wiring import Wiring, backbone_wiring, fully_connected_wiring, sensory_gate_wiring
+from policies import (
+    NAC,
+    NAC_VARIANTS,
+    Groups,
+    Wiring,
+    backbone_wiring,
+    fully_connected_wiring,
+    nac,
+    random_wiring,
+    sensory_gate_wiring,
+)
+from policies.masks import Mask
 from tests.policies import reference
 
 T, D_MODEL, HEADS, F = 7, 8, 2, 5
@@ -29,6 +39,16 @@ def inputs(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, T, F, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
+def project(layer: NAC, x: torch.Tensor) -> nac.Tokens:
+    return layer.tokens(*layer.gates(x))
+
+
+def attend(layer: NAC, tokens: nac.Tokens, times: torch.Tensor) -> tuple[torch.Tensor, nac.Attention]:
+    """Every query over every key of `tokens`, without a mask."""
+    y, record = layer.attend(tokens, Mask(tokens.query.shape[2], tokens.key.shape[2]), times, nac.Attention)
+    return y, nac.Attention(**record)
+
+
 def dense(attention: nac.Attention, keys: int = T) -> torch.Tensor:
     """alpha over all keys (B, H, Tq, Tk)."""
     blank = torch.zeros(*attention.alpha.shape[:3], keys, dtype=attention.alpha.dtype)
@@ -38,15 +58,15 @@ def dense(attention: nac.Attention, keys: int = T) -> torch.Tensor:
 # --- the independent reference ---------------------------------------------------------------------------------------
 
 
-def small_circuit(**changes: object) -> Wiring:
-    sizes = {"sensory": 2, "inter": 3, "command": 4, "motor": 2, "input_group": "inter"}
-    return random_wiring(2 * D_MODEL // HEADS, **sizes, sparsity=0.4, seed=1, **changes)  # type: ignore[arg-type]
+def small_circuit() -> Wiring:
+    groups = Groups(sensory=2, inter=3, command=4, motor=2, input_group="inter")
+    return random_wiring(2 * D_MODEL // HEADS, groups, sparsity=0.4, seed=1)
 
 
 CIRCUITS = {
     "ncp": backbone_wiring(2 * D_MODEL // HEADS, D_MODEL, 0.5, 0),
     "random": small_circuit(),
-    "full": fully_connected_wiring(8, sensory=0, inter=2, command=3, motor=2, input_group="inter"),
+    "full": fully_connected_wiring(8, Groups(inter=2, command=3, motor=2, input_group="inter")),
 }
 
 
@@ -79,29 +99,52 @@ def test_equals_the_reference(circuit: str, steps: int, top_k: int, mode: str, o
         np.testing.assert_allclose(y[row].detach().numpy(), expected, atol=1e-12)
 
 
-# --- logits: theorems, limits, order, gradients ----------------------------------------------------------------------
+@pytest.mark.parametrize("name", sorted(NAC_VARIANTS))
+def test_every_named_variant_equals_the_reference(name: str) -> None:
+    settings = NAC_VARIANTS[name]
+    layer = make(**{"top_k": 3, **settings})
+    sparsity, graph = settings.get("sparsity", 0.5), settings.get("graph", "ncp")
+    gates = [sensory_gate_wiring(F, D_MODEL, sparsity, i, graph) for i in range(3)]
+    circuit = backbone_wiring(2 * D_MODEL // HEADS, D_MODEL, sparsity, 0, graph)
+    everything = settings.get("selection") in ("pairwise", "block")  # see below for block
+    if settings.get("selection") == "block":
+        layer.top_k = T
+    expected = reference.attend(
+        layer,
+        gates,
+        circuit,
+        inputs()[0].numpy(),
+        top_k=T if everything else layer.top_k,
+        allowed=np.tril(np.ones((T, T), dtype=bool)),
+        t_sample=np.ones((T, T)),
+        mode=settings.get("mode", "exact"),
+        phi_gate=settings.get("gate", "sigmoid"),
+    )
+    np.testing.assert_allclose(layer(inputs(), causal=True)[0].detach().numpy(), expected, atol=1e-12)
 
-phis = st.floats(-5.0, 5.0)
-omegas = st.floats(1e-3, 50.0)
-spans = st.floats(0.0, 20.0)
+
+@pytest.mark.parametrize("top_k", [3, 9])
+def test_cross_attention_equals_the_reference(top_k: int) -> None:
+    layer, rng = make(top_k=top_k, context_size=4), np.random.default_rng(0)
+    gates = [sensory_gate_wiring(n, D_MODEL, 0.5, i) for i, n in enumerate((F, 4, 4))]
+    x, context = inputs(), torch.randn(2, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    valid, times = rng.random((2, 9)) < 0.8, torch.from_numpy(rng.uniform(0.0, 2.0, (2, T, 9)))
+    y = layer(x, times, context=context, valid=torch.from_numpy(valid))
+    for row in range(2):
+        expected = reference.attend(
+            layer,
+            gates,
+            CIRCUITS["ncp"],
+            x[row].numpy(),
+            context[row].numpy(),
+            top_k=top_k,
+            allowed=np.tile(valid[row], (T, 1)),
+            t_sample=times[row].numpy(),
+        )
+        np.testing.assert_allclose(y[row].detach().numpy(), expected, atol=1e-12)
 
 
-def logit(mode: str, phi: float, omega: float, t: float, steps: int = 6) -> float:
-    pair = [torch.tensor(v, dtype=torch.float64) for v in (phi, omega, t)]
-    return float(nac.MODES[mode](pair[0], pair[1], pair[2], steps))
-
-
-@given(phis, omegas, spans, st.sampled_from(["exact", "euler", "steady"]))
-def test_theorem_1_logits_stay_between_zero_and_the_target(phi: float, omega: float, t: float, mode: str) -> None:
-    a, target = logit(mode, phi, omega, t), phi / omega
-    slack = 1e-12 * abs(target)
-    assert min(0.0, target) - slack <= a <= max(0.0, target) + slack
-
-
-@given(phis, omegas, spans)
-def test_corollary_1_the_distance_to_the_target_decays_exponentially(phi: float, omega: float, t: float) -> None:
-    a, target = logit("exact", phi, omega, t), phi / omega
-    assert abs(a - target) <= abs(target) * np.exp(-omega * t) + 1e-12 * abs(target)
+# --- theorem 1 and gradients, in the layer ----------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -128,59 +171,6 @@ def test_theorem_1_holds_in_the_layer_for_any_weights(seed: int, scale: float, g
     assert (attention.a <= target.clamp(min=0.0) + slack).all()
 
 
-def test_exact_tends_to_steady() -> None:
-    errors = [abs(logit("exact", 0.7, 1.3, t) - logit("steady", 0.7, 1.3, t)) for t in (1.0, 4.0, 16.0, 30.0)]
-    assert errors[0] > errors[1] > errors[2] > errors[3]
-    assert errors[3] < 1e-15 / np.exp(-1.0)
-
-
-def test_exact_keeps_its_precision_for_tiny_omega_t() -> None:
-    values = torch.tensor([0.5]), torch.tensor([1e-3]), torch.tensor([1e-4])
-    torch.testing.assert_close(nac.exact(*values, 6), torch.tensor([0.5 * 1e-4]), rtol=1e-6, atol=0.0)
-
-
-def test_euler_is_the_recursion() -> None:
-    phi, omega, t, steps = 0.7, 1.3, 2.0, 6
-    a = 0.0
-    for _ in range(steps):
-        a += t / steps * (phi - omega * a)
-    assert logit("euler", phi, omega, t, steps) == pytest.approx(a, rel=1e-14)
-
-
-def test_euler_converges_with_order_one() -> None:
-    errors = [abs(logit("euler", 0.7, 1.3, 2.0, n) - logit("exact", 0.7, 1.3, 2.0)) for n in (64, 128, 256, 512)]
-    orders = np.log2(np.array(errors[:-1]) / errors[1:])
-    np.testing.assert_allclose(orders, 1.0, atol=0.02)
-
-
-def test_euler_takes_more_steps_rather_than_leave_the_stable_region() -> None:
-    phi, omega, t = 1.0, 40.0, 1.0
-    unstable = 0.0
-    for _ in range(6):
-        unstable += t / 6 * (phi - omega * unstable)
-    assert abs(unstable) > 800.0  # what six plain steps give; the target is 0.025
-    assert logit("euler", phi, omega, t, 6) == pytest.approx(phi / omega, rel=1e-6)
-
-
-@pytest.mark.parametrize("mode", ["exact", "euler", "steady"])
-def test_gradcheck_of_the_logits(mode: str) -> None:
-    values = [torch.rand(5, dtype=torch.float64).add_(0.1).requires_grad_() for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda phi, omega, t: nac.MODES[mode](phi, omega, t, 6), values)
-
-
-@given(phis, st.floats(0.01, 20.0), spans)
-def test_equations_56_and_57(phi_value: float, omega_value: float, t_value: float) -> None:
-    phi, omega, t = (
-        torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (phi_value, omega_value, t_value)
-    )
-    by_phi, by_omega = torch.autograd.grad(nac.exact(phi, omega, t, 0), (phi, omega))
-    p, w, s = phi_value, omega_value, t_value
-    expected_phi = (1.0 - np.exp(-w * s)) / w
-    expected_omega = -p / w**2 * (1.0 - np.exp(-w * s)) - (0.0 - p / w) * s * np.exp(-w * s)
-    assert float(by_phi) == pytest.approx(expected_phi, rel=1e-8, abs=1e-10)
-    assert float(by_omega) == pytest.approx(expected_omega, rel=1e-8, abs=1e-8)
-
-
 def test_gradcheck_of_the_layer() -> None:
     layer, x = make(top_k=3), inputs(1)[:, :4].requires_grad_()
     assert torch.autograd.gradcheck(lambda x: layer(x, causal=True), (x,))
@@ -204,17 +194,17 @@ def test_a_fresh_layer_attends(settle_steps: int) -> None:
 
 def test_perturbing_query_key_or_time_moves_what_it_should() -> None:
     layer = make(top_k=T)
-    tokens, ones = layer.project(inputs()), torch.ones(1, 1, 1, 1, dtype=torch.float64)
-    y, base = layer.attend(tokens, None, ones, return_attention=True)
+    tokens, ones = project(layer, inputs()), torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    y, base = attend(layer, tokens, ones)
 
     def moved(other: nac.Tokens, times: torch.Tensor) -> dict[str, torch.Tensor]:
-        z, detail = layer.attend(other, None, times, return_attention=True)
+        z, detail = attend(layer, other, times)
         names = ("phi", "omega", "t", "alpha")
         return {"y": (z - y).abs()} | {n: (getattr(detail, n) - getattr(base, n)).abs() for n in names}
 
     x = inputs()
     x[:, 2] += 0.5
-    changed = layer.project(x)
+    changed = project(layer, x)
     by_query = moved(nac.Tokens(changed.query, changed.query_row, tokens.key, tokens.key_row), ones)
     by_key = moved(nac.Tokens(tokens.query, tokens.query_row, changed.key, changed.key_row), ones)
     for name in ("phi", "omega", "t", "alpha"):
@@ -262,14 +252,12 @@ def test_chunks_of_queries_do_not_show(top_k: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("top_k", [3, T])
 def test_permuting_keys_permutes_attention(top_k: int) -> None:
-    layer, tokens = make(top_k=top_k), make(top_k=top_k).project(inputs())
+    layer, tokens = make(top_k=top_k), project(make(top_k=top_k), inputs())
     order = torch.tensor([3, 1, 6, 0, 2, 5, 4])
     times = torch.rand(2, 1, T, T, dtype=torch.float64)
-    y, base = layer.attend(tokens, None, times, return_attention=True)
+    y, base = attend(layer, tokens, times)
     shuffled = nac.Tokens(tokens.query, tokens.query_row, tokens.key[:, :, order], tokens.key_row[:, :, order])
-    z, other = layer.attend(shuffled, None, times[..., order], return_attention=True)
-    assert base is not None
-    assert other is not None
+    z, other = attend(layer, shuffled, times[..., order])
     torch.testing.assert_close(dense(other), dense(base)[..., order], atol=1e-14, rtol=0.0)
     torch.testing.assert_close(z, y, atol=1e-14, rtol=0.0)
 
@@ -323,7 +311,7 @@ def test_synapses_that_do_not_exist_get_no_gradient(mask: str) -> None:
     if mask == "in_weight":
         pairs = [(layer.backbone.in_weight, layer.backbone.in_mask)]
     elif mask == "gate":
-        pairs = [(layer.gate.weight, layer.gate.mask)]
+        pairs = [(gate.weight, gate.mask) for gate in (layer.query_gate, layer.context_gate)]
     else:
         pairs = [(w, getattr(layer.backbone, f"mask_{name}")) for name, w in layer.backbone.weight.items()]
     for weight, existing in pairs:

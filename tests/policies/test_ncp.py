@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from policies import Backbone, SensoryGate, backbone_wiring, fully_connected_wiring, sensory_gate_wiring
+from policies import Backbone, Groups, SensoryGate, backbone_wiring, fully_connected_wiring, sensory_gate_wiring
 
 
 def test_one_or_two_steps_never_reach_the_motors() -> None:
@@ -41,7 +41,7 @@ def test_more_steps_change_the_answer_until_it_settles() -> None:
 
 
 def test_a_gate_with_synapses_among_sensory_neurons_is_refused() -> None:
-    wiring = fully_connected_wiring(3, sensory=4, inter=0, command=0, motor=0, output_group="sensory")
+    wiring = fully_connected_wiring(3, Groups(sensory=4, output_group="sensory"))
     with pytest.raises(ValueError, match="no synapses between sensory neurons"):
         SensoryGate([wiring])
     with pytest.raises(ValueError, match="needs input_group = output_group = 'sensory'"):

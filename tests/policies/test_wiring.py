@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Wiring, backbone_wiring, fully_connected_wiring, ncp_wiring, random_wiring, sensory_gate_wiring
+from policies import (
+    Groups,
+    Wiring,
+    backbone_wiring,
+    fully_connected_wiring,
+    mlp_wiring,
+    ncp_wiring,
+    random_wiring,
+    sensory_gate_wiring,
+)
 from policies.wiring import reached
 
-SIZES: dict[str, Any] = {"sensory": 6, "inter": 10, "command": 8, "motor": 3}
+SIZES = Groups(sensory=6, inter=10, command=8, motor=3)
 
 
 def test_the_published_sizes_for_64() -> None:
     wiring = backbone_wiring(8, 64, 0.5, 0)
-    assert (wiring.sensory, wiring.inter, wiring.command, wiring.motor) == (101, 22, 45, 2)
+    assert wiring.groups == Groups(101, 22, 45, 2, input_group="inter")
     assert wiring.units == 64 + int(64 / 0.6) == 170
     gate = sensory_gate_wiring(64, 64, 0.5, 0)
-    assert (gate.units, gate.sensory) == (int(np.ceil(63.5 / 0.6)), 64)
+    assert (gate.units, gate.groups.sensory) == (int(np.ceil(63.5 / 0.6)), 64)
 
 
 @settings(max_examples=60, deadline=None)
@@ -29,17 +39,17 @@ def test_the_published_sizes_for_64() -> None:
 def test_every_size_and_sparsity_gives_a_valid_wiring(d_model: int, inputs: int, sparsity: float, seed: int) -> None:
     gate = sensory_gate_wiring(inputs, d_model, sparsity, seed)
     assert gate.units == int(np.ceil((d_model - 0.5) / 0.6))
-    assert gate.sensory == d_model
+    assert gate.groups.sensory == d_model
     backbone = backbone_wiring(2 * inputs, d_model, sparsity, seed)
-    assert backbone.motor == 2
-    assert backbone.inter >= 1
-    assert backbone.command >= 1
+    assert backbone.groups.motor == 2
+    assert backbone.groups.inter >= 1
+    assert backbone.groups.command >= 1
     if d_model >= 4:
         assert backbone.units == d_model + int(d_model / 0.6)
 
 
 def test_synapses_follow_the_layers_and_the_fan_outs() -> None:
-    wiring = ncp_wiring(5, **SIZES, sparsity=0.5, seed=3)
+    wiring = ncp_wiring(5, SIZES, sparsity=0.5, seed=3)
     s, i, c, m = (wiring.group(name) for name in ("sensory", "inter", "command", "motor"))
     rec = wiring.recurrent_mask
     allowed = np.zeros_like(rec)
@@ -55,15 +65,15 @@ def test_synapses_follow_the_layers_and_the_fan_outs() -> None:
 
 
 def test_sparsity_zero_keeps_every_feed_forward_synapse() -> None:
-    wiring = ncp_wiring(5, **SIZES, sparsity=0.0, seed=0)
+    wiring = ncp_wiring(5, SIZES, sparsity=0.0, seed=0)
     for source, target in (("sensory", "inter"), ("inter", "command"), ("command", "motor")):
         assert wiring.recurrent_mask[wiring.group(source), wiring.group(target)].all()
     assert wiring.input_mask[:, wiring.group("sensory")].all()
 
 
-@pytest.mark.parametrize("build", [ncp_wiring, random_wiring])
+@pytest.mark.parametrize("build", [ncp_wiring, mlp_wiring, random_wiring])
 def test_the_seed_decides(build: object) -> None:
-    first, same, other = (build(5, **SIZES, sparsity=0.5, seed=seed) for seed in (1, 1, 2))  # type: ignore[operator]
+    first, same, other = (build(5, SIZES, sparsity=0.5, seed=seed) for seed in (1, 1, 2))  # type: ignore[operator]
     assert first == same
     assert hash(first) == hash(same)
     assert first != other
@@ -72,9 +82,9 @@ def test_the_seed_decides(build: object) -> None:
 @pytest.mark.parametrize(
     "wiring",
     [
-        ncp_wiring(5, **SIZES, sparsity=0.5, seed=0),
-        random_wiring(5, **SIZES, sparsity=0.6, seed=0, input_group="inter"),
-        fully_connected_wiring(5, **SIZES, input_group="command"),
+        ncp_wiring(5, SIZES, sparsity=0.5, seed=0),
+        random_wiring(5, replace(SIZES, input_group="inter"), sparsity=0.6, seed=0),
+        fully_connected_wiring(5, replace(SIZES, input_group="command")),
         sensory_gate_wiring(5, 6, 0.5, 0),
         backbone_wiring(4, 8, 0.9, 0),
     ],
@@ -85,24 +95,37 @@ def test_config_round_trip_through_json(wiring: Wiring) -> None:
     assert np.array_equal(restored.recurrent_mask, wiring.recurrent_mask)
 
 
+def test_an_mlp_has_layers_and_nothing_else_at_the_density_asked_for() -> None:
+    wiring = mlp_wiring(30, Groups(0, 60, 60, 2, input_group="inter"), sparsity=0.7, seed=0)
+    i, c, m = (wiring.group(name) for name in ("inter", "command", "motor"))
+    rest = wiring.recurrent_mask.copy()
+    assert rest[i, c].mean() == pytest.approx(0.3, abs=0.03)
+    assert wiring.input_mask[:, i].mean() == pytest.approx(0.3, abs=0.03)
+    rest[i, c] = rest[c, m] = False
+    assert not rest.any()
+    dense = mlp_wiring(30, Groups(0, 6, 7, 2, input_group="inter"), sparsity=0.0, seed=0)
+    assert dense.recurrent_mask.sum() == 6 * 7 + 7 * 2
+    assert dense.input_mask.sum() == 30 * 6
+
+
 def test_random_density_is_one_minus_sparsity() -> None:
-    wiring = random_wiring(50, sensory=40, inter=40, command=40, motor=40, sparsity=0.7, seed=0)
+    wiring = random_wiring(50, Groups(40, 40, 40, 40), sparsity=0.7, seed=0)
     assert wiring.recurrent_mask.mean() == pytest.approx(0.3, abs=0.01)
     assert wiring.input_mask[:, :40].mean() == pytest.approx(0.3, abs=0.03)
 
 
 def test_a_wiring_cannot_be_changed() -> None:
-    wiring = fully_connected_wiring(5, **SIZES)
+    wiring = fully_connected_wiring(5, SIZES)
     with pytest.raises(ValueError, match="read-only"):
         wiring.input_mask[0, 0] = False
     with pytest.raises(AttributeError):
-        wiring.motor = 4  # type: ignore[misc]
+        wiring.groups = SIZES  # type: ignore[misc]
 
 
 def own(input_mask: object, recurrent_mask: object, **changes: object) -> Wiring:
     """One neuron a layer from inter to motor: input -> 0 -> 1 -> 2."""
-    sizes = {"sensory": 0, "inter": 1, "command": 1, "motor": 1, "input_group": "inter", "output_group": "motor"}
-    return Wiring(**{**sizes, **changes}, input_mask=input_mask, recurrent_mask=recurrent_mask)  # type: ignore[arg-type]
+    sizes: dict[str, Any] = {"inter": 1, "command": 1, "motor": 1, "input_group": "inter"}
+    return Wiring(Groups(**{**sizes, **changes}), input_mask, recurrent_mask)  # type: ignore[arg-type]
 
 
 CHAIN = [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
@@ -137,12 +160,12 @@ def test_what_cannot_work_is_refused(input_mask: object, recurrent_mask: object,
 @pytest.mark.parametrize("sparsity", [-0.1, 1.0, float("nan")])
 def test_sparsity_has_a_range(sparsity: float) -> None:
     with pytest.raises(ValueError, match=r"sparsity: must be in \[0, 1\)"):
-        ncp_wiring(5, **SIZES, sparsity=sparsity, seed=0)
+        ncp_wiring(5, SIZES, sparsity=sparsity, seed=0)
 
 
 def test_a_random_graph_too_sparse_to_connect_says_so() -> None:
     with pytest.raises(ValueError, match=r"100 graphs drawn at sparsity=0\.99 all failed.*lower the sparsity"):
-        random_wiring(5, **SIZES, sparsity=0.99, seed=0)
+        random_wiring(5, SIZES, sparsity=0.99, seed=0)
 
 
 def test_a_foreign_config_is_refused() -> None:
@@ -157,8 +180,8 @@ def test_every_input_reaches_every_motor_neuron_in_one_step_a_layer_however_spar
         assert not reached(wiring, 2)[:, wiring.group("motor")].any()
 
 
-@pytest.mark.parametrize("build", [ncp_wiring, random_wiring])
+@pytest.mark.parametrize("build", [ncp_wiring, mlp_wiring, random_wiring])
 @pytest.mark.parametrize(("inputs", "changes"), [(0, {}), (5, {"command": 0}), (5, {"motor": -1})])
 def test_drawing_with_impossible_sizes_is_refused(build: Any, inputs: int, changes: dict) -> None:
     with pytest.raises(ValueError, match=r"must be at least 1, got 0|command: an active group|motor: a group size"):
-        build(inputs, **{**SIZES, **changes}, sparsity=0.5, seed=0)
+        build(inputs, replace(SIZES, **changes), sparsity=0.5, seed=0)
