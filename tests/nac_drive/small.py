@@ -10,7 +10,7 @@ from data_collection.dataset import Demonstrations
 from data_collection.noise import NoiseConfig
 from data_collection.record import record
 from envs import Control, EnvConfig
-from nac_drive.cloning import CloneConfig
+from nac_drive.cloning import CloneConfig, clone
 
 FRAMES = 60
 
@@ -27,6 +27,10 @@ def config(core: str = "lstm", **changed: Any) -> CloneConfig:
         "validate_every": 1, "validation_tracks": "800000",
     }  # fmt: skip
     return CloneConfig(core=core, **{**settings, **changed})
+
+
+def train(settings: CloneConfig, data: Demonstrations, folder: Path, **keywords: Any) -> Path:
+    return clone(settings, data, folder, device="cpu", **keywords)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

@@ -1,16 +1,8 @@
-"""Cloning: it learns, it mirrors and tiles right, and an interrupted training ends the same bit for bit."""
+"""Cloning: it learns, it mirrors and tiles right, it tells what it does, and refuses what cannot be trained."""
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,41 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_collection.dataset import Demonstrations
 from data_collection.frames import Frames
 from data_collection.run_folder import RunFolder
 from envs import BAR_TOP, Control, EnvConfig, make_env
 from nac_drive import cloning
-from nac_drive.cloning import CloneConfig, _Data, _held_out_accuracy, action_changes, clone, masked, mirrored
+from nac_drive.cloning import _Data, _held_out_accuracy, action_changes, clone, masked, mirrored
 from nac_drive.evaluation import evaluate
 from policies import Driver, DriverConfig, load_driver
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import FRAMES, config, demonstrations, results, rows
+from tests.nac_drive.small import FRAMES, config, rows, train
 
-REPOSITORY = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Demonstrations:
-    return demonstrations(tmp_path_factory.mktemp("small") / "dataset")
-
-
-@pytest.fixture(scope="module")
-def continuous(tmp_path_factory) -> Demonstrations:
-    return demonstrations(tmp_path_factory.mktemp("small") / "dataset", "continuous")
-
-
-def train(settings: CloneConfig, data: Demonstrations, folder: Path, **keywords: Any) -> Path:
-    return clone(settings, data, folder, device="cpu", **keywords)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def synthetic(lengths: list[int], control: Control = "discrete", seed: int = 0) -> Frames:
@@ -218,124 +187,6 @@ def test_without_held_out_tracks_there_is_no_accuracy_on_them(dataset, tmp_path)
     (row,) = rows(tmp_path / "run")
     assert "held_out" not in row
     assert row["frames"] == 3 * FRAMES
-
-
-# Interruptions
-
-
-class Stop(BaseException):
-    """As Ctrl-C or kill: not an Exception."""
-
-
-CASES = {
-    "lstm": ("discrete", config("lstm")),
-    "nac-exact": ("discrete", config("nac-exact")),
-    "all options": ("discrete", config("nac-pw", mirror=True, class_weights=True, change_weight=3.0, mask_bar=True)),
-    "continuous": ("continuous", config("cfc", mirror=True, change_weight=2.0)),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_resumed_it_ends_the_same_bit_for_bit(name, request, tmp_path):
-    control, settings = CASES[name]
-    data = request.getfixturevalue("dataset" if control == "discrete" else "continuous")
-    train(settings, data, tmp_path / "straight")
-    reports: list[dict[str, Any]] = []
-    with pytest.raises(Stop):  # in the middle of the second epoch
-        train(settings, data, tmp_path / "resumed", report=lambda row: (reports.append(row), halt(row)))
-    assert reports[-1]["epoch"] == 2
-    torch.rand(7)  # whatever the process did in between
-    train(settings, data, tmp_path / "resumed", resume=True)
-    assert results(tmp_path / "resumed") == results(tmp_path / "straight")
-    before = contents(tmp_path / "resumed")
-    train(settings, data, tmp_path / "resumed", resume=True)  # a finished run has nothing left to do
-    assert contents(tmp_path / "resumed") == before
-
-
-def halt(row: dict[str, Any]) -> None:
-    if row.get("epoch") == 2 and row["batch"] == 2:
-        raise Stop
-
-
-def test_a_moved_dataset_is_the_same_dataset(dataset, tmp_path):
-    settings = config("cnn", epochs=1)
-    train(settings, dataset, tmp_path / "run")
-    moved = Demonstrations.open(shutil.copytree(dataset.path, tmp_path / "moved"))
-    before = contents(tmp_path / "run")
-    train(settings, moved, tmp_path / "run", resume=True)
-    assert contents(tmp_path / "run") == before
-
-
-def test_another_seed_ends_elsewhere(dataset, tmp_path):
-    for seed in (0, 1):
-        train(config("cnn", epochs=1, seed=seed), dataset, tmp_path / str(seed))
-    assert results(tmp_path / "0")["last/model.safetensors"] != results(tmp_path / "1")["last/model.safetensors"]
-
-
-def test_killed_at_any_file_operation_it_resumes_to_the_same(dataset, tmp_path, monkeypatch):
-    settings = config("cnn", epochs=2, window=32, batch_size=8, validation_share=0.0)
-    # A score that depends on the weights alone, and that the second epoch may win or lose.
-    monkeypatch.setattr(
-        cloning, "_closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
-    )
-    monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
-    train(settings, dataset, tmp_path / "whole")
-    whole = results(tmp_path / "whole")
-    left = 0
-
-    def deadly(call):
-        def wrapped(*arguments, **keywords):
-            nonlocal left
-            if left == 0:
-                raise Stop
-            left -= 1
-            return call(*arguments, **keywords)
-
-        return wrapped
-
-    real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
-    moment = 0
-    while True:
-        path = tmp_path / f"killed_{moment}"
-        left = moment
-        with monkeypatch.context() as patch:
-            for name, call in real.items():
-                patch.setattr(os, name, deadly(call))
-            try:
-                train(settings, dataset, path)
-                break
-            except Stop:
-                pass
-        train(settings, dataset, path, resume=(path / "config.yaml").exists())
-        assert results(path) == whole, f"killed at operation {moment}"
-        moment += 1
-    assert moment > 10
-
-
-def test_killed_by_the_system_at_random_moments_it_ends_the_same(dataset, tmp_path):
-    settings = config("lstm", epochs=4)
-    train(settings, dataset, tmp_path / "straight")
-    run = tmp_path / "killed"
-    script = (
-        "import sys, torch; from pathlib import Path\n"
-        "from tests.nac_drive.small import config; from nac_drive import Demonstrations, clone\n"
-        "torch.set_num_threads(1); run = Path(sys.argv[2])\n"
-        "clone(config('lstm', epochs=4), Demonstrations.open(Path(sys.argv[1])), run, device='cpu',"
-        " resume=(run / 'config.yaml').exists())"
-    )
-    command = [sys.executable, "-c", script, str(dataset.path), str(run)]
-    rng = random.Random(0)
-    for finished_before_kill in (1, 2):
-        process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
-        while len(rows(run)) < finished_before_kill if (run / "metrics.jsonl").exists() else True:
-            assert process.poll() is None, "it ended before it was killed"
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.4))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert RunFolder.open(run).checkpoint_folder("last") is not None or finished_before_kill == 1
-    train(settings, dataset, run, resume=(run / "config.yaml").exists())
-    assert results(run) == results(tmp_path / "straight")
 
 
 # Refusals

@@ -21,16 +21,11 @@ from nac_drive.evaluation import Evaluation
 from nac_drive.metrics import EpisodeResult, summarise
 from nac_drive.report import COLUMNS, Contestant, cells, markdown_table, save_results, terminal_table
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config, demonstrations, results
+from tests.nac_drive.small import config, results
 
 SEEDS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
 SETTINGS = config(epochs=2, window=16)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Demonstrations:
-    return demonstrations(tmp_path_factory.mktemp("small") / "dataset")
 
 
 @pytest.fixture(autouse=True)
