@@ -23,7 +23,8 @@ _RELAXATION_STEPS = 400
 
 @dataclass(frozen=True)
 class ControllerConfig:
-    """The numbers of the controller. Lengths in simulator units, speeds in units/s, angles in radians."""
+    """The numbers of the controller, tuned once during development (no command kept). Lengths in simulator units,
+    speeds in units/s, angles in radians."""
 
     line_share: float = 0.16
     """Share of the half-width within which the racing line may leave the centre line."""

@@ -185,7 +185,7 @@ class Demonstrations:
     def verify(self, *, replay: bool = False, workers: int = 1) -> list[str]:
         """Every problem in one line each; empty when the dataset is sound. See `check_episode`.
 
-        replay: simulate every episode again (slow: 200 frames/s a core).  workers: processes.
+        replay: simulate every episode again (slow).  workers: processes.
         """
         problems = []
         if self._cut_off:
