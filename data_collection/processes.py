@@ -100,7 +100,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a word: the parent tells of it
     torch.set_num_threads(1)
     Thread(target=_end_with_parent, daemon=True).start()
 

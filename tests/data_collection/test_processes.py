@@ -80,6 +80,31 @@ def test_workers_end_with_a_killed_parent():
     assert parent.stdout.read() == ""  # the end comes when nobody holds the pipe any more, the worker included
 
 
+@pytest.mark.timeout(60)
+def test_an_interruption_ends_workers_at_once_and_is_told_once():
+    script = (
+        "import time; from data_collection.processes import Workers\n"
+        "from tests.data_collection.test_processes import where\n"
+        "if __name__ == '__main__':\n"
+        "    with Workers(2) as workers:\n"
+        "        processes = set()\n"
+        "        while len(processes) < 2:\n"
+        "            processes |= {process for _, process, _ in workers.imap(where, [0, 0])}\n"
+        "        print('both work', flush=True)\n"
+        "        list(workers.imap(where, [-0.9999, -0.9999]))"  # sleeps for half an hour
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=REPOSITORY, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "both work\n"
+    os.killpg(parent.pid, signal.SIGINT)
+    told = parent.communicate()[0]
+    assert told.count("Traceback") == 1
+    assert told.endswith("KeyboardInterrupt\n")
+
+
 def test_one_worker_is_no_pool():
     with worker_pool(1) as pool:
         assert pool is None
