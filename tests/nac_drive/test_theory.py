@@ -89,3 +89,15 @@ def test_a_regime_has_the_variation_and_the_slope_it_claims(name: str, sign: int
     steepest = np.abs(np.diff(values) / np.diff(t)).max()
     assert steepest <= coefficient.lipschitz * (1.0 + 1e-9)
     assert steepest == pytest.approx(coefficient.lipschitz, rel=1e-3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.builds(Coefficient, reals(0.1, 3.0), reals(-0.4, 0.4), SHAPES),
+    st.builds(Coefficient, reals(0.1, 8.0), reals(-0.4, 0.4), SHAPES),
+)
+def test_the_relative_error_is_no_more_than_both_coefficients_have_moved(phi: Coefficient, omega: Coefficient) -> None:
+    t = np.linspace(0.0, 1.0, 201)
+    result = frozen_error(phi, omega, t)
+    moved = [np.abs(c(np.linspace(0.0, 1.0, 20_001)) / c(np.zeros(1)) - 1.0).max() for c in (phi, omega)]
+    assert result.percent.max() <= 100.0 * ((1.0 + moved[1]) / (1.0 - moved[0]) - 1.0) + 1e-6
