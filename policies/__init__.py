@@ -1,5 +1,6 @@
 """Networks that drive: the Neuronal Attention Circuit, its rivals behind one contract, and drivers made of them."""
 
+from policies.ages import ages
 from policies.cfc import CfC
 from policies.checkpoint import CheckpointError, load_driver, save_driver
 from policies.core import Core, State, map_state, reset_rows
@@ -16,7 +17,7 @@ from policies.graphs import (
     sensory_gate_wiring,
 )
 from policies.heads import ContinuousActionHead, DiscreteActionHead, VisionHead
-from policies.nac import NAC, Attention, Circuit, ages
+from policies.nac import NAC, Attention, Circuit
 from policies.nac_core import NACCore
 from policies.ncp import Backbone, SensoryGate
 from policies.recurrent import GRU, LSTM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -25,24 +26,22 @@ class Mask:
     valid: Tensor | None = None
     """(B, Tk) bool, False for padding."""
 
-    def rows(self, rows: slice, device: torch.device) -> Tensor | None:
-        """bool, broadcastable to (B, H, queries in `rows`, Tk), True where allowed; None if everything is."""
+    def hidden(self, rows: slice, device: torch.device) -> Tensor | None:
+        """bool, broadcastable to (B, H, queries in `rows`, Tk), True for the keys not to be seen; None if all may."""
         first, last = self.positions(rows)
-        key = torch.arange(self.keys, device=device)
-        query = torch.arange(first, last + 1, device=device).unsqueeze(1)
         parts = []
         if self.valid is not None:
-            parts.append(self.valid[:, None, None, :])  # (B, 1, 1, Tk)
-        if self.forward_only and first < self.keys - 1:
-            parts.append(key <= query)  # (Tq, Tk)
-        if self.window is not None and last >= self.window:
-            parts.append(key > query - self.window)
-        if not parts:
-            return None
-        allowed = parts[0]
-        for part in parts[1:]:
-            allowed = allowed & part
-        return allowed
+            parts.append(~self.valid[:, None, None, :])  # (B, 1, 1, Tk)
+        future = self.forward_only and first < self.keys - 1
+        window = self.window if self.window is not None and last >= self.window else None
+        if future or window is not None:
+            key = torch.arange(self.keys, device=device)
+            query = torch.arange(first, last + 1, device=device).unsqueeze(1)
+            if future:
+                parts.append(key > query)  # (Tq, Tk)
+            if window is not None:
+                parts.append(key <= query - window)
+        return reduce(torch.bitwise_or, parts) if parts else None
 
     @property
     def forward_only(self) -> bool:

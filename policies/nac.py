@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from policies.fold import Memo
+from policies.fold import Memo, weights_of
 from policies.graphs import WIRINGS, backbone_wiring, sensory_gate_wiring
 from policies.logits import GATES, MODES, OMEGA_FLOOR
 from policies.masks import Mask
-from policies.ncp import Backbone, SensoryGate
+from policies.ncp import Backbone, FoldedBackbone, SensoryGate
 from policies.selection import SELECTIONS, Selection
+from policies.tokens import Side, Tokens, fold_side
 from policies.wiring import Wiring
 
 OUTPUTS = ("quadrature", "riemann")
@@ -63,20 +65,6 @@ class Circuit:
     """The backbone's neurons by group ("inter", "command", "motor"), after each settling step, in -1..1:
     (L, B, H, Tq, K, n) each. The last motor state, scaled and shifted, is what phi and omega are made of."""
     attention: Attention
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Per-token projections: all that a pair needs of its two sides. First axes (B, H, T)."""
-
-    query: Tensor
-    """(..., D) for scoring."""
-    query_row: Tensor
-    """(..., E + 2): the query's share of the backbone drive and of t_a, t_b, biases included."""
-    key: Tensor
-    """(..., D) for scoring."""
-    key_row: Tensor
-    """(..., E + 2 + D): the key's share of the same, and its value."""
 
 
 class NAC(nn.Module):
@@ -174,7 +162,7 @@ class NAC(nn.Module):
         if selection == "learned":
             self.score_weight = nn.Parameter(torch.eye(self.head_size).repeat(num_heads, 1, 1))
         self.out = nn.Linear(d_model, d_model)
-        self._memo: Memo[tuple[Tensor, Tensor, Tensor]] = Memo()
+        self._memo: Memo[tuple[Side, Side]] = Memo()
 
     def forward(
         self,
@@ -202,39 +190,51 @@ class NAC(nn.Module):
         self._check(x, times, context, window, valid)
         if valid is not None:  # whatever padding holds, its product with a weight of 0 shall be 0
             context = (x if context is None else context).masked_fill(~valid.unsqueeze(2), 0.0)
-        q, k, v = self.gates(x, context)
-        queries, keys = q.shape[2], k.shape[2]
+        tokens = self.project(x, context)
+        queries, keys = tokens.query.shape[2], tokens.entry.shape[2]
         if times is not None:
             times = times.reshape({1: (-1, 1, 1, 1), 2: (-1, 1, 1, keys), 3: (-1, 1, queries, keys)}[times.dim()])
         mask = Mask(queries, keys, causal, window, valid)
         detail = Circuit if return_circuit else Attention if return_attention else None
-        y, record = self.attend(self.tokens(q, k, v), mask, times, detail)
+        y, record = self.attend(tokens, mask, times, detail)
         if detail is None:
             return y
         if detail is Attention:
             return y, Attention(**{name: record[name] for name in _ATTENTION})
         attention = Attention(**{name: record.pop(name) for name in _ATTENTION})
+        (q,) = self._heads(self.query_gate(x))
+        k, v = self._heads(self.context_gate(x if context is None else context))
         return y, Circuit(q, k, v, record, attention)
 
-    def gates(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The sensory gates: x (B, Tq, F), context (B, Tk, F') -> q, k, v (B, H, T, D)."""
-        heads = (self.num_heads, self.head_size)
-        q = self.query_gate(x).unflatten(3, heads).permute(2, 0, 3, 1, 4)  # (1, B, H, Tq, D)
-        k, v = self.context_gate(x if context is None else context).unflatten(3, heads).permute(2, 0, 3, 1, 4)
-        return q[0], k, v
+    def project(self, x: Tensor, context: Tensor | None = None) -> Tokens:
+        """All that is done per token. W [q; k] = W_q q + W_k k, so no pair is ever concatenated."""
+        query_side, context_side = self._sides()
+        query, query_row = query_side(x).split((self.head_size, self.drive_size + 2), dim=3)
+        if self.score_weight is not None:
+            query = query.detach() @ self.score_weight
+        return Tokens(query, query_row, context_side(x if context is None else context))
 
-    def tokens(self, q: Tensor, k: Tensor, v: Tensor) -> Tokens:
-        """All else that is done per token. W [q; k] = W_q q + W_k k, so no pair is ever concatenated."""
-        tensors = (*self.backbone.tensors(), self.time_weight, self.time_bias)
-        weight_q, weight_k, bias = self._memo(tensors, self._fold)  # (H, D, E + 2) twice, (H, 1, E + 2)
-        score = q if self.score_weight is None else q.detach() @ self.score_weight
-        return Tokens(score, q @ weight_q + bias, k, torch.cat((k @ weight_k, v), dim=3))
+    def _heads(self, gated: Tensor) -> tuple[Tensor, ...]:
+        """(B, T, P, d) -> P times (B, H, T, D)."""
+        return gated.unflatten(3, (self.num_heads, self.head_size)).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def _fold(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The affine map from [q; k] to the backbone drive, t_a and t_b, split into its query and key halves."""
+    def _sides(self) -> tuple[Side, Side]:
+        """Everything linear in a token, multiplied out: of a query, and of a key with its value."""
+        cell = self.backbone
+        return self._memo(weights_of(self, self.query_gate, self.context_gate, cell, cell.bias), self._fold)
+
+    def _fold(self) -> tuple[Side, Side]:
         weight, bias = self.backbone.input_map()  # (H, 2D, E), (H, 1, E)
-        weight_q, weight_k = torch.cat((weight, self.time_weight), dim=2).split(self.head_size, dim=1)
-        return weight_q, weight_k, torch.cat((bias, self.time_bias), dim=2)
+        of_query, of_key = torch.cat((weight, self.time_weight), dim=2).split(self.head_size, dim=1)  # (H, D, E + 2)
+        bias = torch.cat((bias, self.time_bias), dim=2)  # (H, 1, E + 2)
+        same = torch.eye(self.head_size, device=weight.device, dtype=weight.dtype).expand(self.num_heads, -1, -1)
+        none = torch.zeros_like(same)
+        query_map = torch.cat((same, of_query), dim=2)  # (H, D, D + E + 2)
+        key_map = torch.cat((same, of_key, none), dim=2)  # (H, D, D + E + 2 + D)
+        value_map = torch.cat((none, torch.zeros_like(of_key), same), dim=2)
+        query_side = fold_side(self.query_gate, query_map, F.pad(bias, (self.head_size, 0)))
+        both = torch.cat((key_map, value_map), dim=1)
+        return query_side, fold_side(self.context_gate, both)
 
     def attend(
         self, tokens: Tokens, mask: Mask, times: Tensor | None, detail: type | None = None
@@ -244,18 +244,16 @@ class NAC(nn.Module):
         With `detail` Attention also the fields of that by name, with Circuit the backbone's neurons besides.
         """
         batch, heads, queries, _ = tokens.query.shape
-        selection = self.select(tokens.key, mask, self.top_k)
+        selection = self.select(tokens.entry[..., : self.head_size], mask, self.top_k)
         pairs = batch * heads * selection.kept
         size = max(1, min(PAIRS_PER_CHUNK // pairs, SCORES_PER_CHUNK // (batch * heads * selection.width)))
         again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None
+        work = partial(self._attend_chunk, tokens, selection, self.backbone.folded(), detail)
         ys, records = [], []
         for start in range(0, queries, size):
             rows = slice(start, min(start + size, queries))
             part = times if times is None or times.shape[2] == 1 else times[:, :, rows]
-            if again:
-                y, record = checkpoint(self._attend_chunk, tokens, selection, rows, part, detail, use_reentrant=False)
-            else:
-                y, record = self._attend_chunk(tokens, selection, rows, part, detail)
+            y, record = checkpoint(work, rows, part, use_reentrant=False) if again else work(rows, part)
             ys.append(y)
             records.append(record)
         y = ys[0] if len(ys) == 1 else torch.cat(ys, dim=2)  # (B, H, Tq, D)
@@ -263,31 +261,38 @@ class NAC(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2)), record
 
     def _attend_chunk(
-        self, tokens: Tokens, selection: Selection, rows: slice, times: Tensor | None, detail: type | None
+        self,
+        tokens: Tokens,
+        selection: Selection,
+        folded: FoldedBackbone,
+        detail: type | None,
+        rows: slice,
+        times: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One chunk of queries: y (B, H, Tq, D) and its record. K is Tk where the selection keeps every key."""
         query, query_row = tokens.query[:, :, rows], tokens.query_row[:, :, rows, None]  # (B, H, Tq, [1,] ...)
-        index, kept = selection.choose(query, rows)
+        index, hidden = selection.choose(query, rows)
+        entry = tokens.entry[..., self.head_size :]  # (B, H, Tk, E + 2 + D)
         if index is None:
-            pairs = tokens.key_row.unsqueeze(2)  # (B, H, 1, K, E + 2 + D)
+            pairs = entry.unsqueeze(2)  # (B, H, 1, K, E + 2 + D)
         else:
-            pairs = _gather(tokens.key_row, index)  # (B, H, Tq, K, E + 2 + D)
+            pairs = _gather(entry, index)  # (B, H, Tq, K, E + 2 + D)
             if times is not None and times.shape[3] > 1:
                 times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
         drive, time_row, value = pairs.split((self.drive_size, 2, self.head_size), dim=4)
         drive = query_row[..., : self.drive_size] + drive  # (B, H, Tq, K, E)
         t_a, t_b = (query_row[..., self.drive_size :] + time_row).unbind(4)  # (B, H, Tq, K) each
         t = torch.sigmoid(t_a + t_b if times is None else torch.addcmul(t_b, t_a, times))
-        motor = self.backbone(drive.flatten(2, 3))  # (B, H, 2, Tq K)
+        motor = self.backbone(drive.flatten(2, 3), folded)  # (B, H, 2, Tq K)
         phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)  # (B, H, Tq, K) each
         phi, omega = self.gate_phi(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
         a = self.logits(phi, omega, t, self.euler_steps)
         if self.score_weight is not None and torch.is_grad_enabled():
-            a = a + _straight_through(query, tokens.key.detach(), index)
-        if kept is None:
+            a = a + _straight_through(query, tokens.entry[..., : self.head_size].detach(), index)
+        if hidden is None:
             alpha = a.softmax(dim=3)
         else:  # the second fill is for rows without any allowed key: zeros, not a uniform average
-            alpha = a.masked_fill(~kept, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(~kept, 0.0)
+            alpha = a.masked_fill(hidden, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(hidden, 0.0)
         weight = alpha * t if self.output == "quadrature" else alpha * self.delta_t  # (B, H, Tq, K)
         if index is None:
             y = weight @ value.squeeze(2)  # (B, H, Tq, D)
@@ -339,26 +344,6 @@ class NAC(nn.Module):
 
 
 _ATTENTION = tuple(field.name for field in fields(Attention))
-
-
-def ages(times: Tensor, context_times: Tensor | None = None) -> Tensor:
-    """Seconds from each key to each query, to be passed to NAC as `times`: (B, Tq), (B, Tk) -> (B, Tq, Tk).
-
-    Both are timestamps in seconds, `context_times` those of the keys if they are not the queries' own. Keys that lie
-    ahead of a query have a negative age. Raises ValueError if timestamps are not finite or run backwards.
-    """
-    keys = times if context_times is None else context_times
-    for name, stamps in (("times", times), ("context_times", keys)):
-        if stamps.dim() != 2 or stamps.shape[0] != times.shape[0]:
-            raise ValueError(f"{name}: shape must be (B, T) with one B for both, got {tuple(stamps.shape)}.")
-        if not stamps.isfinite().all():
-            raise ValueError(f"{name}: must be finite, got NaN or infinity.")
-        step = stamps.diff(dim=1)
-        if (step < 0).any():
-            raise ValueError(
-                f"{name}: must not decrease along the sequence, got a step of {step.min():g} s; sort them."
-            )
-    return times.unsqueeze(2) - keys.unsqueeze(1)
 
 
 def _gather(table: Tensor, index: Tensor) -> Tensor:

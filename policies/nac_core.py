@@ -9,7 +9,8 @@ from torch import Tensor
 
 from policies.core import Core, State
 from policies.masks import Mask
-from policies.nac import NAC, Tokens
+from policies.nac import NAC
+from policies.tokens import Tokens
 from policies.wiring import Wiring
 
 
@@ -17,8 +18,8 @@ class NACCore(Core):
     """Self-attention from each frame to itself and the `window - 1` frames before it.
 
     t_sample of a pair is the age of the key in seconds, from the dt of the frames between. The state holds, for the
-    last M = window - 1 frames, their keys (B, H, M, D) and key rows (B, H, M, E + 2 + D), their ages relative to the
-    newest frame (B, M), so that float32 keeps its precision however long the episode, and whether the slot is filled.
+    last M = window - 1 frames, their entries (B, H, M, D + E + 2 + D), see Tokens, their ages relative to the newest
+    frame (B, M), so that float32 keeps its precision however long the episode, and whether the slot is filled.
 
     Takes the settings of NAC; `backbone` is a wiring's `to_config()`, so that settings stay JSON-able. Raises
     ValueError if `window` is less than 1, or for selection "block", whose blocks would depend on how a stream is cut.
@@ -46,25 +47,19 @@ class NACCore(Core):
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
         nac, slots = self.nac, self.window - 1
-        row = nac.drive_size + 2 + nac.head_size
-        return (
-            ((nac.num_heads, slots, nac.head_size), None),
-            ((nac.num_heads, slots, row), None),
-            ((slots,), None),
-            ((slots,), torch.bool),
-        )
+        entry = nac.head_size + nac.drive_size + 2 + nac.head_size
+        return ((nac.num_heads, slots, entry), None), ((slots,), None), ((slots,), torch.bool)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        old_key, old_row, age, filled = state
+        entries, age, filled = state
         length = x.shape[1]
-        new = self.nac.tokens(*self.nac.gates(x))
-        key = torch.cat((old_key, new.key), dim=2)  # (B, H, M + T, D)
-        row = torch.cat((old_row, new.key_row), dim=2)  # (B, H, M + T, E + 2 + D)
+        new = self.nac.project(x)
+        entries = torch.cat((entries, new.entry), dim=2)  # (B, H, M + T, D + E + 2 + D)
         filled = torch.cat((filled, filled.new_ones(x.shape[0], length)), dim=1)  # (B, M + T)
         now = dt.cumsum(dim=1)  # (B, T) seconds since the newest frame of the state
         seen = torch.cat((-age, now), dim=1)  # (B, M + T)
         since = (now.unsqueeze(2) - seen.unsqueeze(1)).unsqueeze(1)  # (B, 1, T, M + T)
-        mask = Mask(length, key.shape[2], window=self.window, valid=filled)
-        y, _ = self.nac.attend(Tokens(new.query, new.query_row, key, row), mask, since)
+        mask = Mask(length, entries.shape[2], window=self.window, valid=filled)
+        y, _ = self.nac.attend(Tokens(new.query, new.query_row, entries), mask, since)
         age = now[:, -1:] - seen[:, length:]  # (B, M)
-        return y, (key[:, :, length:], row[:, :, length:], age, filled[:, length:])
+        return y, (entries[:, :, length:], age, filled[:, length:])

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from policies.fold import Memo
+from policies.fold import Memo, weights_of
 from policies.wiring import Wiring, reached
 
 
@@ -50,22 +50,19 @@ class SensoryGate(nn.Module):
         self.bias = nn.Parameter(torch.zeros(count, units))
         self.out_scale = nn.Parameter(torch.ones(count, units))
         self.out_shift = nn.Parameter(torch.zeros(count, units))
-        self._memo: Memo[tuple[Tensor, Tensor, Tensor, Tensor]] = Memo()
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, F) -> (B, T, P, d)."""
-        sources = (*self.parameters(), self.mask)
-        weight, bias, shift, scale = self._memo(sources, self._fold)
-        z = torch.addmm(bias, x.flatten(0, 1), weight)  # (B T, P d)
-        neurons = z.sigmoid_().view(*x.shape[:2], *self.bias.shape)  # (B, T, P, d)
+        weight, bias, scale, shift = self.fold()
+        z = torch.addmm(bias.flatten(), x.flatten(0, 1), weight.flatten(1))  # (B T, P d)
+        neurons = z.sigmoid().view(*x.shape[:2], *bias.shape)  # (B, T, P, d)
         return torch.addcmul(shift, neurons, scale)  # (B, T, P, d)
 
-    def _fold(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """From x to twice the pre-activations: weight (F, P d), bias (P d,); from s to y: shift and scale (P, d)."""
+    def fold(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """From x to twice the pre-activations: weight (F, P, d), bias (P, d); from s to y: scale and shift (P, d)."""
         synapses = 2.0 * (self.weight * self.mask)  # (F, P, d)
         bias = torch.add((self.in_shift * synapses).sum(dim=0), self.bias, alpha=2.0)  # (P, d)
-        weight = (self.in_scale * synapses).flatten(1)
-        return weight, bias.flatten(), self.out_shift - self.out_scale, 2.0 * self.out_scale
+        return self.in_scale * synapses, bias, 2.0 * self.out_scale, self.out_shift - self.out_scale
 
 
 class Backbone(nn.Module):
@@ -106,7 +103,7 @@ class Backbone(nn.Module):
                 self.weight[f"{source}_{target}"] = nn.Parameter(value)
         self.out_scale = nn.Parameter(torch.ones(num_heads, 1, wiring.groups.size(self.exit)))
         self.out_shift = nn.Parameter(torch.zeros(num_heads, 1, wiring.groups.size(self.exit)))
-        self._memo: Memo[tuple[list[list[_Update]], Tensor, Tensor]] = Memo()
+        self._memo: Memo[FoldedBackbone] = Memo()
 
     def input_map(self) -> tuple[Tensor, Tensor]:
         """The affine map from u to the drive of the input group: weight (H, 2D, E) and bias (H, 1, E).
@@ -118,14 +115,11 @@ class Backbone(nn.Module):
         bias = torch.add((self.in_shift * synapses).sum(dim=1, keepdim=True), self.bias[self.entry], alpha=2.0)
         return self.in_scale * synapses, bias
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Everything the folded weights depend on."""
-        parts = (self._parameters, self._buffers, self.bias._parameters, self.weight._parameters)
-        return tuple(tensor for part in parts for tensor in part.values() if tensor is not None)
+    def forward(self, drive: Tensor, folded: FoldedBackbone | None = None) -> Tensor:
+        """Settle: drive (B, H, N, E) from `input_map` -> motor outputs y (B, H, M, N).
 
-    def forward(self, drive: Tensor) -> Tensor:
-        """Settle: drive (B, H, N, E) from `input_map` -> motor outputs y (B, H, M, N)."""
-        (*steps, last), out_shift, out_scale = self._memo(self.tensors(), self._fold)
+        `folded` is what `folded()` gave, for several calls with the same weights."""
+        (*steps, last), out_scale, out_shift = self.folded() if folded is None else folded
         neurons: dict[str, Tensor] = {}  # s of the groups the input has reached: (B, H, N, n) each
         for updates in steps:
             neurons = {update.target: _step(update, neurons, drive) for update in updates}
@@ -149,8 +143,11 @@ class Backbone(nn.Module):
                 states.append(x[group])
         return {group: torch.stack(states) for group, states in record.items()}
 
-    def _fold(self) -> tuple[list[list[_Update]], Tensor, Tensor]:
-        """The updates of each step, constants worked out, and the shift and scale from s to y, each (H, M, 1)."""
+    def folded(self) -> FoldedBackbone:
+        """The updates of each step, constants worked out, and the scale and shift from s to y, each (H, M, 1)."""
+        return self._memo(weights_of(self, self.bias, self.weight), self._fold)
+
+    def _fold(self) -> FoldedBackbone:
         synapses, shifts = {}, {}
         for name, weight in self.weight.items():
             synapses[name] = 4.0 * (weight * getattr(self, f"mask_{name}"))  # (H, S, n)
@@ -176,7 +173,7 @@ class Backbone(nn.Module):
                     constants[target] = torch.sigmoid(z)
             steps.append(updates)
         out_scale = 2.0 * self.out_scale.transpose(1, 2)
-        return steps, self.out_shift.transpose(1, 2) - 0.5 * out_scale, out_scale
+        return steps, out_scale, self.out_shift.transpose(1, 2) - 0.5 * out_scale
 
 
 class _Update(NamedTuple):
@@ -188,6 +185,9 @@ class _Update(NamedTuple):
     """(H, 1, n), or None where the drive is all there is."""
     arrived: list[tuple[str, Tensor]]
     """The sources that the input has reached, with weights (H, S, n)."""
+
+
+FoldedBackbone = tuple[list[list[_Update]], Tensor, Tensor]
 
 
 def _step(update: _Update, neurons: dict[str, Tensor], drive: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,8 @@ from torch import Tensor
 from policies.masks import Mask
 
 Choice = tuple[Tensor | None, Tensor | None]
-"""index (B, H, Tq, K): positions of the kept keys, or None for all keys in order; and kept, bool broadcastable to
-(B, H, Tq, K), False where a slot holds a key that is not allowed, or None if all slots are good."""
+"""index (B, H, Tq, K): positions of the kept keys, or None for all keys in order; and hidden, bool broadcastable to
+(B, H, Tq, K), True where a slot holds a key that is not allowed, or None if all slots are good."""
 
 
 class Selection(NamedTuple):
@@ -34,7 +35,7 @@ class Selection(NamedTuple):
 
 def pairwise(k: Tensor, mask: Mask, top_k: int) -> Selection:
     """Every allowed key (NAC-PW); `top_k` plays no part."""
-    return Selection(lambda q, rows: (None, mask.rows(rows, k.device)), k.shape[2], 1)
+    return Selection(lambda q, rows: (None, mask.hidden(rows, k.device)), k.shape[2], 1)
 
 
 def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
@@ -45,11 +46,11 @@ def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
 
     def choose(q: Tensor, rows: slice) -> Choice:
         scores = q.detach() @ k.transpose(2, 3)  # (B, H, Tq, Tk)
-        allowed = mask.rows(rows, k.device)
-        if allowed is None:
+        hidden = mask.hidden(rows, k.device)
+        if hidden is None:
             return _largest(scores, top_k)[1], None
-        values, index = _largest(scores.masked_fill(~allowed, -torch.inf), top_k)
-        return index, values != -torch.inf
+        values, index = _largest(scores.masked_fill_(hidden, -torch.inf), top_k)
+        return index, values == -torch.inf
 
     return Selection(choose, top_k, k.shape[2])
 
@@ -119,8 +120,8 @@ def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selecti
             good = good & (index > here - mask.window)
         values, slot = _largest(fine.masked_fill(~good, -torch.inf), kept)
         # a slot without a key points at key 0, which is always there
-        held = values != -torch.inf
-        return index.gather(3, slot).masked_fill(~held, 0), held
+        empty = values == -torch.inf
+        return index.gather(3, slot).masked_fill(empty, 0), empty
 
     return Selection(choose, kept, (wanted + always) * size * width)
 
@@ -139,7 +140,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if folds < 2 or scores.device.type != "cpu":
         return scores.topk(count, dim=-1, sorted=False)
     columns = length // folds
-    folded = scores[..., : folds * columns].unflatten(-1, (folds, columns)).amax(dim=-2)  # (..., columns)
+    folded = reduce(torch.maximum, scores.split(columns, dim=-1)[:folds])  # (..., columns)
     column = folded.topk(count, dim=-1, sorted=False).indices
     rest = torch.arange(folds * columns, length, device=scores.device).expand(*scores.shape[:-1], -1)
     places = torch.cat([*(column + fold * columns for fold in range(folds)), rest], dim=-1)

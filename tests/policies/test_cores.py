@@ -95,7 +95,7 @@ def test_nac_ages_keep_their_precision_over_a_long_stream() -> None:
             _, state = core(x, torch.full((1, 500), 0.02), state)
         for _ in range(4):
             _, state = core(x[:, :1], torch.full((1, 1), 0.02), state)
-    torch.testing.assert_close(state[2], torch.tensor([[0.04, 0.02, 0.0]]), atol=1e-7, rtol=0.0)
+    torch.testing.assert_close(state[1], torch.tensor([[0.04, 0.02, 0.0]]), atol=1e-7, rtol=0.0)
 
 
 def test_the_registry_holds_the_promised_names() -> None:

@@ -10,9 +10,10 @@ CPU = torch.device("cpu")
 
 
 def rows(mask: Mask, start: int = 0, stop: int | None = None) -> list:
-    allowed = mask.rows(slice(start, mask.queries if stop is None else stop), CPU)
-    assert allowed is not None
-    return allowed.int().tolist()
+    """1 where a key may be seen."""
+    hidden = mask.hidden(slice(start, mask.queries if stop is None else stop), CPU)
+    assert hidden is not None
+    return (~hidden).int().tolist()
 
 
 def test_causal_counts_from_the_last_key() -> None:
@@ -30,8 +31,8 @@ def test_some_rows_are_those_rows_of_all() -> None:
 
 
 def test_where_everything_is_allowed_there_is_no_mask() -> None:
-    assert Mask(3, 5).rows(slice(0, 3), CPU) is None
-    assert Mask(1, 32, window=32).rows(slice(0, 1), CPU) is None  # a full stream: nothing to hide
+    assert Mask(3, 5).hidden(slice(0, 3), CPU) is None
+    assert Mask(1, 32, window=32).hidden(slice(0, 1), CPU) is None  # a full stream: nothing to hide
     assert rows(Mask(1, 32, window=31)) == [[0] + [1] * 31]
 
 

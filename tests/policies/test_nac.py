@@ -20,6 +20,7 @@ from policies import (
     sensory_gate_wiring,
 )
 from policies.masks import Mask
+from policies.tokens import Tokens
 from tests.policies import reference
 
 T, D_MODEL, HEADS, F = 7, 8, 2, 5
@@ -39,13 +40,9 @@ def inputs(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, T, F, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def project(layer: NAC, x: torch.Tensor) -> nac.Tokens:
-    return layer.tokens(*layer.gates(x))
-
-
-def attend(layer: NAC, tokens: nac.Tokens, times: torch.Tensor) -> tuple[torch.Tensor, nac.Attention]:
+def attend(layer: NAC, tokens: Tokens, times: torch.Tensor) -> tuple[torch.Tensor, nac.Attention]:
     """Every query over every key of `tokens`, without a mask."""
-    y, record = layer.attend(tokens, Mask(tokens.query.shape[2], tokens.key.shape[2]), times, nac.Attention)
+    y, record = layer.attend(tokens, Mask(tokens.query.shape[2], tokens.entry.shape[2]), times, nac.Attention)
     return y, nac.Attention(**record)
 
 
@@ -194,19 +191,19 @@ def test_a_fresh_layer_attends(settle_steps: int) -> None:
 
 def test_perturbing_query_key_or_time_moves_what_it_should() -> None:
     layer = make(top_k=T)
-    tokens, ones = project(layer, inputs()), torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    tokens, ones = layer.project(inputs()), torch.ones(1, 1, 1, 1, dtype=torch.float64)
     y, base = attend(layer, tokens, ones)
 
-    def moved(other: nac.Tokens, times: torch.Tensor) -> dict[str, torch.Tensor]:
+    def moved(other: Tokens, times: torch.Tensor) -> dict[str, torch.Tensor]:
         z, detail = attend(layer, other, times)
         names = ("phi", "omega", "t", "alpha")
         return {"y": (z - y).abs()} | {n: (getattr(detail, n) - getattr(base, n)).abs() for n in names}
 
     x = inputs()
     x[:, 2] += 0.5
-    changed = project(layer, x)
-    by_query = moved(nac.Tokens(changed.query, changed.query_row, tokens.key, tokens.key_row), ones)
-    by_key = moved(nac.Tokens(tokens.query, tokens.query_row, changed.key, changed.key_row), ones)
+    changed = layer.project(x)
+    by_query = moved(Tokens(changed.query, changed.query_row, tokens.entry), ones)
+    by_key = moved(Tokens(tokens.query, tokens.query_row, changed.entry), ones)
     for name in ("phi", "omega", "t", "alpha"):
         assert by_query[name][:, :, 2].min(dim=-1).values.max() > 1e-6, name  # the pairs of query 2, and only they
         assert by_query[name][:, :, [0, 1, 3, 4, 5, 6]].max() == 0.0, name
@@ -224,7 +221,7 @@ def test_each_head_has_its_own_dynamics() -> None:
     layer = make()
     u = torch.randn(1, 1, 20, 8, dtype=torch.float64).expand(1, HEADS, 20, 8)
     weight, bias = layer.backbone.input_map()
-    y = layer.backbone(u @ weight + bias)
+    y = layer.backbone(u @ weight + bias)  # (1, H, 2, 20)
     assert (y[:, 0] - y[:, 1]).abs().mean() > 0.05
 
 
@@ -252,11 +249,11 @@ def test_chunks_of_queries_do_not_show(top_k: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("top_k", [3, T])
 def test_permuting_keys_permutes_attention(top_k: int) -> None:
-    layer, tokens = make(top_k=top_k), project(make(top_k=top_k), inputs())
+    layer, tokens = make(top_k=top_k), make(top_k=top_k).project(inputs())
     order = torch.tensor([3, 1, 6, 0, 2, 5, 4])
     times = torch.rand(2, 1, T, T, dtype=torch.float64)
     y, base = attend(layer, tokens, times)
-    shuffled = nac.Tokens(tokens.query, tokens.query_row, tokens.key[:, :, order], tokens.key_row[:, :, order])
+    shuffled = Tokens(tokens.query, tokens.query_row, tokens.entry[:, :, order])
     z, other = attend(layer, shuffled, times[..., order])
     torch.testing.assert_close(dense(other), dense(base)[..., order], atol=1e-14, rtol=0.0)
     torch.testing.assert_close(z, y, atol=1e-14, rtol=0.0)

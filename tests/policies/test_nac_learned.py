@@ -45,7 +45,8 @@ def test_the_gradient_of_the_score_is_that_of_the_logit() -> None:
     plain.logits = lambda *arguments: logits(*arguments) + bias
     y, attention = plain(x, return_attention=True)
     y.square().sum().backward()
-    q, k, _ = plain.gates(x)
+    _, circuit = plain(x, return_circuit=True)
+    q, k = circuit.q, circuit.k
     near = k.unsqueeze(2).expand(-1, -1, T, -1, -1)
     chosen = near.gather(3, attention.index.unsqueeze(4).expand(*attention.index.shape, k.shape[3]))  # (B, H, T, K, D)
     assert bias.grad is not None

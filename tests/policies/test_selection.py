@@ -23,22 +23,19 @@ def kept_keys(selection, q: torch.Tensor, size: int | None = None) -> list[set[i
     queries, chosen = q.shape[2], []
     for start in range(0, queries, size or queries):
         rows = slice(start, min(start + (size or queries), queries))
-        index, kept = selection.choose(q[:, :, rows], rows)
-        kept = torch.ones_like(index, dtype=torch.bool) if kept is None else kept.expand_as(index)
-        chosen.append(torch.where(kept, index, -1))
+        index, hidden = selection.choose(q[:, :, rows], rows)
+        chosen.append(index if hidden is None else index.masked_fill(hidden, -1))
     result = [[j for j in row if j >= 0] for row in torch.cat(chosen, dim=2).flatten(0, 2).tolist()]
     assert all(len(row) == len(set(row)) for row in result), "a key is kept twice"
     return [set(row) for row in result]
 
 
 def allowed_keys(mask: Mask, row: int, query: int) -> set[int]:
-    allowed = mask.rows(slice(query, query + 1), CPU)
-    allowed = (
-        torch.ones(1, 1, 1, mask.keys, dtype=torch.bool)
-        if allowed is None
-        else allowed.expand(*(1,) * (4 - allowed.dim()), *allowed.shape)
-    )
-    return {j for j in range(mask.keys) if allowed[min(row, len(allowed) - 1), 0, 0, j]}
+    hidden = mask.hidden(slice(query, query + 1), CPU)
+    if hidden is None:
+        return set(range(mask.keys))
+    hidden = hidden.expand(row + 1 if hidden.dim() < 4 or len(hidden) == 1 else -1, 1, 1, -1)
+    return {j for j in range(mask.keys) if not hidden[row, 0, 0, j]}
 
 
 def test_topk_keeps_the_largest_dot_products() -> None:
@@ -56,10 +53,10 @@ def test_with_no_more_keys_than_wanted_every_selection_is_pairwise() -> None:
     q, k, mask = column(1.0), column(1.0, 2.0), Mask(1, 2, valid=torch.tensor([[True, False]]))
     for select in (topk, block, pairwise):
         for top_k in (2, 5):
-            index, kept = select(k, mask, top_k).choose(q, slice(0, 1))
+            index, hidden = select(k, mask, top_k).choose(q, slice(0, 1))
             assert index is None
-            assert kept is not None
-            assert kept.flatten().tolist() == [True, False]
+            assert hidden is not None
+            assert hidden.flatten().tolist() == [False, True]
 
 
 masks = st.builds(
