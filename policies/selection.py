@@ -137,7 +137,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     length = scores.shape[-1]
     folds = length // (64 * count)  # torch.topk is fast from 64 elements per wanted one
-    if folds < 2 or scores.device.type != "cpu":
+    if folds < 4 or scores.device.type != "cpu":
         return scores.topk(count, dim=-1, sorted=False)
     columns = length // folds
     folded = reduce(torch.maximum, scores.split(columns, dim=-1)[:folds])  # (..., columns)
