@@ -182,14 +182,18 @@ class NAC(nn.Module):
 
         `times` is t_sample: None (1 everywhere), per sample (B,), per key step (B, Tk) or per pair (B, Tq, Tk), such as
         the `ages` of the keys. `causal` hides the future, `window` all but the last `window` steps (and the future);
-        the queries are then taken to be the last Tq of the Tk steps. `valid` (B, Tk) bool is False for padding. A
-        query with no allowed key yields zeros before the output projection.
+        the queries are then taken to be the last Tq of the Tk steps. `valid` (B, Tk) bool is False for padding,
+        which is read as zeros. A query with no allowed key yields zeros before the output projection.
 
         Raises ValueError if a shape or dtype does not fit, or `window` is less than 1.
         """
         self._check(x, times, context, window, valid)
         if valid is not None:  # whatever padding holds, its product with a weight of 0 shall be 0
-            context = (x if context is None else context).masked_fill(~valid.unsqueeze(2), 0.0)
+            padding = ~valid.unsqueeze(2)
+            if context is None:
+                x = x.masked_fill(padding, 0.0)
+            else:
+                context = context.masked_fill(padding, 0.0)
         tokens = self.project(x, context)
         queries, keys = tokens.query.shape[2], tokens.entry.shape[2]
         if times is not None:
@@ -266,12 +270,12 @@ class NAC(nn.Module):
         selection: Selection,
         folded: FoldedBackbone,
         detail: type | None,
-        rows: slice,
+        chunk: slice,
         times: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One chunk of queries: y (B, H, Tq, D) and its record. K is Tk where the selection keeps every key."""
-        query, query_row = tokens.query[:, :, rows], tokens.query_row[:, :, rows, None]  # (B, H, Tq, [1,] ...)
-        index, hidden = selection.choose(query, rows)
+        query, query_row = tokens.query[:, :, chunk], tokens.query_row[:, :, chunk, None]  # (B, H, Tq, [1,] ...)
+        index, hidden = selection.choose(query, chunk)
         entry = tokens.entry[..., self.head_size :]  # (B, H, Tk, E + 2 + D)
         if index is None:
             pairs = entry.unsqueeze(2)  # (B, H, 1, K, E + 2 + D)
@@ -279,14 +283,8 @@ class NAC(nn.Module):
             pairs = _gather(entry, index)  # (B, H, Tq, K, E + 2 + D)
             if times is not None and times.shape[3] > 1:
                 times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
-        drive, time_row, value = pairs.split((self.drive_size, 2, self.head_size), dim=4)
-        drive = query_row[..., : self.drive_size] + drive  # (B, H, Tq, K, E)
-        t_a, t_b = (query_row[..., self.drive_size :] + time_row).unbind(4)  # (B, H, Tq, K) each
-        t = torch.sigmoid(t_a + t_b if times is None else torch.addcmul(t_b, t_a, times))
-        motor = self.backbone(drive.flatten(2, 3), folded)  # (B, H, 2, Tq K)
-        phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)  # (B, H, Tq, K) each
-        phi, omega = self.gate_phi(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
-        a = self.logits(phi, omega, t, self.euler_steps)
+        rows, value = pairs.split((self.drive_size + 2, self.head_size), dim=4)
+        drive, phi, omega, t, a = self._logits(query_row + rows, times, folded)
         if self.score_weight is not None and torch.is_grad_enabled():
             a = a + _straight_through(query, tokens.entry[..., : self.head_size].detach(), index)
         if hidden is None:
@@ -307,6 +305,18 @@ class NAC(nn.Module):
             for group, states in self.backbone.trajectory(drive.flatten(2, 3)).items():
                 record[group] = states.unflatten(3, drive.shape[2:4])  # (L, B, H, Tq, K, n)
         return y, record
+
+    def _logits(
+        self, rows: Tensor, times: Tensor | None, folded: FoldedBackbone
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Of pairs, by the sum of their rows (B, H, Tq, K, E + 2): the drive, then phi, omega, t, a (B, H, Tq, K)."""
+        drive, time_row = rows.split((self.drive_size, 2), dim=4)
+        t_a, t_b = time_row.unbind(4)
+        t = torch.sigmoid(t_a + t_b if times is None else torch.addcmul(t_b, t_a, times))
+        motor = self.backbone(drive.flatten(2, 3), folded)  # (B, H, 2, Tq K)
+        phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)
+        phi, omega = self.gate_phi(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
+        return drive, phi, omega, t, self.logits(phi, omega, t, self.euler_steps)
 
     def _check_gates(self, gates: Sequence[Wiring]) -> None:
         expected = [(n, self.d_model) for n in (self.input_size, self.context_size, self.context_size)]

@@ -85,7 +85,7 @@ def test_equals_the_reference(circuit: str, steps: int, top_k: int, mode: str, o
             layer,
             gates,
             wiring,
-            x[row].numpy(),
+            x[row].numpy() * valid[row][:, None],
             top_k=top_k,
             allowed=allowed,
             t_sample=t_sample[row],

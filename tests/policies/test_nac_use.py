@@ -130,9 +130,10 @@ def test_padding_has_no_influence_whatever_it_holds(selection: str) -> None:
     expected = layer(x, valid=valid)
     for rubbish in (1e6, torch.nan, torch.inf):
         context = x.masked_fill(~valid.unsqueeze(2), rubbish)
-        y = layer(x, context=context, valid=valid)
-        assert torch.equal(y, expected)
-        y.sum().backward()
+        crossed, y = layer(x, context=context, valid=valid), layer(context, valid=valid)
+        assert torch.equal(crossed[valid], expected[valid])
+        assert torch.equal(y[valid], expected[valid])
+        (crossed[valid].sum() + y[valid].sum()).backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 

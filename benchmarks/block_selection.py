@@ -1,0 +1,74 @@
+"""What does block selection miss, and what does it save? Against the exact top-K, on the keys of a fresh layer.
+
+python benchmarks/block_selection.py
+
+Share of the K = 8 best keys that it keeps, the share of their softmax(q.k) weight, and milliseconds of choosing for all
+queries (4 heads of 16 features). "noise": independent inputs; "smooth": each input close to the one before, as in a
+film.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+from torch import Tensor
+
+from policies import NAC
+from policies.masks import Mask
+from policies.selection import Selection, block, topk
+
+TOP_K = 8
+
+
+def milliseconds(selection: Selection, q: Tensor) -> float:
+    """Median of ten choices for all queries, in chunks of 256."""
+    times = []
+    for _ in range(10):
+        started = time.perf_counter()
+        for start in range(0, q.shape[2], 256):
+            selection.choose(q[:, :, start : start + 256], slice(start, start + 256))
+        times.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(times)
+
+
+def marked(selection: Selection, q: Tensor, scores: Tensor) -> Tensor:
+    """bool like `scores` (B, H, T, T), True for the keys that are kept."""
+    index, _ = selection.choose(q, slice(0, q.shape[2]))
+    assert index is not None
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(3, index, True)
+
+
+def main() -> None:
+    print("| T | inputs | causal | best keys kept | their weight kept | choosing: block ms | top-k ms |")
+    print("|--:|:--|:--|--:|--:|--:|--:|")
+    torch.manual_seed(0)
+    layer = NAC(64, 4)
+    for length in (64, 256, 1024, 4096):
+        noise = torch.randn(1, length, 64)
+        smooth = torch.nn.functional.avg_pool1d(torch.randn(1, 64, length + 31), 32, 1).transpose(1, 2) * 32**0.5
+        for name, x in (("noise", noise), ("smooth", smooth)):
+            for causal in (False, True):
+                with torch.no_grad():
+                    tokens = layer.project(x)
+                    q, k = tokens.query, tokens.entry[..., : layer.head_size]
+                    mask = Mask(length, length, causal)
+                    chosen, exact = (select(k, mask, TOP_K) for select in (block, topk))
+                    scores = q @ k.transpose(2, 3)
+                    kept, best = (marked(selection, q, scores) for selection in (chosen, exact))
+                    hidden = mask.hidden(slice(0, length), q.device)
+                    if hidden is not None:
+                        kept, best = kept & ~hidden, best & ~hidden
+                    both = kept & best
+                    weight = (scores - scores.amax(dim=3, keepdim=True)).exp() * best
+                    print(
+                        f"| {length} | {name} | {'yes' if causal else 'no'} | {both.sum() / best.sum():.0%} "
+                        f"| {(weight * both).sum() / weight.sum():.0%} | {milliseconds(chosen, q):.2f} "
+                        f"| {milliseconds(exact, q):.2f} |",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()
