@@ -16,13 +16,34 @@ from nac_drive.compare import compare
 from nac_drive.evaluation import Evaluation, evaluate
 from nac_drive.metrics import EpisodeResult, Summary, summarise
 from nac_drive.video import record_video, side_by_side
-from policies import CORES, NAC, NAC_VARIANTS, Core, Driver, DriverConfig, Wiring, ages, load_driver, save_driver
+from nac_drive.wiring_figure import draw_wiring
+from policies import (
+    CORES,
+    NAC,
+    NAC_VARIANTS,
+    Attention,
+    Circuit,
+    Core,
+    Driver,
+    DriverConfig,
+    Groups,
+    Wiring,
+    ages,
+    fully_connected_wiring,
+    load_driver,
+    mlp_wiring,
+    ncp_wiring,
+    random_wiring,
+    save_driver,
+)
 
 __all__ = [
     "CORES",
     "NAC",
     "NAC_VARIANTS",
     "ActionNoise",
+    "Attention",
+    "Circuit",
     "CloneConfig",
     "Controller",
     "ControllerConfig",
@@ -35,6 +56,7 @@ __all__ = [
     "EpisodeResult",
     "Evaluation",
     "Expert",
+    "Groups",
     "NoiseConfig",
     "Step",
     "Summary",
@@ -43,10 +65,15 @@ __all__ = [
     "ages",
     "clone",
     "compare",
+    "draw_wiring",
     "evaluate",
+    "fully_connected_wiring",
     "load_driver",
     "load_expert",
     "make_env",
+    "mlp_wiring",
+    "ncp_wiring",
+    "random_wiring",
     "record",
     "record_video",
     "resolve_driver",

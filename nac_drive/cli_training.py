@@ -83,7 +83,7 @@ class Train:
     out: Path
     """Folder of the new run."""
     core: str = CloneConfig.core
-    """Sequence model: nac-exact, nac-euler, nac-steady, nac-pw, lstm, gru, cfc or cnn."""
+    """Sequence model: nac-exact or another variant of docs/nac.md, lstm, gru, cfc or cnn."""
     training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
 
     def run(self, console: Console) -> None:
