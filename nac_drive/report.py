@@ -8,16 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from data_collection.files import write_atomically
 from nac_drive.evaluation import Evaluation
 from nac_drive.metrics import GOOD_LAP, Interval, Summary
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 
 @dataclass(frozen=True)
@@ -111,14 +108,14 @@ def save_results(folder: Path, contestants: Sequence[Contestant]) -> None:
 def draw_figure(path: Path, contestants: Sequence[Contestant]) -> None:
     """Returns on every track with mean and interval; beside it, where drivers were trained, their learning curves."""
     trained = [contestant for contestant in contestants if contestant.history]
-    figure, axes = plt.subplots(1, 2 if trained else 1, figsize=(10 if trained else 5.5, 4), squeeze=False)
+    figure = Figure(figsize=(10 if trained else 5.5, 4))  # not pyplot's: a notebook keeps its backend
+    axes = figure.subplots(1, 2 if trained else 1, squeeze=False)
     colors = {c.summary.driver: f"C{i}" for i, c in enumerate(contestants)}
     _draw_returns(axes[0, 0], contestants, colors)
     if trained:
         _draw_histories(axes[0, 1], trained, colors)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def _draw_returns(axis: Any, contestants: Sequence[Contestant], colors: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import logits
@@ -20,6 +20,7 @@ def logit(mode: str, phi: float, omega: float, t: float, steps: int = 6) -> floa
     return float(logits.MODES[mode](pair[0], pair[1], pair[2], steps))
 
 
+@settings(deadline=None)
 @given(phis, omegas, spans, st.sampled_from(["exact", "euler", "steady"]))
 def test_theorem_1_logits_stay_between_zero_and_the_target(phi: float, omega: float, t: float, mode: str) -> None:
     a, target = logit(mode, phi, omega, t), phi / omega
@@ -27,6 +28,7 @@ def test_theorem_1_logits_stay_between_zero_and_the_target(phi: float, omega: fl
     assert min(0.0, target) - slack <= a <= max(0.0, target) + slack
 
 
+@settings(deadline=None)
 @given(phis, omegas, spans)
 def test_corollary_1_the_distance_to_the_target_decays_exponentially(phi: float, omega: float, t: float) -> None:
     a, target = logit("exact", phi, omega, t), phi / omega
@@ -73,6 +75,7 @@ def test_gradcheck_of_the_logits(mode: str) -> None:
     assert torch.autograd.gradcheck(lambda phi, omega, t: logits.MODES[mode](phi, omega, t, 6), values)
 
 
+@settings(deadline=None)
 @given(phis, st.floats(0.01, 20.0), spans)
 def test_equations_56_and_57(phi_value: float, omega_value: float, t_value: float) -> None:
     phi, omega, t = (
