@@ -29,7 +29,7 @@ from policies import NAC, NAC_VARIANTS, NACCore
 D_MODEL, HEADS, WINDOW = 64, 4, 32
 NAC_ROWS = ["nac-exact", "nac-block", "nac-2k", "nac-32k", "nac-pw", "nac-steady", "nac-euler", "nac-fc"]
 ROWS = [*NAC_ROWS, "mha", "lstm", "gru", "cfc (ncps)", "ltc (ncps)"]
-BUDGET = 4.0
+BUDGET = 2.0
 """Seconds of repetition per figure; at least one run."""
 
 

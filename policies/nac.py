@@ -29,9 +29,6 @@ OUTPUTS = ("quadrature", "riemann")
 PAIRS_PER_CHUNK = 2**15
 """Queries are taken in chunks of about this many (head, query, key) triples: bounds memory, keeps caches warm."""
 
-SCORES_PER_CHUNK = 2**22
-"""The same bound for what a selection holds while it chooses."""
-
 PAIRS_KEPT = 2**21
 """In training, beyond this many triples the inside of a chunk is computed again in the backward pass, not kept."""
 
@@ -250,7 +247,7 @@ class NAC(nn.Module):
         batch, heads, queries, _ = tokens.query.shape
         selection = self.select(tokens.entry[..., : self.head_size], mask, self.top_k)
         pairs = batch * heads * selection.kept
-        size = max(1, min(PAIRS_PER_CHUNK // pairs, SCORES_PER_CHUNK // (batch * heads * selection.width)))
+        size = max(1, PAIRS_PER_CHUNK // pairs)
         again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None
         work = partial(self._attend_chunk, tokens, selection, self.backbone.folded(), detail)
         ys, records = [], []
@@ -283,8 +280,8 @@ class NAC(nn.Module):
             pairs = _gather(entry, index)  # (B, H, Tq, K, E + 2 + D)
             if times is not None and times.shape[3] > 1:
                 times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
-        rows, value = pairs.split((self.drive_size + 2, self.head_size), dim=4)
-        drive, phi, omega, t, a = self._logits(query_row + rows, times, folded)
+        key_row, value = pairs.split((self.drive_size + 2, self.head_size), dim=4)
+        drive, phi, omega, t, a = self._logits(query_row, key_row, times, folded)
         if self.score_weight is not None and torch.is_grad_enabled():
             a = a + _straight_through(query, tokens.entry[..., : self.head_size].detach(), index)
         if hidden is None:
@@ -307,11 +304,12 @@ class NAC(nn.Module):
         return y, record
 
     def _logits(
-        self, rows: Tensor, times: Tensor | None, folded: FoldedBackbone
+        self, query_row: Tensor, key_row: Tensor, times: Tensor | None, folded: FoldedBackbone
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Of pairs, by the sum of their rows (B, H, Tq, K, E + 2): the drive, then phi, omega, t, a (B, H, Tq, K)."""
-        drive, time_row = rows.split((self.drive_size, 2), dim=4)
-        t_a, t_b = time_row.unbind(4)
+        """Of pairs, by their rows (B, H, Tq, 1, E + 2) and (B, H, Tq or 1, K, E + 2): the drive, then phi, omega, t, a
+        (B, H, Tq, K)."""
+        drive = query_row[..., : self.drive_size] + key_row[..., : self.drive_size]  # (B, H, Tq, K, E)
+        t_a, t_b = (query_row[..., self.drive_size :] + key_row[..., self.drive_size :]).unbind(4)
         t = torch.sigmoid(t_a + t_b if times is None else torch.addcmul(t_b, t_a, times))
         motor = self.backbone(drive.flatten(2, 3), folded)  # (B, H, 2, Tq K)
         phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)

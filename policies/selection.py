@@ -29,13 +29,11 @@ class Selection(NamedTuple):
     """`choose(q, rows)` for the queries q (B, H, Tq, D), those in `rows` of all queries."""
     kept: int
     """Keys kept per query, K."""
-    width: int
-    """Numbers held per query while choosing."""
 
 
 def pairwise(k: Tensor, mask: Mask, top_k: int) -> Selection:
     """Every allowed key (NAC-PW); `top_k` plays no part."""
-    return Selection(lambda q, rows: (None, mask.hidden(rows, k.device)), k.shape[2], 1)
+    return Selection(lambda q, rows: (None, mask.hidden(rows, k.device)), k.shape[2])
 
 
 def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
@@ -52,7 +50,7 @@ def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
         values, index = _largest(scores.masked_fill_(hidden, -torch.inf), top_k)
         return index, values == -torch.inf
 
-    return Selection(choose, top_k, k.shape[2])
+    return Selection(_in_parts(choose, k.shape[2]), top_k)
 
 
 def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selection:
@@ -109,11 +107,11 @@ def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selecti
         index = (chosen.unsqueeze(4) * size + torch.arange(size, device=k.device)).flatten(3)  # (B, H, Tq, M S)
         start = torch.arange(0, batch * heads * count, count, device=k.device).view(batch, heads, 1, 1)
         candidates = table.index_select(0, (chosen + start).flatten()).view(*index.shape, width)
-        fine = (candidates @ q.unsqueeze(4)).squeeze(4)  # (B, H, Tq, M S)
-        good = found.repeat_interleave(size, dim=3)
-        if mask.valid is not None or count * size > keys:
-            known = usable.flatten(1)[:, None, None, :].expand(*index.shape[:3], -1)
-            good = good & known.gather(3, index)
+        fine = (candidates * q.unsqueeze(3)).sum(dim=4)  # (B, H, Tq, M S)
+        if not partial and mask.valid is None and count * size == keys:
+            return index.gather(3, _largest(fine, kept)[1]), None
+        known = usable.flatten(1)[:, None, None, :].expand(*index.shape[:3], -1)
+        good = found.repeat_interleave(size, dim=3) & known.gather(3, index)
         if mask.forward_only:
             good = good & (index <= here)
         if mask.window is not None:
@@ -123,10 +121,36 @@ def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selecti
         empty = values == -torch.inf
         return index.gather(3, slot).masked_fill(empty, 0), empty
 
-    return Selection(choose, kept, (wanted + always) * size * width)
+    return Selection(_in_parts(choose, (wanted + always) * size * width), kept)
 
 
 SELECTIONS: dict[str, Callable[[Tensor, Mask, int], Selection]] = {"topk": topk, "block": block, "pairwise": pairwise}
+
+
+def _in_parts(choose: Callable[[Tensor, slice], Choice], width: int) -> Callable[[Tensor, slice], Choice]:
+    """The same choice, made for so few queries at a time that what it holds, `width` numbers per query, stays in
+    the caches; memory that is used again and again also spares the system handing out fresh pages."""
+
+    def choose_in_parts(q: Tensor, rows: slice) -> Choice:
+        batch, heads, queries, _ = q.shape
+        size = max(1, _NUMBERS_HELD // (batch * heads * width))
+        if queries <= size:
+            return choose(q, rows)
+        parts = [
+            choose(q[:, :, start : start + size], slice(rows.start + start, min(rows.start + start + size, rows.stop)))
+            for start in range(0, queries, size)
+        ]
+        index = [index for index, _ in parts if index is not None]
+        hidden = [hidden for _, hidden in parts]
+        if all(h is None for h in hidden):
+            return torch.cat(index, dim=2), None
+        filled = [torch.zeros_like(i, dtype=torch.bool) if h is None else h for i, h in zip(index, hidden, strict=True)]
+        return torch.cat(index, dim=2), torch.cat(filled, dim=2)
+
+    return choose_in_parts
+
+
+_NUMBERS_HELD = 2**20
 
 
 def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -135,6 +159,9 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Long rows are folded first: the largest elements lie in the columns whose maximum over the folds is largest. Fewer
     elements then reach torch.topk, whose cost per element is several times that of a maximum.
     """
+    if count == 1:  # many times faster than topk
+        values, index = scores.max(dim=-1, keepdim=True)
+        return values, index
     length = scores.shape[-1]
     folds = length // (64 * count)  # torch.topk is fast from 64 elements per wanted one
     if folds < 4 or scores.device.type != "cpu":

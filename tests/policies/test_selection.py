@@ -85,6 +85,9 @@ def test_selections_keep_only_allowed_keys_and_the_best_of_those_they_search(
         return
     chosen = kept_keys(selection, q)
     assert chosen == kept_keys(selection, q, 3)  # whatever the chunks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("policies.selection._NUMBERS_HELD", 200)
+        assert chosen == kept_keys(selection, q)  # however few are chosen for at a time
     everything = [kept_keys(block(k, mask, top_k, size=keys), q), kept_keys(topk(k, mask, top_k), q)]
     for place, found in enumerate(chosen):
         row, head, query = place // (3 * queries), place // queries % 3, place % queries
