@@ -250,14 +250,21 @@ class NAC(nn.Module):
         size = max(1, PAIRS_PER_CHUNK // pairs)
         again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None
         work = partial(self._attend_chunk, tokens, selection, self.backbone.folded(), detail)
-        ys, records = [], []
+        parts, records = [], []
+        whole = None  # without gradients the output is filled in place: small parts kept would fragment the memory
         for start in range(0, queries, size):
             rows = slice(start, min(start + size, queries))
             part = times if times is None or times.shape[2] == 1 else times[:, :, rows]
             y, record = checkpoint(work, rows, part, use_reentrant=False) if again else work(rows, part)
-            ys.append(y)
             records.append(record)
-        y = ys[0] if len(ys) == 1 else torch.cat(ys, dim=2)  # (B, H, Tq, D)
+            if size >= queries:
+                whole = y
+            elif torch.is_grad_enabled():
+                parts.append(y)
+            else:
+                whole = y.new_empty(batch, heads, queries, self.head_size) if whole is None else whole
+                whole[:, :, rows] = y
+        y = torch.cat(parts, dim=2) if whole is None else whole  # (B, H, Tq, D)
         record = {name: torch.cat([r[name] for r in records], dim=2 + (name not in _ATTENTION)) for name in records[0]}
         return self.out(y.transpose(1, 2).flatten(2)), record
 
