@@ -30,6 +30,7 @@ GRASS = 100.0
 """By how much the green of grass exceeds its red and blue, at least."""
 
 
+@dataclass(frozen=True)
 class Corruption(ABC):
     """A setting of something that happens to pictures."""
 

@@ -38,7 +38,7 @@ Setting = Corruption | FrameLoss | ActionDelay | ActionFault | TyreGrip
 PERTURBATIONS: dict[str, tuple[Setting, ...]] = {
     "gaussian-noise": (GaussianNoise(0.1), GaussianNoise(0.2), GaussianNoise(0.3)),
     "salt-and-pepper": (SaltAndPepper(0.02), SaltAndPepper(0.05), SaltAndPepper(0.15)),
-    "brightness": (Brightness(1.5), Brightness(2.0), Brightness(3.0)),
+    "brightness": (Brightness(1.3), Brightness(1.6), Brightness(2.0)),
     "shadows": (Shadows(2, 0.3), Shadows(4, 0.45), Shadows(6, 0.6)),
     "occlusion-bars": (OcclusionBars(1, 0.1), OcclusionBars(2, 0.1), OcclusionBars(3, 0.1)),
     "occlusion-blobs": (OcclusionBlobs(0.05), OcclusionBlobs(0.15), OcclusionBlobs(0.3)),
