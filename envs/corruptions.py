@@ -196,14 +196,17 @@ class ColourChange(Corruption):
         rows = world_rows(size[0])
 
         def recoloured(frames: Frames) -> Frames:
-            world = frames[..., :rows, :, :].astype(np.float32)  # (..., rows, W, 3)
-            low, high = world.min(axis=-1), world.max(axis=-1)  # (..., rows, W)
-            green = np.clip((world[..., 1] - np.maximum(world[..., 0], world[..., 2])) / GRASS, 0.0, 1.0)
+            planes = [frames[..., :rows, :, i].astype(np.float32) for i in range(3)]  # each (..., rows, W)
+            red_or_blue = np.maximum(planes[0], planes[2])
+            low = np.minimum(np.minimum(planes[0], planes[2]), planes[1])
+            high = np.maximum(red_or_blue, planes[1])
+            green = np.clip((planes[1] - red_or_blue) / GRASS, 0.0, 1.0)
             grey = np.clip(1.0 - (high - low) / GRASS, 0.0, 1.0)
             grey *= np.clip((low - 0.8 * ROAD) / (0.1 * ROAD), 0.0, 1.0)  # neither black tyres
             grey *= np.clip((2.0 * ROAD - low) / (0.5 * ROAD), 0.0, 1.0)  # nor white kerbs
             result = frames.copy()
-            result[..., :rows, :, :] = _uint8(world + grey[..., None] * road + green[..., None] * grass)
+            for i, plane in enumerate(planes):
+                result[..., :rows, :, i] = _uint8(plane + grey * road[i] + green * grass[i])
             return result
 
         return recoloured
