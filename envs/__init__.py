@@ -1,6 +1,7 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
 from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, make_env
+from envs.perturbations import CORRUPTIONS, PERTURBATIONS, draw_effect, parse_corruptions, perturb
 from envs.rollout import Driver, Episode, Step, rollout
 from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, Pose, Track, wrap_angle
 from envs.tracks import SPLITS, track_seeds
@@ -8,8 +9,10 @@ from envs.wrappers import BAR_TOP, MaskBar
 
 __all__ = [
     "BAR_TOP",
+    "CORRUPTIONS",
     "FRAMES_PER_SECOND",
     "FRAME_SHAPE",
+    "PERTURBATIONS",
     "SPLITS",
     "TRACK_HALF_WIDTH",
     "CarRacing",
@@ -23,7 +26,10 @@ __all__ = [
     "Pose",
     "Step",
     "Track",
+    "draw_effect",
     "make_env",
+    "parse_corruptions",
+    "perturb",
     "rollout",
     "track_seeds",
     "wrap_angle",

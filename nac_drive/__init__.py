@@ -10,7 +10,7 @@ from data_collection.expert import Expert, load_expert
 from data_collection.noise import ActionNoise, NoiseConfig
 from data_collection.processes import worker_pool
 from data_collection.record import record
-from envs import EnvConfig, Episode, Step, Track, make_env, rollout, track_seeds
+from envs import PERTURBATIONS, EnvConfig, Episode, Step, Track, make_env, perturb, rollout, track_seeds
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
 from nac_drive.evaluation import Evaluation, evaluate
@@ -41,6 +41,7 @@ __all__ = [
     "CORES",
     "NAC",
     "NAC_VARIANTS",
+    "PERTURBATIONS",
     "ActionNoise",
     "Attention",
     "Circuit",
@@ -73,6 +74,7 @@ __all__ = [
     "make_env",
     "mlp_wiring",
     "ncp_wiring",
+    "perturb",
     "random_wiring",
     "record",
     "record_video",

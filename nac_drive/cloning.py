@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from data_collection.dataset import Demonstrations
 from data_collection.frames import Frames
 from data_collection.processes import Pool
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
-from envs import BAR_TOP, EnvConfig, track_seeds
+from envs import BAR_TOP, EnvConfig, draw_effect, parse_corruptions, track_seeds
 from nac_drive.accuracy import Accuracy, measure_accuracy
 from nac_drive.evaluation import evaluate
 from policies import Driver, DriverConfig, load_driver, save_driver
@@ -49,6 +49,9 @@ class CloneConfig:
     mirror: bool = False
     """Show every other sequence mirrored left to right: tracks are driven counter-clockwise, so curves to the left
     outnumber those to the right."""
+    augment: tuple[str, ...] = ()
+    """Perturbations of pictures, such as gaussian-noise:1 shadows:2+colour:3: every sequence is shown under one of them
+    or clean, all equally likely, with a draw of its own."""
     mask_bar: bool = False
     """Hide the status bar from the driver."""
     validation_share: float = 0.1
@@ -74,6 +77,8 @@ class CloneConfig:
         if not self.change_weight > 0:
             raise ValueError(f"change_weight must be positive, got {self.change_weight}; 1 weighs all frames alike.")
         track_seeds(self.validation_tracks)  # a bad name fails here, before epochs are spent
+        for spec in self.augment:
+            parse_corruptions(spec)
 
 
 def clone(
@@ -99,6 +104,7 @@ def clone(
     fabric = _fabric(device, config.precision)
     fingerprint = hashlib.sha256((dataset.path / "episodes.jsonl").read_bytes()).hexdigest()
     resolved = {**asdict(config), "dataset": str(dataset.path), "dataset_sha256": fingerprint}
+    resolved["augment"] = list(config.augment)  # as it is read back
     env = replace(dataset.meta.env, mask_bar=dataset.meta.env.mask_bar or config.mask_bar)
     train_seeds, held_out_seeds = dataset.split(config.validation_share, config.seed)
     data = _Data(dataset.load(train_seeds), env, config, fabric.device)
@@ -199,6 +205,8 @@ def _train_epoch(
         if config.mirror:
             half = torch.from_numpy(rng.random(len(batch)) < 0.5).to(fabric.device)
             frames[half], labels[half] = mirrored(frames[half], labels[half])
+        if config.augment:
+            frames = augmented(frames, config.augment, rng)
         prediction, _ = model(frames, data.dt[rows])
         weight = None if data.weight is None else data.weight[rows]
         classes = {} if data.classes is None else {"classes": data.classes}
@@ -227,6 +235,20 @@ def mirrored(frames: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if labels.is_floating_point():
         return result, labels * labels.new_tensor([-1.0, 1.0, 1.0])
     return result, labels.new_tensor([0, 2, 1, 3, 4])[labels]
+
+
+def augmented(frames: Tensor, specs: Sequence[str], rng: np.random.Generator) -> Tensor:
+    """(B, T, H, W, 3) frames: each sequence under one of `specs` or clean, all equally likely.
+
+    What is static under a perturbation is drawn once per sequence; noise is drawn per frame.
+    """
+    choices = [[], *(parse_corruptions(spec) for spec in specs)]
+    result = frames.clone()
+    height, width = frames.shape[2:4]
+    for i, choice in enumerate(rng.integers(len(choices), size=len(frames))):
+        effect = draw_effect(choices[choice], rng, (height, width))
+        result[i] = torch.from_numpy(effect(frames[i].cpu().numpy()))
+    return result
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:

@@ -15,7 +15,7 @@ from data_collection.frames import Frames
 from data_collection.run_folder import RunFolder
 from envs import BAR_TOP, Control, EnvConfig, make_env
 from nac_drive import cloning
-from nac_drive.cloning import _Data, _held_out_accuracy, action_changes, clone, masked, mirrored
+from nac_drive.cloning import _Data, _held_out_accuracy, action_changes, augmented, clone, masked, mirrored
 from nac_drive.evaluation import evaluate
 from policies import Driver, DriverConfig, load_driver
 from tests.data_collection.recordings import contents
@@ -120,6 +120,23 @@ def test_the_mirrored_world_is_what_the_simulator_draws():
     assert (image[0, BAR_TOP:, steering].int() - bars[1][0, BAR_TOP:, steering].int()).abs().float().mean() < 3
 
 
+def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
+    frames = torch.full((60, 4, 96, 96, 3), 200, dtype=torch.uint8)
+    result = augmented(frames, ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"], np.random.default_rng(0))
+    assert bool((frames == 200).all())
+    shaded = ((result > 100) & (result < 200)).flatten(1).any(1)
+    hidden = (result == 0).flatten(1).any(1) & ~shaded
+    clean = (result == 200).flatten(1).all(1)
+    assert (hidden | shaded | clean).all()
+    assert all(10 <= kind.sum() <= 30 for kind in (hidden, shaded, clean))
+    bars, shadows = result[hidden], result[shaded]
+    assert bool((bars == bars[:, :1]).all())  # one draw for all frames of a sequence
+    assert not bool((bars == bars[:1]).all())  # another for the next
+    assert not bool((shadows == shadows[:, :1]).all())  # noise is drawn per frame
+    again = augmented(frames, ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"], np.random.default_rng(0))
+    assert torch.equal(result, again)
+
+
 def test_masking_is_what_the_environment_does(dataset):
     frames = dataset.load().frames
     np.testing.assert_array_equal(masked(frames.copy(), EnvConfig()), frames)
@@ -202,6 +219,8 @@ def test_without_held_out_tracks_there_is_no_accuracy_on_them(dataset, tmp_path)
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
         ({"change_weight": 0.0}, "change_weight must be positive"),
+        ({"augment": ("fog:1",)}, "perturbation 'fog' is unknown"),
+        ({"augment": ("shadows:1", "frame-drop:1")}, "'frame-drop' changes the drive, not the picture"),
     ],
 )
 def test_a_bad_setting_is_named(changed, told):

@@ -33,6 +33,7 @@ CASES = {
     "lstm": ("discrete", config("lstm")),
     "nac-exact": ("discrete", config("nac-exact")),
     "all options": ("discrete", config("nac-pw", mirror=True, class_weights=True, change_weight=3.0, mask_bar=True)),
+    "augmented": ("discrete", config("lstm", mirror=True, augment=("gaussian-noise:1+shadows:2", "colour:3"))),
     "continuous": ("continuous", config("cfc", mirror=True, change_weight=2.0)),
 }
 
