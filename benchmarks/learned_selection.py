@@ -1,0 +1,349 @@
+"""Does a trained score pick better keys than the plain one? `selection="learned"` against "topk", on driving.
+
+Records laps of the shipped expert, trains one vision head end to end, and then trains core and action head alone on its
+frozen features: every variant on the same batches in the same order, learned and plain selection from the same initial
+weights. Twice: on every frame, and with half of the frames lost (features 0), so that an answer must be fetched from
+earlier ones. A finished training is a row of DATA/results.jsonl and is not repeated; start again to go on.
+
+python benchmarks/learned_selection.py    # everything, one thread, about an hour; --help: fewer seeds, other places
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from scipy import stats
+from torch import Tensor, nn
+
+from data_collection.files import write_atomically
+from data_collection.run_folder import describe_machine
+from envs import SPLITS
+from nac_drive import CloneConfig, Demonstrations, EnvConfig, NoiseConfig, ages, clone, load_driver, record
+from nac_drive.accuracy import measure_accuracy
+from nac_drive.cloning import action_changes
+from policies.cores import build_core
+from policies.heads import DiscreteActionHead
+from policies.nac_core import NACCore
+
+LAPS, HELD_OUT, VALIDATION = 26, 12, 4
+"""Recorded laps, those of them that no training sees, and those of these that choose the best epoch."""
+D_MODEL, WINDOW, BATCH, LEARNING_RATE = 64, 32, 16, 1e-3
+CHUNK, LOST = 64, 0.5
+"""Frames at a time when a core streams over laps; share of the frames that are lost in the gapped setting."""
+
+SETTINGS = {"every frame": False, "half of the frames lost": True}
+TOP_KS = (2, 4, 8)
+"""Not 1: the softmax over one key is 1, so neither its logit nor its score gets a gradient."""
+SELECTIONS = {"topk": "nac-exact", "learned": "nac-learned"}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"{name}, K = {k}": (core, {"top_k": k}) for k in TOP_KS for name, core in SELECTIONS.items()},
+    "no memory (cnn)": ("cnn", {}),
+    "lstm": ("lstm", {}),
+    "all keys (nac-pw)": ("nac-pw", {}),
+}
+COSTLY = {"all keys (nac-pw)": 3}
+"""The most seeds that a slow variant is given."""
+
+FIGURES = {
+    ("last", "agreement"): ("agreement, %", 100.0, 2),
+    ("best", "agreement"): ("the same, best epoch", 100.0, 2),
+    ("last", "at_lost"): ("on lost frames, %", 100.0, 2),
+    ("last", "at_changes"): ("where the action changes, %", 100.0, 2),
+    ("last", "cross_entropy"): ("cross-entropy", 1.0, 4),
+    ("last", "laps"): ("agreement by lap, %", 100.0, 2),
+}
+"""Of a row: title, factor, decimals."""
+
+KEPT = {
+    "age": ("age, frames", 1.0),
+    "newest": ("the present frame among them, %", 100.0),
+    "observed": ("with an observation, %", 100.0),
+    "as_own": ("in common with own q k, %", 100.0),
+    "as_plain": ("in common with the plain run, %", 100.0),
+    "moved": ("norm of M - 1", 1.0),
+}
+"""Of the kept keys: title, factor."""
+
+MARK = "<!-- below: written by benchmarks/learned_selection.py -->\n"
+
+Row = dict[str, Any]
+DATA, OUT = Path("runs/learned_selection"), Path("docs/learned_selection.md")
+
+
+def main(data: Path = DATA, out: Path = OUT, seeds: int = 5, epochs: int = 16) -> None:
+    """Do what is missing in `data`; write the tables into `out`, below its text."""
+    torch.set_num_threads(1)
+    data.mkdir(parents=True, exist_ok=True)
+    laps, train = prepare(data), LAPS - HELD_OUT
+    splits = laps.part(0, train), laps.part(train, train + VALIDATION), laps.part(train + VALIDATION, LAPS)
+    (data / "weights").mkdir(exist_ok=True)
+    results = data / "results.jsonl"
+    rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    wanted = [
+        {"setting": setting, "variant": variant, "seed": seed, "epochs": epochs}
+        for seed, variant, setting in product(range(seeds), VARIANTS, SETTINGS)
+        if seed < COSTLY.get(variant, seeds)
+    ]
+    for number, key in enumerate(wanted, 1):
+        if not any(key.items() <= row.items() for row in rows):
+            started = time.perf_counter()
+            rows.append(key | run(key, *splits, weights=data / "weights"))
+            write_atomically(results, "".join(json.dumps(row) + "\n" for row in rows).encode())
+            print(f"{number}/{len(wanted)} {key} {time.perf_counter() - started:.0f} s", flush=True)
+    rows = [row for row in rows if any(key.items() <= row.items() for key in wanted)]
+    text = report(rows, splits[2].counted.sum(dim=1).tolist())
+    before = out.read_text().partition(MARK)[0] if out.exists() else "# Learned selection\n\n"
+    write_atomically(out, (before + MARK + text).encode())
+    print(text)
+
+
+@dataclass(frozen=True)
+class Laps:
+    """E laps of at most L frames, padded at the end.
+
+    x: (E, L, d), the vision head's features.  dt: (E, L) seconds since the previous frame.  labels: (E, L) int64, the
+    expert's actions.  counted: (E, L) bool, False for padding and for the zoom at the start of a lap.  changes: (E, L)
+    bool, where the expert's action changes.  length: (E,) int64.
+    """
+
+    x: Tensor
+    dt: Tensor
+    labels: Tensor
+    counted: Tensor
+    changes: Tensor
+    length: Tensor
+
+    def part(self, first: int, end: int) -> Laps:
+        """The laps `first` to `end`."""
+        return Laps(**{name: tensor[first:end] for name, tensor in vars(self).items()})
+
+
+def prepare(data: Path) -> Laps:
+    """All laps, those for training first: recorded, seen through one trained vision head, and kept in features.pt."""
+    cache = data / "features.pt"
+    if cache.exists():
+        return Laps(**torch.load(cache, weights_only=True))
+    folder, run_folder = data / "demonstrations", data / "vision"
+    tracks, noise = list(SPLITS["train"][-LAPS:]), NoiseConfig(0.1, 4.0)
+    dataset = record(folder, "expert", env=EnvConfig(), seeds=tracks, noise=noise, resume=folder.exists())
+    config = CloneConfig(
+        core="lstm", epochs=10, learning_rate=1e-3, mirror=True, validation_share=HELD_OUT / LAPS, validate_every=10,
+        validation_tracks="val-1",
+    )  # fmt: skip
+    best = clone(config, dataset, run_folder, device="cpu", resume=(run_folder / "config.yaml").exists())
+    train, held_out = dataset.split(config.validation_share, config.seed)
+    order = [*train, *np.random.default_rng(0).permutation(held_out).tolist()]
+    laps = see(dataset, order, load_driver(best).vision.eval())
+    torch.save(vars(laps), cache.with_suffix(".tmp"))
+    cache.with_suffix(".tmp").replace(cache)
+    return laps
+
+
+@torch.no_grad()
+def see(dataset: Demonstrations, seeds: Sequence[int], vision: nn.Module) -> Laps:
+    """The laps on the tracks `seeds`, in that order."""
+    longest, columns = max(row["length"] for row in dataset.rows), []
+    for seed in seeds:
+        frames = dataset.load([seed])
+        changes = action_changes(frames.labels, frames.offsets)
+        rest = map(torch.from_numpy, (frames.dt, frames.labels, ~frames.zooming, changes))
+        lap, pad = (vision(torch.from_numpy(frames.frames)), *rest), (0, longest - len(frames))
+        padded = (F.pad(column, (0, 0) * (column.dim() - 1) + pad) for column in lap)
+        columns.append([*padded, torch.tensor(len(frames))])
+    return Laps(*(torch.stack(tensors) for tensors in zip(*columns, strict=True)))
+
+
+def run(key: Row, train: Laps, validation: Laps, test: Laps, weights: Path) -> Row:
+    """Train one variant with one seed; its figures on the test laps, and what it selects there."""
+    name, settings = VARIANTS[key["variant"]]
+    gapped, seed = SETTINGS[key["setting"]], key["seed"]
+    torch.manual_seed(seed)
+    head = DiscreteActionHead(D_MODEL, D_MODEL)
+    core = build_core(name, D_MODEL, D_MODEL, **settings)
+    optimizer = torch.optim.Adam([*head.parameters(), *core.parameters()], LEARNING_RATE)
+    validation, test = lose(validation, gapped), lose(test, gapped)
+    curve, seconds = [], []
+    for epoch in range(1, key["epochs"] + 1):
+        started = time.perf_counter()
+        for x, dt, labels in batches(train, np.random.default_rng((seed, epoch)), gapped):
+            y, _ = core(x, dt, core.initial_state(len(x)))
+            loss = head.loss(head(y), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        seconds.append(time.perf_counter() - started)
+        figures = [score(predict(core, head, laps), laps) for laps in (validation, test)]
+        curve.append(figures[1] | {"validation": figures[0]["agreement"]})
+    row = {"seconds": statistics.median(seconds), "last": curve[-1], "best": max(curve, key=lambda c: c["validation"])}
+    row |= {"best_epoch": curve.index(row["best"]) + 1, "curve": [round(c["agreement"], 4) for c in curve]}
+    if isinstance(core, NACCore) and "top_k" in settings:
+        path = weights / f"{key['setting']}, {key['variant']}, {seed}, {key['epochs']}.pt"
+        torch.save(core.state_dict(), path)
+        row["kept"] = kept(core, test, Path(str(path).replace("learned, K", "topk, K")))
+    return row
+
+
+def batches(laps: Laps, rng: np.random.Generator, gapped: bool) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """One epoch of x (B, T, d), dt (B, T), labels (B, T): windows that tile every lap from a random phase on."""
+    windows = []
+    for lap, length in enumerate(laps.length.tolist()):
+        tiles = np.arange(-rng.integers(WINDOW), length, WINDOW).clip(0, length - WINDOW)
+        windows += [(lap, start) for start in np.unique(tiles)]
+    chosen = torch.from_numpy(rng.permutation(np.array(windows)))  # (N, 2)
+    lap, frame = chosen[:, :1], chosen[:, 1:] + torch.arange(WINDOW)
+    x = laps.x[lap, frame]  # (N, T, d)
+    if gapped:
+        x = x * torch.from_numpy(rng.random(frame.shape) >= LOST).unsqueeze(2)
+    columns = [column.split(BATCH) for column in (x, laps.dt[lap, frame], laps.labels[lap, frame])]
+    return list(zip(*columns, strict=True))
+
+
+def lose(laps: Laps, gapped: bool) -> Laps:
+    """The laps, with the same frames lost each time."""
+    seen = torch.rand(laps.dt.shape, generator=torch.Generator().manual_seed(0)) >= LOST
+    return replace(laps, x=laps.x * seen.unsqueeze(2)) if gapped else laps
+
+
+@torch.no_grad()
+def predict(core: Any, head: nn.Module, laps: Laps) -> Tensor:
+    """Logits (E, L, 5), streaming over whole laps."""
+    state, logits = core.initial_state(len(laps.x)), []
+    for x, dt in zip(laps.x.split(CHUNK, 1), laps.dt.split(CHUNK, 1), strict=True):
+        y, state = core(x, dt, state)
+        logits.append(head(y))
+    return torch.cat(logits, dim=1)
+
+
+def score(logits: Tensor, laps: Laps) -> Row:
+    """Agreement with the expert: of all, of every lap, on lost frames, at changes of its action; and cross-entropy."""
+    counted, right = laps.counted, (logits.argmax(dim=2) == laps.labels).double()
+    lost = counted & ~observed(laps)
+    tensors = logits.argmax(dim=2)[counted], laps.labels[counted], laps.changes[counted]
+    accuracy = measure_accuracy(*(tensor.numpy() for tensor in tensors))
+    return {
+        "agreement": accuracy.accuracy,
+        "at_lost": float(right[lost].mean()) if lost.any() else None,
+        "at_changes": accuracy.at_changes,
+        "cross_entropy": float(F.cross_entropy(logits[counted], laps.labels[counted])),
+        "laps": ((right * counted).sum(dim=1) / counted.sum(dim=1)).tolist(),
+    }
+
+
+def observed(laps: Laps) -> Tensor:
+    """(E, L) bool, the frames that are there."""
+    return (laps.x != 0).any(dim=2)
+
+
+@torch.no_grad()
+def kept(core: NACCore, laps: Laps, plain: Path) -> Row:
+    """What a trained core keeps on the test laps: mean age of the keys in frames, how often the present frame is among
+    them, share of them that hold an observation; the share in common with its own q k (M the identity), and with the
+    core saved in `plain`."""
+    index, where = kept_index(core, laps), laps.counted.nonzero(as_tuple=True)  # (E, H, L, K)
+
+    def mean(values: Tensor) -> float:
+        return float(values.transpose(1, 2)[where].double().mean())
+
+    age = torch.arange(index.shape[2]).view(-1, 1) - index
+    held = observed(laps)[:, None, None, :].expand(*index.shape[:3], -1).gather(3, index)
+    row = {"age": mean(age), "newest": mean((age == 0).any(dim=3)), "observed": mean(held)}
+    if (weight := core.nac.score_weight) is not None:
+        own, other = deepcopy(core), deepcopy(core)
+        own.nac.score_weight = other.nac.score_weight = None
+        other.load_state_dict(torch.load(plain, weights_only=True))
+        for name, twin in (("as_own", own), ("as_plain", other)):
+            row[name] = mean((index.unsqueeze(4) == kept_index(twin, laps).unsqueeze(3)).any(dim=4))
+        row["moved"] = float((weight - torch.eye(weight.shape[1])).norm(dim=(1, 2)).mean())
+    return row
+
+
+def kept_index(core: NACCore, laps: Laps) -> Tensor:
+    """(E, H, L, K) positions of the kept keys."""
+    pairs = zip(laps.x.split(1), laps.dt.split(1), strict=True)  # a lap at a time bounds memory
+    details = (core.nac(x, ages(dt.cumsum(dim=1)), window=WINDOW, return_attention=True)[1] for x, dt in pairs)
+    return torch.cat([detail.index for detail in details])
+
+
+def report(rows: list[Row], lengths: Sequence[int]) -> str:
+    """All tables as markdown."""
+    machine, seeds = describe_machine(), len({row["seed"] for row in rows})
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("nac-drive", "torch", "numpy", "gymnasium"))
+    text = f"""
+## Figures
+
+Written by `python benchmarks/learned_selection.py --seeds {seeds} --epochs {rows[0]["epochs"]}` on
+{time.strftime("%Y-%m-%d")}: {machine["cpu_count"]} CPU cores, one thread; Python {machine["python"]}, {versions}.
+{LAPS - HELD_OUT} laps to train, {VALIDATION} to pick the best epoch, {len(lengths)} to test ({sum(lengths):,} frames).
+
+Variants: test laps after the last epoch, mean ± sd over seeds. Learned minus plain: mean of the seeds' differences and
+its 95 % t interval, over test laps in the last column, over seeds elsewhere. Kept keys: plain / learned after the last
+epoch, means over seeds, heads and test frames.
+"""
+    for setting in SETTINGS:
+        mine = [row for row in rows if row["setting"] == setting]
+        figures = {at: figure for at, figure in FIGURES.items() if mine[0][at[0]][at[1]] is not None}
+        text += f"\n### Driving on {setting}\n" + summary(mine, figures) + differences(mine, figures) + kept_keys(mine)
+    return text
+
+
+def table(*lines: Sequence[str]) -> str:
+    first, *rest = ("| " + " | ".join(line) + " |\n" for line in lines)
+    return "\n" + first + "|---|" + "---:|" * (len(lines[0]) - 1) + "\n" + "".join(rest)
+
+
+def found(rows: list[Row], variant: str, part: str, name: str) -> np.ndarray:
+    """That figure of every seed, in order: (S,), or (S, laps)."""
+    mine = sorted((row for row in rows if row["variant"] == variant), key=lambda row: row["seed"])
+    return np.array([row[part][name] for row in mine])
+
+
+def summary(rows: list[Row], figures: dict[tuple[str, str], Any]) -> str:
+    figures = {at: figure for at, figure in figures.items() if at[1] != "laps"}
+    lines = [["variant", *(title for title, _, _ in figures.values()), "training, s/epoch", "seeds"]]
+    for variant in VARIANTS:
+        seconds = [row["seconds"] for row in rows if row["variant"] == variant]
+        columns = [(factor * found(rows, variant, *at), digits - 1) for at, (_, factor, digits) in figures.items()]
+        cells = [f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}" for values, digits in columns]
+        lines.append([variant, *cells, f"{statistics.median(seconds):.2f}", str(len(seconds))])
+    return table(*lines)
+
+
+def differences(rows: list[Row], figures: dict[tuple[str, str], Any]) -> str:
+    lines = [["learned minus plain", *(title.replace("%", "points") for title, _, _ in figures.values())]]
+    lines += [[f"K = {k}"] for k in TOP_KS] + [["mean of these"]]
+    for at, (_, factor, digits) in figures.items():
+        pairs = [[found(rows, f"{name}, K = {k}", *at) for name in ("learned", "topk")] for k in TOP_KS]
+        gaps = [factor * (learned - plain) for learned, plain in pairs]  # (S,) or (S, laps) each
+        gaps = [gap.mean(axis=0) if at[1] == "laps" else gap for gap in gaps]
+        for cells, gap in zip(lines[1:], [*gaps, np.mean(gaps, axis=0)], strict=True):
+            half = stats.t.ppf(0.975, len(gap) - 1) * stats.sem(gap)
+            cells.append(f"{gap.mean():+.{digits}f} ± {half:.{digits}f}")
+    return table(*lines)
+
+
+def kept_keys(rows: list[Row]) -> str:
+    lines = [["kept keys", *(title for title, _ in KEPT.values()), "in common by chance, %"]]
+    for k in TOP_KS:
+        cells = [f"K = {k}"]
+        for name, (_, factor) in KEPT.items():
+            both = ("topk", "learned") if name in ("age", "newest", "observed") else ("learned",)
+            means = (factor * found(rows, f"{which}, K = {k}", "kept", name).mean() for which in both)
+            cells.append(" / ".join(f"{mean:.1f}" for mean in means))
+        lines.append([*cells, f"{100 * k / WINDOW:.1f}"])
+    return table(*lines)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
