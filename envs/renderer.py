@@ -1,0 +1,352 @@
+"""Draws CarRacing-v3's `state_pixels` with numpy and OpenCV instead of pygame (docs/renderer.md).
+
+gymnasium draws every polygon into a 1000x800 window at every step and shrinks the window to 96x96. Here the ground is
+painted once per episode into a texture, from which one affine warp takes each frame; the car, the status bar and the
+score come on top. The frames are close to gymnasium's, not equal. Physics, rewards and random numbers are not touched.
+
+Coordinates: *world*, in simulator units, y up. *Window*, in the pixels of gymnasium's 1000x800 window, y up before it
+flips the picture, the hull at (500, 200) and pointing up. *Frame*, in the pixels of the 96x96 picture, y down.
+Everywhere the pixel n covers [n, n + 1], its centre is n + 0.5.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import cv2
+import numpy as np
+import pygame
+from gymnasium.envs.box2d import car_racing
+from gymnasium.envs.box2d.car_dynamics import (
+    HULL_POLY1,
+    HULL_POLY2,
+    HULL_POLY3,
+    HULL_POLY4,
+    SIZE,
+    WHEEL_COLOR,
+    WHEEL_R,
+    WHEEL_W,
+    WHEEL_WHITE,
+)
+from gymnasium.envs.box2d.car_racing import PLAYFIELD, STATE_H, STATE_W, WINDOW_H, WINDOW_W
+
+PIXEL_W, PIXEL_H = WINDOW_W / STATE_W, WINDOW_H / STATE_H
+"""A pixel of the frame in pixels of the window: 10.4 x 8.3."""
+HULL_X, HULL_Y = WINDOW_W / 2, WINDOW_H / 4
+FULL_ZOOM = car_racing.ZOOM * car_racing.SCALE
+"""Window pixels per unit when the zoom-in of the first second is over."""
+BAR_TOP = STATE_H - STATE_H * 5 // 40
+"""First row of the status bar."""
+
+
+class Renderer:
+    """Draws the frames of one episode.
+
+    polygons: (P, 4, 2), gymnasium's `road_poly` in its drawing order, in units.
+    colors: (P, 3), their colours, read again at every frame: gymnasium changes that of a tile when the car touches it.
+    background, grass: colours of the playfield and of its patches.
+
+    Building one takes some milliseconds, for painting the ground.
+    """
+
+    def __init__(self, polygons: np.ndarray, colors: np.ndarray, background: Any, grass: Any):
+        self._ground = Ground(polygons, colors, background, grass)
+        self._bar = Bar()
+
+    def draw(self, car: Any, zoom: float, reward: float) -> np.ndarray:
+        """(96, 96, 3) uint8, a new array: gymnasium's `Car` seen at `zoom` window pixels per unit, `reward` as score.
+
+        The car is only read. The camera follows the hull: it stands in the same place of every frame, pointing up.
+        """
+        frame = np.empty((STATE_H, STATE_W, 3), np.uint8)
+        x, y = car.hull.position
+        self._ground.draw(frame[:BAR_TOP], x, y, car.hull.angle, zoom)
+        draw_car(frame, car, zoom)
+        self._bar.draw(frame[BAR_TOP:], car)
+        frame[BAR_TOP:, :SCORE_W] = score(f"{reward:04.0f}")
+        return frame
+
+
+def shrunk(color: Any) -> tuple[int, ...]:
+    """What smoothscale makes of a flat area of this colour: it cuts fractions off twice, so a 102 comes out as 100."""
+    return tuple(max(int(channel) - 2, 0) for channel in color)
+
+
+# The ground
+
+PERIOD = 2 * car_racing.GRASS_DIM
+"""Units after which the grass patches repeat. One period is a block of the texture, along each axis."""
+BLOCKS = round(2 * PLAYFIELD / PERIOD)
+BLOCK = 96
+"""Texels per block, 2.88 per unit. A texel is the mean of its area; bilinear samples of such texels have nearly the
+spread of the rectangle, 0.64 x 0.51 units, over which smoothscale takes the mean. Finer and coarser are less faithful."""
+SUPER = 2
+"""Painted texels per texel, along each axis."""
+LEVELS = 6
+GROW = 0.05
+"""Units by which a grass patch reaches over its edge: gymnasium fills the window pixels of the edge, too."""
+INSET = 0.05
+"""Units by which road polygons are narrowed, as fillConvexPoly fills the painted texels of the edge, too."""
+SHIFT = 4
+"""Bits after the point in the corners given to OpenCV."""
+
+
+class Ground:
+    """The playfield as a texture with mip levels: level n has BLOCK / 2^n texels per block. Outside it is black."""
+
+    def __init__(self, polygons: np.ndarray, colors: np.ndarray, background: Any, grass: Any):
+        self._colors, self._painted = colors, colors.copy()
+        self._meadow = _meadow(shrunk(background), shrunk(grass))
+        across = polygons[:, [1, 0, 3, 2]] - polygons  # (P, 4, 2): corners come in the order left, right, right, left
+        inset = polygons + across * (INSET / np.linalg.norm(across, axis=-1, keepdims=True))
+        corners = (inset + PLAYFIELD) * (BLOCK * SUPER / PERIOD) - 0.5  # (P, 4, 2) in painted texels
+        self._corners = np.rint(corners * (1 << SHIFT)).astype(np.int32)
+        self._low = np.floor(corners.min(axis=1) / SUPER).astype(np.int64) - 1  # (P, 2) bounding boxes in texels
+        self._high = np.ceil(corners.max(axis=1) / SUPER).astype(np.int64) + 2
+        bare = self._meadow[: BLOCK * SUPER, : BLOCK * SUPER]
+        self._levels = [np.tile(_half(bare), (BLOCKS, BLOCKS, 1))]
+        for x, y in np.unique(np.concatenate(_corner_blocks(self._low, self._high)), axis=0).tolist():
+            self._paint(x * BLOCK, y * BLOCK, (x + 1) * BLOCK, (y + 1) * BLOCK)
+        while len(self._levels) < LEVELS:
+            self._levels.append(_half(self._levels[-1]))
+
+    def draw(self, out: np.ndarray, x: float, y: float, angle: float, zoom: float) -> None:
+        """Fill `out`, the frame down to the bar, with the ground around (x, y), the direction `angle` upwards.
+
+        During the zoom-in every pixel is the mean of four samples, as no level has texels of the right size.
+        """
+        self._refresh()
+        over, level = 1, 0
+        if zoom < 0.999 * FULL_ZOOM:
+            over, level = 2, min(int(math.log2(FULL_ZOOM / zoom)), LEVELS - 1)
+        texels = BLOCK / PERIOD / (1 << level)  # per unit
+        cos, sin, unit = math.cos(angle), math.sin(angle), texels / zoom
+        right, down = PIXEL_W / over * unit, PIXEL_H / over * unit  # one sample to the right, one down, in texels
+        left, top = 0.5 * right - HULL_X * unit, (WINDOW_H - HULL_Y) * unit - 0.5 * down  # first sample from the hull
+        samples_to_texels = np.array(
+            [
+                [cos * right, sin * down, cos * left - sin * top + (x + PLAYFIELD) * texels - 0.5],
+                [sin * right, -cos * down, sin * left + cos * top + (y + PLAYFIELD) * texels - 0.5],
+            ]
+        )
+        size, flags = (STATE_W * over, BAR_TOP * over), cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        if over == 1:
+            cv2.warpAffine(self._levels[level], samples_to_texels, size, dst=out, flags=flags)
+        else:
+            out[:] = _half(cv2.warpAffine(self._levels[level], samples_to_texels, size, flags=flags))
+
+    def _refresh(self) -> None:
+        """Paint level 0 anew where colours have changed. The coarser levels are seen for half a second: they wait."""
+        for i in np.flatnonzero(self._colors[:, 0] != self._painted[:, 0]).tolist():
+            self._painted[i] = self._colors[i]
+            (left, top), (right, bottom) = self._low[i].tolist(), self._high[i].tolist()
+            self._paint(left, top, right, bottom)
+
+    def _paint(self, left: int, top: int, right: int, bottom: int) -> None:
+        """Paint a rectangle of level 0, at most a block wide and high: grass, then polygons in gymnasium's order."""
+        x, y = left % BLOCK * SUPER, top % BLOCK * SUPER
+        part = self._meadow[y : y + (bottom - top) * SUPER, x : x + (right - left) * SUPER].copy()
+        seen = np.flatnonzero(((self._low < (right, bottom)) & (self._high > (left, top))).all(axis=1))
+        corners = self._corners[seen] - np.array([left, top], np.int32) * (SUPER << SHIFT)
+        for polygon, color in zip(corners, self._painted[seen].tolist(), strict=True):
+            cv2.fillConvexPoly(part, polygon, shrunk(color), cv2.LINE_8, SHIFT)
+        self._levels[0][top:bottom, left:right] = _half(part)
+
+
+@lru_cache(maxsize=2)
+def _meadow(background: tuple[int, ...], grass: tuple[int, ...]) -> np.ndarray:
+    """(2 S, 2 S, 3): two by two periods of the grass patches, with S painted texels to a period."""
+    size, grow = BLOCK * SUPER, GROW * BLOCK * SUPER / PERIOD
+    line = _covered(0, size / 2 + grow, size) + _covered(size - grow, size, size)  # (S,)
+    share = (line[:, None] * line)[..., None]  # (S, S, 1)
+    period = np.array(background) * (1 - share) + np.array(grass) * share
+    return np.tile(np.rint(period).astype(np.uint8), (2, 2, 1))
+
+
+def _covered(low: float, high: float, count: int) -> np.ndarray:
+    """(count,): the share of each [i, i + 1] that lies in [low, high]."""
+    return np.diff(np.clip(np.arange(count + 1), low, high))
+
+
+def _corner_blocks(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
+    """The blocks in which the four corners of (P, 2) bounding boxes lie; a box is smaller than a block."""
+    low, high = low // BLOCK, (high - 1) // BLOCK
+    return [np.stack([x[:, 0], y[:, 1]], axis=1) for x in (low, high) for y in (low, high)]
+
+
+def _half(image: np.ndarray) -> np.ndarray:
+    """The image at half its size, every pixel the mean of four."""
+    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2), interpolation=cv2.INTER_AREA)
+
+
+# The car
+
+CAR_LEFT, CAR_RIGHT, CAR_TOP, CAR_BOTTOM = 44, 52, 66, 78
+"""The car lies inside these columns and rows of every frame."""
+FINE = 8
+"""Samples per pixel of the frame along each axis while the car is drawn."""
+_HULL_COLOR = shrunk((int(0.8 * 255), 0, 0))
+_TO_FINE = np.array([FINE / PIXEL_W, -FINE / PIXEL_H]) * (1 << SHIFT)
+_FINE_ORIGIN = (
+    np.array([0.5 / PIXEL_W - CAR_LEFT, (WINDOW_H - 0.5) / PIXEL_H - CAR_TOP]) * FINE - 0.5
+) * (1 << SHIFT)  # fmt: skip
+_RED = np.full(((CAR_BOTTOM - CAR_TOP) * FINE, (CAR_RIGHT - CAR_LEFT) * FINE, 3), _HULL_COLOR, np.uint8)
+
+
+def draw_car(frame: np.ndarray, car: Any, zoom: float) -> None:
+    """Four wheels with their turning white stripes, then the hull over them, on the ground already in the frame."""
+    part = frame[CAR_TOP:CAR_BOTTOM, CAR_LEFT:CAR_RIGHT]
+    fine = cv2.resize(part, (_RED.shape[1], _RED.shape[0]), interpolation=cv2.INTER_NEAREST)
+    x, y = car.hull.position
+    angle = car.hull.angle
+    cos, sin = math.cos(angle), math.sin(angle)
+    scale = SIZE * zoom
+    corners, colors = [], []
+    for wheel in car.wheels:
+        dx, dy = wheel.position
+        dx, dy = (dx - x) * zoom, (dy - y) * zoom
+        centre_x, centre_y = HULL_X + dx * cos + dy * sin, HULL_Y + dy * cos - dx * sin
+        steer = wheel.angle - angle
+        right, up = math.cos(steer) * scale, math.sin(steer) * scale
+        side_x, side_y, along_x, along_y = WHEEL_W * right, WHEEL_W * up, -WHEEL_R * up, WHEEL_R * right
+        for low, high, color in ((-1.0, 1.0, _TYRE), _stripe(wheel.phase)):
+            if low != high:
+                low_x, low_y = centre_x + low * along_x, centre_y + low * along_y
+                high_x, high_y = centre_x + high * along_x, centre_y + high * along_y
+                corners.append((
+                    (low_x - side_x, low_y - side_y), (low_x + side_x, low_y + side_y),
+                    (high_x + side_x, high_y + side_y), (high_x - side_x, high_y - side_y),
+                ))  # fmt: skip
+                colors.append(color)
+    for polygon, color in zip(_fine(np.array(corners)), colors, strict=True):
+        cv2.fillConvexPoly(fine, polygon, color, cv2.LINE_8, SHIFT)
+    cv2.copyTo(_RED, _hull_mask(zoom), fine)
+    part[:] = cv2.resize(fine, (CAR_RIGHT - CAR_LEFT, CAR_BOTTOM - CAR_TOP), interpolation=cv2.INTER_AREA)
+
+
+_TYRE, _WHITE = shrunk(WHEEL_COLOR), shrunk(WHEEL_WHITE)
+
+
+def _stripe(phase: float) -> tuple[float, float, tuple[int, ...]]:
+    """From where to where along the wheel its stripe is seen, in radii, and its colour; gymnasium's own rule."""
+    start, end = math.cos(phase), math.cos(phase + 1.2)
+    start_hidden, end_hidden = math.sin(phase) > 0, math.sin(phase + 1.2) > 0
+    if start_hidden and end_hidden:
+        return 0.0, 0.0, _WHITE
+    if start_hidden:
+        start = math.copysign(1.0, start)
+    if end_hidden:
+        end = math.copysign(1.0, end)
+    return start, end, _WHITE
+
+
+def _fine(corners: np.ndarray) -> np.ndarray:
+    """Window coordinates, rounded down to whole pixels as pygame does, as fixed-point numbers of the fine samples."""
+    return np.rint(np.floor(corners) * _TO_FINE + _FINE_ORIGIN).astype(np.int32)
+
+
+@lru_cache(maxsize=64)
+def _hull_mask(zoom: float) -> np.ndarray:
+    """Where the hull is: it never moves in the frame, and every episode has the same zooms."""
+    mask = np.zeros(_RED.shape[:2], np.uint8)
+    for polygon in (HULL_POLY1, HULL_POLY2, HULL_POLY3, HULL_POLY4):
+        corners = np.array(polygon) * (SIZE * zoom) + (HULL_X, HULL_Y)
+        cv2.fillConvexPoly(mask, _fine(corners), 255, cv2.LINE_8, SHIFT)
+    return mask
+
+
+# The status bar
+
+_BAR_WINDOW_H = WINDOW_H * 5 // 40
+_COLUMN, _ROW = WINDOW_W // 40, WINDOW_H // 40
+"""gymnasium's grid for the indicators, in pixels of the window."""
+
+
+def _running(count: int, pixels: int) -> np.ndarray:
+    """(pixels + 1, count): row n holds the share of every pixel of the frame that the first n window pixels cover."""
+    edges = np.clip(np.arange(pixels + 1)[:, None] * (count / pixels) - np.arange(count), 0, 1)
+    return edges.astype(np.float32)
+
+
+_ROWS_BEFORE = _running(STATE_H - BAR_TOP, _BAR_WINDOW_H)
+_COLUMNS_BEFORE = _running(STATE_W, WINDOW_W)
+_UPRIGHT = (  # first and last column of the window, colour
+    (5 * _COLUMN, 6 * _COLUMN, (255, 255, 255)),
+    (7 * _COLUMN, 8 * _COLUMN - 1, (0, 0, 255)),
+    (8 * _COLUMN, 9 * _COLUMN - 1, (0, 0, 255)),
+    (9 * _COLUMN, 10 * _COLUMN - 1, (51, 0, 255)),
+    (10 * _COLUMN, 11 * _COLUMN, (51, 0, 255)),
+)
+"""Speed and the four wheels: they grow upwards."""
+_STEER, _GYRO = len(_UPRIGHT), len(_UPRIGHT) + 1
+"""Joint angle of the first wheel, green, and turning rate, red: they grow sideways."""
+_TRUNCATED = 1.5
+"""What smoothscale's cut fractions take away."""
+
+
+class Bar:
+    """The seven indicators as one product: (rows covered by each) times (columns covered by each, in its colour)."""
+
+    def __init__(self):
+        self._rows = np.zeros((STATE_H - BAR_TOP, len(_UPRIGHT) + 2), np.float32)  # (12, 7)
+        self._columns = np.zeros((len(_UPRIGHT) + 2, STATE_W, 3), np.float32)  # (7, 96, 3)
+        for i, (first, last, color) in enumerate(_UPRIGHT):
+            share = _COLUMNS_BEFORE[last + 1] - _COLUMNS_BEFORE[first]
+            self._columns[i] = share[:, None] * np.array(color, np.float32)
+        first, last = _BAR_WINDOW_H - 4 * _ROW, _BAR_WINDOW_H - 2 * _ROW
+        self._rows[:, [_STEER, _GYRO]] = (_ROWS_BEFORE[last + 1] - _ROWS_BEFORE[first])[:, None]
+
+    def draw(self, out: np.ndarray, car: Any) -> None:
+        """Fill `out`, the rows of the bar, with gymnasium's indicators of the car; no score."""
+        speed = math.hypot(*car.hull.linearVelocity)
+        heights = [0.02 * speed if speed > _LEAST else None]
+        heights += [0.01 * wheel.omega if abs(wheel.omega) > _LEAST else None for wheel in car.wheels]
+        for i, height in enumerate(heights):
+            self._rows[:, i] = 0 if height is None else _upright(height)
+        joint, turn = car.wheels[0].joint.angle, car.hull.angularVelocity
+        steer = _sideways(20, -10.0 * joint) if abs(joint) > _LEAST else (0, 0)
+        gyro = _sideways(30, -0.8 * turn) if abs(turn) > _LEAST else (WINDOW_W, WINDOW_W)
+        if steer[1] > gyro[0]:  # the red bar lies over the green one
+            steer = (min(steer[0], gyro[0]), gyro[0])
+        self._columns[_STEER, :, 1] = 255 * (_COLUMNS_BEFORE[steer[1]] - _COLUMNS_BEFORE[steer[0]])
+        self._columns[_GYRO, :, 0] = 255 * (_COLUMNS_BEFORE[gyro[1]] - _COLUMNS_BEFORE[gyro[0]])
+        light = self._rows @ self._columns.reshape(len(self._columns), -1)  # (12, 96 * 3)
+        out[:] = np.clip(light - _TRUNCATED, 0, 255).reshape(out.shape)
+
+
+_LEAST = 1e-4
+"""gymnasium draws no indicator of a smaller value."""
+
+
+def _upright(value: float) -> np.ndarray:
+    """(12,): the share of each row of the bar that an indicator of this value covers."""
+    foot = _BAR_WINDOW_H - _ROW
+    tip = min(max(int(WINDOW_H - (_ROW + _ROW * value)) - (WINDOW_H - _BAR_WINDOW_H), 0), _BAR_WINDOW_H - 1)
+    return _ROWS_BEFORE[max(tip, foot) + 1] - _ROWS_BEFORE[min(tip, foot)]
+
+
+def _sideways(place: int, value: float) -> tuple[int, int]:
+    """The columns of the window, from and to, that an indicator of this value covers."""
+    foot = place * _COLUMN
+    tip = min(max(int((place + value) * _COLUMN), 0), WINDOW_W - 1)
+    return min(tip, foot), max(tip, foot) + 1
+
+
+SCORE_W = 12
+_SCORE_WINDOW_W = round(SCORE_W * PIXEL_W)
+
+
+@lru_cache(maxsize=4096)
+def score(text: str) -> np.ndarray:
+    """(12, 12, 3): the left end of the bar with gymnasium's score, drawn with its font and shrunk as it does."""
+    pygame.font.init()
+    font = pygame.font.Font(pygame.font.get_default_font(), 42)
+    image = font.render(text, True, (255, 255, 255), (0, 0, 0))
+    place = image.get_rect()
+    place.center = (60, int(WINDOW_H - WINDOW_H * 2.5 / 40.0) - (WINDOW_H - _BAR_WINDOW_H))
+    surface = pygame.Surface((_SCORE_WINDOW_W, _BAR_WINDOW_H))
+    surface.blit(image, place)
+    small = pygame.transform.smoothscale(surface, (SCORE_W, STATE_H - BAR_TOP))
+    return pygame.surfarray.array3d(small).transpose(1, 0, 2)
