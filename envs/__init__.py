@@ -1,10 +1,11 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
-from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, make_env
+from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
+from envs.renderer import Renderer
 from envs.rollout import Driver, Episode, Step, rollout
 from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, Pose, Track, wrap_angle
 from envs.tracks import SPLITS, track_seeds
-from envs.wrappers import BAR_TOP, MaskBar
+from envs.wrappers import BAR_TOP, ActionRepeat, MaskBar
 
 __all__ = [
     "BAR_TOP",
@@ -12,6 +13,7 @@ __all__ = [
     "FRAME_SHAPE",
     "SPLITS",
     "TRACK_HALF_WIDTH",
+    "ActionRepeat",
     "CarRacing",
     "Control",
     "CrashMode",
@@ -21,6 +23,8 @@ __all__ = [
     "EventDetector",
     "MaskBar",
     "Pose",
+    "Renderer",
+    "RendererName",
     "Step",
     "Track",
     "make_env",

@@ -12,6 +12,7 @@ Everywhere the pixel n covers [n, n + 1], its centre is n + 0.5.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from functools import lru_cache
 from typing import Any
 
@@ -52,8 +53,8 @@ class Renderer:
     """
 
     def __init__(self, polygons: np.ndarray, colors: np.ndarray, background: Any, grass: Any):
-        self._ground = Ground(polygons, colors, background, grass)
-        self._bar = Bar()
+        self.ground = Ground(polygons, colors, background, grass)
+        self.bar = Bar()
 
     def draw(self, car: Any, zoom: float, reward: float) -> np.ndarray:
         """(96, 96, 3) uint8, a new array: gymnasium's `Car` seen at `zoom` window pixels per unit, `reward` as score.
@@ -62,9 +63,9 @@ class Renderer:
         """
         frame = np.empty((STATE_H, STATE_W, 3), np.uint8)
         x, y = car.hull.position
-        self._ground.draw(frame[:BAR_TOP], x, y, car.hull.angle, zoom)
+        self.ground.draw(frame[:BAR_TOP], x, y, car.hull.angle, zoom)
         draw_car(frame, car, zoom)
-        self._bar.draw(frame[BAR_TOP:], car)
+        self.bar.draw(frame[BAR_TOP:], car)
         frame[BAR_TOP:, :SCORE_W] = score(f"{reward:04.0f}")
         return frame
 
@@ -76,12 +77,12 @@ def shrunk(color: Any) -> tuple[int, ...]:
 
 # The ground
 
-PERIOD = 2 * car_racing.GRASS_DIM
-"""Units after which the grass patches repeat. One period is a block of the texture, along each axis."""
-BLOCKS = round(2 * PLAYFIELD / PERIOD)
-BLOCK = 96
-"""Texels per block, 2.88 per unit. A texel is the mean of its area; bilinear samples of such texels have nearly the
-spread of the rectangle, 0.64 x 0.51 units, over which smoothscale takes the mean. Finer and coarser are less faithful."""
+BLOCK_SIZE = car_racing.GRASS_DIM
+"""Units along the side of a block, in which the texture is painted: every second one in both directions is a patch."""
+BLOCKS = round(2 * PLAYFIELD / BLOCK_SIZE)
+BLOCK = 48
+"""Texels per block, 2.88 per unit. A texel is the mean of its area, and a bilinear sample of such texels has nearly the
+spread of the 0.64 x 0.51 units over which smoothscale takes its mean. Finer and coarser textures are less faithful."""
 SUPER = 2
 """Painted texels per texel, along each axis."""
 LEVELS = 6
@@ -98,17 +99,16 @@ class Ground:
 
     def __init__(self, polygons: np.ndarray, colors: np.ndarray, background: Any, grass: Any):
         self._colors, self._painted = colors, colors.copy()
+        self._paints = [shrunk(color) for color in colors.tolist()]
         self._meadow = _meadow(shrunk(background), shrunk(grass))
         across = polygons[:, [1, 0, 3, 2]] - polygons  # (P, 4, 2): corners come in the order left, right, right, left
         inset = polygons + across * (INSET / np.linalg.norm(across, axis=-1, keepdims=True))
-        corners = (inset + PLAYFIELD) * (BLOCK * SUPER / PERIOD) - 0.5  # (P, 4, 2) in painted texels
+        corners = (inset + PLAYFIELD) * (BLOCK * SUPER / BLOCK_SIZE) - 0.5  # (P, 4, 2) in painted texels
         self._corners = np.rint(corners * (1 << SHIFT)).astype(np.int32)
-        self._low = np.floor(corners.min(axis=1) / SUPER).astype(np.int64) - 1  # (P, 2) bounding boxes in texels
-        self._high = np.ceil(corners.max(axis=1) / SUPER).astype(np.int64) + 2
-        bare = self._meadow[: BLOCK * SUPER, : BLOCK * SUPER]
-        self._levels = [np.tile(_half(bare), (BLOCKS, BLOCKS, 1))]
-        for x, y in np.unique(np.concatenate(_corner_blocks(self._low, self._high)), axis=0).tolist():
-            self._paint(x * BLOCK, y * BLOCK, (x + 1) * BLOCK, (y + 1) * BLOCK)
+        self._blocks_of, self._polygons_in = _blocks(corners)
+        self._levels = [np.tile(_half(self._meadow), (BLOCKS // 2, BLOCKS // 2, 1))]
+        for block in self._polygons_in:
+            self._paint(block)
         while len(self._levels) < LEVELS:
             self._levels.append(_half(self._levels[-1]))
 
@@ -117,11 +117,11 @@ class Ground:
 
         During the zoom-in every pixel is the mean of four samples, as no level has texels of the right size.
         """
-        self._refresh()
+        self.refresh()
         over, level = 1, 0
         if zoom < 0.999 * FULL_ZOOM:
             over, level = 2, min(int(math.log2(FULL_ZOOM / zoom)), LEVELS - 1)
-        texels = BLOCK / PERIOD / (1 << level)  # per unit
+        texels = BLOCK / BLOCK_SIZE / (1 << level)  # per unit
         cos, sin, unit = math.cos(angle), math.sin(angle), texels / zoom
         right, down = PIXEL_W / over * unit, PIXEL_H / over * unit  # one sample to the right, one down, in texels
         left, top = 0.5 * right - HULL_X * unit, (WINDOW_H - HULL_Y) * unit - 0.5 * down  # first sample from the hull
@@ -137,32 +137,34 @@ class Ground:
         else:
             out[:] = _half(cv2.warpAffine(self._levels[level], samples_to_texels, size, flags=flags))
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Paint level 0 anew where colours have changed. The coarser levels are seen for half a second: they wait."""
-        for i in np.flatnonzero(self._colors[:, 0] != self._painted[:, 0]).tolist():
-            self._painted[i] = self._colors[i]
-            (left, top), (right, bottom) = self._low[i].tolist(), self._high[i].tolist()
-            self._paint(left, top, right, bottom)
+        changed = np.flatnonzero(self._colors[:, 0] != self._painted[:, 0]).tolist()
+        if changed:
+            self._painted[changed] = self._colors[changed]
+            for i in changed:
+                self._paints[i] = shrunk(self._painted[i])
+            for block in {block for i in changed for block in self._blocks_of[i]}:
+                self._paint(block)
 
-    def _paint(self, left: int, top: int, right: int, bottom: int) -> None:
-        """Paint a rectangle of level 0, at most a block wide and high: grass, then polygons in gymnasium's order."""
-        x, y = left % BLOCK * SUPER, top % BLOCK * SUPER
-        part = self._meadow[y : y + (bottom - top) * SUPER, x : x + (right - left) * SUPER].copy()
-        seen = np.flatnonzero(((self._low < (right, bottom)) & (self._high > (left, top))).all(axis=1))
-        corners = self._corners[seen] - np.array([left, top], np.int32) * (SUPER << SHIFT)
-        for polygon, color in zip(corners, self._painted[seen].tolist(), strict=True):
-            cv2.fillConvexPoly(part, polygon, shrunk(color), cv2.LINE_8, SHIFT)
-        self._levels[0][top:bottom, left:right] = _half(part)
+    def _paint(self, block: tuple[int, int]) -> None:
+        """Paint one block of level 0: the grass, then its polygons in gymnasium's order."""
+        size, (x, y) = BLOCK * SUPER, block
+        left, top, members = x % 2 * size, y % 2 * size, self._polygons_in[block]
+        part = self._meadow[top : top + size, left : left + size].copy()
+        corners = self._corners[members] - np.array(block, np.int32) * (size << SHIFT)
+        for i, polygon in zip(members, corners, strict=True):
+            cv2.fillConvexPoly(part, polygon, self._paints[i], cv2.LINE_8, SHIFT)
+        self._levels[0][y * BLOCK : (y + 1) * BLOCK, x * BLOCK : (x + 1) * BLOCK] = _half(part)
 
 
 @lru_cache(maxsize=2)
 def _meadow(background: tuple[int, ...], grass: tuple[int, ...]) -> np.ndarray:
-    """(2 S, 2 S, 3): two by two periods of the grass patches, with S painted texels to a period."""
-    size, grow = BLOCK * SUPER, GROW * BLOCK * SUPER / PERIOD
-    line = _covered(0, size / 2 + grow, size) + _covered(size - grow, size, size)  # (S,)
-    share = (line[:, None] * line)[..., None]  # (S, S, 1)
-    period = np.array(background) * (1 - share) + np.array(grass) * share
-    return np.tile(np.rint(period).astype(np.uint8), (2, 2, 1))
+    """(2 S, 2 S, 3): two by two blocks without road, the first one a patch; S = BLOCK * SUPER painted texels."""
+    size, grow = 2 * BLOCK * SUPER, GROW * BLOCK * SUPER / BLOCK_SIZE
+    line = _covered(0, size / 2 + grow, size) + _covered(size - grow, size, size)  # (2 S,)
+    share = (line[:, None] * line)[..., None]  # (2 S, 2 S, 1)
+    return np.rint(np.array(background) * (1 - share) + np.array(grass) * share).astype(np.uint8)
 
 
 def _covered(low: float, high: float, count: int) -> np.ndarray:
@@ -170,10 +172,17 @@ def _covered(low: float, high: float, count: int) -> np.ndarray:
     return np.diff(np.clip(np.arange(count + 1), low, high))
 
 
-def _corner_blocks(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
-    """The blocks in which the four corners of (P, 2) bounding boxes lie; a box is smaller than a block."""
-    low, high = low // BLOCK, (high - 1) // BLOCK
-    return [np.stack([x[:, 0], y[:, 1]], axis=1) for x in (low, high) for y in (low, high)]
+def _blocks(corners: np.ndarray) -> tuple[list[list[tuple[int, int]]], dict[tuple[int, int], list[int]]]:
+    """The blocks that each of (P, 4, 2) polygons, in painted texels, may touch; and the polygons of each block."""
+    first = np.clip((corners.min(axis=1) - 1) // (BLOCK * SUPER), 0, BLOCKS - 1).astype(np.int64).tolist()
+    last = np.clip((corners.max(axis=1) + 1) // (BLOCK * SUPER), 0, BLOCKS - 1).astype(np.int64).tolist()
+    blocks_of: list[list[tuple[int, int]]] = []
+    polygons_in: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, ((left, low), (right, high)) in enumerate(zip(first, last, strict=True)):
+        blocks_of.append([(x, y) for x in range(left, right + 1) for y in range(low, high + 1)])
+        for block in blocks_of[-1]:
+            polygons_in[block].append(i)
+    return blocks_of, polygons_in
 
 
 def _half(image: np.ndarray) -> np.ndarray:
@@ -185,7 +194,7 @@ def _half(image: np.ndarray) -> np.ndarray:
 
 CAR_LEFT, CAR_RIGHT, CAR_TOP, CAR_BOTTOM = 44, 52, 66, 78
 """The car lies inside these columns and rows of every frame."""
-FINE = 8
+FINE = 10
 """Samples per pixel of the frame along each axis while the car is drawn."""
 _HULL_COLOR = shrunk((int(0.8 * 255), 0, 0))
 _TO_FINE = np.array([FINE / PIXEL_W, -FINE / PIXEL_H]) * (1 << SHIFT)
@@ -272,16 +281,11 @@ def _running(count: int, pixels: int) -> np.ndarray:
 
 _ROWS_BEFORE = _running(STATE_H - BAR_TOP, _BAR_WINDOW_H)
 _COLUMNS_BEFORE = _running(STATE_W, WINDOW_W)
-_UPRIGHT = (  # first and last column of the window, colour
-    (5 * _COLUMN, 6 * _COLUMN, (255, 255, 255)),
-    (7 * _COLUMN, 8 * _COLUMN - 1, (0, 0, 255)),
-    (8 * _COLUMN, 9 * _COLUMN - 1, (0, 0, 255)),
-    (9 * _COLUMN, 10 * _COLUMN - 1, (51, 0, 255)),
-    (10 * _COLUMN, 11 * _COLUMN, (51, 0, 255)),
-)
-"""Speed and the four wheels: they grow upwards."""
-_STEER, _GYRO = len(_UPRIGHT), len(_UPRIGHT) + 1
-"""Joint angle of the first wheel, green, and turning rate, red: they grow sideways."""
+_UPRIGHT = ((5, (255, 255, 255)), (7, (0, 0, 255)), (8, (0, 0, 255)), (9, (51, 0, 255)), (10, (51, 0, 255)))
+"""Column of the grid and colour of the indicators that grow upwards: speed and the four wheels."""
+_SPEED, _WHEELS, _SHARED, _STEER, _GYRO = 0, slice(1, 5), slice(5, 8), 8, 9
+"""Their rows in the product; the window columns that two wheels share, where the higher one is seen; and the two that
+grow sideways, the joint angle of the first wheel, green, and the turning rate, red."""
 _TRUNCATED = 1.5
 """What smoothscale's cut fractions take away."""
 
@@ -290,21 +294,23 @@ class Bar:
     """The seven indicators as one product: (rows covered by each) times (columns covered by each, in its colour)."""
 
     def __init__(self):
-        self._rows = np.zeros((STATE_H - BAR_TOP, len(_UPRIGHT) + 2), np.float32)  # (12, 7)
-        self._columns = np.zeros((len(_UPRIGHT) + 2, STATE_W, 3), np.float32)  # (7, 96, 3)
-        for i, (first, last, color) in enumerate(_UPRIGHT):
-            share = _COLUMNS_BEFORE[last + 1] - _COLUMNS_BEFORE[first]
-            self._columns[i] = share[:, None] * np.array(color, np.float32)
-        first, last = _BAR_WINDOW_H - 4 * _ROW, _BAR_WINDOW_H - 2 * _ROW
-        self._rows[:, [_STEER, _GYRO]] = (_ROWS_BEFORE[last + 1] - _ROWS_BEFORE[first])[:, None]
+        self._rows = np.zeros((STATE_H - BAR_TOP, _GYRO + 1), np.float32)  # (12, 10)
+        self._columns = np.zeros((_GYRO + 1, STATE_W, 3), np.float32)  # (10, 96, 3)
+        for i, (place, color) in enumerate(_UPRIGHT):
+            first, last = place * _COLUMN, (place + 1) * _COLUMN  # the last column is filled, too
+            self._columns[i] = _across(first + (i > _WHEELS.start), last + (i in (_SPEED, _WHEELS.stop - 1)), color)
+            if i > _WHEELS.start:
+                self._columns[_SHARED.start + i - 2] = _across(first, first + 1, color)
+        top, bottom = _BAR_WINDOW_H - 4 * _ROW, _BAR_WINDOW_H - 2 * _ROW
+        self._rows[:, [_STEER, _GYRO]] = (_ROWS_BEFORE[bottom + 1] - _ROWS_BEFORE[top])[:, None]
 
     def draw(self, out: np.ndarray, car: Any) -> None:
         """Fill `out`, the rows of the bar, with gymnasium's indicators of the car; no score."""
-        speed = math.hypot(*car.hull.linearVelocity)
-        heights = [0.02 * speed if speed > _LEAST else None]
-        heights += [0.01 * wheel.omega if abs(wheel.omega) > _LEAST else None for wheel in car.wheels]
-        for i, height in enumerate(heights):
-            self._rows[:, i] = 0 if height is None else _upright(height)
+        values = [0.02 * math.hypot(*car.hull.linearVelocity), *(0.01 * wheel.omega for wheel in car.wheels)]
+        for i, value in enumerate(values):
+            self._rows[:, i] = _upright(value) if abs(value) > _LEAST * (0.01 if i else 0.02) else 0
+        wheels = self._rows[:, _WHEELS]
+        np.maximum(wheels[:, :-1], wheels[:, 1:], out=self._rows[:, _SHARED])
         joint, turn = car.wheels[0].joint.angle, car.hull.angularVelocity
         steer = _sideways(20, -10.0 * joint) if abs(joint) > _LEAST else (0, 0)
         gyro = _sideways(30, -0.8 * turn) if abs(turn) > _LEAST else (WINDOW_W, WINDOW_W)
@@ -312,8 +318,13 @@ class Bar:
             steer = (min(steer[0], gyro[0]), gyro[0])
         self._columns[_STEER, :, 1] = 255 * (_COLUMNS_BEFORE[steer[1]] - _COLUMNS_BEFORE[steer[0]])
         self._columns[_GYRO, :, 0] = 255 * (_COLUMNS_BEFORE[gyro[1]] - _COLUMNS_BEFORE[gyro[0]])
-        light = self._rows @ self._columns.reshape(len(self._columns), -1)  # (12, 96 * 3)
-        out[:] = np.clip(light - _TRUNCATED, 0, 255).reshape(out.shape)
+        light = self._rows @ self._columns.reshape(_GYRO + 1, -1)  # (12, 96 * 3)
+        out[:] = (np.maximum(light, _TRUNCATED) - _TRUNCATED).reshape(out.shape)
+
+
+def _across(start: int, stop: int, color: tuple[int, int, int]) -> np.ndarray:
+    """(96, 3): the light of this colour from the window columns start to stop - 1."""
+    return (_COLUMNS_BEFORE[stop] - _COLUMNS_BEFORE[start])[:, None] * np.array(color, np.float32)
 
 
 _LEAST = 1e-4
@@ -341,12 +352,20 @@ _SCORE_WINDOW_W = round(SCORE_W * PIXEL_W)
 @lru_cache(maxsize=4096)
 def score(text: str) -> np.ndarray:
     """(12, 12, 3): the left end of the bar with gymnasium's score, drawn with its font and shrunk as it does."""
-    pygame.font.init()
-    font = pygame.font.Font(pygame.font.get_default_font(), 42)
-    image = font.render(text, True, (255, 255, 255), (0, 0, 0))
+    try:
+        image = _font().render(text, True, (255, 255, 255), (0, 0, 0))
+    except pygame.error:  # a window that was closed has shut pygame down
+        _font.cache_clear()
+        image = _font().render(text, True, (255, 255, 255), (0, 0, 0))
     place = image.get_rect()
     place.center = (60, int(WINDOW_H - WINDOW_H * 2.5 / 40.0) - (WINDOW_H - _BAR_WINDOW_H))
     surface = pygame.Surface((_SCORE_WINDOW_W, _BAR_WINDOW_H))
     surface.blit(image, place)
     small = pygame.transform.smoothscale(surface, (SCORE_W, STATE_H - BAR_TOP))
     return pygame.surfarray.array3d(small).transpose(1, 0, 2)
+
+
+@lru_cache(maxsize=1)
+def _font() -> pygame.font.Font:
+    pygame.font.init()
+    return pygame.font.Font(pygame.font.get_default_font(), 42)

@@ -1,0 +1,164 @@
+"""How fast is the simulation on one core, and where does the time of a frame and of a reset go?
+
+python benchmarks/env_speed.py       # seven rounds, about a minute
+python benchmarks/env_speed.py 20    # more rounds
+
+Every round drives every environment for 300 frames after a reset, the zoom-in included, with the same actions: those of
+the controller on the track of that round (EnvPool draws other tracks). One process, one thread. Rates are medians over
+the rounds, ratios are medians of the ratios within a round, so that a busy machine hurts both sides alike. EnvPool is
+measured where it is installed (`pip install envpool`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+
+from data_collection.controller import Controller
+from envs import BAR_TOP, ActionRepeat, EnvConfig, Renderer, Step, make_env, rollout
+from envs.renderer import FULL_ZOOM, draw_car, score
+
+FRAMES = 300
+REPEAT = 4
+
+
+def fast() -> Any:
+    return make_env(EnvConfig("continuous", renderer="fast"))
+
+
+def blind() -> Any:
+    env = fast()
+    env.unwrapped.observe = False
+    return env
+
+
+class EnvPool:
+    """EnvPool's CarRacing with the calls that are timed here."""
+
+    def __init__(self):
+        import envpool  # type: ignore[import-not-found]
+
+        self.env = envpool.make("CarRacing-v3", env_type="gymnasium", num_envs=1, num_threads=1)
+
+    def reset(self, seed: int) -> None:
+        self.env.reset()
+
+    def step(self, action: np.ndarray) -> None:
+        self.env.step(action[None])
+
+
+CONTESTANTS: dict[str, Callable[[], Any]] = {
+    "gymnasium": lambda: gymnasium.make("CarRacing-v3", continuous=True),
+    "renderer=gymnasium": lambda: make_env(EnvConfig("continuous")),
+    "renderer=fast": fast,
+    f"renderer=fast, ActionRepeat({REPEAT})": lambda: ActionRepeat(fast(), REPEAT),
+    "observe=False": blind,
+}
+if importlib.util.find_spec("envpool"):
+    CONTESTANTS["EnvPool"] = EnvPool
+
+
+def lap(seed: int) -> list[np.ndarray]:
+    """The controller's actions in the first 300 frames of a track."""
+    steps: list[Step] = []
+    env = make_env(EnvConfig("continuous", max_steps=FRAMES))
+    env.unwrapped.observe = False  # type: ignore[attr-defined]
+    rollout(env, Controller("continuous"), seed, subscribers=[steps.append])
+    return [np.asarray(step.action, dtype=np.float32) for step in steps]
+
+
+def rates(rounds: int) -> None:
+    """Frames/s and reset times of all contestants."""
+    contestants = {name: make() for name, make in CONTESTANTS.items()}
+    frames, resets = defaultdict(list), defaultdict(list)
+    for seed in range(rounds + 1):
+        actions = lap(seed)
+        for name, env in contestants.items():
+            started = time.perf_counter()
+            env.reset(seed=seed)
+            reset = time.perf_counter()
+            for action in actions[::REPEAT] if isinstance(env, ActionRepeat) else actions:
+                env.step(action)
+            if seed:  # the first round warms up
+                resets[name].append(1000 * (reset - started))
+                frames[name].append(len(actions) / (time.perf_counter() - reset))
+    print(f"{'frames/s':32} {'median':>8} {'x gymnasium':>12} {'x EnvPool':>10} {'reset ms':>9} {'longest':>8}")
+    for name in contestants:
+        ratios = [
+            f"{statistics.median(a / b for a, b in zip(frames[name], frames[other], strict=True)):.2f}"
+            if other in contestants
+            else "-"
+            for other in ("gymnasium", "EnvPool")
+        ]
+        print(
+            f"{name:32} {statistics.median(frames[name]):8.0f} {ratios[0]:>12} {ratios[1]:>10}"
+            f" {statistics.median(resets[name]):9.1f} {max(resets[name]):8.1f}"
+        )
+
+
+class Stopwatch:
+    """Sums the time of named parts."""
+
+    def __init__(self):
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+
+    def time(self, name: str, call: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        result = call()
+        self.seconds[name].append(time.perf_counter() - started)
+        return result
+
+    def table(self, title: str, scale: float) -> None:
+        print(title)
+        for name, seconds in self.seconds.items():
+            print(f"  {name:44} {scale * statistics.fmean(seconds):8.3f}")
+
+
+def parts(rounds: int) -> None:
+    """Mean time per part of a frame, zoom-in included, and per part of a reset."""
+    frame_parts, reset_parts = Stopwatch(), Stopwatch()
+    bare: Any = gymnasium.make("CarRacing-v3", continuous=True).unwrapped
+    bare._render = lambda mode: None
+    env = blind()
+    car_racing = env.unwrapped
+    for seed in range(1, rounds + 1):
+        reset_parts.time("gymnasium's reset without drawing", lambda seed=seed: bare.reset(seed=seed))
+        env.reset(seed=seed)
+        colors = car_racing.bg_color, car_racing.grass_color
+        renderer = reset_parts.time(
+            "painting the ground",
+            lambda colors=colors: Renderer(car_racing._road_vertices, car_racing._road_colors, *colors),
+        )
+        frame = np.empty((96, 96, 3), np.uint8)
+        for action in lap(seed):
+            frame_parts.time("gymnasium's step without drawing", lambda action=action: bare.step(action))
+            frame_parts.time("step with observe=False (the same + telemetry)", lambda action=action: env.step(action))
+            car, zoom = car_racing.car, FULL_ZOOM * min(car_racing.t, 1) + 0.6 * max(1 - car_racing.t, 0)
+            x, y = car.hull.position
+            frame_parts.time("drawing: ground, repainted tiles", renderer.ground.refresh)
+            frame_parts.time(
+                "drawing: ground, zoom-in" if zoom < 0.999 * FULL_ZOOM else "drawing: ground, warp",
+                lambda: renderer.ground.draw(frame[:BAR_TOP], x, y, car.hull.angle, zoom),
+            )
+            frame_parts.time("drawing: car", lambda: draw_car(frame, car, zoom))
+            frame_parts.time("drawing: status bar", lambda: renderer.bar.draw(frame[BAR_TOP:], car))
+            frame_parts.time("drawing: score", lambda: score(f"{car_racing.reward:04.0f}"))
+            frame_parts.time("drawing, all of it, again", lambda: renderer.draw(car, zoom, car_racing.reward))
+    frame_parts.table("time per frame, ms", 1e3)
+    reset_parts.table("time per reset, ms", 1e3)
+
+
+if __name__ == "__main__":
+    cv2.setNumThreads(1)
+    chosen = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    rates(chosen)
+    parts(chosen)
