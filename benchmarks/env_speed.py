@@ -16,7 +16,8 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cv2
@@ -111,50 +112,56 @@ class Stopwatch:
     def __init__(self):
         self.seconds: dict[str, list[float]] = defaultdict(list)
 
-    def time(self, name: str, call: Callable[[], Any]) -> Any:
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
-        result = call()
+        yield
         self.seconds[name].append(time.perf_counter() - started)
-        return result
 
-    def table(self, title: str, scale: float) -> None:
-        print(title)
+    def table(self, title: str) -> None:
+        print(f"{title:46} {'mean':>8} {'median':>8} {'times':>7}")
         for name, seconds in self.seconds.items():
-            print(f"  {name:44} {scale * statistics.fmean(seconds):8.3f}")
+            mean, median = 1000 * statistics.fmean(seconds), 1000 * statistics.median(seconds)
+            print(f"  {name:44} {mean:8.3f} {median:8.3f} {len(seconds):7}")
 
 
 def parts(rounds: int) -> None:
-    """Mean time per part of a frame, zoom-in included, and per part of a reset."""
-    frame_parts, reset_parts = Stopwatch(), Stopwatch()
+    """Milliseconds per part of a frame, zoom-in included, and per part of a reset."""
+    of_frame, of_reset = Stopwatch(), Stopwatch()
     bare: Any = gymnasium.make("CarRacing-v3", continuous=True).unwrapped
     bare._render = lambda mode: None
     env = blind()
     car_racing = env.unwrapped
+    renderer = Renderer(car_racing.bg_color, car_racing.grass_color)
+    frame = np.empty((96, 96, 3), np.uint8)
     for seed in range(1, rounds + 1):
-        reset_parts.time("gymnasium's reset without drawing", lambda seed=seed: bare.reset(seed=seed))
+        actions = lap(seed)
+        with of_reset("gymnasium: track and car"):
+            bare.reset(seed=seed)
         env.reset(seed=seed)
-        colors = car_racing.bg_color, car_racing.grass_color
-        renderer = reset_parts.time(
-            "painting the ground",
-            lambda colors=colors: Renderer(car_racing._road_vertices, car_racing._road_colors, *colors),
-        )
-        frame = np.empty((96, 96, 3), np.uint8)
-        for action in lap(seed):
-            frame_parts.time("gymnasium's step without drawing", lambda action=action: bare.step(action))
-            frame_parts.time("step with observe=False (the same + telemetry)", lambda action=action: env.step(action))
-            car, zoom = car_racing.car, FULL_ZOOM * min(car_racing.t, 1) + 0.6 * max(1 - car_racing.t, 0)
+        with of_reset("painting the ground"):
+            renderer.begin(car_racing._road_vertices, car_racing._road_colors)
+        for action in actions:
+            with of_frame("gymnasium: car and physics"):
+                bare.step(action)
+            with of_frame("the same with telemetry (observe=False)"):
+                env.step(action)
+            car, zoom = car_racing.car, 0.6 * max(1 - car_racing.t, 0) + FULL_ZOOM * min(car_racing.t, 1)
             x, y = car.hull.position
-            frame_parts.time("drawing: ground, repainted tiles", renderer.ground.refresh)
-            frame_parts.time(
-                "drawing: ground, zoom-in" if zoom < 0.999 * FULL_ZOOM else "drawing: ground, warp",
-                lambda: renderer.ground.draw(frame[:BAR_TOP], x, y, car.hull.angle, zoom),
-            )
-            frame_parts.time("drawing: car", lambda: draw_car(frame, car, zoom))
-            frame_parts.time("drawing: status bar", lambda: renderer.bar.draw(frame[BAR_TOP:], car))
-            frame_parts.time("drawing: score", lambda: score(f"{car_racing.reward:04.0f}"))
-            frame_parts.time("drawing, all of it, again", lambda: renderer.draw(car, zoom, car_racing.reward))
-    frame_parts.table("time per frame, ms", 1e3)
-    reset_parts.table("time per reset, ms", 1e3)
+            with of_frame("drawing: tiles that were touched"):
+                renderer.ground.refresh()
+            with of_frame("drawing: ground" if zoom > 0.999 * FULL_ZOOM else "drawing: ground in the zoom-in"):
+                renderer.ground.draw(frame[:BAR_TOP], x, y, car.hull.angle, zoom)
+            with of_frame("drawing: car"):
+                draw_car(frame, car, zoom)
+            with of_frame("drawing: status bar"):
+                renderer.bar.draw(frame[BAR_TOP:], car)
+            with of_frame("drawing: score"):
+                score(f"{car_racing.reward:04.0f}")
+            with of_frame("a whole frame without touched tiles"):
+                renderer.draw(car, zoom, car_racing.reward)
+    of_frame.table("a frame, ms")
+    of_reset.table("a reset, ms")
 
 
 if __name__ == "__main__":

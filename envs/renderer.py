@@ -43,18 +43,22 @@ BAR_TOP = STATE_H - STATE_H * 5 // 40
 
 
 class Renderer:
-    """Draws the frames of one episode.
+    """Draws the frames of one environment, one episode after another.
 
-    polygons: (P, 4, 2), gymnasium's `road_poly` in its drawing order, in units.
-    colors: (P, 3), their colours, read again at every frame: gymnasium changes that of a tile when the car touches it.
     background, grass: colours of the playfield and of its patches.
-
-    Building one takes some milliseconds, for painting the ground.
     """
 
-    def __init__(self, polygons: np.ndarray, colors: np.ndarray, background: Any, grass: Any):
-        self.ground = Ground(polygons, colors, background, grass)
+    def __init__(self, background: Any, grass: Any):
+        self.ground = Ground(background, grass)
         self.bar = Bar()
+
+    def begin(self, polygons: np.ndarray, colors: np.ndarray) -> None:
+        """Paint the ground of a new episode; it takes some milliseconds.
+
+        polygons: (P, 4, 2), gymnasium's `road_poly` in its drawing order, in units.
+        colors: (P, 3), theirs, read again at every frame: gymnasium changes that of a tile when the car touches it.
+        """
+        self.ground.begin(polygons, colors)
 
     def draw(self, car: Any, zoom: float, reward: float) -> np.ndarray:
         """(96, 96, 3) uint8, a new array: gymnasium's `Car` seen at `zoom` window pixels per unit, `reward` as score.
@@ -77,15 +81,15 @@ def shrunk(color: Any) -> tuple[int, ...]:
 
 # The ground
 
-BLOCK_SIZE = car_racing.GRASS_DIM
-"""Units along the side of a block, in which the texture is painted: every second one in both directions is a patch."""
+BLOCK_SIZE = 2 * car_racing.GRASS_DIM
+"""Units along the side of a block, in which the texture is painted: the period of the grass patches."""
 BLOCKS = round(2 * PLAYFIELD / BLOCK_SIZE)
-BLOCK = 48
+BLOCK = 96
 """Texels per block, 2.88 per unit. A texel is the mean of its area, and a bilinear sample of such texels has nearly the
 spread of the 0.64 x 0.51 units over which smoothscale takes its mean. Finer and coarser textures are less faithful."""
 SUPER = 2
 """Painted texels per texel, along each axis."""
-LEVELS = 6
+LEVELS = 5
 GROW = 0.05
 """Units by which a grass patch reaches over its edge: gymnasium fills the window pixels of the edge, too."""
 INSET = 0.05
@@ -95,22 +99,31 @@ SHIFT = 4
 
 
 class Ground:
-    """The playfield as a texture with mip levels: level n has BLOCK / 2^n texels per block. Outside it is black."""
+    """The playfield as a texture with mip levels: level n has BLOCK / 2^n texels per block. Outside it is black.
 
-    def __init__(self, polygons: np.ndarray, colors: np.ndarray, background: Any, grass: Any):
-        self._colors, self._painted = colors, colors.copy()
-        self._paints = [shrunk(color) for color in colors.tolist()]
+    Texels have a fourth channel, which is never looked at: OpenCV warps four channels faster than three.
+    """
+
+    def __init__(self, background: Any, grass: Any):
         self._meadow = _meadow(shrunk(background), shrunk(grass))
+        self._polygons_in: dict[tuple[int, int], list[int]] = {}
+        self._levels, bare = [], self._meadow
+        for _ in range(LEVELS):
+            bare = _half(bare)
+            self._levels.append(np.tile(bare, (BLOCKS, BLOCKS, 1)))
+
+    def begin(self, polygons: np.ndarray, colors: np.ndarray) -> None:
+        """Remove the last road and paint a new one."""
+        road = list(self._polygons_in)
         across = polygons[:, [1, 0, 3, 2]] - polygons  # (P, 4, 2): corners come in the order left, right, right, left
         inset = polygons + across * (INSET / np.linalg.norm(across, axis=-1, keepdims=True))
         corners = (inset + PLAYFIELD) * (BLOCK * SUPER / BLOCK_SIZE) - 0.5  # (P, 4, 2) in painted texels
         self._corners = np.rint(corners * (1 << SHIFT)).astype(np.int32)
         self._blocks_of, self._polygons_in = _blocks(corners)
-        self._levels = [np.tile(_half(self._meadow), (BLOCKS // 2, BLOCKS // 2, 1))]
-        for block in self._polygons_in:
-            self._paint(block)
-        while len(self._levels) < LEVELS:
-            self._levels.append(_half(self._levels[-1]))
+        self._colors, self._painted = colors, colors.copy()
+        self._paints = [shrunk(color) for color in colors.tolist()]
+        for block in {*road, *self._polygons_in}:
+            self._paint(block, LEVELS)
 
     def draw(self, out: np.ndarray, x: float, y: float, angle: float, zoom: float) -> None:
         """Fill `out`, the frame down to the bar, with the ground around (x, y), the direction `angle` upwards.
@@ -132,10 +145,8 @@ class Ground:
             ]
         )
         size, flags = (STATE_W * over, BAR_TOP * over), cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        if over == 1:
-            cv2.warpAffine(self._levels[level], samples_to_texels, size, dst=out, flags=flags)
-        else:
-            out[:] = _half(cv2.warpAffine(self._levels[level], samples_to_texels, size, flags=flags))
+        frame = cv2.warpAffine(self._levels[level], samples_to_texels, size, flags=flags)
+        cv2.cvtColor(_half(frame) if over == 2 else frame, cv2.COLOR_RGBA2RGB, dst=out)
 
     def refresh(self) -> None:
         """Paint level 0 anew where colours have changed. The coarser levels are seen for half a second: they wait."""
@@ -145,26 +156,27 @@ class Ground:
             for i in changed:
                 self._paints[i] = shrunk(self._painted[i])
             for block in {block for i in changed for block in self._blocks_of[i]}:
-                self._paint(block)
+                self._paint(block, 1)
 
-    def _paint(self, block: tuple[int, int]) -> None:
-        """Paint one block of level 0: the grass, then its polygons in gymnasium's order."""
-        size, (x, y) = BLOCK * SUPER, block
-        left, top, members = x % 2 * size, y % 2 * size, self._polygons_in[block]
-        part = self._meadow[top : top + size, left : left + size].copy()
-        corners = self._corners[members] - np.array(block, np.int32) * (size << SHIFT)
-        for i, polygon in zip(members, corners, strict=True):
-            cv2.fillConvexPoly(part, polygon, self._paints[i], cv2.LINE_8, SHIFT)
-        self._levels[0][y * BLOCK : (y + 1) * BLOCK, x * BLOCK : (x + 1) * BLOCK] = _half(part)
+    def _paint(self, block: tuple[int, int], levels: int) -> None:
+        """Paint one block of the finest levels: the grass, then its polygons in gymnasium's order."""
+        (x, y), part = block, self._meadow.copy()
+        if members := self._polygons_in.get(block):
+            corners = self._corners[members] - np.array(block, np.int32) * (BLOCK * SUPER << SHIFT)
+            for i, polygon in zip(members, corners, strict=True):
+                cv2.fillConvexPoly(part, polygon, self._paints[i], cv2.LINE_8, SHIFT)
+        for level in self._levels[:levels]:
+            part = _half(part)
+            level[y * len(part) : (y + 1) * len(part), x * len(part) : (x + 1) * len(part)] = part
 
 
 @lru_cache(maxsize=2)
 def _meadow(background: tuple[int, ...], grass: tuple[int, ...]) -> np.ndarray:
-    """(2 S, 2 S, 3): two by two blocks without road, the first one a patch; S = BLOCK * SUPER painted texels."""
-    size, grow = 2 * BLOCK * SUPER, GROW * BLOCK * SUPER / BLOCK_SIZE
-    line = _covered(0, size / 2 + grow, size) + _covered(size - grow, size, size)  # (2 S,)
-    share = (line[:, None] * line)[..., None]  # (2 S, 2 S, 1)
-    return np.rint(np.array(background) * (1 - share) + np.array(grass) * share).astype(np.uint8)
+    """(S, S, 4): a block without road, a patch in its first quarter; S = BLOCK * SUPER painted texels."""
+    size, grow = BLOCK * SUPER, GROW * BLOCK * SUPER / BLOCK_SIZE
+    line = _covered(0, size / 2 + grow, size) + _covered(size - grow, size, size)  # (S,)
+    share = (line[:, None] * line)[..., None]  # (S, S, 1)
+    return np.rint(np.array((*background, 0)) * (1 - share) + np.array((*grass, 0)) * share).astype(np.uint8)
 
 
 def _covered(low: float, high: float, count: int) -> np.ndarray:
@@ -192,7 +204,7 @@ def _half(image: np.ndarray) -> np.ndarray:
 
 # The car
 
-CAR_LEFT, CAR_RIGHT, CAR_TOP, CAR_BOTTOM = 44, 52, 66, 78
+CAR_LEFT, CAR_RIGHT, CAR_TOP, CAR_BOTTOM = 45, 51, 66, 78
 """The car lies inside these columns and rows of every frame."""
 FINE = 10
 """Samples per pixel of the frame along each axis while the car is drawn."""
@@ -212,7 +224,7 @@ def draw_car(frame: np.ndarray, car: Any, zoom: float) -> None:
     angle = car.hull.angle
     cos, sin = math.cos(angle), math.sin(angle)
     scale = SIZE * zoom
-    corners, colors = [], []
+    tyres, stripes = [], []
     for wheel in car.wheels:
         dx, dy = wheel.position
         dx, dy = (dx - x) * zoom, (dy - y) * zoom
@@ -220,35 +232,31 @@ def draw_car(frame: np.ndarray, car: Any, zoom: float) -> None:
         steer = wheel.angle - angle
         right, up = math.cos(steer) * scale, math.sin(steer) * scale
         side_x, side_y, along_x, along_y = WHEEL_W * right, WHEEL_W * up, -WHEEL_R * up, WHEEL_R * right
-        for low, high, color in ((-1.0, 1.0, _TYRE), _stripe(wheel.phase)):
+        for polygons, (low, high) in ((tyres, (-1.0, 1.0)), (stripes, _stripe(wheel.phase))):
             if low != high:
                 low_x, low_y = centre_x + low * along_x, centre_y + low * along_y
                 high_x, high_y = centre_x + high * along_x, centre_y + high * along_y
-                corners.append((
+                polygons.append((
                     (low_x - side_x, low_y - side_y), (low_x + side_x, low_y + side_y),
                     (high_x + side_x, high_y + side_y), (high_x - side_x, high_y - side_y),
                 ))  # fmt: skip
-                colors.append(color)
-    for polygon, color in zip(_fine(np.array(corners)), colors, strict=True):
-        cv2.fillConvexPoly(fine, polygon, color, cv2.LINE_8, SHIFT)
+    corners = _fine(np.array(tyres + stripes))
+    cv2.fillPoly(fine, corners[: len(tyres)], _BLACK, cv2.LINE_8, SHIFT)  # type: ignore[call-overload]
+    cv2.fillPoly(fine, corners[len(tyres) :], _WHITE, cv2.LINE_8, SHIFT)  # type: ignore[call-overload]
     cv2.copyTo(_RED, _hull_mask(zoom), fine)
     part[:] = cv2.resize(fine, (CAR_RIGHT - CAR_LEFT, CAR_BOTTOM - CAR_TOP), interpolation=cv2.INTER_AREA)
 
 
-_TYRE, _WHITE = shrunk(WHEEL_COLOR), shrunk(WHEEL_WHITE)
+_BLACK, _WHITE = shrunk(WHEEL_COLOR), shrunk(WHEEL_WHITE)
 
 
-def _stripe(phase: float) -> tuple[float, float, tuple[int, ...]]:
-    """From where to where along the wheel its stripe is seen, in radii, and its colour; gymnasium's own rule."""
+def _stripe(phase: float) -> tuple[float, float]:
+    """From where to where along the wheel its stripe is seen, in radii; equal where it is not. gymnasium's own rule."""
     start, end = math.cos(phase), math.cos(phase + 1.2)
     start_hidden, end_hidden = math.sin(phase) > 0, math.sin(phase + 1.2) > 0
     if start_hidden and end_hidden:
-        return 0.0, 0.0, _WHITE
-    if start_hidden:
-        start = math.copysign(1.0, start)
-    if end_hidden:
-        end = math.copysign(1.0, end)
-    return start, end, _WHITE
+        return 0.0, 0.0
+    return (math.copysign(1.0, start) if start_hidden else start), (math.copysign(1.0, end) if end_hidden else end)
 
 
 def _fine(corners: np.ndarray) -> np.ndarray:
@@ -306,9 +314,9 @@ class Bar:
 
     def draw(self, out: np.ndarray, car: Any) -> None:
         """Fill `out`, the rows of the bar, with gymnasium's indicators of the car; no score."""
-        values = [0.02 * math.hypot(*car.hull.linearVelocity), *(0.01 * wheel.omega for wheel in car.wheels)]
-        for i, value in enumerate(values):
-            self._rows[:, i] = _upright(value) if abs(value) > _LEAST * (0.01 if i else 0.02) else 0
+        speed, omegas = math.hypot(*car.hull.linearVelocity), [wheel.omega for wheel in car.wheels]
+        tips = [_tip(0.02, speed), *(_tip(0.01, omega) for omega in omegas)]
+        self._rows[:, : len(tips)] = _UPRIGHT_ROWS[tips].T
         wheels = self._rows[:, _WHEELS]
         np.maximum(wheels[:, :-1], wheels[:, 1:], out=self._rows[:, _SHARED])
         joint, turn = car.wheels[0].joint.angle, car.hull.angularVelocity
@@ -331,11 +339,21 @@ _LEAST = 1e-4
 """gymnasium draws no indicator of a smaller value."""
 
 
-def _upright(value: float) -> np.ndarray:
-    """(12,): the share of each row of the bar that an indicator of this value covers."""
+def _tip(scale: float, value: float) -> int:
+    """The window row of the bar in which the upright indicator of scale * value ends; 100 where there is none."""
+    if abs(value) <= _LEAST:
+        return _BAR_WINDOW_H
+    row = int(WINDOW_H - (_ROW + _ROW * (scale * value))) - (WINDOW_H - _BAR_WINDOW_H)
+    return min(max(row, 0), _BAR_WINDOW_H - 1)
+
+
+def _upright(tip: int) -> np.ndarray:
+    """(12,): the share of each row of the bar that an upright indicator covers."""
     foot = _BAR_WINDOW_H - _ROW
-    tip = min(max(int(WINDOW_H - (_ROW + _ROW * value)) - (WINDOW_H - _BAR_WINDOW_H), 0), _BAR_WINDOW_H - 1)
     return _ROWS_BEFORE[max(tip, foot) + 1] - _ROWS_BEFORE[min(tip, foot)]
+
+
+_UPRIGHT_ROWS = np.array([*map(_upright, range(_BAR_WINDOW_H)), np.zeros(STATE_H - BAR_TOP)], np.float32)  # (101, 12)
 
 
 def _sideways(place: int, value: float) -> tuple[int, int]:

@@ -65,8 +65,7 @@ def assert_close(ours: np.ndarray, theirs: np.ndarray, mean: float, share: float
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-@pytest.mark.parametrize("actions", [random_actions, expert_actions])
-@pytest.mark.parametrize("seed", [2, 31])
+@pytest.mark.parametrize(("actions", "seed"), [(random_actions, 2), (expert_actions, 31)])
 def test_nothing_but_pixels_changes_and_those_hardly(control, actions, seed):
     ours, theirs = side_by_side(control, actions(control, 160, seed), seed)
     for phase in (np.s_[:10], np.s_[10:ZOOM_FRAMES], np.s_[ZOOM_FRAMES:]):
@@ -160,7 +159,8 @@ def test_tiles_painted_anew_are_as_if_painted_so_at_first():
     car_racing: Any = env.unwrapped
     assert last[4]["tiles_visited"] > 20
     assert (car_racing._road_colors[:, 0] == 102).sum() > last[4]["tiles_total"] / 3 + 10
-    renderer = Renderer(car_racing._road_vertices, car_racing._road_colors.copy(), (102, 204, 102), (102, 230, 102))
+    renderer = Renderer((102, 204, 102), (102, 230, 102))
+    renderer.begin(car_racing._road_vertices, car_racing._road_colors.copy())
     np.testing.assert_array_equal(renderer.draw(car_racing.car, 16.2, car_racing.reward + 0.1), last[0])
 
 
