@@ -90,6 +90,7 @@ spread of the 0.64 x 0.51 units over which smoothscale takes its mean. Finer and
 SUPER = 2
 """Painted texels per texel, along each axis."""
 LEVELS = 5
+"""The coarsest serves the first frames, in which most of the playfield is seen."""
 GROW = 0.05
 """Units by which a grass patch reaches over its edge: gymnasium fills the window pixels of the edge, too."""
 INSET = 0.05
@@ -242,7 +243,8 @@ def draw_car(frame: np.ndarray, car: Any, zoom: float) -> None:
                 ))  # fmt: skip
     corners = _fine(np.array(tyres + stripes))
     cv2.fillPoly(fine, corners[: len(tyres)], _BLACK, cv2.LINE_8, SHIFT)  # type: ignore[call-overload]
-    cv2.fillPoly(fine, corners[len(tyres) :], _WHITE, cv2.LINE_8, SHIFT)  # type: ignore[call-overload]
+    if stripes:
+        cv2.fillPoly(fine, corners[len(tyres) :], _WHITE, cv2.LINE_8, SHIFT)  # type: ignore[call-overload]
     cv2.copyTo(_RED, _hull_mask(zoom), fine)
     part[:] = cv2.resize(fine, (CAR_RIGHT - CAR_LEFT, CAR_BOTTOM - CAR_TOP), interpolation=cv2.INTER_AREA)
 
