@@ -88,7 +88,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         super().__init__(render_mode=render_mode, continuous=continuous)
         self.crash = crash
         self.renderer = renderer
-        self._fast_renderer: Renderer | None = None
+        self._fast_renderer = Renderer(self.bg_color, self.grass_color) if renderer == "fast" else None
         self.observe = True
         self.state = np.zeros(FRAME_SHAPE, dtype=np.uint8)
         self.interventions = 0
@@ -176,7 +176,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
     def _create_track(self) -> bool:
         created = super()._create_track()
         self._road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
-        if created and self.renderer == "fast":
+        if created and self._fast_renderer:
             self._road_colors = self._gather_colors()
             self._ground_is_painted = False  # that waits for the first frame that is looked at
         return created
@@ -194,19 +194,17 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         if mode == "state_pixels":
             if not self.observe:
                 return self.state
-            if self.renderer == "fast":
-                return self._draw()
+            if self._fast_renderer:
+                return self._draw(self._fast_renderer)
         return super()._render(mode)
 
-    def _draw(self) -> np.ndarray:
-        if self._fast_renderer is None:
-            self._fast_renderer = Renderer(self.bg_color, self.grass_color)
+    def _draw(self, renderer: Renderer) -> np.ndarray:
         if not self._ground_is_painted:
-            self._fast_renderer.begin(self._road_vertices, self._road_colors)
+            renderer.begin(self._road_vertices, self._road_colors)
             self._ground_is_painted = True
         start, full = 0.1 * gymnasium_car_racing.SCALE, gymnasium_car_racing.ZOOM * gymnasium_car_racing.SCALE
         zoom = start * max(1 - self.t, 0) + full * min(self.t, 1)
-        return self._fast_renderer.draw(self.car, zoom, self.reward)
+        return renderer.draw(self.car, zoom, self.reward)
 
     def _render_road(self, zoom, translation, angle):
         bounds = gymnasium_car_racing.PLAYFIELD

@@ -111,7 +111,7 @@ class Ground:
         self._levels, bare = [], self._meadow
         for _ in range(LEVELS):
             bare = _half(bare)
-            self._levels.append(np.tile(bare, (BLOCKS, BLOCKS, 1)))
+            self._levels.append(np.tile(bare, (BLOCKS, BLOCKS, 1)))  # (BLOCKS * BLOCK / 2^n)^2 x 4
 
     def begin(self, polygons: np.ndarray, colors: np.ndarray) -> None:
         """Remove the last road and paint a new one."""

@@ -176,7 +176,7 @@ def test_every_frame_is_an_array_of_its_own():
 def test_the_ground_is_painted_only_for_those_who_look():
     env = blind(fast())
     list(play(env, [3] * 5, 0))
-    assert env.unwrapped._fast_renderer is None  # type: ignore[attr-defined]
+    assert not env.unwrapped._ground_is_painted  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("renderer", ["gymnasium", "fast"])
@@ -215,7 +215,8 @@ def test_action_repeat_draws_once_and_keeps_a_blind_one_blind(monkeypatch):
     car_racing: Any = env.unwrapped
     env.reset(seed=0)
     drawn = []
-    monkeypatch.setattr(car_racing, "_draw", lambda draw=car_racing._draw: drawn.append(1) or draw())
+    draw = car_racing._draw
+    monkeypatch.setattr(car_racing, "_draw", lambda renderer: drawn.append(1) or draw(renderer))
     env.step(3)
     assert len(drawn) == 1
     blind(env)
