@@ -19,18 +19,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pygame
-from gymnasium.envs.box2d import car_racing
-from gymnasium.envs.box2d.car_dynamics import (
-    HULL_POLY1,
-    HULL_POLY2,
-    HULL_POLY3,
-    HULL_POLY4,
-    SIZE,
-    WHEEL_COLOR,
-    WHEEL_R,
-    WHEEL_W,
-    WHEEL_WHITE,
-)
+from gymnasium.envs.box2d import car_dynamics, car_racing
+from gymnasium.envs.box2d.car_dynamics import SIZE, WHEEL_R, WHEEL_W
 from gymnasium.envs.box2d.car_racing import PLAYFIELD, STATE_H, STATE_W, WINDOW_H, WINDOW_W
 
 PIXEL_W, PIXEL_H = WINDOW_W / STATE_W, WINDOW_H / STATE_H
@@ -107,6 +97,7 @@ class Ground:
 
     def __init__(self, background: Any, grass: Any):
         self._meadow = _meadow(shrunk(background), shrunk(grass))
+        self._scratch = self._meadow.copy()
         self._polygons_in: dict[tuple[int, int], list[int]] = {}
         self._levels, bare = [], self._meadow
         for _ in range(LEVELS):
@@ -120,7 +111,9 @@ class Ground:
         inset = polygons + across * (INSET / np.linalg.norm(across, axis=-1, keepdims=True))
         corners = (inset + PLAYFIELD) * (BLOCK * SUPER / BLOCK_SIZE) - 0.5  # (P, 4, 2) in painted texels
         self._corners = np.rint(corners * (1 << SHIFT)).astype(np.int32)
-        self._blocks_of, self._polygons_in = _blocks(corners)
+        self._low = np.floor(corners.min(axis=1)).astype(np.int64) - 1  # (P, 2): bounding boxes
+        self._high = np.ceil(corners.max(axis=1)).astype(np.int64) + 2
+        self._blocks_of, self._polygons_in = _blocks(self._low, self._high)
         self._colors, self._painted = colors, colors.copy()
         self._paints = [shrunk(color) for color in colors.tolist()]
         for block in {*road, *self._polygons_in}:
@@ -156,8 +149,9 @@ class Ground:
             self._painted[changed] = self._colors[changed]
             for i in changed:
                 self._paints[i] = shrunk(self._painted[i])
-            for block in {block for i in changed for block in self._blocks_of[i]}:
-                self._paint(block, 1)
+            for i in changed:
+                for block in self._blocks_of[i]:
+                    self._repaint(block, i)
 
     def _paint(self, block: tuple[int, int], levels: int) -> None:
         """Paint one block of the finest levels: the grass, then its polygons in gymnasium's order."""
@@ -169,6 +163,21 @@ class Ground:
         for level in self._levels[:levels]:
             part = _half(part)
             level[y * len(part) : (y + 1) * len(part), x * len(part) : (x + 1) * len(part)] = part
+
+    def _repaint(self, block: tuple[int, int], changed: int) -> None:
+        """Paint level 0 of a block anew where one polygon lies; the texels become what `_paint` would make them."""
+        origin = np.array(block) * (BLOCK * SUPER)
+        members = np.array(self._polygons_in[block])
+        low, high = self._low[changed], self._high[changed]
+        near = members[((self._low[members] < high) & (self._high[members] > low)).all(axis=1)]
+        left, top = np.maximum((low - origin) // SUPER, 0).tolist()
+        right, bottom = np.minimum(-((origin - high) // SUPER), BLOCK).tolist()
+        part, area = self._scratch, np.s_[top * SUPER : bottom * SUPER, left * SUPER : right * SUPER]
+        part[area] = self._meadow[area]
+        for i, polygon in zip(near.tolist(), self._corners[near] - (origin << SHIFT).astype(np.int32), strict=True):
+            cv2.fillConvexPoly(part, polygon, self._paints[i], cv2.LINE_8, SHIFT)
+        x, y = block[0] * BLOCK, block[1] * BLOCK
+        self._levels[0][y + top : y + bottom, x + left : x + right] = _half(part[area])
 
 
 @lru_cache(maxsize=2)
@@ -185,10 +194,10 @@ def _covered(low: float, high: float, count: int) -> np.ndarray:
     return np.diff(np.clip(np.arange(count + 1), low, high))
 
 
-def _blocks(corners: np.ndarray) -> tuple[list[list[tuple[int, int]]], dict[tuple[int, int], list[int]]]:
-    """The blocks that each of (P, 4, 2) polygons, in painted texels, may touch; and the polygons of each block."""
-    first = np.clip((corners.min(axis=1) - 1) // (BLOCK * SUPER), 0, BLOCKS - 1).astype(np.int64).tolist()
-    last = np.clip((corners.max(axis=1) + 1) // (BLOCK * SUPER), 0, BLOCKS - 1).astype(np.int64).tolist()
+def _blocks(low: np.ndarray, high: np.ndarray) -> tuple[list[list[tuple[int, int]]], dict[tuple[int, int], list[int]]]:
+    """The blocks that each of P polygons touches, from their (P, 2) bounding boxes; and the polygons of each block."""
+    first = np.clip(low // (BLOCK * SUPER), 0, BLOCKS - 1).tolist()
+    last = np.clip((high - 1) // (BLOCK * SUPER), 0, BLOCKS - 1).tolist()
     blocks_of: list[list[tuple[int, int]]] = []
     polygons_in: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, ((left, low), (right, high)) in enumerate(zip(first, last, strict=True)):
@@ -209,6 +218,7 @@ CAR_LEFT, CAR_RIGHT, CAR_TOP, CAR_BOTTOM = 45, 51, 66, 78
 """The car lies inside these columns and rows of every frame."""
 FINE = 10
 """Samples per pixel of the frame along each axis while the car is drawn."""
+_HULL = (car_dynamics.HULL_POLY1, car_dynamics.HULL_POLY2, car_dynamics.HULL_POLY3, car_dynamics.HULL_POLY4)
 _HULL_COLOR = shrunk((int(0.8 * 255), 0, 0))
 _TO_FINE = np.array([FINE / PIXEL_W, -FINE / PIXEL_H]) * (1 << SHIFT)
 _FINE_ORIGIN = (
@@ -221,10 +231,8 @@ def draw_car(frame: np.ndarray, car: Any, zoom: float) -> None:
     """Four wheels with their turning white stripes, then the hull over them, on the ground already in the frame."""
     part = frame[CAR_TOP:CAR_BOTTOM, CAR_LEFT:CAR_RIGHT]
     fine = cv2.resize(part, (_RED.shape[1], _RED.shape[0]), interpolation=cv2.INTER_NEAREST)
-    x, y = car.hull.position
-    angle = car.hull.angle
+    (x, y), angle, scale = car.hull.position, car.hull.angle, SIZE * zoom
     cos, sin = math.cos(angle), math.sin(angle)
-    scale = SIZE * zoom
     tyres, stripes = [], []
     for wheel in car.wheels:
         dx, dy = wheel.position
@@ -249,7 +257,7 @@ def draw_car(frame: np.ndarray, car: Any, zoom: float) -> None:
     part[:] = cv2.resize(fine, (CAR_RIGHT - CAR_LEFT, CAR_BOTTOM - CAR_TOP), interpolation=cv2.INTER_AREA)
 
 
-_BLACK, _WHITE = shrunk(WHEEL_COLOR), shrunk(WHEEL_WHITE)
+_BLACK, _WHITE = shrunk(car_dynamics.WHEEL_COLOR), shrunk(car_dynamics.WHEEL_WHITE)
 
 
 def _stripe(phase: float) -> tuple[float, float]:
@@ -270,7 +278,7 @@ def _fine(corners: np.ndarray) -> np.ndarray:
 def _hull_mask(zoom: float) -> np.ndarray:
     """Where the hull is: it never moves in the frame, and every episode has the same zooms."""
     mask = np.zeros(_RED.shape[:2], np.uint8)
-    for polygon in (HULL_POLY1, HULL_POLY2, HULL_POLY3, HULL_POLY4):
+    for polygon in _HULL:
         corners = np.array(polygon) * (SIZE * zoom) + (HULL_X, HULL_Y)
         cv2.fillConvexPoly(mask, _fine(corners), 255, cv2.LINE_8, SHIFT)
     return mask
