@@ -1,11 +1,12 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
-from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, make_env
+from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
 from envs.perturbations import CORRUPTIONS, PERTURBATIONS, draw_effect, parse_corruptions, perturb
+from envs.renderer import Renderer
 from envs.rollout import Driver, Episode, Step, rollout
 from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, Pose, Track, wrap_angle
 from envs.tracks import SPLITS, track_seeds
-from envs.wrappers import BAR_TOP, MaskBar
+from envs.wrappers import BAR_TOP, ActionRepeat, MaskBar
 
 __all__ = [
     "BAR_TOP",
@@ -15,6 +16,7 @@ __all__ = [
     "PERTURBATIONS",
     "SPLITS",
     "TRACK_HALF_WIDTH",
+    "ActionRepeat",
     "CarRacing",
     "Control",
     "CrashMode",
@@ -24,6 +26,8 @@ __all__ = [
     "EventDetector",
     "MaskBar",
     "Pose",
+    "Renderer",
+    "RendererName",
     "Step",
     "Track",
     "draw_effect",

@@ -6,7 +6,7 @@ import json
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -44,11 +44,12 @@ def evaluate(
     `worker_pool`, a `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.  on_episode:
     called as rows come.
 
-    Warns when `driver` was trained on another EnvConfig. Raises ValueError without seeds.
+    The frames are gymnasium's own, whatever renderer `env` names. Warns when `driver` was trained on another EnvConfig,
+    renderer aside. Raises ValueError without seeds.
     """
     if not seeds:
         raise ValueError("seeds must name at least one track, got none.")
-    env = env or EnvConfig()
+    env = replace(env or EnvConfig(), renderer="gymnasium")
     _warn_of_other_env(driver, name, env)
     task = partial(_drive, pickle.dumps((driver, advisor)), name, env, crash)
     results = pool.imap(task, seeds) if pool else map(task, seeds)
@@ -73,8 +74,8 @@ def _drive(drivers: bytes, name: str, env_config: EnvConfig, crash: CrashMode, s
 
 def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
     trained = trained_env(driver)
-    if trained and trained != env:
-        before, now = asdict(trained), asdict(env)
+    if trained and replace(trained, renderer=env.renderer) != env:
+        before, now = asdict(trained) | {"renderer": env.renderer}, asdict(env)
         differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])
         warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=3)
 

@@ -48,7 +48,7 @@ def test_an_expert_comes_back_from_its_folder(tmp_path, control):
     save_expert(tmp_path / "expert", network, EnvConfig(control), {"step": 5, "training": {"seed": 1}})
     expert = load_expert(tmp_path / "expert")
     assert expert.control == control
-    assert expert.env_config == {"control": control, "mask_bar": False, "max_steps": 1000}
+    assert expert.env_config == {"control": control, "mask_bar": False, "max_steps": 1000, "renderer": "gymnasium"}
     assert expert.meta == {"step": 5, "training": {"seed": 1}}
     saved, loaded = network.state_dict(), expert.network.state_dict()
     assert all(torch.equal(saved[name], loaded[name]) for name in saved | loaded)

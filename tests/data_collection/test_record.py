@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -353,7 +354,7 @@ def test_a_read_only_folder_is_named(tmp_path, copy):
 
 def test_meta_tells_where_the_episodes_come_from(recorded):
     meta = json.loads((recorded / "meta.json").read_text())
-    assert meta["env"] == {"control": "discrete", "mask_bar": False, "max_steps": ENV.max_steps}
+    assert meta["env"] == asdict(EnvConfig(max_steps=ENV.max_steps))
     assert meta["driver"] == "controller"
     assert len(meta["driver_sha256"]) == 64
     assert meta["noise"] == {"probability": 0.3, "hold": 4}

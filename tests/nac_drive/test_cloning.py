@@ -191,7 +191,7 @@ def test_a_run_tells_everything(dataset, tmp_path):
     batches = [row for row in reports if "batch" in row]
     assert [row["batch"] for row in batches if row["epoch"] == 1] == list(range(1, batches[0]["batches"] + 1))
     driver = load_driver(best)
-    assert driver.env_config == {"control": "discrete", "mask_bar": True, "max_steps": FRAMES}
+    assert driver.env_config == {"control": "discrete", "mask_bar": True, "max_steps": FRAMES, "renderer": "gymnasium"}
     assert driver.meta["training"]["core"] == "lstm"
     winner = max((row for row in lines if "score" in row), key=lambda row: row["score"])
     assert driver.meta["epoch"] == winner["step"]

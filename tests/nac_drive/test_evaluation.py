@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from data_collection.controller import Controller
 from data_collection.processes import worker_pool
 from envs import EnvConfig, make_env
+from nac_drive import evaluation
 from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
 from nac_drive.metrics import EpisodeResult
 from policies import Driver, DriverConfig
@@ -165,6 +166,23 @@ def test_another_environment_is_warned_of():
         warnings.simplefilter("error", UserWarning)
         evaluate(network("cnn"), [5], env=ENV)
         evaluate(Controller(), [5], env=short)
+
+
+def test_a_driver_trained_on_fast_frames_is_not_warned_of():
+    driver = network("cnn")
+    driver.env_config = asdict(replace(ENV, renderer="fast"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        evaluate(driver, [5], env=replace(ENV, renderer="fast"))
+
+
+def test_the_renderer_of_an_evaluation_is_gymnasiums(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        evaluation, "make_env", lambda config, **crash: made.append(config) or make_env(config, **crash)
+    )
+    evaluate(Controller(), [5], env=EnvConfig(max_steps=2, renderer="fast"))
+    assert made == [EnvConfig(max_steps=2, renderer="gymnasium")]
 
 
 def test_no_tracks_are_refused():
