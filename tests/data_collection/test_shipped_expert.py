@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from data_collection.expert import load_expert
-from envs import make_env, rollout
+from envs import EnvConfig, make_env, rollout
 
 
 def test_the_shipped_expert_drives_a_test_track():
     expert = load_expert()
-    assert expert.env_config == {"control": "discrete", "mask_bar": False, "max_steps": 1000}
+    assert expert.env_config == asdict(
+        EnvConfig(control="discrete", mask_bar=False, max_steps=1000, renderer="gymnasium")
+    )
     episode = rollout(make_env(), expert, 900_000)
     assert episode.episode_return > 700
     assert episode.outcome["crashes"] == 0
