@@ -30,7 +30,7 @@ from data_collection.expert import Expert, ExpertNetwork, ExpertVision, save_exp
 from data_collection.noise import ActionNoise
 from data_collection.processes import default_workers, map_in_processes, one_thread
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
-from envs import SPLITS, Control, EnvConfig, Step, make_env, rollout, track_seeds
+from envs import SPLITS, Control, EnvConfig, RendererName, Step, make_env, rollout, track_seeds
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -41,6 +41,8 @@ class ExpertConfig:
 
     control: Control = "discrete"
     """Five actions, or steer, gas and brake."""
+    renderer: RendererName = "fast"
+    """Who draws the frames that it learns from and is validated on; the tests of docs/expert.md use gymnasium's."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
     warm_start_laps: int = 30
@@ -106,7 +108,7 @@ def train_expert(
         run = RunFolder.create(folder, asdict(config))
     last = run.checkpoint_folder("last")
     torch.manual_seed(config.seed)
-    env_config = EnvConfig(control=config.control)
+    env_config = EnvConfig(control=config.control, renderer=config.renderer)
     envs = [partial(_training_env, env_config, config, rank) for rank in range(config.envs)]
     model = _build(config, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
     if last is not None:

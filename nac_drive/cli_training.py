@@ -15,7 +15,7 @@ from tyro.conf import Positional
 from data_collection.dataset import Demonstrations
 from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import default_workers, worker_pool
-from envs import Control, CrashMode, track_seeds
+from envs import Control, CrashMode, RendererName, track_seeds
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
 from nac_drive.demo import DemoConfig, demo
@@ -36,6 +36,8 @@ class Expert:
     """Five actions, or continuous steer, gas and brake."""
     steps: int | None = None
     """Frames that PPO drives; the default is that of the shipped expert."""
+    renderer: RendererName = ExpertConfig.renderer
+    """Who draws the frames that it learns from."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
     resume: bool = False
@@ -43,7 +45,7 @@ class Expert:
 
     def run(self, console: Console) -> None:
         changed: dict[str, Any] = {"steps": self.steps} if self.steps is not None else {}
-        config = ExpertConfig(control=self.control, seed=self.seed, **changed)
+        config = ExpertConfig(control=self.control, renderer=self.renderer, seed=self.seed, **changed)
         with Jobs(console) as jobs:
             best = train_expert(config, self.out, resume=self.resume, report=jobs.expert_reporter())
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
