@@ -1,12 +1,13 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
 from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
+from envs.frame_loss import ActionRepeat
 from envs.perturbations import CORRUPTIONS, PERTURBATIONS, draw_effect, parse_corruptions, perturb
 from envs.renderer import Renderer
 from envs.rollout import Driver, Episode, Step, rollout
 from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, Pose, Track, wrap_angle
 from envs.tracks import SPLITS, track_seeds
-from envs.wrappers import BAR_TOP, ActionRepeat, MaskBar
+from envs.wrappers import BAR_TOP, MaskBar
 
 __all__ = [
     "BAR_TOP",

@@ -40,7 +40,7 @@ class Stream:
         return self.rng
 
 
-class CorruptedFrames(gym.Wrapper):
+class CorruptedFrames(gym.ObservationWrapper):
     """The driver sees corrupted pictures. `env.unwrapped.state`, rewards, physics and dt are as they were."""
 
     def __init__(self, env: gym.Env, corruption: Corruption, stream: Stream):
@@ -52,9 +52,8 @@ class CorruptedFrames(gym.Wrapper):
         self._effect = self._corruption.draw(self._stream.restart(seed), observation.shape[:2])
         return self._effect(observation), info
 
-    def step(self, action):
-        observation, *rest = self.env.step(action)
-        return self._effect(observation), *rest
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return self._effect(observation)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from envs.car_racing import CarRacing
 from envs.disturbances import Stream, require_probability
+from envs.wrappers import look
 
 Missing = Literal["hold", "zero", "skip"]
 
@@ -152,9 +153,8 @@ class SkippedFrames(gym.Wrapper):
     """`FrameLoss` with `missing` skip: while frames are lost the driver is not asked and its action stays.
 
     dt is the sum of those of the frames that passed, the reward theirs as well; a crash in a frame between is told.
-    CarRacing draws only the frames that arrive. An episode that ends in a lost frame ends there, and its last
-    observation, which nobody acts on, is then an older picture. Where every frame is lost, the first action stays
-    until the episode ends.
+    CarRacing draws only the frames that arrive, and the last one of an episode, which nobody acts on. Where every
+    frame is lost, the first action stays until the episode ends.
     """
 
     def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
@@ -179,6 +179,8 @@ class SkippedFrames(gym.Wrapper):
             dt += info["dt"]
             crash = crash or info.get("crash")
             if not lost or terminated or truncated:
+                if lost and self._simulator and self._simulator.observe:
+                    observation = look(self.env)
                 told = {"dt": dt} | ({"crash": crash} if "crash" in info else {})
                 return observation, total, terminated, truncated, info | told
 
@@ -191,6 +193,19 @@ class SkippedFrames(gym.Wrapper):
             return self.env.step(action)
         finally:
             self._simulator.observe = before
+
+
+class ActionRepeat(SkippedFrames):
+    """Takes every action for `frames` frames and shows the last one; the others are not drawn.
+
+    Goes around what `make_env` returns. Rewards are summed. The episode ends in the frame in which it ends without this
+    wrapper. `info` is that of the last frame, with dt the time of all of them and crash the first one among them.
+    """
+
+    def __init__(self, env: gym.Env, frames: int):
+        if frames < 1:
+            raise ValueError(f"frames must be at least 1, got {frames}.")
+        super().__init__(env, IrregularRate((0.0,) * (frames - 1) + (1.0,)), Stream("action-repeat"))
 
 
 def _layers(env: gym.Env) -> Iterator[gym.Env]:

@@ -16,7 +16,7 @@ from data_collection.drivers import driver_name, resolve_driver, trained_env
 from data_collection.noise import NoiseConfig
 from data_collection.processes import default_workers, worker_pool
 from data_collection.record import record
-from envs import SPLITS, Control, CrashMode, EnvConfig, make_env, rollout, track_seeds
+from envs import SPLITS, Control, CrashMode, EnvConfig, RendererName, make_env, perturb, rollout, track_seeds
 from nac_drive.evaluation import evaluate, save_evaluations
 from nac_drive.jobs import count_episodes, episode_note
 from nac_drive.progress import progress
@@ -44,6 +44,8 @@ class Collect:
     """Five actions, or continuous steer, gas and brake."""
     mask_bar: bool = False
     """Hide the status bar in the recorded frames (the driver then sees it masked, too)."""
+    renderer: RendererName = EnvConfig.renderer
+    """Who draws the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
     seed: int = 0
@@ -61,7 +63,7 @@ class Collect:
             dataset = record(
                 self.out,
                 self.driver,
-                env=EnvConfig(control=self.control, mask_bar=self.mask_bar),
+                env=EnvConfig(control=self.control, mask_bar=self.mask_bar, renderer=self.renderer),
                 seeds=list(SPLITS["train"][self.first_track : self.first_track + self.laps]),
                 noise=NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
                 seed=self.seed,
@@ -109,6 +111,10 @@ class Evaluate:
     """Tracks: SPLIT-COUNT (train, val, test) or a comma list of seeds."""
     crash: CrashMode = "ignore"
     """What a crash does: nothing, end the lap (terminate), or set the car back on the road (intervene)."""
+    perturb: str = ""
+    """Disturbances of driver and baseline, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
+    renderer: RendererName = "gymnasium"
+    """Who draws the frames; a score that is reported is measured with gymnasium's."""
     baseline: str | None = "expert"
     """Driver that is run on the same tracks, asked at every frame, and that paired differences are taken against."""
     control: Control | None = None
@@ -128,6 +134,7 @@ class Evaluate:
         if self.mask_bar is not None:
             env = replace(env, mask_bar=self.mask_bar)
         name = driver_name(self.driver)
+        conditions: dict[str, Any] = {"crash": self.crash, "perturbation": self.perturb, "renderer": self.renderer}
         evaluations = []
         with worker_pool(self.workers or default_workers()) as pool:
             baseline = advisor = None
@@ -135,17 +142,18 @@ class Evaluate:
                 advisor, advisor_env = _driver_and_env(self.baseline, env.control)
                 with progress(console, driver_name(self.baseline), len(seeds)) as meter:
                     baseline = evaluate(
-                        advisor, seeds, name=driver_name(self.baseline), env=advisor_env, crash=self.crash, pool=pool,
-                        on_episode=count_episodes(meter, episode_note),
+                        advisor, seeds, name=driver_name(self.baseline), env=advisor_env, pool=pool,
+                        on_episode=count_episodes(meter, episode_note), **conditions,
                     )  # fmt: skip
                 evaluations.append(baseline)
             with progress(console, name, len(seeds)) as meter:
                 evaluation = evaluate(
-                    driver, seeds, name=name, env=env, crash=self.crash, advisor=advisor, baseline=baseline, pool=pool,
-                    on_episode=count_episodes(meter, episode_note),
+                    driver, seeds, name=name, env=env, advisor=advisor, baseline=baseline, pool=pool,
+                    on_episode=count_episodes(meter, episode_note), **conditions,
                 )  # fmt: skip
             evaluations.append(evaluation)
-        console.print(terminal_table([Contestant(e) for e in evaluations], f"{self.tracks}, crash={self.crash}"))
+        told = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
+        console.print(terminal_table([Contestant(e) for e in evaluations], f"{self.tracks}, {told}"))
         if self.out:
             save_evaluations(self.out, evaluations)
 
@@ -162,6 +170,8 @@ class Watch:
     """Write an mp4 (600x400) instead of opening a window."""
     crash: CrashMode = "ignore"
     """What a crash does."""
+    perturb: str = ""
+    """Disturbances, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
     control: Control | None = None
     """Control of expert and controller; a cloned driver knows its own."""
 
@@ -169,12 +179,14 @@ class Watch:
         driver, env = _driver_and_env(self.driver, self.control)
         name = driver_name(self.driver)
         if self.video:
-            episode = record_video(self.video, driver, self.track, name=name, env=env, crash=self.crash)
+            episode = record_video(
+                self.video, driver, self.track, name=name, env=env, crash=self.crash, perturbation=self.perturb
+            )
             console.print(f"video: {self.video}", highlight=False, soft_wrap=True)
         else:
             if not _has_display():
                 raise ValueError("there is no display here to open a window on; pass --video lap.mp4 to get a video.")
-            window = make_env(env, crash=self.crash, render_mode="human")
+            window = perturb(make_env(env, crash=self.crash, render_mode="human"), self.perturb)
             try:
                 episode = rollout(window, driver, self.track)
             finally:
@@ -189,7 +201,6 @@ class Watch:
 
 def _driver_and_env(spec: str, control: Control | None) -> tuple[Any, EnvConfig]:
     """The driver and the environment that it was trained in."""
-
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
     return driver, trained_env(driver) or EnvConfig(control=control or "discrete")
 

@@ -288,7 +288,7 @@ def _held_out_accuracy(driver: Driver, frames: Frames, env: EnvConfig) -> Accura
 
 def _closed_loop(driver: Driver, env: EnvConfig, config: CloneConfig, pool: Pool | None) -> dict[str, Any]:
     seeds = track_seeds(config.validation_tracks)
-    evaluation = evaluate(_on_cpu(driver), seeds, name=config.core, env=env, pool=pool)
+    evaluation = evaluate(_on_cpu(driver), seeds, name=config.core, env=env, renderer=env.renderer, pool=pool)
     returns = [row.episode_return for row in evaluation.rows]
     return {
         "score": float(np.mean(returns) - 0.5 * np.std(returns)),

@@ -13,7 +13,8 @@ from pathlib import Path
 from data_collection.drivers import trained_env
 from data_collection.files import write_atomically
 from data_collection.processes import Pool, one_thread
-from envs import CrashMode, Driver, EnvConfig, make_env, rollout
+from envs import CrashMode, Driver, EnvConfig, RendererName, make_env, perturb, rollout
+from envs.perturbations import parse
 from nac_drive.metrics import EpisodeMeter, EpisodeResult, Summary, summarise
 
 
@@ -32,6 +33,8 @@ def evaluate(
     name: str = "driver",
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
+    perturbation: str = "",
+    renderer: RendererName = "gymnasium",
     advisor: Driver | None = None,
     baseline: Evaluation | None = None,
     pool: Pool | None = None,
@@ -39,19 +42,22 @@ def evaluate(
 ) -> Evaluation:
     """Drive each track of `seeds` once, deterministically, with the native reward.
 
-    advisor: the expert that is asked at every frame; `agreement` is the share of frames where the driver does the
-    same.  baseline: an evaluation on the same tracks that paired differences are taken against.  pool: a
-    `worker_pool`, a `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.  on_episode:
-    called as rows come.
+    perturbation: see `envs.perturb`; the same disturbance for every driver on the same track.  renderer: who draws the
+    frames, whatever `env` says; a score that is reported is measured with gymnasium's.  advisor: the expert that is
+    asked at every decision and sees clean frames; `agreement` is the share where the driver does the same.
+    baseline: an evaluation on the same tracks that paired differences are taken against.  pool: a `worker_pool`, a
+    `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.
+    on_episode: called as rows come.
 
-    The frames are gymnasium's own, whatever renderer `env` names. Warns when `driver` was trained on another EnvConfig,
-    renderer aside. Raises ValueError without seeds.
+    Warns when `driver` was trained on another EnvConfig, renderer aside. Raises ValueError without seeds and for a
+    perturbation that there is not.
     """
     if not seeds:
         raise ValueError("seeds must name at least one track, got none.")
-    env = replace(env or EnvConfig(), renderer="gymnasium")
+    parse(perturbation)  # a bad one fails here, not in a process
+    env = replace(env or EnvConfig(), renderer=renderer)
     _warn_of_other_env(driver, name, env)
-    task = partial(_drive, pickle.dumps((driver, advisor)), name, env, crash)
+    task = partial(_drive, pickle.dumps((driver, advisor)), name, env, crash, perturbation)
     results = pool.imap(task, seeds) if pool else map(task, seeds)
     rows: list[EpisodeResult] = []
     for row in results:
@@ -60,16 +66,18 @@ def evaluate(
     return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
 
 
-def _drive(drivers: bytes, name: str, env_config: EnvConfig, crash: CrashMode, seed: int) -> EpisodeResult:
+def _drive(
+    drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, perturbation: str, seed: int
+) -> EpisodeResult:
     driver, advisor = pickle.loads(drivers)  # a fresh copy each time: nothing carries over between episodes
-    env = make_env(env_config, crash=crash)
+    env = perturb(make_env(config, crash=crash), perturbation, episode_frames=config.max_steps)
     meter = EpisodeMeter()
     try:
         with one_thread():
             episode = rollout(env, driver, seed, advisor=advisor, subscribers=[meter])
     finally:
         env.close()
-    return meter.result(name, crash, episode)
+    return meter.result(name, episode, crash_mode=crash, perturbation=perturbation, renderer=config.renderer)
 
 
 def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:

@@ -27,11 +27,17 @@ class EpisodeResult:
     driver: str
     seed: int
     crash_mode: str
+    perturbation: str
+    """As `envs.perturb` takes it; empty for none."""
+    renderer: str
+    """Who drew the frames."""
     episode_return: float
     length: int
+    """Decisions."""
     completion: float
     lap_finished: bool
     lap_time: float | None
+    """None for a lap that was not finished."""
     off_road_events: int
     off_road_share: float
     crashes: int
@@ -52,37 +58,53 @@ class EpisodeResult:
 
 @dataclass
 class EpisodeMeter:
-    """Subscribes to a rollout and turns its steps into an `EpisodeResult`. Zoom-in frames count for no accuracy."""
+    """Subscribes to a rollout and turns its steps into an `EpisodeResult`. Zoom-in frames count for no accuracy.
 
+    A step that lasts several frames (`info["dt"]`: lost frames, repeated actions) counts as often in rates and shares.
+    """
+
+    frames: list[int] = field(default_factory=list)
+    """Frames of the simulator that each step lasted."""
     steering: list[float] = field(default_factory=list)
     agreed: list[bool] = field(default_factory=list)
     lateral: list[float] = field(default_factory=list)
     heading: list[float] = field(default_factory=list)
+    zooming: list[bool] = field(default_factory=list)
     off_road: list[bool] = field(default_factory=list)
     crashes: list[tuple[int, str]] = field(default_factory=list)
     latency: list[float] = field(default_factory=list)
 
     def __call__(self, step: Step) -> None:
+        outcome = step.outcome
+        self.frames.append(round(outcome["dt"] * FRAMES_PER_SECOND))
         self.steering.append(steering_of(step.action))
-        self.off_road.append(step.outcome["off_road"])
+        self.lateral.append(outcome["lateral_offset"])
+        self.heading.append(outcome["heading_error"])
+        self.zooming.append(step.info["zooming"])
+        self.off_road.append(outcome["off_road"])
         self.latency.append(step.latency)
-        if step.outcome["crash"]:
-            self.crashes.append((step.index, step.outcome["crash"]))
-        if not step.info["zooming"]:
-            self.lateral.append(step.outcome["lateral_offset"])
-            self.heading.append(step.outcome["heading_error"])
-            if step.advice is not None:
-                self.agreed.append(agrees(step.action, step.advice))
+        if outcome["crash"]:
+            self.crashes.append((sum(self.frames), outcome["crash"]))
+        if not step.info["zooming"] and step.advice is not None:
+            self.agreed.append(agrees(step.action, step.advice))
 
-    def result(self, driver: str, crash_mode: str, episode: Episode) -> EpisodeResult:
+    def result(
+        self, driver: str, episode: Episode, *, crash_mode: str, perturbation: str = "", renderer: str = "gymnasium"
+    ) -> EpisodeResult:
         outcome = episode.outcome
-        seconds = episode.length / FRAMES_PER_SECOND
-        off_road_share = float(np.mean(self.off_road))
-        lateral = np.abs(self.lateral) if self.lateral else np.zeros(1)
+        seconds = sum(self.frames) / FRAMES_PER_SECOND
+        off_road_share = float(self._per_frame(self.off_road).mean())
+        zooming = self._per_frame(self.zooming)
+        lateral, heading = (np.abs(self._per_frame(values))[~zooming] for values in (self.lateral, self.heading))
+        if zooming.all():  # it ended before the zoom-in did
+            lateral = heading = np.zeros(1)
+        steering = self._per_frame(self.steering)
         return EpisodeResult(
             driver=driver,
             seed=episode.seed,
             crash_mode=crash_mode,
+            perturbation=perturbation,
+            renderer=renderer,
             episode_return=episode.episode_return,
             length=episode.length,
             completion=outcome["completion"],
@@ -92,19 +114,22 @@ class EpisodeMeter:
             off_road_share=off_road_share,
             crashes=outcome["crashes"],
             crash_kinds=[kind for _, kind in self.crashes],
-            first_crash_time=(self.crashes[0][0] + 1) / FRAMES_PER_SECOND if self.crashes else None,
+            first_crash_time=self.crashes[0][0] / FRAMES_PER_SECOND if self.crashes else None,
             interventions=outcome["interventions"],
             autonomy=autonomy(outcome["interventions"], seconds),
             driving_score=driving_score(outcome["completion"], outcome["crashes"], off_road_share),
             lateral_mean=float(lateral.mean()),
             lateral_rms=float(np.sqrt((lateral**2).mean())),
             lateral_p95=float(np.percentile(lateral, 95)),
-            heading_rms=float(np.sqrt(np.mean(np.square(self.heading)))) if self.heading else 0.0,
-            steering_rate_rms=steering_rate_rms(self.steering),
-            steering_reversals=steering_reversals(self.steering),
+            heading_rms=float(np.sqrt((heading**2).mean())),
+            steering_rate_rms=steering_rate_rms(steering),
+            steering_reversals=steering_reversals(steering),
             agreement=float(np.mean(self.agreed)) if self.agreed else None,
             latency_ms=1000 * float(np.median(self.latency)),
         )
+
+    def _per_frame(self, values: Sequence[Any]) -> np.ndarray:
+        return np.repeat(values, self.frames)
 
 
 def steering_of(action: Any) -> float:
@@ -129,13 +154,14 @@ def autonomy(interventions: int, seconds: float) -> float:
     return max(0.0, 1.0 - INTERVENTION_SECONDS * interventions / seconds)
 
 
-def steering_rate_rms(steering: Sequence[float]) -> float:
-    """Root mean square of the change of the steering command, per second."""
+def steering_rate_rms(steering: Sequence[float] | np.ndarray) -> float:
+    """Root mean square of the change of the steering command, given once a frame, per second."""
     return float(np.sqrt(np.mean(np.square(np.diff(steering))))) * FRAMES_PER_SECOND if len(steering) > 1 else 0.0
 
 
-def steering_reversals(steering: Sequence[float]) -> float:
-    """Changes of the sign of steering per second; frames without steering keep the last sign."""
+def steering_reversals(steering: Sequence[float] | np.ndarray) -> float:
+    """Changes of the sign of the steering command, given once a frame, per second; frames without steering keep the
+    last sign."""
     signs = np.sign(steering)
     signs = signs[signs != 0]
     return float(np.sum(signs[1:] != signs[:-1])) * FRAMES_PER_SECOND / len(steering) if len(steering) else 0.0

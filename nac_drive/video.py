@@ -12,7 +12,7 @@ import gymnasium as gym
 import imageio.v3 as iio
 import numpy as np
 
-from envs import FRAMES_PER_SECOND, CrashMode, Driver, EnvConfig, Episode, Step, make_env, rollout
+from envs import FRAMES_PER_SECOND, CrashMode, Driver, EnvConfig, Episode, Step, make_env, perturb, rollout
 from nac_drive.metrics import steering_of
 
 VIDEO_FPS = 25
@@ -29,16 +29,18 @@ def record_video(
     name: str,
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
+    perturbation: str = "",
 ) -> Episode:
-    """Drive the track of `seed` and write it to the mp4 `path`, 600x400, 25 pictures/s (every second frame), in real
-    time; pictures are streamed, never held in memory.
+    """Drive the track of `seed` and write it to the mp4 `path`, 600x400, 25 pictures/s, in real time; pictures are
+    streamed, never held in memory. Under a `perturbation` (see `envs.perturb`) it shows the world, not what the driver
+    sees; a step that lasts longer than a picture is shown as often.
 
     Raises FileExistsError when `path` exists.
     """
     if path.exists():
         raise FileExistsError(f"video {path} already exists; choose another name.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    car_racing = make_env(env, crash=crash, render_mode="rgb_array")
+    car_racing = perturb(make_env(env, crash=crash, render_mode="rgb_array"), perturbation)
     try:
         with _writer(path) as write:
             return rollout(car_racing, driver, seed, subscribers=[_Overlay(car_racing, name, seed, write)])
@@ -79,23 +81,27 @@ class _Overlay:
     def __init__(self, env: gym.Env, name: str, seed: int, write: Any):
         self.env, self.name, self.seed, self.write = env, name, seed, write
         self.episode_return = 0.0
+        self.frames = self.pictures = 0
 
     def __call__(self, step: Step) -> None:
         self.episode_return += step.reward
-        if step.index % _FRAMES_PER_PICTURE:
+        self.frames += round(step.outcome["dt"] * FRAMES_PER_SECOND)
+        due = -(-self.frames // _FRAMES_PER_PICTURE) - self.pictures
+        if not due:
             return
         frame = np.ascontiguousarray(self.env.render())
-        draw_overlay(frame, step, self.name, self.seed, self.episode_return)
-        self.write(frame)
+        draw_overlay(frame, step, self.name, self.seed, self.frames / FRAMES_PER_SECOND, self.episode_return)
+        for _ in range(due):
+            self.write(frame)
+        self.pictures += due
 
 
-def draw_overlay(frame: np.ndarray, step: Step, name: str, seed: int, episode_return: float) -> None:
-    """Draw on `frame` (400, 600, 3) uint8, in place."""
+def draw_overlay(frame: np.ndarray, step: Step, name: str, seed: int, seconds: float, episode_return: float) -> None:
+    """Draw on `frame` (400, 600, 3) uint8, in place; `seconds` and `episode_return` are those after `step`."""
     width = frame.shape[1]
     frame[:_BANNER] = (frame[:_BANNER] * 0.3).astype(np.uint8)
     outcome = step.outcome
     _text(frame, name, (12, 22), _WHITE, 0.62, 2)
-    seconds = (step.index + 1) / FRAMES_PER_SECOND
     _text(frame, f"track {seed}   {seconds:4.1f} s   {1000 * step.latency:.1f} ms/act", (12, 43), _GREY, 0.42, 1)
     _text(frame, f"return {episode_return:6.1f}", (250, 22), _WHITE, 0.55, 1)
     cv2.rectangle(frame, (250, 33), (410, 44), _GREY, 1)

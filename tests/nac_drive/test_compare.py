@@ -132,7 +132,8 @@ def test_other_settings_are_not_resumed(dataset, tmp_path):
 
 def result(driver: str, seed: int, episode_return: float, **values: Any) -> EpisodeResult:
     row = EpisodeResult(
-        driver=driver, seed=seed, crash_mode="ignore", episode_return=episode_return, length=900, completion=0.987,
+        driver=driver, seed=seed, crash_mode="ignore", perturbation="", renderer="gymnasium",
+        episode_return=episode_return, length=900, completion=0.987,
         lap_finished=False, lap_time=None, off_road_events=0, off_road_share=0.034, crashes=1, crash_kinds=["off_road"],
         first_crash_time=1.0, interventions=0, autonomy=1.0, driving_score=62.0, lateral_mean=0.1, lateral_rms=0.1,
         lateral_p95=0.2, heading_rms=0.1, steering_rate_rms=1.0, steering_reversals=2.0, agreement=None, latency_ms=2.5,

@@ -29,7 +29,8 @@ from nac_drive.metrics import (
 
 def row(seed: int = 0, **values: Any) -> EpisodeResult:
     base = EpisodeResult(
-        driver="one", seed=seed, crash_mode="ignore", episode_return=900.0, length=500, completion=1.0,
+        driver="one", seed=seed, crash_mode="ignore", perturbation="",
+        renderer="gymnasium", episode_return=900.0, length=500, completion=1.0,
         lap_finished=True, lap_time=10.0, off_road_events=0, off_road_share=0.0, crashes=0, crash_kinds=[],
         first_crash_time=None, interventions=0, autonomy=1.0, driving_score=100.0, lateral_mean=0.1, lateral_rms=0.1,
         lateral_p95=0.2, heading_rms=0.1, steering_rate_rms=1.0, steering_reversals=2.0, agreement=None, latency_ms=1.0,
@@ -102,7 +103,9 @@ STEPS = [
 def test_a_meter_counts_an_episode_by_hand():
     meter = EpisodeMeter()
     for index, (action, advice, zooming, lateral, heading, off_road, crash) in enumerate(STEPS):
-        outcome = {"lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": crash}
+        outcome = {
+            "lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": crash, "dt": 0.02
+        }  # fmt: skip
         step = Step(
             index, np.zeros(1), {"zooming": zooming}, 0.02, action, action, advice, 1.0, False, False, outcome, 0.003
         )
@@ -110,7 +113,7 @@ def test_a_meter_counts_an_episode_by_hand():
     outcome = {
         "completion": 0.5, "lap_finished": False, "off_road_events": 1, "crashes": 2, "interventions": 0,
     }  # fmt: skip
-    result = meter.result("driver", "ignore", Episode(7, 5.0, 5, True, outcome))
+    result = meter.result("driver", Episode(7, 5.0, 5, True, outcome), crash_mode="ignore")
     assert (result.driver, result.seed, result.episode_return, result.length) == ("driver", 7, 5.0, 5)
     assert (result.lap_time, result.crash_kinds, result.first_crash_time) == (None, ["heading", "off_road"], 3 / 50)
     assert result.off_road_share == pytest.approx(0.4)
@@ -125,13 +128,34 @@ def test_a_meter_counts_an_episode_by_hand():
 
 def test_a_lap_that_ends_in_the_zoom_and_a_finished_one_are_counted():
     meter = EpisodeMeter()
-    outcome = {"lateral_offset": 1.0, "heading_error": 1.0, "off_road": False, "crash": None}
+    outcome = {"lateral_offset": 1.0, "heading_error": 1.0, "off_road": False, "crash": None, "dt": 20.0}
     meter(Step(0, np.zeros(1), {"zooming": True}, 0.0, 3, 3, None, 1.0, False, False, outcome, 0.0))
     end = {"completion": 1.0, "lap_finished": True, "off_road_events": 0, "crashes": 0, "interventions": 1}
-    result = meter.result("driver", "intervene", Episode(7, 5.0, 1000, True, end))
+    result = meter.result("driver", Episode(7, 5.0, 1, True, end), crash_mode="intervene")
     assert (result.lateral_mean, result.heading_rms, result.agreement) == (0.0, 0.0, None)
     assert result.lap_time == 20.0
     assert result.autonomy == pytest.approx(0.7)
+
+
+def test_a_step_of_several_frames_counts_like_as_many_frames():
+    """Figures do not depend on how often the driver is asked: only agreement and length are per decision."""
+    durations = [1, 3, 2, 1, 4]
+    end = {"completion": 1.0, "lap_finished": True, "off_road_events": 1, "crashes": 2, "interventions": 0}
+    results = []
+    for expanded in (False, True):
+        meter = EpisodeMeter()
+        for (action, _, zooming, lateral, heading, off_road, crash), frames in zip(STEPS, durations, strict=True):
+            for i in range(frames if expanded else 1):
+                told = crash if not expanded or i == frames - 1 else None
+                outcome = {"lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": told}
+                outcome["dt"] = 0.02 if expanded else frames * 0.02
+                meter(Step(0, np.zeros(1), {"zooming": zooming}, 0.0, action, action, None, 1.0, False, False, outcome,
+                           0.003))  # fmt: skip
+        results.append(meter.result("driver", Episode(7, 5.0, 5, True, end), crash_mode="ignore"))
+    assert results[0] == results[1]
+    assert (results[0].lap_time, results[0].first_crash_time) == (11 / 50, 6 / 50)
+    assert results[0].off_road_share == pytest.approx(5 / 11)
+    assert results[0].steering_reversals == pytest.approx(50 / 11)
 
 
 # The bootstrap

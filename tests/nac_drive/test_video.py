@@ -39,6 +39,13 @@ def test_a_video_has_its_pictures_and_plays_in_real_time(videos):
     assert sorted(file.name for file in videos[0].parent.iterdir()) == ["24.mp4", "8.mp4"]
 
 
+def test_time_goes_on_where_frames_are_lost(tmp_path):
+    env = EnvConfig(max_steps=25)
+    episode = record_video(tmp_path / "lap.mp4", Controller(), 5, name="c", env=env, perturbation="frame-rate:3")
+    assert episode.length < 13
+    assert len(frames_of(tmp_path / "lap.mp4")) == 13  # 25 frames of the simulator, every second one
+
+
 def test_side_by_side_keeps_the_last_picture_of_the_shorter_one(videos, tmp_path):
     side_by_side(tmp_path / "both.mp4", videos)
     both, (longer, shorter) = frames_of(tmp_path / "both.mp4"), map(frames_of, videos)
@@ -81,7 +88,7 @@ def test_the_overlay_shows_action_progress_and_crashes(control):
 
         picture = plain.copy()
         action = changed.pop("action", step.action)
-        draw_overlay(picture, replace(step, action=action, outcome={**step.outcome, **changed}), "me", 5, 12.5)
+        draw_overlay(picture, replace(step, action=action, outcome={**step.outcome, **changed}), "me", 5, 0.06, 12.5)
         return picture
 
     calm = drawn()
