@@ -17,7 +17,7 @@ from nac_drive.evaluation import evaluate
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(description="Paired returns on fast frames and on gymnasium's.")
     parser.add_argument("drivers", nargs="+", help="expert, or folders of drivers or runs")
     parser.add_argument("--tracks", default="test-30")
     options = parser.parse_args()

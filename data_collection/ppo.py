@@ -30,7 +30,7 @@ from data_collection.expert import Expert, ExpertNetwork, ExpertVision, save_exp
 from data_collection.noise import ActionNoise
 from data_collection.processes import default_workers, map_in_processes, one_thread
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
-from envs import SPLITS, Control, EnvConfig, RendererName, Step, make_env, rollout, track_seeds
+from envs import SPLITS, Augmentation, Control, EnvConfig, RendererName, Step, make_env, rollout, track_seeds
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -84,6 +84,9 @@ class ExpertConfig:
     """Native rewards are multiplied by this, in training only."""
     crash_penalty: float = 30.0
     """Native reward points taken off at a crash, in training only."""
+    augment: tuple[str, ...] = ()
+    """Perturbations of pictures, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of
+    them or clean, all equally likely, with a draw of its own (domain randomisation)."""
     validate_every: int = 24_576
     """Frames between two validations."""
     validation_tracks: str = "val-10"
@@ -91,6 +94,7 @@ class ExpertConfig:
 
     def __post_init__(self) -> None:
         track_seeds(self.validation_tracks)  # a bad name fails here, before laps are driven
+        Augmentation(self.augment)
 
 
 def train_expert(
@@ -145,19 +149,23 @@ def train_expert(
 
 
 class _TrainingEnv(gym.Wrapper):
-    """Draws a training track at every reset, scales the reward and takes the crash penalty off."""
+    """Draws a training track and an augmentation at every reset, scales the reward, takes the crash penalty off."""
 
     def __init__(self, env: gym.Env, rng: np.random.Generator, config: ExpertConfig):
         super().__init__(env)
         self._rng, self._config = rng, config
+        self._augmentation = Augmentation(config.augment)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        return self.env.reset(seed=int(self._rng.choice(SPLITS["train"])), options=options)
+        observation, info = self.env.reset(seed=int(self._rng.choice(SPLITS["train"])), options=options)
+        self._effect = self._augmentation.draw(self._rng, observation.shape[:2])
+        return self._effect(observation), info
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
         penalty = self._config.crash_penalty if info["crash"] else 0.0
-        return observation, (float(reward) - penalty) * self._config.reward_scale, terminated, truncated, info
+        reward = (float(reward) - penalty) * self._config.reward_scale
+        return self._effect(observation), reward, terminated, truncated, info
 
 
 def _training_env(env_config: EnvConfig, config: ExpertConfig, rank: int) -> gym.Env:

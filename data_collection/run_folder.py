@@ -67,7 +67,7 @@ class RunFolder:
 
     def require_config(self, config: dict[str, Any]) -> None:
         """Raises ValueError, naming the keys, unless `config` is the one that the run was started with."""
-        saved = self.config
+        saved, config = self.config, yaml.safe_load(yaml.safe_dump(config))  # tuples are read back as lists
         changed = [k for k in saved.keys() | config.keys() if saved.get(k) != config.get(k)]
         if changed:
             told = "; ".join(f"{k}: run has {saved.get(k)!r}, asked for {config.get(k)!r}" for k in sorted(changed))

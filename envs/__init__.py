@@ -2,7 +2,7 @@
 
 from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
 from envs.frame_loss import ActionRepeat
-from envs.perturbations import CORRUPTIONS, PERTURBATIONS, draw_effect, parse_corruptions, perturb
+from envs.perturbations import CORRUPTIONS, PERTURBATIONS, Augmentation, draw_effect, parse_corruptions, perturb
 from envs.renderer import Renderer
 from envs.rollout import Driver, Episode, Step, rollout
 from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, Pose, Track, wrap_angle
@@ -18,6 +18,7 @@ __all__ = [
     "SPLITS",
     "TRACK_HALF_WIDTH",
     "ActionRepeat",
+    "Augmentation",
     "CarRacing",
     "Control",
     "CrashMode",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -128,6 +129,25 @@ def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: t
         return frames
 
     return effect
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Pictures for training: under one of `specs` (see `parse_corruptions`) or clean, all equally likely.
+
+    For recorded sequences and for environments in which a driver learns (domain randomisation) alike.
+    """
+
+    specs: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for spec in self.specs:
+            parse_corruptions(spec)
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        """What frames (..., H, W, 3) of one sequence go through; `size` is (H, W)."""
+        choice = int(rng.integers(-1, len(self.specs)))
+        return draw_effect(parse_corruptions(self.specs[choice]) if choice >= 0 else [], rng, size)
 
 
 def _part(part: str, spec: str) -> Perturbation | None:

@@ -18,7 +18,7 @@ from data_collection.dataset import Demonstrations
 from data_collection.frames import Frames
 from data_collection.processes import Pool
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
-from envs import BAR_TOP, EnvConfig, draw_effect, parse_corruptions, track_seeds
+from envs import BAR_TOP, Augmentation, EnvConfig, track_seeds
 from nac_drive.accuracy import Accuracy, measure_accuracy
 from nac_drive.evaluation import evaluate
 from policies import Driver, DriverConfig, load_driver, save_driver
@@ -77,8 +77,7 @@ class CloneConfig:
         if not self.change_weight > 0:
             raise ValueError(f"change_weight must be positive, got {self.change_weight}; 1 weighs all frames alike.")
         track_seeds(self.validation_tracks)  # a bad name fails here, before epochs are spent
-        for spec in self.augment:
-            parse_corruptions(spec)
+        Augmentation(self.augment)
 
 
 def clone(
@@ -104,7 +103,6 @@ def clone(
     fabric = _fabric(device, config.precision)
     fingerprint = hashlib.sha256((dataset.path / "episodes.jsonl").read_bytes()).hexdigest()
     resolved = {**asdict(config), "dataset": str(dataset.path), "dataset_sha256": fingerprint}
-    resolved["augment"] = list(config.augment)  # as it is read back
     env = replace(dataset.meta.env, mask_bar=dataset.meta.env.mask_bar or config.mask_bar)
     train_seeds, held_out_seeds = dataset.split(config.validation_share, config.seed)
     data = _Data(dataset.load(train_seeds), env, config, fabric.device)
@@ -242,13 +240,10 @@ def augmented(frames: Tensor, specs: Sequence[str], rng: np.random.Generator) ->
 
     What is static under a perturbation is drawn once per sequence; noise is drawn per frame.
     """
-    choices = [[], *(parse_corruptions(spec) for spec in specs)]
-    result = frames.clone()
-    height, width = frames.shape[2:4]
-    for i, choice in enumerate(rng.integers(len(choices), size=len(frames))):
-        effect = draw_effect(choices[choice], rng, (height, width))
-        result[i] = torch.from_numpy(effect(frames[i].cpu().numpy()))
-    return result
+    augmentation, (height, width) = Augmentation(specs), frames.shape[2:4]
+    effects = [augmentation.draw(rng, (height, width)) for _ in frames]
+    corrupted = [effect(sequence.cpu().numpy()) for effect, sequence in zip(effects, frames, strict=True)]
+    return torch.from_numpy(np.stack(corrupted)).to(frames.device)
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:

@@ -21,7 +21,7 @@ from data_collection.expert import Expert, load_expert
 from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import one_thread
 from data_collection.run_folder import RunFolder
-from envs import SPLITS, EnvConfig, make_env, rollout
+from envs import BAR_TOP, SPLITS, EnvConfig, make_env, rollout
 
 TINY = ExpertConfig(
     warm_start_laps=1, warm_start_epochs=2, steps=96, envs=2, rollout_steps=16, value_warmup_steps=32, batch_size=16,
@@ -175,10 +175,10 @@ def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tra
 
         def reset(self, *, seed=None, options=None):
             self.seeds.append(seed)
-            return np.zeros(1), {}
+            return np.zeros((2, 2, 3)), {}
 
         def step(self, action):
-            return np.zeros(1), 7.0, False, False, {"crash": "off_road" if action else None}
+            return np.zeros((2, 2, 3)), 7.0, False, False, {"crash": "off_road" if action else None}
 
     env = ppo._TrainingEnv(Crashes(), np.random.default_rng(0), ExpertConfig())
     for _ in range(20):
@@ -189,9 +189,32 @@ def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tra
     assert env.step(1)[1] == pytest.approx(-2.3)
 
 
+def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
+    config = replace(TINY, augment=("colour:3", "occlusion-bars:2"))
+    env, plain = (
+        ppo._TrainingEnv(make_env(EnvConfig(max_steps=3, renderer="fast")), np.random.default_rng(0), config)
+        for config in (config, TINY)
+    )
+    changed = []
+    for _ in range(12):
+        seen, shown = env.reset()[0], env.unwrapped.state  # type: ignore[attr-defined]
+        after = env.step(3)[0]
+        assert (seen[BAR_TOP:] == shown[BAR_TOP:]).all()
+        kinds = [(frame != state).any() for frame, state in ((seen, shown), (after, env.unwrapped.state))]  # type: ignore[attr-defined]
+        assert kinds[0] == kinds[1], "one draw holds for the whole episode"
+        changed.append(kinds[0])
+        assert (plain.reset()[0] == plain.unwrapped.state).all()  # type: ignore[attr-defined]
+    assert 0 < sum(changed) < 12
+
+
 def test_a_bad_name_of_tracks_fails_before_laps_are_driven():
     with pytest.raises(ValueError, match="has 25 tracks"):
         ExpertConfig(validation_tracks="val-99")
+
+
+def test_an_augmentation_that_there_is_not_fails_before_laps_are_driven():
+    with pytest.raises(ValueError, match="'frame-drop' changes the drive, not the picture"):
+        ExpertConfig(augment=("frame-drop:1",))
 
 
 def test_the_value_network_sends_no_gradient_into_the_actors_features(tmp_path):

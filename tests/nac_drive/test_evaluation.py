@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from data_collection.controller import Controller
 from data_collection.processes import worker_pool
-from envs import EnvConfig, make_env
+from envs import EnvConfig, make_env, perturb, rollout
 from nac_drive import evaluation
 from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
 from nac_drive.metrics import EpisodeResult
@@ -177,13 +177,31 @@ def test_a_driver_trained_on_fast_frames_is_not_warned_of():
     assert [str(warning.message) for warning in told if "another environment" in str(warning.message)] == []
 
 
-def test_the_renderer_of_an_evaluation_is_gymnasiums(monkeypatch):
+def test_the_renderer_of_an_evaluation_is_gymnasiums_unless_it_is_asked_for_another(monkeypatch):
     made = []
     monkeypatch.setattr(
         evaluation, "make_env", lambda config, **crash: made.append(config) or make_env(config, **crash)
     )
-    evaluate(Controller(), [5], env=EnvConfig(max_steps=2, renderer="fast"))
-    assert made == [EnvConfig(max_steps=2, renderer="gymnasium")]
+    rows = evaluate(Controller(), [5], env=EnvConfig(max_steps=2, renderer="fast")).rows
+    rows += evaluate(Controller(), [5], env=EnvConfig(max_steps=2), renderer="fast").rows
+    assert [config.renderer for config in made] == [row.renderer for row in rows] == ["gymnasium", "fast"]
+
+
+def test_a_perturbed_drive_is_the_one_that_a_rollout_gives_whoever_works():
+    spec, driver = "frame-rate:3+action-noise:2", network()
+    env = perturb(make_env(ENV), spec, episode_frames=ENV.max_steps)
+    episodes = [rollout(env, driver, seed) for seed in SEEDS[:2]]
+    rows = evaluate(driver, SEEDS[:2], env=ENV, perturbation=spec).rows
+    assert [(row.episode_return, row.length) for row in rows] == [(e.episode_return, e.length) for e in episodes]
+    assert all(row.length < ENV.max_steps / 2 and row.perturbation == spec for row in rows)
+    with worker_pool(2) as pool:
+        there = evaluate(driver, SEEDS[:2], env=ENV, perturbation=spec, pool=pool)
+    assert timeless(there) == [replace(row, latency_ms=0.0) for row in rows]
+
+
+def test_a_perturbation_that_there_is_not_is_refused_before_anything_drives():
+    with pytest.raises(ValueError, match="perturbation 'fog' is unknown"):
+        evaluate(Dies(), SEEDS[:1], perturbation="fog:1")
 
 
 def test_no_tracks_are_refused():
