@@ -5,7 +5,7 @@ from envs.frame_loss import ActionRepeat
 from envs.perturbations import CORRUPTIONS, PERTURBATIONS, Augmentation, draw_effect, parse_corruptions, perturb
 from envs.renderer import Renderer
 from envs.rollout import Driver, Episode, Step, rollout
-from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, Pose, Track, wrap_angle
+from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, LapDetector, Pose, Track, wrap_angle
 from envs.tracks import SPLITS, track_seeds
 from envs.wrappers import BAR_TOP, MaskBar
 
@@ -26,6 +26,7 @@ __all__ = [
     "EnvConfig",
     "Episode",
     "EventDetector",
+    "LapDetector",
     "MaskBar",
     "Pose",
     "Renderer",

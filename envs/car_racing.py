@@ -12,7 +12,7 @@ from gymnasium.envs.box2d.car_dynamics import Car
 from gymnasium.wrappers import TimeLimit
 
 from envs.renderer import Renderer
-from envs.telemetry import FRAMES_PER_SECOND, EventDetector, Pose, Track
+from envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
 from envs.wrappers import MaskBar
 
 Control = Literal["discrete", "continuous"]
@@ -68,8 +68,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     `info`, after reset and after every step: speed (units/s), lateral_offset (over the half-width, right positive),
     heading_error (rad, left positive), wheels_off_road (0-4), tiles_visited, tiles_total, completion (their ratio),
-    lap_finished, dt (seconds since the last observation, 0 after reset), zooming, off_road (an event is open),
-    off_road_events, crash (its kind, in the frame where it happens, else None), crashes, interventions.
+    lap_finished (see `LapDetector`), dt (seconds since the last observation, 0 after reset), zooming, off_road (an
+    event is open), off_road_events, crash (its kind, in the frame where it happens, else None), crashes, interventions.
     """
 
     car: Any  # gymnasium's Car; there is one from the first reset on
@@ -101,6 +101,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.frame = 0
         track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
         self.centre_line = Track(track[:, 2:4], track[:, 1])
+        self.lap = LapDetector(len(track))
         return observation, self._telemetry(self._pose(), dt=0.0, crash=None)
 
     def step(self, action):
@@ -119,6 +120,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         outside = max(abs(x), abs(y)) > gymnasium_car_racing.PLAYFIELD
         pose = self._pose()
         crash = self.events.update(self._wheels_off_road(), pose.heading, outside)
+        self.lap.update(pose.index, self.tile_visited_count)
         info = self._telemetry(pose, dt=1 / FRAMES_PER_SECOND, crash=crash)
         if crash and self.crash == "terminate":
             terminated = True
@@ -161,7 +163,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             "tiles_visited": visited,
             "tiles_total": total,
             "completion": visited / total,
-            "lap_finished": visited == total,
+            "lap_finished": self.lap.finished,
             "dt": dt,
             "zooming": self.frame < ZOOM_FRAMES,
             "off_road": self.events.off_road,

@@ -72,6 +72,8 @@ class EpisodeMeter:
     zooming: list[bool] = field(default_factory=list)
     off_road: list[bool] = field(default_factory=list)
     crashes: list[tuple[int, str]] = field(default_factory=list)
+    """Frame, counted from 1, and kind."""
+    lap_frames: int | None = None
     latency: list[float] = field(default_factory=list)
 
     def __call__(self, step: Step) -> None:
@@ -85,6 +87,8 @@ class EpisodeMeter:
         self.latency.append(step.latency)
         if outcome["crash"]:
             self.crashes.append((sum(self.frames), outcome["crash"]))
+        if outcome["lap_finished"] and self.lap_frames is None:
+            self.lap_frames = sum(self.frames)
         if not step.info["zooming"] and step.advice is not None:
             self.agreed.append(agrees(step.action, step.advice))
 
@@ -109,7 +113,7 @@ class EpisodeMeter:
             length=episode.length,
             completion=outcome["completion"],
             lap_finished=outcome["lap_finished"],
-            lap_time=seconds if outcome["lap_finished"] else None,
+            lap_time=self.lap_frames / FRAMES_PER_SECOND if self.lap_frames else None,
             off_road_events=outcome["off_road_events"],
             off_road_share=off_road_share,
             crashes=outcome["crashes"],

@@ -102,6 +102,28 @@ def test_a_whole_lap_pays_and_ends_as_gymnasiums_does(control):
     assert [step.outcome["lap_finished"] for step in steps].count(True) == 1
 
 
+def test_a_lap_is_detected_where_gymnasium_misses_it():
+    """One tile is never counted: gymnasium drives on to the time limit, the lap ends where the car passes the start."""
+    env = blind(make_env())
+    car_racing: Any = env.unwrapped
+
+    def begin(env: gym.Env) -> Any:
+        car_racing.road[50].road_visited = True
+        return Controller.begin(controller, env)
+
+    controller, steps = Controller(), []
+    controller.begin = begin  # type: ignore[method-assign]
+    episode = rollout(env, controller, 4, subscribers=[steps.append])
+    assert not episode.terminated
+    assert episode.length == 1000
+    assert episode.outcome["tiles_visited"] == episode.outcome["tiles_total"] - 1
+    finished = [step.outcome["lap_finished"] for step in steps]
+    at = finished.index(True)
+    assert finished == [False] * at + [True] * (1000 - at)
+    assert steps[at - 1].outcome["completion"] > 0.95
+    assert car_racing.lap.finished
+
+
 @pytest.mark.parametrize("control", CONTROLS)
 def test_leaving_the_playfield_ends_the_episode_as_gymnasiums_rule_does(control, monkeypatch):
     start = make_env(EnvConfig(control))

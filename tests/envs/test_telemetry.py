@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs import TRACK_HALF_WIDTH, EventDetector, wrap_angle
+from envs import TRACK_HALF_WIDTH, EventDetector, LapDetector, wrap_angle
 from tests.problems import circle, square, units
 
 CIRCLE, SQUARE = circle(), square()
@@ -176,3 +176,22 @@ def test_counts_only_grow_and_agree_with_what_is_told(rows):
             before = detector.off_road
     assert detector.crashes == told
     assert detector.off_road_events == opened
+
+
+# Laps
+
+
+LAPS = {
+    # (nearest tile, tiles touched) of 100, whether the lap is finished
+    "a missed tile does not matter": [((60, 60), 0), ((99, 98), 0), ((0, 98), 1), ((5, 98), 1)],
+    "95 are not enough": [((99, 95), 0), ((0, 95), 0), ((5, 96), 0), ((60, 97), 0), ((3, 97), 1)],
+    "the last tile before the start": [((60, 60), 0), ((97, 99), 0), ((98, 100), 1), ((5, 100), 1)],
+    "backwards over the start": [((0, 97), 0), ((99, 97), 0), ((98, 98), 0), ((60, 98), 0), ((2, 98), 1)],
+    "a nearest tile that wavers": [((0, 1), 0), ((99, 1), 0), ((0, 1), 0), ((99, 97), 0), ((0, 97), 1)],
+}
+
+
+@pytest.mark.parametrize("name", LAPS)
+def test_a_lap_ends_at_the_start_with_nearly_all_tiles_or_with_the_last_one(name):
+    detector = LapDetector(100)
+    assert [detector.update(*row) for row, _ in LAPS[name]] == [bool(finished) for _, finished in LAPS[name]]

@@ -104,7 +104,8 @@ def test_a_meter_counts_an_episode_by_hand():
     meter = EpisodeMeter()
     for index, (action, advice, zooming, lateral, heading, off_road, crash) in enumerate(STEPS):
         outcome = {
-            "lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": crash, "dt": 0.02
+            "lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": crash, "dt": 0.02,
+            "lap_finished": False,
         }  # fmt: skip
         step = Step(
             index, np.zeros(1), {"zooming": zooming}, 0.02, action, action, advice, 1.0, False, False, outcome, 0.003
@@ -128,7 +129,14 @@ def test_a_meter_counts_an_episode_by_hand():
 
 def test_a_lap_that_ends_in_the_zoom_and_a_finished_one_are_counted():
     meter = EpisodeMeter()
-    outcome = {"lateral_offset": 1.0, "heading_error": 1.0, "off_road": False, "crash": None, "dt": 20.0}
+    outcome = {
+        "lateral_offset": 1.0,
+        "heading_error": 1.0,
+        "off_road": False,
+        "crash": None,
+        "dt": 20.0,
+        "lap_finished": True,
+    }
     meter(Step(0, np.zeros(1), {"zooming": True}, 0.0, 3, 3, None, 1.0, False, False, outcome, 0.0))
     end = {"completion": 1.0, "lap_finished": True, "off_road_events": 0, "crashes": 0, "interventions": 1}
     result = meter.result("driver", Episode(7, 5.0, 1, True, end), crash_mode="intervene")
@@ -149,11 +157,12 @@ def test_a_step_of_several_frames_counts_like_as_many_frames():
                 told = crash if not expanded or i == frames - 1 else None
                 outcome = {"lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": told}
                 outcome["dt"] = 0.02 if expanded else frames * 0.02
+                outcome["lap_finished"] = (action, lateral) == (2, 0.0) and (not expanded or i == frames - 1)
                 meter(Step(0, np.zeros(1), {"zooming": zooming}, 0.0, action, action, None, 1.0, False, False, outcome,
                            0.003))  # fmt: skip
         results.append(meter.result("driver", Episode(7, 5.0, 5, True, end), crash_mode="ignore"))
     assert results[0] == results[1]
-    assert (results[0].lap_time, results[0].first_crash_time) == (11 / 50, 6 / 50)
+    assert (results[0].lap_time, results[0].first_crash_time) == (7 / 50, 6 / 50)
     assert results[0].off_road_share == pytest.approx(5 / 11)
     assert results[0].steering_reversals == pytest.approx(50 / 11)
 
