@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from policies.core import State, reset_rows
 from policies.cores import build_core
-from policies.heads import ACTION_HEADS, VisionHead
+from policies.heads import ACTION_HEADS, VISIONS, VisionHead
 
 NOMINAL_DT = 1.0 / 50.0
 """Seconds between two frames of CarRacing; what `predict` assumes, since its caller has no clock."""
@@ -27,6 +27,10 @@ class DriverConfig:
     """A name in CORES."""
     core_args: dict[str, Any] = field(default_factory=dict)
     """Settings of that core, JSON-able."""
+    vision: str = "paper"
+    """A name in VISIONS: the convolutions."""
+    residual: bool = False
+    """The action head sees the sum of the core's output and its input, instead of the output alone."""
     d_model: int = 64
     """Features between vision head, core and action head."""
     dense: int = 64
@@ -42,6 +46,8 @@ class DriverConfig:
         object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
         if self.control not in ACTION_HEADS:
             raise ValueError(f"control: must be one of {sorted(ACTION_HEADS)}, got {self.control!r}.")
+        if self.vision not in VISIONS:
+            raise ValueError(f"vision: must be one of {sorted(VISIONS)}, got {self.vision!r}.")
         for name in ("d_model", "dense"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}.")
@@ -61,7 +67,7 @@ class Driver(nn.Module):
         """The environment it was trained in; filled by `load_driver`."""
         self.meta: dict[str, Any] = {}
         """Whatever the saver noted; filled by `load_driver`."""
-        self.vision = VisionHead(config.frame_shape, config.d_model, config.dropout)
+        self.vision = VisionHead(config.frame_shape, config.d_model, config.dropout, VISIONS[config.vision])
         self.core = build_core(config.core, config.d_model, config.d_model, **config.core_args)
         self.head = ACTION_HEADS[config.control](config.d_model, config.dense)
 
@@ -78,8 +84,9 @@ class Driver(nn.Module):
         """
         self._check(frames, dt)
         start = self.initial_state(frames.shape[0]) if state is None else state
-        y, after = self.core(self.vision(frames), dt.to(self.head.out.weight.dtype), start)  # (B, T, d)
-        return self.head(y), after
+        features = self.vision(frames)  # (B, T, d)
+        y, after = self.core(features, dt.to(self.head.out.weight.dtype), start)  # (B, T, d)
+        return self.head(y + features if self.config.residual else y), after
 
     def initial_state(self, batch: int) -> State:
         """The start of `batch` episodes."""

@@ -1,4 +1,4 @@
-"""The ends of a driver: frames in, actions out (NAC paper, Table 4: three convolutions 10-20-30, dense 64)."""
+"""The ends of a driver: frames in, actions out."""
 
 from __future__ import annotations
 
@@ -13,50 +13,65 @@ FRAMES_PER_CHUNK = 64
 """Frames are convolved in groups of this many: the intermediate images then stay in the CPU's caches."""
 
 
+VISIONS: dict[str, tuple[tuple[int, int], ...]] = {
+    "paper": ((10, 3), (20, 5), (30, 5)),  # NAC paper, Table 4: 2430 features of a 96 x 96 frame
+    "compact": ((16, 5), (32, 3), (32, 3), (32, 3)),  # 512 features: a third of the parameters
+}
+"""Name -> filters and kernel of every convolution."""
+
+
 class VisionHead(nn.Module):
-    """Three convolutions (10, 20, 30 filters; kernels 3, 5, 5; stride 2; ReLU), dropout, a dense layer, LayerNorm.
+    """Convolutions of stride 2 with ReLU, dropout, a dense layer, LayerNorm.
 
-    The convolutions turn a 96 x 96 frame into 2430 features. The paper hands those to the recurrent layer itself; here
-    one dense layer brings them to `features`, so that every core has the same, moderate input. Neighbouring frames are
-    nearly equal and mostly grass: without centred pixels and LayerNorm the features grow together until they saturate
-    the core, which then learns no more than how often each action occurs.
+    layers: filters and kernel of every convolution, see `VISIONS`. The paper hands its 2430 features to the recurrent
+    layer itself; here one dense layer brings them to `features`, so that every core has the same, moderate input.
+    Neighbouring frames are nearly equal and mostly grass: without centred pixels and LayerNorm the features grow
+    together until they saturate the core, which then learns no more than how often each action occurs.
 
-    Raises ValueError if the frames are too small for three convolutions, or not of three channels.
+    Raises ValueError if the frames are too small for the convolutions, or not of three channels.
     """
 
-    def __init__(self, frame_shape: tuple[int, int, int], features: int, dropout: float) -> None:
+    def __init__(
+        self,
+        frame_shape: tuple[int, int, int],
+        features: int,
+        dropout: float,
+        layers: tuple[tuple[int, int], ...] = VISIONS["paper"],
+    ) -> None:
         super().__init__()
         height, width, channels = frame_shape
-        for kernel in (3, 5, 5):
-            height, width = (height - kernel) // 2 + 1, (width - kernel) // 2 + 1
-        if channels != 3 or height < 1 or width < 1:
-            raise ValueError(f"frame_shape: must be (H >= 27, W >= 27, 3), got {tuple(frame_shape)}.")
-        self.conv1 = nn.Conv2d(3, 10, 3, stride=2)
-        self.conv2 = nn.Conv2d(10, 20, 5, stride=2)
-        self.conv3 = nn.Conv2d(20, 30, 5, stride=2)
-        self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(30 * height * width, features)
-        self.norm = nn.LayerNorm(features)
-        for conv in (self.conv1, self.conv2, self.conv3):
+        least = 1
+        for _, kernel in reversed(layers):
+            least = 2 * (least - 1) + kernel
+        if channels != 3 or height < least or width < least:
+            raise ValueError(f"frame_shape: must be (H >= {least}, W >= {least}, 3), got {tuple(frame_shape)}.")
+        self.convolutions = nn.ModuleList()
+        for filters, kernel in layers:
+            conv = nn.Conv2d(channels, filters, kernel, stride=2)
             conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
+            self.convolutions.append(conv)
+            height, width, channels = (height - kernel) // 2 + 1, (width - kernel) // 2 + 1, filters
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(channels * height * width, features)
+        self.norm = nn.LayerNorm(features)
 
     def forward(self, frames: Tensor) -> Tensor:
         """frames (..., H, W, 3), uint8 in 0..255 or float in 0..1 -> features (..., features)."""
         batch = frames.shape[:-3]
         images = frames.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
         scale = 255.0 if frames.dtype == torch.uint8 else 1.0
-        weight = self.conv1.weight / scale  # folds the scaling to 0..1
-        offset: Any = self.conv1.bias
-        bias = offset - 0.5 * self.conv1.weight.sum(dim=(1, 2, 3))  # and the centring around 0.5
+        first: Any = self.convolutions[0]
+        weight = first.weight / scale  # folds the scaling to 0..1
+        bias = first.bias - 0.5 * first.weight.sum(dim=(1, 2, 3))  # and the centring around 0.5
         maps = [self._convolve(chunk.to(weight.dtype), weight, bias) for chunk in images.split(FRAMES_PER_CHUNK)]
-        features = maps[0] if len(maps) == 1 else torch.cat(maps)  # (N, 30 h w)
+        features = maps[0] if len(maps) == 1 else torch.cat(maps)  # (N, C h w)
         return self.norm(self.dense(self.dropout(features))).unflatten(0, batch)
 
     def _convolve(self, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """images (n, 3, H, W) -> (n, 30 h w)."""
-        x = F.conv2d(images, weight, bias, stride=2).relu_()  # (n, 10, H/2, W/2)
-        x = self.conv2(x).relu_()  # (n, 20, H/4, W/4)
-        x = self.conv3(x).relu_()  # (n, 30, h, w)
+        """images (n, 3, H, W) -> (n, C h w)."""
+        x = F.conv2d(images, weight, bias, stride=2).relu_()  # (n, C1, H/2, W/2)
+        for conv in list(self.convolutions)[1:]:
+            x = conv(x).relu_()  # (n, C, h, w), h and w halved
         return x.flatten(1)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from policies import CORES, ContinuousActionHead, DiscreteActionHead, Driver, DriverConfig, VisionHead
+from policies.heads import VISIONS
 
 SHAPE = (32, 36, 3)
 ARGS = {name: {"num_heads": 4, "window": 3} if name.startswith("nac") else {} for name in CORES}
@@ -183,12 +184,26 @@ def test_the_paper_s_2430_features() -> None:
     assert VisionHead((96, 96, 3), 64, 0.2).dense.in_features == 2430
 
 
-def test_vision_equals_the_plain_network_whatever_the_chunks() -> None:
+def test_compact_vision_has_a_third_of_the_parameters() -> None:
+    paper, compact = (VisionHead((96, 96, 3), 64, 0.2, layers) for layers in VISIONS.values())
+    assert compact.dense.in_features == 512
+    assert sum(p.numel() for p in compact.parameters()) < sum(p.numel() for p in paper.parameters()) / 3
+
+
+@pytest.mark.parametrize(("name", "least"), [("paper", 27), ("compact", 33)])
+def test_the_smallest_frames_leave_one_feature_per_filter(name: str, least: int) -> None:
+    assert VisionHead((least, least, 3), 8, 0.0, VISIONS[name]).dense.in_features == VISIONS[name][-1][0]
+    with pytest.raises(ValueError, match=rf"frame_shape: must be \(H >= {least}, W >= {least}, 3\)"):
+        VisionHead((96, least - 1, 3), 8, 0.0, VISIONS[name])
+
+
+@pytest.mark.parametrize("layers", VISIONS.values())
+def test_vision_equals_the_plain_network_whatever_the_chunks(layers: tuple) -> None:
     torch.manual_seed(0)
-    vision = VisionHead(SHAPE, 8, 0.0)
-    video = torch.from_numpy(frames(2, 35))  # 70 frames: more than one chunk
+    vision = VisionHead((33, 36, 3), 8, 0.0, layers)
+    video = torch.randint(0, 256, (2, 35, 33, 36, 3), dtype=torch.uint8)  # 70 frames: more than one chunk
     maps = video.flatten(0, 1).permute(0, 3, 1, 2).float() / 255.0 - 0.5
-    for conv in (vision.conv1, vision.conv2, vision.conv3):
+    for conv in vision.convolutions:
         maps = conv(maps).relu()
     features = vision.dense(maps.flatten(1)).view(2, 35, 8)
     mean, variance = features.mean(-1, keepdim=True), features.var(-1, keepdim=True, unbiased=False)
@@ -214,6 +229,16 @@ def test_pixels_get_gradients() -> None:
     assert video.grad is not None
     assert video.grad.isfinite().all()
     assert video.grad.any()
+
+
+def test_a_residual_driver_decides_by_the_sum_of_features_and_memory() -> None:
+    driver = make("lstm", residual=True).eval()
+    plain = make("lstm").eval()
+    plain.load_state_dict(driver.state_dict())
+    features = driver.vision(GOOD)
+    y, _ = driver.core(features, DT, driver.initial_state(len(GOOD)))
+    torch.testing.assert_close(driver(GOOD, DT)[0], driver.head(y + features))
+    torch.testing.assert_close(plain(GOOD, DT)[0], driver.head(y))
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
