@@ -32,7 +32,7 @@ from data_collection.run_folder import describe_machine
 from envs import SPLITS
 from nac_drive import CloneConfig, Demonstrations, EnvConfig, NoiseConfig, ages, clone, load_driver, record
 from nac_drive.accuracy import measure_accuracy
-from nac_drive.cloning import action_changes
+from nac_drive.training_data import action_changes
 from policies.cores import build_core
 from policies.heads import DiscreteActionHead
 from policies.nac_core import NACCore

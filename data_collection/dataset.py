@@ -44,13 +44,13 @@ class Meta:
     env: EnvConfig
     """What the driver saw and did."""
     driver: str
-    """`expert`, `controller` or the name of a driver's folder."""
+    """Who gives the labels: `expert`, `controller` or the name of a driver's folder."""
     driver_sha256: str
     """Of the driver's weights and config."""
     noise: NoiseConfig | None
-    """Noise in the executed actions."""
+    """Noise in the executed actions (of a DAgger run: in those of round 0)."""
     seed: int
-    """Seed of that noise."""
+    """Seed of that noise, and of the turns of a DAgger run."""
 
 
 class Demonstrations:

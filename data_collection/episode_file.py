@@ -26,6 +26,9 @@ TELEMETRY = ("speed", "lateral_offset", "heading_error", "completion", "wheels_o
 SUMMARY = ("seed", "return", "length", "terminated", "completion", "lap_finished", "off_road_events", "crashes")
 """Attributes of the file, and columns of the dataset's episode rows."""
 
+ROUND = "round"
+"""Attribute and column of the episodes of a DAgger run only: the round that they were driven in."""
+
 ROW = ("index", *SUMMARY, "file", "sha256")
 """Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
 
@@ -89,7 +92,7 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
     """The content of an episode file. The same episode gives the same bytes."""
     with h5py.File("episode", "w", driver="core", backing_store=False) as file:
         file.attrs["schema"] = EPISODE_SCHEMA
-        for name in SUMMARY:
+        for name in (*SUMMARY, *({ROUND} & summary.keys())):
             file.attrs[name] = summary[name]
         chunk = (min(CHUNK_FRAMES, len(arrays.frames)), *FRAME_SHAPE)
         file.create_dataset("frames", data=arrays.frames, chunks=chunk, compression="gzip", compression_opts=GZIP_LEVEL)
@@ -112,7 +115,8 @@ def read_episode(
         with h5py.File(path, "r") as file:
             if file.attrs.get("schema") != EPISODE_SCHEMA:
                 raise DatasetError(f"its schema is {file.attrs.get('schema')!r}, expected {EPISODE_SCHEMA!r}")
-            summary: dict[str, Any] = {name: np.asarray(file.attrs[name]).item() for name in SUMMARY}
+            names = (*SUMMARY, *({ROUND} & file.attrs.keys()))
+            summary: dict[str, Any] = {name: np.asarray(file.attrs[name]).item() for name in names}
             columns = {name: _values(file, f"telemetry/{name}") for name in TELEMETRY}
             label, action = _values(file, "label"), _values(file, "action")
             reward, dt, zooming = (_values(file, name) for name in ("reward", "dt", "zooming"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,10 +14,10 @@ import numpy as np
 
 from data_collection.dataset import Demonstrations, Meta
 from data_collection.drivers import driver_hash, driver_name, resolve_driver, trained_env
-from data_collection.episode_file import DatasetError, EpisodeArrays, summarize, write_episode
+from data_collection.episode_file import ROUND, DatasetError, EpisodeArrays, summarize, write_episode
 from data_collection.noise import ActionNoise, NoiseConfig
 from data_collection.processes import one_thread, worker_pool
-from envs import Driver, EnvConfig, Step, make_env, rollout
+from envs import Driver, EnvConfig, Episode, Step, make_env, rollout
 
 Row = dict[str, Any]
 
@@ -26,12 +26,14 @@ _BYTES_PER_FRAME = 3000
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What a worker process must know to record an episode."""
+class LapJob:
+    """What a worker process must know to record laps."""
 
     path: Path
     driver: str
     meta: Meta
+    round: int | None = None
+    """Of a DAgger run; None outside of one."""
 
 
 def record(
@@ -67,31 +69,44 @@ def record(
     meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
+    dataset = open_recording(path, meta, seeds, resume=resume)
+    recorded = {row["index"] for row in dataset.rows}
+    tasks = [(index, track) for index, track in enumerate(seeds) if index not in recorded]
+    workers = max(1, min(workers, len(tasks)))
+    with worker_pool(workers) as pool:
+        laps = (pool.imap_unordered if pool else map)(partial(record_lap, LapJob(path, driver, meta)), tasks)
+        for row in append_laps(dataset, laps):
+            if on_episode:
+                on_episode(row)
+    return dataset
+
+
+def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool) -> Demonstrations:
+    """The dataset at `path`, ready for episodes that are missing yet: new, or recovered if `resume` is on.
+
+    seeds: `seeds[i]` is the track of episode i. Raises as `record` does.
+    """
     if resume and not Demonstrations.vacant(path):
         dataset = Demonstrations.open(path)
         dataset.require_meta(meta)
         dataset.recover(seeds)
-        recorded = {row["index"] for row in dataset.rows}
-        _require_space(path, (len(seeds) - len(recorded)) * env.max_steps)
-    else:
-        _require_space(path, len(seeds) * env.max_steps)
-        dataset = Demonstrations.create(path, meta)
-        recorded = set()
-    tasks = [(index, track) for index, track in enumerate(seeds) if index not in recorded]
-    workers = max(1, min(workers, len(tasks)))
-    record_episode = partial(_record_episode, _Job(path, driver, meta))
+        _require_space(path, (len(seeds) - len(dataset)) * meta.env.max_steps)
+        return dataset
+    _require_space(path, len(seeds) * meta.env.max_steps)
+    return Demonstrations.create(path, meta)
+
+
+def append_laps(dataset: Demonstrations, laps: Iterable[Row]) -> Iterator[Row]:
+    """Append the rows of `laps`, whose files are in place, as they come. Raises DatasetError when a worker dies."""
     try:
-        with worker_pool(workers) as pool:
-            for row in (pool.imap_unordered if pool else map)(record_episode, tasks):
-                dataset.append(row)
-                if on_episode:
-                    on_episode(row)
+        for row in laps:
+            dataset.append(row)
+            yield row
     except ChildProcessError:
         raise DatasetError(
-            f"recording into {path} stopped: a worker process died, perhaps out of memory; "
-            f"go on with --resume and fewer workers than {workers}."
+            f"recording into {dataset.path} stopped: a worker process died, perhaps out of memory; "
+            "go on with --resume and fewer workers."
         ) from None
-    return dataset
 
 
 class _SeesBar:
@@ -110,24 +125,31 @@ class _SeesBar:
 
 
 @lru_cache(maxsize=1)
-def _stage(driver: str, driver_sha256: str, env: EnvConfig) -> tuple[gym.Env, Driver]:
+def stage(driver: str, driver_sha256: str, env: EnvConfig) -> tuple[gym.Env, Driver]:
     """Environment and driver, made once per process. The hash keeps a changed driver out of the cache."""
-    resolved = resolve_driver(driver, env)
-    trained = trained_env(resolved)
-    blinded = env.mask_bar and trained is not None and not trained.mask_bar
-    return make_env(env), _SeesBar(resolved) if blinded else resolved
+    return make_env(env), resolve_driver(driver, env)
 
 
-def _record_episode(job: _Job, task: tuple[int, int]) -> Row:
+def record_lap(job: LapJob, task: tuple[int, int]) -> Row:
+    """Drive episode `task[0]` on track `task[1]` and write its file; returns its row."""
     index, track = task
     meta = job.meta
-    env, driver = _stage(job.driver, meta.driver_sha256, meta.env)
+    env, driver = stage(job.driver, meta.driver_sha256, meta.env)
+    trained = trained_env(driver)
+    if meta.env.mask_bar and trained and not trained.mask_bar:
+        driver = _SeesBar(driver)
     wanted = meta.noise or NoiseConfig(0.0)
     noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
     steps: list[Step] = []
     with one_thread():
         episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append])
-    return write_episode(job.path, index, EpisodeArrays.from_steps(steps), summarize(episode))
+    return write_lap(job, index, steps, episode)
+
+
+def write_lap(job: LapJob, index: int, steps: Sequence[Step], episode: Episode) -> Row:
+    """Write the file of a finished lap; returns its row."""
+    summary = summarize(episode) | ({} if job.round is None else {ROUND: job.round})
+    return write_episode(job.path, index, EpisodeArrays.from_steps(steps), summary)
 
 
 def _require_space(path: Path, frames: int) -> None:

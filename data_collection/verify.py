@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_collection.episode_file import (
+    ROUND,
     SUMMARY,
     DatasetError,
     EpisodeArrays,
@@ -38,7 +39,9 @@ def check_episode(folder: Path, env: EnvConfig, replay: bool, row: dict[str, Any
     except DatasetError as error:
         return [*problems, str(error)]
     problems += [
-        f"{path}: {name} is {summary[name]}, its row says {row[name]}" for name in SUMMARY if summary[name] != row[name]
+        f"{path}: {name} is {summary.get(name)}, its row says {row.get(name)}"
+        for name in (*SUMMARY, ROUND)
+        if summary.get(name) != row.get(name)
     ]
     if np.cumsum(arrays.reward)[-1] != summary["return"]:
         problems.append(f"{path}: the rewards sum to {arrays.reward.sum()}, the return is {summary['return']}")

@@ -13,6 +13,7 @@ from data_collection.record import record
 from envs import PERTURBATIONS, EnvConfig, Episode, Step, Track, make_env, perturb, rollout, track_seeds
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
+from nac_drive.dagger import DaggerConfig, dagger
 from nac_drive.evaluation import Evaluation, evaluate
 from nac_drive.metrics import EpisodeResult, Summary, summarise
 from nac_drive.video import record_video, side_by_side
@@ -49,6 +50,7 @@ __all__ = [
     "Controller",
     "ControllerConfig",
     "Core",
+    "DaggerConfig",
     "Demonstrations",
     "Driver",
     "DriverConfig",
@@ -66,6 +68,7 @@ __all__ = [
     "ages",
     "clone",
     "compare",
+    "dagger",
     "draw_wiring",
     "evaluate",
     "fully_connected_wiring",

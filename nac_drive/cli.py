@@ -12,13 +12,14 @@ import tyro
 from rich.console import Console
 
 from nac_drive.cli_driving import Collect, Dataset, Evaluate, Watch
-from nac_drive.cli_training import Compare, Demo, Expert, Train
+from nac_drive.cli_training import Compare, Dagger, Demo, Expert, Train
 
 COMMANDS = {
     "expert": Expert,
     "collect": Collect,
     "dataset": Dataset,
     "train": Train,
+    "dagger": Dagger,
     "evaluate": Evaluate,
     "compare": Compare,
     "watch": Watch,

@@ -1,4 +1,4 @@
-"""Commands that train: expert, train, compare and demo."""
+"""Commands that train: expert, train, dagger, compare and demo."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from data_collection.processes import default_workers, worker_pool
 from envs import Control, CrashMode, RendererName, track_seeds
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
+from nac_drive.dagger import DaggerConfig, dagger
 from nac_drive.demo import DemoConfig, demo
 from nac_drive.jobs import Jobs, show_training
 from nac_drive.progress import progress
@@ -52,28 +53,47 @@ class Expert:
 
 
 @dataclass(frozen=True)
-class Training(CloneConfig):
-    """Options that train and compare share: those of `CloneConfig`, as words of the command line, and what else a
-    training needs to know."""
+class Words:
+    """What commands that train ask for besides the settings of the training, and settings that need other words."""
 
-    core: tyro.conf.Suppress[str] = CloneConfig.core
-    """Each command has an option of its own for this."""
-    core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
+    core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()
     """Settings of the core, such as top_k=4 window=64."""
     device: Device = "auto"
     """Where to train."""
     workers: int = 0
-    """Processes for the closed-loop validation; 0: one per core."""
+    """Processes for the driving; 0: one per core."""
     resume: bool = False
     """Go on from the last checkpoint."""
 
     def __post_init__(self) -> None:
-        """Nothing is checked before `config`: what is refused while tyro parses fills a box instead of one line."""
+        """Nothing is checked before there is a config: what is refused while tyro parses fills a box instead of one
+        line."""
+
+    def settings(self, config: type) -> dict[str, Any]:
+        """The arguments of `config`. Raises ValueError for a bad setting of the core."""
+        options = {option.name: getattr(self, option.name) for option in fields(config)}
+        return {**options, "core_args": _settings(self.core_args)}
+
+
+@dataclass(frozen=True)
+class Training(Words, CloneConfig):  # type: ignore[misc]
+    """Options that train and compare share: those of `CloneConfig`, as words of the command line, and `Words`."""
+
+    core: tyro.conf.Suppress[str] = CloneConfig.core
+    """Each command has an option of its own for this."""
 
     def config(self, core: str) -> CloneConfig:
         """Raises ValueError for a bad setting."""
-        options = {option.name: getattr(self, option.name) for option in fields(CloneConfig)}
-        return CloneConfig(**{**options, "core": core, "core_args": _settings(self.core_args)})
+        return CloneConfig(**{**self.settings(CloneConfig), "core": core})
+
+
+@dataclass(frozen=True)
+class DaggerOptions(Words, DaggerConfig):  # type: ignore[misc]
+    """Those of `DaggerConfig`, as words of the command line, and `Words`."""
+
+    def config(self) -> DaggerConfig:
+        """Raises ValueError for a bad setting."""
+        return DaggerConfig(**self.settings(DaggerConfig))
 
 
 @dataclass(frozen=True)
@@ -97,6 +117,26 @@ class Train:
             best = clone(
                 config, Demonstrations.open(self.dataset), self.out, device=options.device, resume=options.resume,
                 pool=pool, report=lambda row: show_training(meter, row),
+            )  # fmt: skip
+        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Dagger:
+    """Train a driver on its own laps (DAgger): student and teacher take turns, the teacher says what to do."""
+
+    out: Path
+    """Folder of the new run; its laps are the dataset OUT/dataset."""
+    teacher: str = "expert"
+    """Who gives the labels: expert, controller, or the folder of a driver or run."""
+    options: Annotated[DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=DaggerOptions)
+
+    def run(self, console: Console) -> None:
+        config, options = self.options.config(), self.options
+        with worker_pool(options.workers or default_workers()) as pool, Jobs(console) as jobs:
+            best = dagger(
+                config, self.out, teacher=self.teacher, device=options.device, resume=options.resume, pool=pool,
+                report=jobs.dagger_reporter(),
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 

@@ -55,6 +55,26 @@ class Jobs:
 
         return report
 
+    def dagger_reporter(self) -> Any:
+        """For `dagger`."""
+
+        def report(row: dict[str, Any]) -> None:
+            if "lap" in row:
+                meter = self._to(f"round {row['round']}: laps", row["laps"])
+                meter.update(row["lap"], f"track {row['seed']} return {row['return']:.0f}")
+            elif "batch" in row:
+                meter = self._to(f"round {row['round']}: training", row["passes"])
+                meter.update(row["pass"] + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
+            else:
+                agreement = f", agreement {100 * row['agreement']:.1f} %" if "agreement" in row else ""
+                self._console.print(
+                    f"round {row['step']}: {row['frames']} frames, closed loop {row['return_mean']:.0f}, "
+                    f"min {min(row['returns']):.0f}{agreement}",
+                    highlight=False,
+                )
+
+        return report
+
     def expert_reporter(self) -> Any:
         """For `train_expert`."""
 

@@ -242,7 +242,7 @@ def test_a_disk_that_fills_while_training_leaves_a_run_to_resume(here, capsys, m
         patch.setattr(files.os, "replace", full)
         line = refused(capsys, *TRAIN, "--epochs", "2")
     assert "No space left on device; free some space" in line
-    monkeypatch.setattr("nac_drive.cloning._closed_loop", lambda *_: {"score": 1.0, "return_mean": 1.0})
+    monkeypatch.setattr("nac_drive.training.closed_loop", lambda *_: {"score": 1.0, "return_mean": 1.0})
     assert call(*TRAIN, "--epochs", "2", "--resume") == 0
     assert (here / "new" / "checkpoints" / "best" / "model.safetensors").exists()
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from data_collection.frames import Frames
 from data_collection.run_folder import RunFolder
 from envs import BAR_TOP, Control, EnvConfig, make_env
-from nac_drive import cloning
-from nac_drive.cloning import _Data, _held_out_accuracy, action_changes, augmented, clone, masked, mirrored
+from nac_drive import training
+from nac_drive.cloning import _held_out_accuracy, clone
 from nac_drive.evaluation import evaluate
+from nac_drive.training_data import TrainingData, action_changes, augmented, masked, mirrored
 from policies import Driver, DriverConfig, load_driver
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import FRAMES, config, rows, train
@@ -43,7 +44,7 @@ def synthetic(lengths: list[int], control: Control = "discrete", seed: int = 0) 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=5), window=st.integers(1, 20), seed=st.integers(0, 99))
 def test_windows_tile_every_frame_of_every_episode_that_fills_one(lengths, window, seed):
     lengths = [max(lengths[0], window), *lengths[1:]]
-    data = object.__new__(_Data)  # frames play no part
+    data = object.__new__(TrainingData)  # frames play no part
     data.offsets, data.window = np.cumsum([0, *lengths]), window
     starts = data.starts(np.random.default_rng(seed))
     seen = np.zeros(sum(lengths), int)
@@ -60,7 +61,8 @@ def test_windows_tile_every_frame_of_every_episode_that_fills_one(lengths, windo
 
 
 def test_windows_are_shuffled_and_move_from_epoch_to_epoch():
-    data = _Data(synthetic([100, 80]), EnvConfig(), config(), CPU)
+    data = TrainingData(config(), EnvConfig(), CPU)
+    data.add(synthetic([100, 80]))
     epochs = [data.starts(np.random.default_rng((0, epoch))).tolist() for epoch in range(4)]
     assert all(starts != sorted(starts) for starts in epochs)
     assert len({tuple(sorted(starts)) for starts in epochs}) > 1
@@ -165,7 +167,7 @@ def test_held_out_accuracy_is_that_of_acting_frame_by_frame():
 
 @pytest.mark.parametrize("core", ["nac-exact", "lstm", "cnn"])
 def test_it_learns_a_tiny_dataset_by_heart(core, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(cloning, "_closed_loop", lambda *_: {"score": 0.0})
+    monkeypatch.setattr(training, "closed_loop", lambda *_: {"score": 0.0})
     frames = synthetic([48, 48, 48])
     frames.frames[:] = 0
     for i, label in enumerate(frames.labels):  # a bright band whose height is the action

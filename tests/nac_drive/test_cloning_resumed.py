@@ -17,7 +17,7 @@ import torch
 
 from data_collection.dataset import Demonstrations
 from data_collection.run_folder import RunFolder
-from nac_drive import cloning
+from nac_drive import training
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, results, rows, train
 
@@ -79,7 +79,7 @@ def test_killed_at_any_file_operation_it_resumes_to_the_same(dataset, tmp_path, 
     settings = config("cnn", epochs=2, window=32, batch_size=8, validation_share=0.0)
     # A score that depends on the weights alone, and that the second epoch may win or lose.
     monkeypatch.setattr(
-        cloning, "_closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
+        training, "closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
     )
     monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
     train(settings, dataset, tmp_path / "whole")

@@ -1,0 +1,181 @@
+"""Training a driver from labelled frames: what cloning and DAgger have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+
+from data_collection.processes import Pool
+from data_collection.run_folder import RunFolder, load_training_state, save_training_state
+from envs import EnvConfig, track_seeds
+from nac_drive.evaluation import evaluate
+from nac_drive.training_config import TrainingConfig
+from nac_drive.training_data import TrainingData, augmented, mirrored
+from policies import Driver, DriverConfig, load_driver, save_driver
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class Trainer:
+    """A driver that is trained step by step in a run folder. A step ends with `finish`, and a killed run goes on there.
+
+    device: `auto`, `cpu` or `cuda`. Raises ValueError for one that is not there, and for a driver that cannot be built.
+    """
+
+    def __init__(self, config: TrainingConfig, env: EnvConfig, device: str):
+        self.config, self.env = config, env
+        self.fabric = _fabric(device, config.precision)
+        torch.manual_seed(config.seed)
+        self.driver = Driver(
+            DriverConfig(
+                core=config.core, core_args=config.core_args, vision=config.vision, residual=config.residual,
+                control=env.control,
+            )
+        )  # fmt: skip
+        self._optimizer = torch.optim.Adam(self.driver.parameters(), config.learning_rate)
+
+    def open(self, folder: Path, resolved: dict[str, Any], *, resume: bool, moved: Sequence[str] = ()) -> int | None:
+        """Create the run, or go on from its last checkpoint; returns the step of that, None without one.
+
+        resolved: the whole config, equal to that of the run on disk but for the keys `moved`.
+        Raises what `RunFolder` raises.
+        """
+        if resume:
+            self.run = RunFolder.open(folder)
+            self.run.require_config({**resolved, **{key: self.run.config.get(key) for key in moved}})
+        else:
+            self.run = RunFolder.create(folder, resolved)
+        self._resolved = resolved
+        self._model, self._optimizer = self.fabric.setup(self.driver, self._optimizer)
+        done = None
+        if last := self.run.checkpoint_folder("last"):
+            self.driver.load_state_dict(load_driver(last).state_dict())
+            done = load_training_state(last / "training_state", self._optimizer)["step"]
+        if resume:
+            self.run.drop_rows_after(-1 if done is None else done)
+            if last and self.run.last_row_is_best():  # killed between the checkpoint and its mark
+                self.run.mark_best(last)
+        self._writer = _tensorboard(folder) if self.config.tensorboard else None
+        return done
+
+    def epoch(
+        self, data: TrainingData, number: int, report: Report, rate: Callable[[float], float] | None = None
+    ) -> dict[str, float]:
+        """One pass over `data`. All chance in it comes from (seed, number), so that a resumed run repeats it.
+
+        report: gets dicts with epoch, batch, batches and the loss so far.  rate: the learning rate of an update, given
+        the share of the epoch before it.  Returns loss and frames, and the accuracy for five actions.
+        """
+        config, device = self.config, self.fabric.device
+        rng = np.random.default_rng((config.seed, number))
+        torch.manual_seed(int(rng.integers(2**31)))
+        starts = data.starts(rng)
+        batches = np.split(starts, range(config.batch_size, len(starts), config.batch_size))
+        self._model.train()
+        total, correct, seen, classified = 0.0, 0.0, 0, False
+        for done, batch in enumerate(batches):
+            sequences = data.sequences(batch)
+            frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
+            if config.mirror:
+                half = torch.from_numpy(rng.random(len(batch)) < 0.5).to(device)
+                frames[half], labels[half] = mirrored(frames[half], labels[half])
+            if config.augment:
+                frames = augmented(frames, config.augment, rng)
+            prediction, _ = self._model(frames, sequences.dt)
+            classes = {} if data.classes is None else {"classes": data.classes}
+            loss = self._model.module.head.loss(prediction.float(), labels, sequences.weight, **classes)
+            self._optimizer.zero_grad()
+            self.fabric.backward(loss)
+            if rate:
+                for group in self._optimizer.param_groups:
+                    group["lr"] = rate(done / len(batches))
+            self._optimizer.step()
+            total += loss.item() * len(batch)
+            seen += len(batch)
+            classified = labels.ndim == 2
+            if classified:
+                correct += (prediction.argmax(-1) == labels).float().mean().item() * len(batch)
+            report({"epoch": number, "batch": done + 1, "batches": len(batches), "loss": total / seen})
+        figures = {"loss": total / seen, "frames": seen * data.window}
+        return figures | ({"accuracy": correct / seen} if classified else {})
+
+    def validate(self, pool: Pool | None) -> dict[str, Any]:
+        """The keys of a row that a closed-loop validation gives; `score` picks the best checkpoint."""
+        self.driver.eval()
+        return closed_loop(self.driver, self.env, self.config, pool)
+
+    def finish(self, row: dict[str, Any], **meta: Any) -> None:
+        """Log the row of a step and keep its checkpoint, `meta` in the driver's folder."""
+
+        def write(path: Path) -> None:
+            save_driver(path, self.driver, env=asdict(self.env), meta={**meta, "training": self._resolved})
+            save_training_state(path / "training_state", self._optimizer, {"step": row["step"]})
+
+        self.run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
+        checkpoint = self.run.checkpoint(row["step"], write)
+        if self.run.last_row_is_best():
+            self.run.mark_best(checkpoint)
+        if self._writer:
+            _write_scalars(self._writer, row)
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best checkpoint."""
+        best = self.run.checkpoint_folder("best")
+        assert best is not None
+        return best
+
+
+def closed_loop(driver: Driver, env: EnvConfig, config: TrainingConfig, pool: Pool | None) -> dict[str, Any]:
+    """Score, returns, completion and crashes of `driver` on the validation tracks."""
+    seeds = track_seeds(config.validation_tracks)
+    evaluation = evaluate(on_cpu(driver), seeds, name=config.core, env=env, renderer=env.renderer, pool=pool)
+    returns = [row.episode_return for row in evaluation.rows]
+    return {
+        "score": float(np.mean(returns) - 0.5 * np.std(returns)),
+        "returns": returns,
+        "return_mean": evaluation.summary.return_mean,
+        "completion": evaluation.summary.completion,
+        "crashes_per_lap": evaluation.summary.crashes_per_lap,
+    }
+
+
+def on_cpu(driver: Driver) -> Driver:
+    """A copy for the worker processes, free of the trainer's hooks."""
+    copy = Driver(driver.config)
+    copy.load_state_dict({name: tensor.cpu() for name, tensor in driver.state_dict().items()})
+    return copy.eval()
+
+
+def _fabric(device: str, precision: str) -> Fabric:
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch sees no GPU here; pass --device cpu or auto.")
+    accelerator = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    if precision == "auto":
+        precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
+    return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError("tensorboard is not installed; run `pip install nac-drive[tensorboard]`.") from error
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def _write_scalars(writer: Any, row: dict[str, Any], prefix: str = "") -> None:
+    for name, value in row.items():
+        if isinstance(value, dict):
+            _write_scalars(writer, {**value, "step": row["step"]}, f"{name}/")
+        elif isinstance(value, int | float) and name != "step":
+            writer.add_scalar(prefix + name, value, row["step"])
+    writer.flush()

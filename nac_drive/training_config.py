@@ -1,0 +1,67 @@
+"""What every training of a driver from labelled frames is told, whether its laps were recorded before or meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from envs import Augmentation, track_seeds
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Settings that `clone` and `dagger` share."""
+
+    core: str = "nac-exact"
+    """Sequence model: a name in CORES."""
+    core_args: dict[str, Any] = field(default_factory=dict)
+    """Settings of that core."""
+    vision: str = "paper"
+    """Convolutions: paper (the NAC paper's) or compact (a third of the parameters)."""
+    residual: bool = False
+    """The action head sees the sum of the core's output and its input, instead of the output alone."""
+    window: int = 32
+    """Frames per training sequence (T), at least 16; `cnn` alone may see single frames."""
+    batch_size: int = 16
+    """Sequences per update (B)."""
+    learning_rate: float = 1e-4
+    """Adam's rate (the paper's)."""
+    class_weights: bool = False
+    """Weigh each of the five actions by its inverse frequency."""
+    change_weight: float = 1.0
+    """Weight of the frames where the expert's action changes."""
+    mirror: bool = False
+    """Show every other sequence mirrored left to right: tracks are driven counter-clockwise, so curves to the left
+    outnumber those to the right."""
+    augment: tuple[str, ...] = ()
+    """Perturbations of pictures, such as gaussian-noise:1 shadows:2+colour:3: every sequence is shown under one of them
+    or clean, all equally likely, with a draw of its own."""
+    mask_bar: bool = False
+    """Hide the status bar from the driver."""
+    validation_tracks: str = "val-5"
+    """Tracks of the closed-loop validation: the checkpoint with the best mean - 0.5 sd of returns is kept."""
+    precision: str = "auto"
+    """auto: bf16-mixed on a GPU, 32-true on a CPU; or a precision of lightning-fabric."""
+    tensorboard: bool = False
+    """Write the metrics for TensorBoard too (needs the extra `tensorboard`)."""
+    seed: int = 0
+    """Seed of weights, order, dropout and whatever else is drawn."""
+
+    def __post_init__(self) -> None:
+        self.require(window=1 if self.core == "cnn" else 16, batch_size=1)
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
+        if not self.change_weight > 0:
+            raise ValueError(f"change_weight must be positive, got {self.change_weight}; 1 weighs all frames alike.")
+        track_seeds(self.validation_tracks)  # a bad name fails here, before epochs are spent
+        Augmentation(self.augment)
+
+    def require(self, **least: int) -> None:
+        """Raises ValueError unless each of the named settings is at least the number given."""
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise ValueError(f"{name} must be at least {number} for core {self.core!r}, got {getattr(self, name)}.")
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as config.yaml gives them back."""
+        return asdict(self)
