@@ -52,6 +52,7 @@ class ExpertNetwork(nn.Module):
 
     def __init__(self, control: str):
         super().__init__()
+        self.control = control
         self.vision = ExpertVision()
         self.action = nn.Linear(ExpertVision.features_dim, NUM_OUTPUTS[control])
 

@@ -1,4 +1,4 @@
-"""Training the expert: the actor is cloned from the controller's laps, then improved by PPO (stable-baselines3).
+"""Training the expert: the actor learns from the controller (`warm_start.py`), then PPO (stable-baselines3) drives.
 
 PPO: Schulman et al., arXiv 1707.06347. The reward that PPO sees is the native one, scaled; an episode also ends at a
 crash (`EventDetector`), so that leaving the road costs what would have come after it.
@@ -7,7 +7,7 @@ crash (`EventDetector`), so that leaving the road costs what would have come aft
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,13 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
-from torch import Tensor, nn
+from torch import Tensor
 
-from data_collection.controller import Controller
-from data_collection.episode_file import EpisodeArrays
 from data_collection.expert import Expert, ExpertNetwork, ExpertVision, save_expert
-from data_collection.noise import ActionNoise
 from data_collection.processes import default_workers, map_in_processes, one_thread
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
-from envs import SPLITS, Augmentation, Control, EnvConfig, RendererName, Step, make_env, rollout, track_seeds
+from data_collection.warm_start import WarmStartConfig, warm_start
+from envs import SPLITS, Augmentation, Control, EnvConfig, RendererName, make_env, rollout, track_seeds
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -45,19 +43,8 @@ class ExpertConfig:
     """Who draws the frames that it learns from and is validated on; the tests of docs/expert.md use gymnasium's."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
-    warm_start_laps: int = 30
-    """Laps of the controller that the actor is cloned from before PPO; 0 starts from random weights."""
-    warm_start_noise: float = 0.1
-    """Share of frames with a random executed action in those laps (the label stays the controller's)."""
-    warm_start_hold: float = 5.0
-    """Mean number of frames that one random action is held."""
-    warm_start_epochs: int = 8
-    """Passes over those laps."""
-    warm_start_lr: float = 1e-3
-    """Learning rate of the cloning (Adam)."""
-    warm_start_sharpness: float = 3.0
-    """The cloned logits are multiplied by this before PPO samples from them: it then explores around the cloned driver
-    instead of around its uncertainty. Five actions only."""
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    """How the actor learns from the controller before PPO."""
     steps: int = 240_000
     """Frames that PPO drives, over all environments."""
     envs: int = 8
@@ -118,14 +105,11 @@ def train_expert(
     if last is not None:
         load_model(model.policy, last / "training_state" / "policy.safetensors")
         model.num_timesteps = load_training_state(last / "training_state", model.policy.optimizer)["step"]
-    elif config.warm_start_laps:
-        network = _warm_start(config, env_config, report)
+    elif config.warm_start.laps:
+        network = warm_start(config.warm_start, env_config, config.seed, report)
         policy: Any = model.policy
         policy.features_extractor.layers.load_state_dict(network.vision.state_dict())
         policy.action_net.load_state_dict(network.action.state_dict())
-        if config.control == "discrete":
-            for parameter in policy.action_net.parameters():
-                parameter.data *= config.warm_start_sharpness
     if resume:
         run.drop_rows_after(model.num_timesteps if last else -1)
         if last and run.last_row_is_best():  # killed between the checkpoint and its mark
@@ -222,45 +206,6 @@ def _build(config: ExpertConfig, vec_env: VecEnv) -> PPO:
             "log_std_init": -1.5,
         },
     )
-
-
-# Warm start
-
-
-def _warm_start(config: ExpertConfig, env_config: EnvConfig, report: Report) -> ExpertNetwork:
-    """An `ExpertNetwork` cloned from the controller's laps with injected noise (DART)."""
-    seeds = np.random.default_rng((config.seed, 0)).choice(SPLITS["train"], config.warm_start_laps, replace=False)
-    frames, labels = [], []
-    laps = map_in_processes(partial(_controller_lap, config, env_config), seeds.tolist(), default_workers())
-    for lap, (lap_frames, lap_labels, lap_return) in enumerate(laps, 1):
-        frames.append(lap_frames)
-        labels.append(lap_labels)
-        report({"phase": "warm_start", "lap": lap, "laps": config.warm_start_laps, "return": lap_return})
-    inputs = torch.from_numpy(np.concatenate(frames)).permute(0, 3, 1, 2)  # (N, 3, 96, 96) uint8
-    targets = torch.from_numpy(np.concatenate(labels))  # (N,) or (N, 3)
-    network = ExpertNetwork(config.control)
-    optimizer = torch.optim.Adam(network.parameters(), config.warm_start_lr)
-    loss_of = nn.functional.cross_entropy if config.control == "discrete" else nn.functional.mse_loss
-    generator = torch.Generator().manual_seed(config.seed)
-    for epoch in range(1, config.warm_start_epochs + 1):
-        total = 0.0
-        for batch in torch.randperm(len(inputs), generator=generator).split(128):
-            loss = loss_of(network(inputs[batch].float() / 255), targets[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(batch)
-        report({"phase": "warm_start", "epoch": epoch, "epochs": config.warm_start_epochs, "loss": total / len(inputs)})
-    return network
-
-
-def _controller_lap(config: ExpertConfig, env_config: EnvConfig, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-    env = make_env(env_config)
-    noise = ActionNoise(config.warm_start_noise, config.warm_start_hold, env.action_space, seed)
-    steps: list[Step] = []
-    episode = rollout(env, Controller(env_config.control), seed, execute=noise, subscribers=[steps.append])
-    arrays = EpisodeArrays.from_steps(steps)
-    return arrays.frames, arrays.label, episode.episode_return
 
 
 # Validation and checkpoints

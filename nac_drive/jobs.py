@@ -79,10 +79,12 @@ class Jobs:
         """For `train_expert`."""
 
         def report(row: dict[str, Any]) -> None:
-            if row["phase"] == "warm_start" and "lap" in row:
-                self._to("controller laps", row["laps"]).update(row["lap"], f"return {row['return']:.0f}")
-            elif row["phase"] == "warm_start":
-                self._to("warm start", row["epochs"]).update(row["epoch"], f"loss {row['loss']:.3f}")
+            if row["phase"] == "warm_start":
+                job = f"warm start {row['round']}"
+                if "lap" in row:
+                    self._to(f"{job}: laps", row["laps"]).update(row["lap"], f"return {row['return']:.0f}")
+                else:
+                    self._to(f"{job}: training", row["epochs"]).update(row["epoch"], f"loss {row['loss']:.3f}")
             elif row["phase"] == "ppo":
                 note = "" if row["return"] is None else f"return {row['return']:.0f}"
                 self._to("ppo", row["steps"]).update(row["step"], note)

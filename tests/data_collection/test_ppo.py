@@ -15,18 +15,20 @@ import pytest
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from data_collection import ppo
-from data_collection.controller import Controller
+from data_collection import ppo, warm_start
 from data_collection.expert import Expert, load_expert
 from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import one_thread
 from data_collection.run_folder import RunFolder
+from data_collection.warm_start import WarmStartConfig
 from envs import BAR_TOP, SPLITS, EnvConfig, make_env, rollout
 
+WARM = WarmStartConfig(laps=1, epochs=2, rounds=1, round_laps=1, final_epochs=1, batch_size=32)
 TINY = ExpertConfig(
-    warm_start_laps=1, warm_start_epochs=2, steps=96, envs=2, rollout_steps=16, value_warmup_steps=32, batch_size=16,
+    warm_start=WARM, steps=96, envs=2, rollout_steps=16, value_warmup_steps=32, batch_size=16,
     epochs=1, validate_every=32, validation_tracks="val-2",
 )  # fmt: skip
+COLD = WarmStartConfig(laps=0)
 
 
 def map_here(function: Callable, tasks: Iterable, workers: int) -> Iterable:
@@ -36,7 +38,8 @@ def map_here(function: Callable, tasks: Iterable, workers: int) -> Iterable:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(ppo, "map_in_processes", map_here)
+    for module in (ppo, warm_start):
+        monkeypatch.setattr(module, "map_in_processes", map_here)
     monkeypatch.setattr(ppo, "SubprocVecEnv", DummyVecEnv)
     monkeypatch.setattr(ppo, "EnvConfig", partial(EnvConfig, max_steps=60))
     with one_thread():
@@ -70,7 +73,7 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     with pytest.raises(KeyboardInterrupt):
         train_expert(TINY, folder, report=watch)
     first = [row["phase"] for row in watch.reports]
-    assert first == ["warm_start"] * 3 + ["validation", "ppo", "validation"]
+    assert first == ["warm_start"] * 6 + ["validation", "ppo", "validation"]
     losses = [row["loss"] for row in watch.reports if "loss" in row]
     assert losses[1] < losses[0]
     assert same(watch.experts[0], watch.experts[32])  # only the value network has learned so far
@@ -115,7 +118,7 @@ def bias(expert: Expert, env_config: EnvConfig, seed: int) -> float:
 
 
 def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monkeypatch):
-    settings: dict[str, Any] = {"warm_start_laps": 0, "steps": 32, "envs": 1, "value_warmup_steps": 0}
+    settings: dict[str, Any] = {"warm_start": COLD, "steps": 32, "envs": 1, "value_warmup_steps": 0}
     config = replace(TINY, **settings, validate_every=16)
     monkeypatch.setattr(ppo, "_validation_return", bias)
     left = 0
@@ -153,20 +156,9 @@ def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monke
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
 def test_without_a_warm_start_both_controls_train(tmp_path, control):
-    settings: dict[str, Any] = {"control": control, "warm_start_laps": 0, "steps": 32, "epochs": 2}
+    settings: dict[str, Any] = {"control": control, "warm_start": COLD, "steps": 32, "epochs": 2}
     best = train_expert(replace(TINY, **settings), tmp_path / "run")
     assert load_expert(best).control == control
-
-
-def test_the_warm_start_repeats_the_controllers_labels_under_noise():
-    env = EnvConfig(max_steps=60)
-    frames, labels, _ = ppo._controller_lap(TINY, env, 5)
-    assert frames.shape == (60, 96, 96, 3)
-    assert labels.shape == (60,)
-    quiet, quiet_labels, quiet_return = ppo._controller_lap(ExpertConfig(warm_start_noise=0.0), env, 5)
-    assert not np.array_equal(frames, quiet)
-    assert len(quiet_labels) == 60
-    assert quiet_return == rollout(make_env(env), Controller(), 5).episode_return
 
 
 def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tracks():
