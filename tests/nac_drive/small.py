@@ -36,7 +36,7 @@ def train(settings: CloneConfig, data: Demonstrations, folder: Path, **keywords:
 def rows(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run without what the clock says."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+    return [{key: value for key, value in json.loads(line).items() if not key.endswith("seconds")} for line in lines]
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -46,5 +46,5 @@ def results(run: Path) -> dict[str, Any]:
         for name in ("last", "best")
         for file in ("model.safetensors", "training_state/optimizer.safetensors", "training_state/state.json")
     }
-    best = json.loads((run / "checkpoints" / "best" / "config.json").read_text())["meta"]["epoch"]
-    return {"rows": rows(run), "best epoch": best, **files}
+    meta = json.loads((run / "checkpoints" / "best" / "config.json").read_text())["meta"]
+    return {"rows": rows(run), "best": meta.get("epoch", meta.get("round")), **files}
