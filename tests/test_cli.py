@@ -326,7 +326,7 @@ def test_help_mentions_every_option(command, capsys):
     positional = {"dataset": {"action", "path"}, "train": {"dataset"}, "compare": {"dataset"}}.get(command, set())
     for option in options - positional:
         assert f"--{option.replace('_', '-')}" in told, option
-    assert ("--core " in told) == (command == "train")
+    assert ("--core " in told) == (command in ("train", "dagger"))
     assert ("positional arguments" in told) == bool(positional)
     assert ("{info,verify}" in told) == (command == "dataset")
 

@@ -85,6 +85,7 @@ def test_what_is_added_in_parts_gives_the_same_windows_as_the_whole(control):
         np.testing.assert_array_equal(in_parts.classes, at_once.classes)
     for data in (at_once, in_parts):
         sequences = data.sequences(starts)
+        assert sequences.weight is not None
         for window, start in enumerate(starts):
             rows = slice(start, start + data.window)
             np.testing.assert_array_equal(sequences.frames[window], whole.frames[rows])
