@@ -129,10 +129,10 @@ class Dagger:
     """Folder of the new run; its laps are the dataset OUT/dataset."""
     teacher: str = "expert"
     """Who gives the labels: expert, controller, or the folder of a driver or run."""
-    options: Annotated[DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=DaggerOptions)
+    training: Annotated[DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=DaggerOptions)
 
     def run(self, console: Console) -> None:
-        config, options = self.options.config(), self.options
+        config, options = self.training.config(), self.training
         with worker_pool(options.workers or default_workers()) as pool, Jobs(console) as jobs:
             best = dagger(
                 config, self.out, teacher=self.teacher, device=options.device, resume=options.resume, pool=pool,

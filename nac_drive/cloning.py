@@ -60,7 +60,7 @@ def clone(
     env = replace(dataset.meta.env, mask_bar=dataset.meta.env.mask_bar or config.mask_bar)
     trainer = Trainer(config, env, device)
     fingerprint = hashlib.sha256((dataset.path / "episodes.jsonl").read_bytes()).hexdigest()
-    resolved = {**config.resolved(), "dataset": str(dataset.path), "dataset_sha256": fingerprint}
+    resolved = {**asdict(config), "dataset": str(dataset.path), "dataset_sha256": fingerprint}
     train_seeds, held_out_seeds = dataset.split(config.validation_share, config.seed)
     data = TrainingData(config, env, trainer.fabric.device)
     data.add(dataset.load(train_seeds))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ def dagger(
     trainer = Trainer(config, env, device)
     data = TrainingData(config, env, trainer.fabric.device)
     meta = Meta(env, driver_name(teacher), driver_hash(teacher, env), config.noise_config, config.seed)
-    resolved = {**config.resolved(), "teacher": meta.driver, "teacher_sha256": meta.driver_sha256}
+    resolved = {**asdict(config), "teacher": meta.driver, "teacher_sha256": meta.driver_sha256}
     done = trainer.open(folder, resolved, resume=resume)
     steps = range(config.rounds + (2 if config.final_epochs else 1))
     if done == steps[-1]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from envs import Augmentation, track_seeds
@@ -61,7 +61,3 @@ class TrainingConfig:
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name} must be at least {number} for core {self.core!r}, got {getattr(self, name)}.")
-
-    def resolved(self) -> dict[str, Any]:
-        """All settings as config.yaml gives them back."""
-        return asdict(self)

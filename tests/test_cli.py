@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from data_collection import files
 from data_collection.dataset import Demonstrations
 from envs import EnvConfig
 from nac_drive import cli, cli_driving
-from nac_drive.cli_training import Training
+from nac_drive.cli_training import DaggerOptions, Training
 from nac_drive.cloning import CloneConfig, clone
+from nac_drive.dagger import DaggerConfig
 from nac_drive.demo import DemoConfig
 from policies import Driver, DriverConfig, save_driver
 from tests.data_collection.recordings import contents
@@ -84,6 +86,8 @@ def refused(capsys, *arguments: str) -> str:
 
 TRAIN = ("train", "data", "--out", "new", "--core", "cnn", *SHORT)
 
+DAGGER = ("dagger", "--out", "new", "--core", "cnn", *BASE)
+
 BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # Datasets
     "missing dataset": (("train", "typo", "--out", "new", *SHORT), ("no dataset at typo", "pass the folder")),
@@ -110,6 +114,16 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown validation tracks": ((*TRAIN, "--validation-tracks", "val-99"), ("val-99", "25 tracks")),
     "bad share": ((*TRAIN, "--validation-share", "1.5"), ("validation_share", "[0, 1)")),
     "negative workers": ((*TRAIN, "--workers", "-1"), ("workers must be at least 1",)),
+    # DAgger
+    "DAgger with a missing teacher": ((*DAGGER, "--teacher", "typo"), ("typo", "config.json")),
+    "DAgger with a teacher of another control": (
+        (*DAGGER, "--teacher", "continuous_driver"), ("made for continuous control", "--control continuous")
+    ),
+    "DAgger with too large a share": ((*DAGGER, "--student-share", "2"), ("student_share", "[0, 1]", "got 2")),
+    "DAgger without laps": ((*DAGGER, "--laps", "0"), ("laps", "at least 1", "0")),
+    "DAgger over a run": (("dagger", "--out", "run", *BASE), ("run already exists", "--resume")),
+    "no DAgger to resume": ((*DAGGER, "--resume"), ("not a run folder",)),
+    "another run resumed by DAgger": (("dagger", "--out", "run", "--resume", *BASE), ("cannot resume run", "teacher")),
     # Folders
     "existing run": (("train", "data", "--out", "run", *SHORT), ("run already exists", "--resume")),
     "foreign out": (("train", "data", "--out", "foreign", *SHORT), ("foreign already exists",)),
@@ -305,14 +319,14 @@ def test_an_interruption_is_told_and_keeps_what_is_finished(capsys, monkeypatch)
 def test_help_mentions_every_option(command, capsys):
     assert call(command, "--help") == 0
     told = capsys.readouterr().out
-    nested = {"train": Training, "compare": Training, "demo": DemoConfig}
+    nested = {"train": Training, "compare": Training, "dagger": DaggerOptions, "demo": DemoConfig}
     options = set(cli.COMMANDS[command].__dataclass_fields__) - {"training", "settings"}
     if command in nested:
         options |= set(nested[command].__dataclass_fields__) - {"core"}
     positional = {"dataset": {"action", "path"}, "train": {"dataset"}, "compare": {"dataset"}}.get(command, set())
     for option in options - positional:
         assert f"--{option.replace('_', '-')}" in told, option
-    assert ("--core " in told) == (command == "train")
+    assert ("--core " in told) == (command in ("train", "dagger"))
     assert ("positional arguments" in told) == bool(positional)
     assert ("{info,verify}" in told) == (command == "dataset")
 
@@ -333,6 +347,21 @@ def test_the_options_of_a_training_are_those_of_the_library(monkeypatch):
     assert configs == [
         CloneConfig(), CloneConfig("cnn", {"top_k": 4, "gate": True, "seed": None}, window=1)
     ]  # fmt: skip
+
+
+def test_the_options_of_dagger_are_those_of_the_library(monkeypatch):
+    commands: list[Any] = []
+    monkeypatch.setattr(cli.Dagger, "run", lambda self, console: commands.append(self))
+    assert call("dagger", "--out", "new") == 0
+    options = ("--core-args", "top_k=4", "--laps", "3", "--noise", "0.2", "--mask-bar", "--augment", "fog:1")
+    assert call("dagger", "--out", "new", "--teacher", "controller", *options, "--workers", "2", "--resume") == 0
+    first, second = commands
+    assert (first.teacher, first.training.config()) == ("expert", DaggerConfig())
+    assert (second.teacher, second.training.workers, second.training.resume) == ("controller", 2, True)
+    with pytest.raises(ValueError, match="'fog' is unknown"):
+        second.training.config()
+    asked = DaggerConfig(core_args={"top_k": 4}, laps=3, noise=0.2, mask_bar=True)
+    assert replace(second.training, augment=()).config() == asked
 
 
 def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeypatch):
@@ -379,6 +408,19 @@ def test_train_resume_evaluate_and_watch(here, capsys):
     assert call("watch", "--driver", "new", "--track", "5", "--video", "lap.mp4") == 0
     assert "60 frames" in capsys.readouterr().out
     assert (here / "lap.mp4").stat().st_size > 1000
+
+
+def test_dagger(here, capsys):
+    short = ("--max-steps", "55", "--window", "1", "--rounds", "1", "--first-laps", "1", "--laps", "1")
+    arguments = (*DAGGER, *short, "--teacher", "controller", "--validation-tracks", "800000", "--first-track", "7")
+    assert call(*arguments) == 0
+    told = capsys.readouterr().out.replace(str(here) + "/", "")
+    assert "round 1: 110 frames, closed loop" in told
+    assert "best checkpoint: new/checkpoints/step_" in told
+    assert call("dataset", "verify", "new/dataset", "--replay", *BASE) == 0
+    before = contents(here / "new")
+    assert call(*arguments, "--resume") == 0
+    assert contents(here / "new") == before
 
 
 def test_collect(here, capsys, monkeypatch):

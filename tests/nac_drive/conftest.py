@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from data_collection.dataset import Demonstrations
 from data_collection.processes import one_thread
-from tests.nac_drive.small import demonstrations
+from tests.nac_drive.small import dagger_config, demonstrations, train_dagger
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +26,12 @@ def _one_thread():
     """Trainings that are compared bit for bit add up in one order."""
     with one_thread():
         yield
+
+
+@pytest.fixture(scope="session")
+def straight(tmp_path_factory) -> Path:
+    """A run of DAgger that nothing interrupted; read only."""
+    run = tmp_path_factory.mktemp("straight") / "run"
+    with one_thread():
+        train_dagger(dagger_config(), run)
+    return run

@@ -69,6 +69,44 @@ def test_windows_are_shuffled_and_move_from_epoch_to_epoch():
     assert data.starts(np.random.default_rng((0, 2))).tolist() == epochs[2]
 
 
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_what_is_added_in_parts_gives_the_same_windows_as_the_whole(control):
+    lengths = [40, 9, 25, 31]
+    whole = synthetic(lengths, control)
+    settings = config(change_weight=3.0, class_weights=control == "discrete")
+    at_once, in_parts = (TrainingData(settings, EnvConfig(control), CPU) for _ in range(2))
+    at_once.add(whole)
+    for episodes in (slice(0, 1), slice(1, 3), slice(3, 4)):
+        in_parts.add(part_of(whole, episodes))
+    assert len(in_parts) == len(at_once) == 105
+    starts = at_once.starts(np.random.default_rng(0))
+    assert in_parts.starts(np.random.default_rng(0)).tolist() == starts.tolist()
+    if control == "discrete":
+        np.testing.assert_array_equal(in_parts.classes, at_once.classes)
+    for data in (at_once, in_parts):
+        sequences = data.sequences(starts)
+        assert sequences.weight is not None
+        for window, start in enumerate(starts):
+            rows = slice(start, start + data.window)
+            np.testing.assert_array_equal(sequences.frames[window], whole.frames[rows])
+            np.testing.assert_array_equal(sequences.labels[window], whole.labels[rows])
+            np.testing.assert_array_equal(sequences.dt[window], whole.dt[rows])
+            changes = action_changes(whole.labels, whole.offsets)[rows]
+            np.testing.assert_array_equal(sequences.weight[window], np.where(changes, 3.0, 1.0))
+        sequences.frames.zero_()  # a copy
+    assert whole.frames.any(axis=(1, 2, 3)).all()
+
+
+def part_of(frames: Frames, episodes: slice) -> Frames:
+    first, end = frames.offsets[episodes.start], frames.offsets[episodes.stop]
+    rows = slice(first, end)
+    return replace(
+        frames, frames=frames.frames[rows], labels=frames.labels[rows], actions=frames.actions[rows],
+        rewards=frames.rewards[rows], dt=frames.dt[rows], zooming=frames.zooming[rows], seeds=frames.seeds[episodes],
+        offsets=frames.offsets[episodes.start : episodes.stop + 1] - first,
+    )  # fmt: skip
+
+
 def test_a_change_of_action_is_marked_within_its_episode():
     labels = np.array([0, 0, 3, 3, 1, 1, 2])
     changes = action_changes(labels, np.array([0, 4, 7]))

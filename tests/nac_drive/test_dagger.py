@@ -1,0 +1,192 @@
+"""DAgger: who drives which lap, what is learned from them, what is told and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data_collection.controller import Controller
+from data_collection.dataset import Demonstrations
+from data_collection.noise import NoiseConfig
+from data_collection.record import record
+from data_collection.turns import Turns
+from envs import EnvConfig, make_env, rollout
+from nac_drive.dagger import _falling
+from nac_drive.evaluation import evaluate
+from nac_drive.training import Trainer
+from nac_drive.training_data import TrainingData
+from policies import Driver, DriverConfig, load_driver, save_driver
+from tests.data_collection.recordings import contents
+from tests.nac_drive.small import dagger_config as config
+from tests.nac_drive.small import rows
+from tests.nac_drive.small import train_dagger as train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# What is driven and what is learned
+
+
+def test_the_laps_are_a_sound_dataset(straight):
+    dataset = Demonstrations.open(straight / "dataset")
+    assert [(row["index"], row["seed"], row["round"]) for row in dataset.rows] == [
+        (0, 0, 0), (1, 1, 0), (2, 2, 1), (3, 3, 1), (4, 4, 2), (5, 5, 2)
+    ]  # fmt: skip
+    assert dataset.verify(replay=True) == []
+    assert dataset.meta.driver == "controller"
+    assert dataset.meta.env == EnvConfig(max_steps=60, renderer="fast")
+    assert dataset.info()["frames"] == 360
+
+
+def test_round_0_is_the_teachers_laps_under_noise(straight, tmp_path):
+    plain = record(
+        tmp_path / "laps", "controller", env=config().env, seeds=[0, 1], noise=NoiseConfig(0.15, 4.0), seed=0
+    ).load()
+    frames = Demonstrations.open(straight / "dataset").load([0, 1])
+    for name in ("frames", "labels", "actions"):
+        np.testing.assert_array_equal(getattr(frames, name), getattr(plain, name))
+
+
+def test_a_round_is_driven_by_the_student_of_the_round_before(tmp_path):
+    """A second route to the laps and the agreement of round 1: a run that ends with round 0, and the one loop."""
+    settings = config(rounds=1, final_epochs=0, segment=3)
+    before = load_driver(train(replace(settings, rounds=0), tmp_path / "before"))
+    train(settings, tmp_path / "run")
+    agreed: list[bool] = []
+    for track in (2, 3):
+        students, steps = settings.turns.students(60, (0, track)), []
+        turns = Turns(Controller(), students)
+        rollout(make_env(settings.env), before, track, advisor=turns, execute=turns.execute, subscribers=[steps.append])
+        frames = Demonstrations.open(tmp_path / "run" / "dataset").load([track])
+        np.testing.assert_array_equal(frames.actions, [step.action for step in steps])
+        np.testing.assert_array_equal(frames.labels, [step.advice for step in steps])
+        agreed += [step.intended == step.advice for step in steps if students[step.index] and not step.info["zooming"]]
+    first, second = rows(tmp_path / "run")
+    assert "agreement" not in first
+    assert second["agreement"] == pytest.approx(np.mean(agreed))
+    assert first == rows(tmp_path / "before")[0]
+
+
+def test_what_a_run_tells(straight):
+    told = rows(straight)
+    assert [row["step"] for row in told] == [0, 1, 2, 3]  # the final passes are a step of their own
+    assert [row["frames"] for row in told] == [120, 240, 360, 360]
+    dataset = Demonstrations.open(straight / "dataset")
+    for row in told[:3]:
+        returns = [lap["return"] for lap in dataset.rows if lap["round"] == row["step"]]
+        assert (row["laps"], row["laps_return_mean"]) == (2, pytest.approx(np.mean(returns)))
+    assert "laps" not in told[3]
+    assert all(0 <= row["accuracy"] <= 1 and row["loss"] > 0 and len(row["returns"]) == 1 for row in told)
+    winner = max(told, key=lambda row: row["score"])
+    driver = load_driver(straight / "checkpoints" / "best")
+    assert driver.meta["round"] == winner["step"]
+    assert EnvConfig(**driver.env_config) == config().env
+    evaluation = evaluate(driver, [800_000], env=config().env, renderer="fast")
+    assert [row.episode_return for row in evaluation.rows] == winner["returns"]
+
+
+def test_every_lap_is_decoded_once(tmp_path, monkeypatch):
+    decoded: list[list[int]] = []
+    load = Demonstrations.load
+    monkeypatch.setattr(
+        Demonstrations, "load", lambda self, seeds=None: (decoded.append(list(seeds or [])), load(self, seeds))[1]
+    )
+    train(config("cnn", final_epochs=0), tmp_path / "run")
+    assert decoded == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_the_rate_falls_over_the_final_passes_only():
+    settings = config(final_epochs=2)
+    rates = [_falling(settings, done, share) for done in (0, 1) for share in (0, 0.25, 0.5, 0.75)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == settings.learning_rate
+    assert rates[4] == pytest.approx(settings.learning_rate / 2)
+    assert _falling(settings, 1, 1.0) == pytest.approx(0)
+
+
+def test_an_update_goes_by_the_rate_that_it_is_given(straight, tmp_path):
+    settings = config()
+    trainer, data = Trainer(settings, settings.env, "cpu"), TrainingData(settings, settings.env, torch.device("cpu"))
+    data.add(Demonstrations.open(straight / "dataset").load([0]))
+    trainer.open(tmp_path / "run", {}, resume=False)
+    weights = trainer.driver.head.out.weight
+    before = weights.detach().clone()
+    trainer.epoch(data, 1, lambda row: None, lambda share: 0.0)
+    assert torch.equal(weights, before)
+    shares: list[float] = []
+    trainer.epoch(data, 1, lambda row: None, lambda share: (shares.append(share), 1e-3)[1])
+    assert not torch.equal(weights, before)
+    assert shares == [i / len(shares) for i in range(len(shares))]
+
+
+@pytest.mark.parametrize("changed", [{"control": "continuous"}, {"mask_bar": True, "renderer": "gymnasium"}])
+def test_other_environments(changed, tmp_path):
+    settings = config("cfc", rounds=1, final_epochs=0, **changed)
+    best = train(settings, tmp_path / "run")
+    dataset = Demonstrations.open(tmp_path / "run" / "dataset")
+    assert dataset.meta.env == settings.env == EnvConfig(**load_driver(best).env_config)
+    assert dataset.load().frames[:, 84:].any() != settings.mask_bar
+    assert dataset.verify(replay=True) == []
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"rounds": -1}, "rounds must be at least 0"),
+        ({"first_laps": 0}, "first_laps must be at least 1"),
+        ({"laps": 0}, "laps must be at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"first_epochs": 0}, "first_epochs must be at least 1"),
+        ({"final_epochs": -1}, "final_epochs must be at least 0"),
+        ({"window": 61}, r"window must not exceed max_steps \(60 frames\), got 61"),
+        ({"student_share": 1.5}, r"student_share must lie in \[0, 1\], got 1.5"),
+        ({"segment": 0}, "segment must be at least 1 frame, got 0"),
+        ({"noise": 1.0}, r"noise probability must lie in \[0, 1\), got 1.0"),
+        ({"noise_hold": 0.0}, "noise hold must be at least 1 frame"),
+        ({"first_track": 99_995}, "must name tracks 0 to 99999, got 99995 to 100000"),
+        ({"first_track": -1}, "must name tracks 0 to 99999, got -1 to 4"),
+        ({"renderer": "vulkan"}, "renderer must be one of"),
+        ({"control": "joystick"}, "control must be one of"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"validation_tracks": "val-99"}, "has 25 tracks"),
+    ],
+)
+def test_a_bad_setting_is_named(changed, told):
+    with pytest.raises(ValueError, match=told):
+        config(**changed)
+
+
+def test_what_cannot_be_trained_leaves_no_folder(tmp_path):
+    path = tmp_path / "blind"
+    save_driver(path, Driver(DriverConfig(core="cnn")), env={"mask_bar": True, "max_steps": 60})
+    for settings, keywords, told in (
+        (config(), {"teacher": "typo"}, "typo"),
+        (config(), {"teacher": str(path)}, "trained without the status bar"),
+        (config(control="continuous"), {"teacher": str(path)}, "made for discrete control"),
+        (config("transformer"), {}, "unknown name 'transformer'"),
+        (config(core_args={"foo": 1}), {}, "unknown"),
+        (config(control="continuous", class_weights=True), {}, "class_weights applies to five actions"),
+        (config(), {"device": "tpu"}, "device must be auto, cpu or cuda, got 'tpu'"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=told):
+            train(settings, tmp_path / "run", **keywords)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_never_overwritten_nor_resumed_with_something_else(straight):
+    before = contents(straight)
+    with pytest.raises(FileExistsError, match="--resume"):
+        train(config(), straight)
+    with pytest.raises(ValueError, match=r"student_share: run has 0\.5, asked for 0\.9"):
+        train(config(student_share=0.9), straight, resume=True)
+    with pytest.raises(ValueError, match="teacher: run has 'controller', asked for 'expert'"):
+        train(config(), straight, resume=True, teacher="expert")
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
+        train(config(), straight / "typo", resume=True)
+    assert contents(straight) == before

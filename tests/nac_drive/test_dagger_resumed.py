@@ -1,0 +1,118 @@
+"""DAgger: neither an interruption nor the number of workers shows in what it leaves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data_collection.dataset import DatasetError
+from data_collection.processes import worker_pool
+from nac_drive import training
+from tests.data_collection.recordings import contents
+from tests.nac_drive.small import dagger_config as config
+from tests.nac_drive.small import results
+from tests.nac_drive.small import train_dagger as train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Stop(BaseException):
+    """As Ctrl-C or kill: not an Exception."""
+
+
+def everything(run: Path) -> dict[str, Any]:
+    return results(run) | contents(run / "dataset")
+
+
+def test_the_number_of_workers_does_not_show(straight, tmp_path):
+    with worker_pool(2) as pool:
+        train(config(), tmp_path / "run", pool=pool)
+    assert everything(tmp_path / "run") == everything(straight)
+
+
+def test_whatever_interrupts_it_it_ends_the_same_and_keeps_its_laps(straight, tmp_path):
+    run = tmp_path / "run"
+    told: list[dict[str, Any]] = []
+
+    def halt_at(moment: dict[str, Any]) -> Any:
+        def report(row: dict[str, Any]) -> None:
+            told.append(row)
+            if moment.items() <= row.items():
+                raise Stop
+
+        return report
+
+    moments: list[dict[str, Any]] = [
+        {"round": 0, "lap": 1}, {"round": 0, "epoch": 2, "batch": 2}, {"round": 1, "lap": 1}, {"round": 1, "lap": 2},
+        {"round": 1, "batch": 1}, {"step": 1}, {"round": 2, "batch": 3}, {"round": 3, "batch": 2},
+    ]  # fmt: skip
+    for number, moment in enumerate(moments):
+        with pytest.raises(Stop):
+            train(config(), run, resume=number > 0, report=halt_at(moment))
+        torch.rand(7)  # whatever the process did in between
+    train(config(), run, resume=True, report=told.append)
+    assert everything(run) == everything(straight)
+    assert [(row["round"], row["lap"]) for row in told if "lap" in row] == [
+        (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)
+    ]  # fmt: skip
+    before = contents(run)
+    train(config(), run, resume=True)  # a finished run has nothing left to do
+    assert contents(run) == before
+
+
+def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
+    settings = config("cnn", window=1, batch_size=8, max_steps=4, first_laps=1, laps=1, rounds=1, segment=1)
+    # A score that depends on the weights alone.
+    monkeypatch.setattr(
+        training, "closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
+    )
+    monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
+    train(settings, tmp_path / "whole")
+    whole = everything(tmp_path / "whole")
+    left = 0
+
+    def deadly(call):
+        def wrapped(*arguments, **keywords):
+            nonlocal left
+            if left == 0:
+                raise Stop
+            left -= 1
+            return call(*arguments, **keywords)
+
+        return wrapped
+
+    real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
+    moment = 0
+    while True:
+        path = tmp_path / f"killed_{moment}"
+        left = moment
+        with monkeypatch.context() as patch:
+            for name, call in real.items():
+                patch.setattr(os, name, deadly(call))
+            try:
+                train(settings, path)
+                break
+            except Stop:
+                pass
+        train(settings, path, resume=(path / "config.yaml").exists())
+        assert everything(path) == whole, f"killed at operation {moment}"
+        moment += 1
+    assert moment > 15
+
+
+def test_a_damaged_lap_of_a_finished_round_ends_it_with_one_line(tmp_path):
+    settings = config("cnn", rounds=1, final_epochs=0)
+    with pytest.raises(Stop):
+        train(settings, tmp_path / "run", report=stop_after_round_0)
+    (tmp_path / "run" / "dataset" / "episodes" / "000001.h5").write_bytes(b"half")
+    with pytest.raises(DatasetError, match="lost episode 1 of round 0, whose student is gone; start a new run"):
+        train(settings, tmp_path / "run", resume=True)
+
+
+def stop_after_round_0(row: dict[str, Any]) -> None:
+    if "step" in row:
+        raise Stop
