@@ -1,4 +1,4 @@
-"""From the words of a command line to a driver: `expert`, `controller`, or the folder of a cloned driver or expert."""
+"""From the words of a command line to a driver: a name of one that comes with the package, or a folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from data_collection.controller import Controller
 from data_collection.expert import SCHEMA as EXPERT_SCHEMA
 from data_collection.expert import SHIPPED, load_expert
 from envs import Driver, EnvConfig
-from policies import load_driver
+from policies import PRETRAINED, load_driver
 
 
 def resolve_driver(spec: str, env: EnvConfig | None = None) -> Driver:
     """The driver that `spec` names, ready to drive in environments of `env` (five actions when it is not given).
 
-    spec: `expert` (the shipped one for the control), `controller`, or a path: the folder of an expert, of a cloned
-    driver, or of a whole run (its best checkpoint).
+    spec: `expert` (the shipped one for the control), `controller`, a name in `PRETRAINED` such as `champion`, or a
+    path: the folder of an expert, of a cloned driver, or of a whole run (its best checkpoint).
     Raises FileNotFoundError for a missing folder, ValueError for a foreign one or one made for another control.
     """
     control = env.control if env else "discrete"
@@ -63,6 +63,8 @@ def driver_hash(spec: str, env: EnvConfig) -> str:
 def _driver_folder(spec: str, control: str) -> Path:
     if spec == "expert":
         return SHIPPED / control
+    if spec in PRETRAINED:
+        return PRETRAINED[spec]
     best = Path(spec) / "checkpoints" / "best"
     return best if best.is_dir() else Path(spec)
 

@@ -20,6 +20,7 @@ from policies.heads import ContinuousActionHead, DiscreteActionHead, VisionHead
 from policies.nac import NAC, Attention, Circuit
 from policies.nac_core import NACCore
 from policies.ncp import Backbone, SensoryGate
+from policies.pretrained import PRETRAINED, load_pretrained
 from policies.recurrent import GRU, LSTM
 from policies.variants import NAC_VARIANTS
 from policies.wiring import Groups, Wiring
@@ -31,6 +32,7 @@ __all__ = [
     "NAC",
     "NAC_VARIANTS",
     "NOMINAL_DT",
+    "PRETRAINED",
     "WIRINGS",
     "Attention",
     "Backbone",
@@ -54,6 +56,7 @@ __all__ = [
     "build_core",
     "fully_connected_wiring",
     "load_driver",
+    "load_pretrained",
     "map_state",
     "mlp_wiring",
     "ncp_wiring",

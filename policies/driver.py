@@ -71,6 +71,13 @@ class Driver(nn.Module):
         self.core = build_core(config.core, config.d_model, config.d_model, **config.core_args)
         self.head = ACTION_HEADS[config.control](config.d_model, config.dense)
 
+    @classmethod
+    def from_pretrained(cls, name: str) -> Driver:
+        """A driver that comes with the package, such as "champion". ValueError for a name that there is not."""
+        from policies.pretrained import load_pretrained  # loading needs this module
+
+        return load_pretrained(name)
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
