@@ -40,7 +40,7 @@ class WarmStartConfig:
     """Mean number of frames that one random action is held."""
     epochs: int = 6
     """Passes over the laps of round 0."""
-    rounds: int = 10
+    rounds: int = 8
     """Rounds in which actor and controller take turns at the wheel."""
     round_laps: int = 12
     """Laps in each of these rounds."""
@@ -48,7 +48,7 @@ class WarmStartConfig:
     """Passes over all laps after each of these rounds."""
     student_share: float = 0.8
     """Probability that the actor, not the controller, steers through a segment of 25 frames."""
-    final_epochs: int = 3
+    final_epochs: int = 2
     """Passes at the end, while the learning rate falls to zero (half a cosine)."""
     learning_rate: float = 1e-3
     """Adam's rate."""
