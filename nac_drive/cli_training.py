@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -174,13 +174,12 @@ class Compare:
 
 @dataclass(frozen=True)
 class Demo:
-    """The main job in minutes: collect with the shipped expert, clone a NAC and an LSTM driver, race them, report."""
+    """The main job in minutes: a NAC driver learns to drive by DAgger, races its teacher, and leaves a report."""
 
     out: Path = Path("runs/demo")
     """Folder of the results; an interrupted demo goes on where it stopped."""
-    settings: Annotated[DemoConfig, tyro.conf.arg(name="")] = field(default_factory=DemoConfig)
     seed: int = 0
-    """Seed of noise and trainings."""
+    """Seed of the training."""
     device: Device = "auto"
     """Where to train."""
     workers: int = 0
@@ -190,12 +189,10 @@ class Demo:
         report = self.out / "report.md"
         if report.exists():
             raise FileExistsError(f"the demo is done: {report}; remove {self.out} or pass --out to run it again.")
-        workers = self.workers or default_workers()
-        with worker_pool(workers) as pool, Jobs(console) as jobs:
-            demo(
-                self.settings, self.out, seed=self.seed, device=self.device, workers=workers, pool=pool,
-                report=jobs.reporter(self.settings.epochs, len(track_seeds(self.settings.tracks))),
-            )  # fmt: skip
+        settings = DemoConfig()
+        settings = replace(settings, training=replace(settings.training, seed=self.seed))
+        with worker_pool(self.workers or default_workers()) as pool, Jobs(console) as jobs:
+            demo(settings, self.out, device=self.device, pool=pool, report=jobs.demo_reporter())
         console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
         console.print(f"report: {report}\nvideo: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)
 

@@ -1,22 +1,22 @@
-"""The main job from end to end: collect with the shipped expert, clone two drivers, race them, report."""
+"""The main job from end to end: a NAC driver learns from its teacher by DAgger, races it, and leaves a report."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_collection.drivers import resolve_driver
+from data_collection.dataset import Demonstrations
+from data_collection.drivers import driver_name, resolve_driver
 from data_collection.files import write_atomically
-from data_collection.noise import NoiseConfig
 from data_collection.processes import Pool
-from data_collection.record import record
-from envs import SPLITS, EnvConfig, track_seeds
-from nac_drive.cloning import CloneConfig
-from nac_drive.compare import compare
-from nac_drive.report import Contestant, markdown_table
+from data_collection.run_folder import RunFolder
+from envs import EnvConfig, track_seeds
+from nac_drive.dagger import DaggerConfig, dagger
+from nac_drive.evaluation import evaluate, save_evaluations
+from nac_drive.report import Contestant, draw_figure, markdown_table, save_results
 from nac_drive.video import record_video, side_by_side
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -26,98 +26,95 @@ Report = Callable[[str, dict[str, Any]], None]
 class DemoConfig:
     """Settings of the demo. The defaults fit into 12 minutes on two CPU cores."""
 
-    laps: int = 26
-    """Laps that the expert demonstrates."""
-    drivers: tuple[str, ...] = ("nac-exact", "lstm")
-    """Cores of the drivers that are cloned."""
-    tracks: str = "test-5"
-    """Tracks of the race, unseen by the expert's training and by the cloning."""
-    noise: float = 0.1
-    """Share of demonstrated frames with a random executed action (the label stays the expert's)."""
-    noise_hold: float = 4.0
-    """Mean number of frames that one random action is held."""
-    epochs: int = 18
-    """Passes over the demonstrations."""
-    learning_rate: float = 1e-3
-    """Ten times the paper's: the demo trains for minutes, not for 100 epochs."""
+    teacher: str = "controller"
+    """Whose laps are collected and who labels those of the student."""
+    training: DaggerConfig = field(
+        default_factory=lambda: DaggerConfig(
+            core="nac-exact", core_args={"num_heads": 4}, vision="compact", residual=True, mirror=True,
+            first_laps=16, first_epochs=4, rounds=6, laps=10, epochs=2, final_epochs=2, validation_tracks="val-6",
+        )
+    )  # fmt: skip
+    """Of the student."""
+    tracks: str = "test-10"
+    """Tracks of the race, unseen in training."""
 
 
 def demo(
-    config: DemoConfig, folder: Path, *, seed: int, device: str, workers: int, pool: Pool | None, report: Report
+    config: DemoConfig, folder: Path, *, device: str, pool: Pool | None, report: Report = lambda job, row: None
 ) -> Path:
     """Do the whole job in `folder`, or go on where it was interrupted; returns the report.
 
-    `report` is called with the name of the present job and its rows, as in `compare`; jobs are `collect`, the drivers'
-    names and `video`.
+    `report` is called with the name of the present job and its rows; jobs are `dagger` with the rows of `dagger`, the
+    drivers' names with finished episodes (key `episode`), and `video`.
     """
     started = time.monotonic()
-    expert = resolve_driver("expert", EnvConfig())  # fails early, before minutes are spent
-    dataset = record(
-        folder / "demonstrations",
-        "expert",
-        env=EnvConfig(),
-        seeds=list(SPLITS["train"][-config.laps :]),
-        noise=NoiseConfig(config.noise, config.noise_hold),
-        seed=seed,
-        workers=workers,
-        resume=(folder / "demonstrations").exists(),
-        on_episode=lambda row: report("collect", {"laps": config.laps, **row}),
-    )
-    seeds = track_seeds(config.tracks)
-    contestants = compare(
-        config.drivers,
-        dataset,
-        seeds,
-        folder / "comparison",
-        config=CloneConfig(
-            epochs=config.epochs, learning_rate=config.learning_rate, mirror=True, validate_every=6,
-            validation_tracks="val-6", seed=seed,
-        ),
-        device=device,
-        resume=True,
-        pool=pool,
-        report=report,
+    name, teacher_name = config.training.core, driver_name(config.teacher)
+    run = folder / name
+    best = dagger(
+        config.training, run, teacher=config.teacher, device=device, resume=(run / "config.yaml").exists(), pool=pool,
+        report=lambda row: report("dagger", row),
     )  # fmt: skip
+    env, seeds = (
+        EnvConfig(control=config.training.control, mask_bar=config.training.mask_bar),
+        track_seeds(config.tracks),
+    )
+    teacher, driver = resolve_driver(config.teacher, env), resolve_driver(str(best), env)
+    baseline = evaluate(
+        teacher, seeds, name=teacher_name, env=env, pool=pool,
+        on_episode=lambda row: report(teacher_name, {"episode": row, "tracks": len(seeds)}),
+    )  # fmt: skip
+    evaluation = evaluate(
+        driver, seeds, name=name, env=env, advisor=teacher, baseline=baseline, pool=pool,
+        on_episode=lambda row: report(name, {"episode": row, "tracks": len(seeds)}),
+    )  # fmt: skip
+    history = RunFolder.open(run).rows()
+    contestants = [
+        Contestant(baseline),
+        Contestant(
+            evaluation,
+            parameters=sum(parameter.numel() for parameter in driver.parameters()),  # type: ignore[attr-defined]
+            training_seconds=sum(row["seconds"] for row in history),
+            history=tuple(history),
+        ),
+    ]
+    save_evaluations(folder, [baseline, evaluation])
+    save_results(folder, contestants)
+    draw_figure(folder / "figure.png", contestants)
     videos = []
-    track = seeds[0]
-    for name in ("expert", *config.drivers):
-        path = folder / f"{name}.mp4"
+    for contestant, path in ((teacher, folder / f"{teacher_name}.mp4"), (driver, folder / f"{name}.mp4")):
         if not path.exists():
-            report("video", {"name": name, "track": track})
-            driver = expert if name == "expert" else resolve_driver(str(folder / "comparison" / name), EnvConfig())
-            record_video(path, driver, track, name=name)
+            report("video", {"name": path.stem, "track": seeds[0]})
+            record_video(path, contestant, seeds[0], name=path.stem, env=env)
         videos.append(path)
     side_by_side(folder / "side_by_side.mp4", videos)
     minutes = (time.monotonic() - started) / 60
-    text = _report_text(config, folder, contestants, dataset.info(), track, minutes)
+    info = Demonstrations.open(run / "dataset").info()
+    text = _report_text(config, folder, contestants, info, minutes)
     write_atomically(folder / "report.md", text.encode())
     return folder / "report.md"
 
 
 def _report_text(
-    config: DemoConfig,
-    folder: Path,
-    contestants: Sequence[Contestant],
-    info: dict[str, Any],
-    track: int,
-    minutes: float,
+    config: DemoConfig, folder: Path, contestants: Sequence[Contestant], info: dict[str, Any], minutes: float
 ) -> str:
+    training, teacher = config.training, driver_name(config.teacher)
     return f"""# Demo report
 
-The shipped PPO expert drove {info["episodes"]} laps ({info["frames"]:,} frames, {100 * info["disturbed"]:.0f} % of them
-with a disturbed action, mean return {info["mean_return"]:.0f}). {" and ".join(config.drivers)} learned its actions from
-them in {config.epochs} epochs and then drove the tracks `{config.tracks}`, which neither they nor the expert had seen:
-unmodified CarRacing-v3, native reward, deterministic, 1000-frame limit.
+The teacher, `{teacher}`, drove {training.first_laps} laps with disturbances. Then it and a `{training.core}` driver
+took turns at the wheel for {training.rounds} rounds of {training.laps} laps; the teacher said at every frame what to
+do, and the driver learned from all laps so far (DAgger, {info["frames"]:,} frames). Both then drove the tracks
+`{config.tracks}`, which the driver had not seen: unmodified CarRacing-v3, native reward, deterministic, 1000 frames at
+most.
 
 {markdown_table(contestants)}
-Baseline: expert, on the same tracks. The columns are explained in docs/metrics.md.
+Baseline: {teacher}, on the same tracks. The columns are explained in docs/metrics.md.
 
-![Returns and learning curves](comparison/figure.png)
+![Returns on every track, and validation after each round](figure.png)
 
-Video of track {track}: [side_by_side.mp4](side_by_side.mp4), from left to right expert, {", ".join(config.drivers)}.
+Video of the first track: [side_by_side.mp4](side_by_side.mp4), {teacher} left, {training.core} right.
 
 This took {minutes:.1f} minutes. Drive on:
 
-    nac-drive watch --driver {folder}/comparison/{config.drivers[0]} --track 900007 --video lap.mp4
-    nac-drive evaluate --driver {folder}/comparison/{config.drivers[0]} --tracks test-20
+    nac-drive watch --driver {folder}/{training.core} --track 900007 --video lap.mp4
+    nac-drive evaluate --driver {folder}/{training.core} --tracks test-20
 """

@@ -40,15 +40,25 @@ class Jobs:
         self._done += 1
         meter.update(self._done, note)
 
-    def reporter(self, epochs: int, tracks: int) -> Any:
-        """For `compare` and `demo`."""
+    def demo_reporter(self) -> Any:
+        """For `demo`."""
+        dagger = self.dagger_reporter()
 
         def report(job: str, row: dict[str, Any]) -> None:
-            if job == "collect":
-                self._next("collect", row["laps"], f"track {row['seed']} return {row['return']:.0f}")
+            if job == "dagger":
+                dagger(row)
             elif job == "video":
                 self._to(f"video ({row['name']}, track {row['track']})", 1)
-            elif "episode" in row:
+            else:
+                self._next(f"evaluate {job}", row["tracks"], episode_note(row["episode"]))
+
+        return report
+
+    def reporter(self, epochs: int, tracks: int) -> Any:
+        """For `compare`."""
+
+        def report(job: str, row: dict[str, Any]) -> None:
+            if "episode" in row:
                 self._next(f"evaluate {job}", tracks, episode_note(row["episode"]))
             else:
                 show_training(self._to(f"train {job}", epochs), row)

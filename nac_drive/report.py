@@ -113,7 +113,8 @@ def draw_figure(path: Path, contestants: Sequence[Contestant]) -> None:
     colors = {c.summary.driver: f"C{i}" for i, c in enumerate(contestants)}
     _draw_returns(axes[0, 0], contestants, colors)
     if trained:
-        _draw_histories(axes[0, 1], trained, colors)
+        in_rounds = "laps" in trained[0].history[0]
+        (_draw_rounds if in_rounds else _draw_histories)(axes[0, 1], trained, colors)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
 
@@ -145,4 +146,18 @@ def _draw_histories(axis: Any, trained: Sequence[Contestant], colors: dict[str, 
     axis.set_xlabel("epoch")
     axis.set_ylabel("share of frames with the expert's action")
     axis.set_title("Cloning", fontsize=10)
+    axis.legend(fontsize=8, loc="lower right")
+
+
+def _draw_rounds(axis: Any, trained: Sequence[Contestant], colors: dict[str, str]) -> None:
+    for contestant in trained:
+        name = contestant.summary.driver
+        frames = [row["frames"] / 1000 for row in contestant.history]
+        returns = np.array([row["returns"] for row in contestant.history])  # (rounds, tracks)
+        axis.plot(frames, returns, ".", color=colors[name], alpha=0.4, markersize=6, markeredgewidth=0)
+        axis.plot(frames, returns.mean(axis=1), "o-", color=colors[name], label=f"{name}, mean")
+    axis.axhline(GOOD_LAP, color="grey", linewidth=0.8, linestyle="--")
+    axis.set_xlabel("labelled frames, thousands")
+    axis.set_ylabel("return of a lap")
+    axis.set_title("DAgger: validation tracks after every round", fontsize=10)
     axis.legend(fontsize=8, loc="lower right")

@@ -21,7 +21,6 @@ from nac_drive import cli, cli_driving
 from nac_drive.cli_training import DaggerOptions, Training
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.dagger import DaggerConfig
-from nac_drive.demo import DemoConfig
 from policies import Driver, DriverConfig, save_driver
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, demonstrations
@@ -319,7 +318,7 @@ def test_an_interruption_is_told_and_keeps_what_is_finished(capsys, monkeypatch)
 def test_help_mentions_every_option(command, capsys):
     assert call(command, "--help") == 0
     told = capsys.readouterr().out
-    nested = {"train": Training, "compare": Training, "dagger": DaggerOptions, "demo": DemoConfig}
+    nested = {"train": Training, "compare": Training, "dagger": DaggerOptions}
     options = set(cli.COMMANDS[command].__dataclass_fields__) - {"training", "settings"}
     if command in nested:
         options |= set(nested[command].__dataclass_fields__) - {"core"}
