@@ -1,0 +1,39 @@
+"""The moving picture of the README, from a video that `nac-drive watch --video lap.mp4` wrote.
+
+    python benchmarks/readme_gif.py lap.mp4 docs/champion.gif
+
+Half the size, every third picture at its own speed, the first seconds of the lap; at most 3 MB.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cv2
+import imageio.v3 as iio
+from PIL import Image
+
+SECONDS, EVERY, SIZE, COLOURS = 14, 3, (300, 200), 48
+MOST_BYTES = 3_000_000
+
+
+def main(video: Path, gif: Path) -> None:
+    rate = iio.immeta(video, plugin="pyav")["fps"]
+    pictures = []
+    for i, frame in enumerate(iio.imiter(video, plugin="pyav")):
+        if i >= SECONDS * rate:
+            break
+        if i % EVERY == 0:
+            pictures.append(Image.fromarray(cv2.resize(frame, SIZE, interpolation=cv2.INTER_AREA)))
+    palette = pictures[len(pictures) // 2].quantize(COLOURS)
+    first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    first.save(gif, save_all=True, append_images=others, duration=1000 * EVERY / rate, loop=0, optimize=True)
+    size = gif.stat().st_size
+    print(f"{gif}: {len(pictures)} pictures, {size / 1e6:.2f} MB")
+    if size > MOST_BYTES:
+        sys.exit(f"more than {MOST_BYTES / 1e6:.0f} MB; take fewer seconds, pictures or colours.")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
