@@ -35,7 +35,7 @@ class Trainer:
         self.driver = Driver(
             DriverConfig(
                 core=config.core, core_args=config.core_args, vision=config.vision, residual=config.residual,
-                control=env.control,
+                dropout=config.dropout, control=env.control,
             )
         )  # fmt: skip
         self._optimizer = torch.optim.Adam(self.driver.parameters(), config.learning_rate)

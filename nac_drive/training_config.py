@@ -20,6 +20,8 @@ class TrainingConfig:
     """Convolutions: paper (the NAC paper's) or compact (a third of the parameters)."""
     residual: bool = False
     """The action head sees the sum of the core's output and its input, instead of the output alone."""
+    dropout: float = 0.2
+    """Share of convolutional features dropped in training."""
     window: int = 32
     """Frames per training sequence (T), at least 16; `cnn` alone may see single frames."""
     batch_size: int = 16
