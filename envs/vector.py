@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import cv2
@@ -59,6 +62,8 @@ class ProcessVectorEnv(VectorEnv):
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], processes: int):
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
         if not 1 <= processes <= len(env_fns):
             raise ValueError(
                 f"processes must be 1 to {len(env_fns)}, one per environment at most, got {processes}; "
@@ -80,11 +85,9 @@ class ProcessVectorEnv(VectorEnv):
         self._observations = np.frombuffer(memory, dtype).reshape(shape)
         ends = np.linspace(0, self.num_envs, processes + 1).round().astype(int).tolist()
         self._rows = [slice(*bounds) for bounds in pairwise(ends)]
-        self._pipes: list[Connection] = []
-        self._processes = []
         for rows in self._rows:
             pipe, workers_pipe = context.Pipe()
-            make: Any = CloudpickleWrapper(partial(SyncVectorEnv, env_fns[rows], copy=False))  # type: ignore[arg-type]
+            make: Any = CloudpickleWrapper(partial(_Share, env_fns[rows], copy=False))  # type: ignore[arg-type]
             process = context.Process(target=_work, args=(workers_pipe, make, memory, rows), daemon=True)
             process.start()
             workers_pipe.close()  # so that the end of the process is the end of the pipe
@@ -111,7 +114,7 @@ class ProcessVectorEnv(VectorEnv):
             if mask[rows].any()
         }
         answers = self._ask(calls)
-        return self._observations.copy(), self._merge({worker: infos for worker, (infos,) in answers.items()})
+        return self._observations.copy(), self._merge((worker, infos) for worker, (infos,) in answers.items())
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         if len(actions) != self.num_envs:
@@ -119,7 +122,7 @@ class ProcessVectorEnv(VectorEnv):
         answers = self._ask({worker: ("step", (actions[rows],), {}) for worker, rows in enumerate(self._rows)})
         *outcomes, infos = zip(*answers.values(), strict=True)
         rewards, terminations, truncations = map(np.concatenate, outcomes)
-        return self._observations.copy(), rewards, terminations, truncations, self._merge(dict(enumerate(infos)))
+        return self._observations.copy(), rewards, terminations, truncations, self._merge(enumerate(infos))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The result of a method of every environment; the value, where `name` is an attribute."""
@@ -163,45 +166,50 @@ class ProcessVectorEnv(VectorEnv):
                 raise error
         return {worker: answer for worker, (answer, _) in answers.items()}
 
-    def _merge(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """One vector `info` from those of the workers; like gymnasium, 0 or None where an environment tells nothing."""
+    def _merge(self, infos: Iterable[tuple[int, dict[int, dict[str, Any]]]]) -> dict[str, Any]:
+        """gymnasium's vector `info` from what each worker's environments tell, by their index in the worker."""
         merged: dict[str, Any] = {}
-        for key in dict.fromkeys(chain.from_iterable(infos.values())):
-            parts = {worker: info[key] for worker, info in infos.items() if key in info}
-            some = next(iter(parts.values()))
-            if isinstance(some, dict):
-                merged[key] = self._merge(parts)
-                continue
-            merged[key] = np.full((self.num_envs, *some.shape[1:]), None if some.dtype == object else 0, some.dtype)
-            for worker, part in parts.items():
-                merged[key][self._rows[worker]] = part
+        for worker, told in infos:
+            for index, info in told.items():
+                merged = self._add_info(merged, info, self._rows[worker].start + index)
         return merged
 
     def close_extras(self, **kwargs: Any) -> None:
         for pipe in self._pipes:
+            with suppress(OSError):  # that one is dead
+                pipe.send(None)
             pipe.close()
         for process in self._processes:
             process.join()
 
 
+class _Share(SyncVectorEnv):
+    """Tells what its environments do, each by its index: cheaper to send than arrays, which the parent makes."""
+
+    def _add_info(self, vector_infos: dict[Any, Any], env_info: dict[str, Any], env_num: int) -> dict[Any, Any]:
+        vector_infos[env_num] = env_info
+        return vector_infos
+
+
 def _work(pipe: Connection, make: Callable[[], SyncVectorEnv], memory: Any, rows: slice) -> None:
-    """A worker: calls what it is asked for, until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
+    """A worker: calls what it is asked for, until it is told None."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes
     cv2.setNumThreads(1)
     env = make()
     space = env.single_observation_space
     observations = np.frombuffer(memory, space.dtype).reshape(-1, *space.shape)[rows]  # type: ignore[misc]
     try:
-        while True:
-            method, args, kwargs = pipe.recv()
-            answer, error = None, None
+        while (call := pipe.recv()) is not None:
+            method, args, kwargs = call
             try:
                 answer = getattr(env, method)(*args, **kwargs)
                 if method in ("reset", "step"):
                     observations[:], *answer = answer
-            except Exception as raised:
-                error = raised
+                message = pickle.dumps((answer, None))
+            except Exception as error:
                 error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-            pipe.send((answer, error))
-    except (EOFError, OSError):  # closed, or the parent is gone
-        env.close()
+                message = pickle.dumps((None, error))
+            pipe.send_bytes(message)
+    except (EOFError, OSError):  # the parent is gone
+        pass
+    env.close()
