@@ -21,14 +21,25 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import Tensor
 
 from data_collection.expert import Expert, ExpertNetwork, ExpertVision, save_expert
 from data_collection.processes import default_workers, map_in_processes, one_thread
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
+from data_collection.sb3_vec_env import SB3VecEnv
 from data_collection.warm_start import WarmStartConfig, warm_start
-from envs import SPLITS, Augmentation, Control, EnvConfig, RendererName, make_env, rollout, track_seeds
+from envs import (
+    SPLITS,
+    Augmentation,
+    Control,
+    EnvConfig,
+    ProcessVectorEnv,
+    RendererName,
+    make_env,
+    rollout,
+    track_seeds,
+)
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -48,7 +59,7 @@ class ExpertConfig:
     steps: int = 240_000
     """Frames that PPO drives, over all environments."""
     envs: int = 8
-    """Environments in parallel processes."""
+    """Environments that PPO drives at the same time, spread over as many processes as there are cores."""
     rollout_steps: int = 512
     """Frames per environment between two updates."""
     value_warmup_steps: int = 12_288
@@ -117,7 +128,7 @@ def train_expert(
     validation = _Validation(run, config, env_config, report)
     validation.validate_once(model)
     if model.num_timesteps < config.steps:
-        vec_env = SubprocVecEnv(envs)
+        vec_env = SB3VecEnv(ProcessVectorEnv(envs, min(config.envs, default_workers())))
         try:
             model.set_env(vec_env)
             model.learn(config.steps - model.num_timesteps, callback=validation, reset_num_timesteps=False)

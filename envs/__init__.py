@@ -7,6 +7,7 @@ from envs.renderer import Renderer
 from envs.rollout import Driver, Episode, Step, rollout
 from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, LapDetector, Pose, Track, wrap_angle
 from envs.tracks import SPLITS, track_seeds
+from envs.vector import ProcessVectorEnv, make_vec_env
 from envs.wrappers import BAR_TOP, MaskBar
 
 __all__ = [
@@ -29,12 +30,14 @@ __all__ = [
     "LapDetector",
     "MaskBar",
     "Pose",
+    "ProcessVectorEnv",
     "Renderer",
     "RendererName",
     "Step",
     "Track",
     "draw_effect",
     "make_env",
+    "make_vec_env",
     "parse_corruptions",
     "perturb",
     "rollout",

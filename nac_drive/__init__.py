@@ -10,7 +10,20 @@ from data_collection.expert import Expert, load_expert
 from data_collection.noise import ActionNoise, NoiseConfig
 from data_collection.processes import worker_pool
 from data_collection.record import record
-from envs import PERTURBATIONS, EnvConfig, Episode, Step, Track, make_env, perturb, rollout, track_seeds
+from data_collection.sb3_vec_env import SB3VecEnv
+from envs import (
+    PERTURBATIONS,
+    EnvConfig,
+    Episode,
+    ProcessVectorEnv,
+    Step,
+    Track,
+    make_env,
+    make_vec_env,
+    perturb,
+    rollout,
+    track_seeds,
+)
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
 from nac_drive.dagger import DaggerConfig, dagger
@@ -61,6 +74,8 @@ __all__ = [
     "Expert",
     "Groups",
     "NoiseConfig",
+    "ProcessVectorEnv",
+    "SB3VecEnv",
     "Step",
     "Summary",
     "Track",
@@ -75,6 +90,7 @@ __all__ = [
     "load_driver",
     "load_expert",
     "make_env",
+    "make_vec_env",
     "mlp_wiring",
     "ncp_wiring",
     "perturb",

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from data_collection import ppo, warm_start
@@ -40,7 +41,7 @@ def map_here(function: Callable, tasks: Iterable, workers: int) -> Iterable:
 def quick(monkeypatch):
     for module in (ppo, warm_start):
         monkeypatch.setattr(module, "map_in_processes", map_here)
-    monkeypatch.setattr(ppo, "SubprocVecEnv", DummyVecEnv)
+    monkeypatch.setattr(ppo, "ProcessVectorEnv", lambda env_fns, processes: SyncVectorEnv(env_fns))
     monkeypatch.setattr(ppo, "EnvConfig", partial(EnvConfig, max_steps=60))
     with one_thread():
         yield

@@ -1,0 +1,344 @@
+"""A vector environment is its single environments, bit for bit, in this process or in others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+from envs import ActionRepeat, EnvConfig, ProcessVectorEnv, make_env, make_vec_env, track_seeds
+
+REPOSITORY = Path(__file__).parents[2]
+SHORT = EnvConfig(renderer="fast", max_steps=12)
+SEEDS = [5, 17, 2]
+PROCESSES = [0, 2]  # three environments do not divide by two
+
+
+@pytest.fixture(scope="module")
+def short() -> Iterator[Callable[[int], Any]]:
+    """SHORT three times, in 0 or 2 processes; made once, as each test resets."""
+    envs = {processes: make_vec_env(SHORT, 3, processes=processes) for processes in PROCESSES}
+    yield envs.__getitem__
+    for env in envs.values():
+        env.close()
+
+
+def random_actions(env: VectorEnv, frames: int) -> np.ndarray:
+    """(frames, environments, ...), always the same."""
+    env.action_space.seed(1)
+    return np.stack([env.action_space.sample() for _ in range(frames)])
+
+
+def alone(env: gym.Env, seed: int, actions: np.ndarray) -> Iterator[tuple[Any, ...]]:
+    """What the environment returns, stepped by hand: after the end of an episode comes a reset in place of a step."""
+    yield (*env.reset(seed=seed), 0.0, False, False)
+    ended = False
+    for action in actions:
+        if ended:
+            (observation, info), reward, terminated, truncated = env.reset(), 0.0, False, False
+        else:
+            observation, reward, terminated, truncated, info = env.step(action)
+        ended = terminated or truncated
+        yield observation, info, reward, terminated, truncated
+
+
+def together(env: VectorEnv, seeds: list[int], actions: np.ndarray) -> Iterator[tuple[Any, ...]]:
+    none = np.zeros(env.num_envs)
+    yield (*env.reset(seed=seeds), none, none, none)  # type: ignore[arg-type]
+    for action in actions:
+        observations, rewards, terminations, truncations, infos = env.step(action)
+        yield observations, infos, rewards, terminations, truncations
+
+
+def assert_equal(env: VectorEnv, make: Callable[[], gym.Env], actions: np.ndarray) -> list[dict[str, Any]]:
+    """`env` returns what those that `make` makes return on their own. Gives its infos back."""
+    singles = [alone(make(), seed, actions[:, index]) for index, seed in enumerate(SEEDS)]
+    infos = []
+    for outcome, *expected in zip(together(env, SEEDS, actions), *singles, strict=True):
+        observations, info, *numbers = outcome
+        assert observations.dtype == np.uint8
+        for index, (observation, single_info, *single_numbers) in enumerate(expected):
+            np.testing.assert_array_equal(observations[index], observation)
+            assert [number[index] for number in numbers] == single_numbers
+            assert {name: info[name][index] for name in single_info} == single_info
+            assert all(info[f"_{name}"][index] for name in single_info)
+        assert {name.removeprefix("_") for name in info} == set().union(*(single[1] for single in expected))
+        infos.append(info)
+    return infos
+
+
+# Equal to the single environments
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_it_returns_what_its_environments_return_alone(short, processes):
+    env = short(processes)
+    assert_equal(env, partial(make_env, SHORT), random_actions(env, 30))
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_so_it_does_with_gymnasiums_frames_three_controls_and_the_bar_masked(processes):
+    config = EnvConfig("continuous", mask_bar=True, max_steps=4)
+    env = make_vec_env(config, 3, processes=processes)
+    assert_equal(env, partial(make_env, config), random_actions(env, 6))
+    env.close()
+
+
+def repeating(frames: int) -> gym.Env:
+    return RecordEpisodeStatistics(ActionRepeat(make_env(EnvConfig(renderer="fast", max_steps=frames)), 4))
+
+
+def test_environments_of_ones_own_and_what_only_some_tell_pass_through_processes():
+    """RecordEpisodeStatistics tells of an episode, in a dict, at its end."""
+    env = ProcessVectorEnv([lambda frames=frames: repeating(frames) for frames in (8, 12)], 2)
+    told = [info for _, info, *_ in together(env, [0, 1], random_actions(env, 3))]
+    env.close()
+    assert ["episode" in info for info in told] == [False, False, True, True]
+    assert [info["_episode"].tolist() for info in told[2:]] == [[True, False], [False, True]]
+    assert [info["episode"]["l"].tolist() for info in told[2:]] == [[2, 0], [0, 3]]
+    assert [info["dt"].tolist() for info in told] == [[0, 0], [0.08, 0.08], [0.08, 0.08], [0, 0.08]]
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_telemetry_comes_in_arrays_of_its_kind_and_a_crash_by_its_name(processes):
+    config = EnvConfig(renderer="fast", max_steps=400)
+    env = make_vec_env(config, 3, processes=processes, crash="terminate")
+    env.set_attr("observe", False)  # at the speed of the physics
+    assert env.get_attr("crash") == ("terminate",) * 3
+
+    def blind() -> gym.Env:
+        single = make_env(config, crash="terminate")
+        single.unwrapped.observe = False  # type: ignore[attr-defined]
+        return single
+
+    infos = assert_equal(env, blind, np.full((330, 3), 3))  # full gas, off the road
+    env.close()
+    kinds = {name: infos[-1][name].dtype.kind for name in infos[-1]}
+    assert {name for name, kind in kinds.items() if kind == "f"} == {
+        "speed", "lateral_offset", "heading_error", "completion", "dt",
+    }  # fmt: skip
+    assert {name for name, kind in kinds.items() if kind == "O"} == {"crash"}
+    crashes = np.array([info["crash"] for info in infos])  # (frames, environments)
+    assert {*crashes.ravel()} == {None, "off_road"}
+    begins = np.array([info["dt"] for info in infos]) == 0.0
+    np.testing.assert_array_equal(begins[1:], crashes[:-1] == "off_road")
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_observations_are_ones_to_keep(short, processes):
+    env = short(processes)
+    first, _ = env.reset(seed=SEEDS)
+    kept = first.copy()
+    second, *_ = env.step(np.full(3, 3))
+    np.testing.assert_array_equal(first, kept)
+    assert (first != second).any()
+
+
+# Episodes and tracks
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_the_timeline_of_an_episode_that_ends_and_the_next(processes):
+    env = make_vec_env(EnvConfig(renderer="fast", max_steps=2), 2, processes=processes)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    timeline = [
+        (info["dt"].tolist(), (rewards != 0).tolist(), truncations.tolist())
+        for _, info, rewards, _, truncations in together(env, [0, 1], np.array([[3, 3]] * 6))
+    ]
+    env.close()
+    assert timeline == [
+        # dt           a reward?       the end?
+        ([0.00, 0.00], [False, False], [False, False]),  # the reset
+        ([0.02, 0.02], [True, True], [False, False]),
+        ([0.02, 0.02], [True, True], [True, True]),
+        ([0.00, 0.00], [False, False], [False, False]),  # the first frame of the next track; the action is ignored
+        ([0.02, 0.02], [True, True], [False, False]),
+        ([0.02, 0.02], [True, True], [True, True]),
+        ([0.00, 0.00], [False, False], [False, False]),
+    ]
+
+
+def tracks(env: VectorEnv, seed: Any) -> list[list[bytes]]:
+    """The centre lines of three episodes in a row, per environment."""
+    vector: Any = env
+    vector.reset(seed=seed)
+    lines = []
+    for frame in range(SHORT.max_steps * 2 + 3):
+        if frame % (SHORT.max_steps + 1) == 0:
+            lines.append([line.points.tobytes() for line in vector.get_attr("centre_line")])
+        vector.step(np.full(env.num_envs, 3))
+    return lines
+
+
+def test_the_seed_of_the_reset_decides_on_all_tracks_that_follow(short):
+    once, again, here = tracks(short(2), 7), tracks(short(2), 7), tracks(short(0), [7, 8, 9])
+    assert once == again == here
+    assert len({line for lines in once for line in lines}) == 9  # a new track for every episode
+    assert not {line for lines in tracks(short(2), 70) for line in lines} & {line for lines in once for line in lines}
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_a_masked_reset_puts_some_on_tracks_of_ones_choice_and_leaves_the_others_alone(short, processes):
+    """An evaluator's way: the next track of a list in place of the one that would be drawn."""
+    env = short(processes)
+    env.reset(seed=SEEDS)
+    for _ in range(SHORT.max_steps):
+        observations, *_, truncations, infos = env.step(np.full(3, 3))
+    assert truncations.all()
+    mask = np.array([False, True, False])
+    options = {"reset_mask": mask}
+    after, told = env.reset(seed=[None, 900_000, None], options=options)
+    single = make_env(SHORT)
+    expected, info = single.reset(seed=900_000)
+    np.testing.assert_array_equal(after[1], expected)
+    np.testing.assert_array_equal(after[~mask], observations[~mask])
+    np.testing.assert_array_equal(told["_speed"], mask)
+    assert {name: told[name][1] for name in info} == info
+    assert told["crash"].tolist() == [None] * 3
+    _, rewards, _, _, infos = env.step(np.full(3, 3))
+    assert infos["dt"].tolist() == [0.0, 0.02, 0.0]  # it drives, the others have been reset
+    assert rewards[1] == single.step(3)[1]
+
+
+def test_the_loop_over_named_tracks_in_the_docs_drives_each_once_and_to_its_end(short):
+    page = (REPOSITORY / "docs" / "vector.md").read_text()
+    loop = next(block for block in page.split("```python\n") if block.startswith("waiting = ")).split("```")[0]
+    names: dict[str, Any] = {"envs": short(0), "drive": lambda *_: np.full(3, 3), "np": np, "track_seeds": track_seeds}
+    exec(loop.replace("test-20", "test-7"), names)
+    expected = {}
+    for seed in track_seeds("test-7"):
+        outcomes = alone(make_env(SHORT), seed, np.full(SHORT.max_steps, 3))
+        expected[seed] = sum(reward for _, _, reward, _, _ in outcomes)
+    assert names["returns"] == expected
+
+
+# Processes
+
+
+def test_an_attribute_can_be_one_for_all_or_one_for_each(short):
+    for env in map(short, PROCESSES):
+        env.set_attr("name", "all")
+        assert env.get_attr("name") == ("all",) * 3
+        env.set_attr("name", list("abc"))
+        assert env.get_attr("name") == tuple("abc")
+        assert env.call("get_wrapper_attr", "name") == tuple("abc")
+
+
+def test_what_an_environment_raises_is_raised_here_and_one_goes_on(short):
+    env = short(2)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"Pass an integer 0-4") as raised:
+        env.step([3, 3, 9])
+    assert "In a worker process:\nTraceback" in raised.value.__notes__[0]
+    with pytest.raises(TypeError, match="cannot pickle"):
+        env.get_attr("world")
+    assert_equal(env, partial(make_env, SHORT), random_actions(env, 3))
+
+
+def test_a_killed_process_is_an_error_and_no_hang():
+    env = make_vec_env(SHORT, 3, processes=2)
+    assert isinstance(env, ProcessVectorEnv)
+    env.reset(seed=0)
+    first, second = env._processes
+    second.kill()
+    with pytest.raises(ChildProcessError, match=r"one of 2 worker processes died.*use fewer processes"):
+        env.step(np.full(3, 3))
+    assert not first.is_alive()
+    with pytest.raises(ClosedEnvironmentError, match="closed; make new ones"):
+        env.reset()
+    env.close()
+
+
+def test_it_closes_though_another_process_has_inherited_its_pipes():
+    env = make_vec_env(SHORT, 1, processes=1)
+    heir = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    heir.start()
+    env.close()
+    heir.kill()
+    heir.join()
+
+
+SCRIPT = (
+    "import numpy as np; from envs import EnvConfig, make_vec_env\n"
+    "if __name__ == '__main__':\n"
+    "    env = make_vec_env(EnvConfig(renderer='fast'), 2, processes=2)\n"
+    "    env.reset(seed=0); print('they drive', flush=True)\n"
+    "    while True: env.step(np.full(2, 3))"
+)
+
+
+@pytest.mark.parametrize("way", ["kill", "interrupt"])
+def test_processes_end_with_their_parent(way):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], cwd=REPOSITORY, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    for line in parent.stdout:  # warnings of other packages may come first
+        if line == "they drive\n":
+            break
+    if way == "kill":
+        parent.kill()
+    else:
+        os.killpg(parent.pid, signal.SIGINT)
+    told = parent.communicate()[0]  # comes back when nobody holds the pipe any more, the workers included
+    assert told.count("Traceback") == (way == "interrupt"), told
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
+        ({"num_envs": 2, "processes": 3}, "processes must be 1 to 2, .*got 3; make_vec_env also takes 0"),
+        ({"num_envs": 2, "processes": -1}, "processes must be 1 to 2, .*got -1; make_vec_env also takes 0"),
+        ({"num_envs": 1, "crash": "explode"}, r"crash must be one of .*intervene.*got 'explode'"),
+        ({"num_envs": 1, "processes": 1, "crash": "explode"}, r"crash must be one of .*intervene.*got 'explode'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        make_vec_env(SHORT, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "told"),
+    [
+        ("step", ([3, 3],), r"actions must be one per environment \(3\), got 2"),
+        ("step", ([3] * 4,), r"actions must be one per environment \(3\), got 4"),
+        ("set_attr", ("observe", [True]), r"values must be one for all or one per environment \(3\), got 1"),
+    ],
+)
+def test_what_does_not_match_the_number_of_environments_is_refused(short, method, arguments, told):
+    with pytest.raises(ValueError, match=told):
+        getattr(short(2), method)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"seed": [1, 2]}, r"seed must be a number or one per environment \(3\), got 2"),
+        ({"options": {"reset_mask": np.ones(4, bool)}}, r"reset_mask'\] must be 3 booleans.*leave it out"),
+        ({"options": {"reset_mask": np.ones(3)}}, r"reset_mask'\] must be 3 booleans"),
+        ({"options": {"reset_mask": np.zeros(3, bool)}}, "at least one of them True"),
+    ],
+)
+def test_a_reset_of_another_number_is_refused(short, arguments, told):
+    with pytest.raises(ValueError, match=told):
+        short(2).reset(**arguments)
