@@ -39,32 +39,30 @@ class ControllerConfig:
 
     line_share: float = 0.65
     """Share of the half-width within which the racing line may leave the centre line."""
-    look_ahead: float = 11.8
+    look_ahead: float = 12.0
     """Distance at which the car comes back to its line, at standstill."""
-    look_ahead_time: float = 0.18
+    look_ahead_time: float = 0.166
     """Seconds of travel added to that distance."""
-    steering_gain: float = 0.64
+    steering_gain: float = 0.8
     """Front wheel angle per radian between the car's heading and the way back to the line."""
-    yaw_gain: float = 0.03
+    feed_forward: float = 1.4
+    """Front wheel angle per angle that the bend needs of rolling wheels."""
+    yaw_gain: float = 0.02
     """Front wheel angle per rad/s that the car turns slower than the line does."""
-    preview: float = 0.06
+    preview: float = 0.07
     """Seconds ahead at which the curvature is read."""
-    lateral_limit: float = 205.0
+    lateral_limit: float = 208.0
     """Centripetal acceleration that the speed profile allows; four tyres on the road give 219."""
-    braking_limit: float = 43.0
+    braking_limit: float = 33.0
     """Deceleration that the speed profile allows."""
     top_speed: float = 110.0
     """Speed on straights."""
-    slack: float = 1.1
+    slack: float = 1.086
     """No brake below this multiple of the profile."""
-    gas_worth: float = 0.05
-    """Five actions: error of the wheel angle that gas is worth."""
-    brake_worth: float = 0.06
-    """Five actions: error of the wheel angle that braking is worth."""
-    worth_slope: float = 0.0
-    """Five actions: what is added to the worth of gas per 50 units/s above 50 units/s."""
-    gas: float = 1.0
-    """Continuous: the most gas."""
+    gas_worth: float = 7.0
+    """Five actions: error of the wheel angle that gas is worth, as sideways speed of the front tyres, units/s."""
+    brake_worth: float = 4.0
+    """Five actions: what braking is worth, likewise."""
     gas_gain: float = 0.6
     """Continuous: gas per unit/s below the profile."""
     brake_gain: float = 0.04
@@ -75,8 +73,8 @@ class ControllerConfig:
 
 DISCRETE = ControllerConfig()
 CONTINUOUS = ControllerConfig(
-    line_share=0.6, look_ahead=9.92, look_ahead_time=0.121, steering_gain=0.894, yaw_gain=0.029, preview=0.09,
-    lateral_limit=180.0, braking_limit=82.0, top_speed=110.0, slack=1.075, gas=0.88, gas_gain=0.64, brake_gain=0.043,
+    line_share=0.6, look_ahead=9.92, look_ahead_time=0.121, steering_gain=0.894, feed_forward=1.0, yaw_gain=0.029,
+    preview=0.09, lateral_limit=178.0, braking_limit=82.0, top_speed=110.0, slack=1.06, gas_gain=0.64, brake_gain=0.043,
     slip=4.8,
 )  # fmt: skip
 
@@ -127,26 +125,33 @@ class Controller:
         return Plan(car_racing, path, speed.tolist())
 
     def act(self, observation: np.ndarray, state: Plan, dt: float) -> tuple[Any, Plan]:
-        car = state.env.car
+        config, car = self.config, state.env.car
         speed = math.hypot(*car.hull.linearVelocity)
-        wanted = state.speed[state.locate(*car.hull.position)]
-        angle = self._wheel_angle(car.hull, speed, state)
-        if self.control == "continuous":
-            return self._continuous(angle, speed, wanted, car), state
-        return self._discrete(angle, speed, wanted, car.wheels[0].joint.angle), state
-
-    def _wheel_angle(self, hull: Any, speed: float, plan: Plan) -> float:
-        """The front wheel angle wanted, left positive: the bend's own, and feedback that brings the car to its line."""
-        config, here = self.config, plan.index
-        target = plan.ahead(config.look_ahead + config.look_ahead_time * speed)
-        curvature = plan.curvature[plan.ahead(config.preview * speed)]
+        limit = state.speed[state.locate(*car.hull.position)]
+        distance = config.look_ahead + config.look_ahead_time * speed
+        error = self._course_error(car.hull, state, distance)
+        curvature = state.curvature[state.ahead(config.preview * speed)]
         turn = speed * curvature  # rad/s
 
-        off_course = _bearing(hull.position, plan.points[target]) - hull.angle
-        on_course = _bearing(plan.points[here], plan.points[target]) - plan.heading[here]  # of a car on its line
-        error = wrap_angle(off_course - on_course) + SLIP_TIME * turn  # a slipping car looks into the bend
-        angle = WHEELBASE * curvature + config.steering_gain * error + config.yaw_gain * (turn - hull.angularVelocity)
-        return min(max(angle, -MAX_WHEEL_ANGLE), MAX_WHEEL_ANGLE)
+        back = 2 * math.sin(min(abs(error), math.pi / 2)) / distance  # curvature of the arc back to the line
+        limit = min(limit, math.sqrt(config.lateral_limit / max(back, 1e-6)))
+        angle = (
+            config.feed_forward * WHEELBASE * curvature
+            + config.steering_gain * (error + SLIP_TIME * turn)  # a slipping car looks into the bend
+            + config.yaw_gain * (turn - car.hull.angularVelocity)
+        )
+        angle = min(max(angle, -MAX_WHEEL_ANGLE), MAX_WHEEL_ANGLE)
+        if self.control == "continuous":
+            return self._continuous(angle, speed, limit, car), state
+        return self._discrete(angle, speed, limit, car.wheels[0].joint.angle), state
+
+    @staticmethod
+    def _course_error(hull: Any, plan: Plan, distance: float) -> float:
+        """The turn, radians to the left, that brings the car back to its line within `distance`; 0 on the line."""
+        here, target = plan.index, plan.ahead(distance)
+        to_target = _bearing(hull.position, plan.points[target]) - hull.angle
+        on_course = _bearing(plan.points[here], plan.points[target]) - plan.heading[here]
+        return wrap_angle(to_target - on_course)
 
     def _discrete(self, wanted: float, speed: float, limit: float, angle: float) -> np.int64:
         """The action after which the wheel angle is nearest to the one wanted; a pedal that is called for may be off by
@@ -154,9 +159,9 @@ class Controller:
         config = self.config
         pedal, worth = NOTHING, 0.0
         if speed < limit:
-            pedal, worth = GAS, max(0.0, config.gas_worth + config.worth_slope * (speed - 50) / 50)
+            pedal, worth = GAS, config.gas_worth / max(speed, 10.0)
         elif speed > config.slack * limit:
-            pedal, worth = BRAKE, config.brake_worth
+            pedal, worth = BRAKE, config.brake_worth / speed
         straightened = angle - min(max(angle, -TURN), TURN)
         costs = {
             pedal: (wanted - straightened) ** 2 - 2 * TURN * worth,
@@ -171,7 +176,7 @@ class Controller:
         forward, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
         along = car.wheels[2].omega * _WHEEL_RADIUS - forward
         room = math.sqrt(max(config.slip**2 - across**2, 0.0))
-        gas = min(config.gas_gain * (limit - speed), (room - along) / 2, config.gas)
+        gas = min(config.gas_gain * (limit - speed), (room - along) / 2, 1.0)
         brake = min(config.brake_gain * (speed - config.slack * limit), (room + along) / BRAKE_SLIP, 0.89)  # 0.9 locks
         gas, brake = max(gas, 0.0), max(brake, 0.0)
         return np.array([-wanted, gas, brake], dtype=np.float32)  # the environment's steer is the angle, right positive

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.box2d.car_dynamics import Car
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +93,38 @@ def test_it_drives_on_after_an_intervention(control):
         rewards.append(reward)
     assert sum(rewards) > 0
     assert info["off_road_events"] == 0
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+@pytest.mark.parametrize(("beside", "turned"), [(9.0, 0.0), (-9.0, 0.0), (0.0, 1.5), (0.0, -1.5), (9.0, -1.5)])
+def test_it_comes_back_from_beside_and_across_the_road(control, beside, turned):
+    env, controller = quiet_env(EnvConfig(control)), Controller(control)
+    observation, _ = env.reset(seed=5)
+    plan = controller.begin(env)
+    inner: Any = env.unwrapped
+    inner.car.destroy()
+    inner.car = Car(inner.world, inner.centre_line.angles[0] + turned, *inner.centre_line.points[0] + (beside, 0))
+    for _ in range(250):
+        action, plan = controller.act(observation, plan, 0.02)
+        observation, *_, info = env.step(action)
+    assert abs(info["lateral_offset"]) < 0.8
+    assert abs(info["heading_error"]) < 0.5
+    assert info["speed"] > 20
+
+
+def test_off_its_line_it_slows_down():
+    env, controller = quiet_env(EnvConfig("continuous")), Controller("continuous")
+    observation, _ = env.reset(seed=5)
+    plan = controller.begin(env)
+    hull = env.unwrapped.car.hull  # type: ignore[attr-defined]
+    for body in (hull, *env.unwrapped.car.wheels):  # type: ignore[attr-defined]
+        body.linearVelocity = 90 * np.array([-np.sin(hull.angle), np.cos(hull.angle)])
+    gas, brake = controller.act(observation, plan, 0.02)[0][1:]
+    assert gas > 0 == brake
+    for body in (hull, *env.unwrapped.car.wheels):  # type: ignore[attr-defined]
+        body.angle += 0.8
+    gas, brake = controller.act(observation, plan, 0.02)[0][1:]
+    assert gas == 0
 
 
 def test_only_cars_with_a_track_to_read():
