@@ -34,34 +34,37 @@ _REJOIN = 40.0
 
 @dataclass(frozen=True)
 class ControllerConfig:
-    """The numbers of the controller, tuned by hand. Lengths in simulator units,
-    speeds in units/s, accelerations in units/s^2, angles in radians."""
+    """The numbers of the controller, in simulator units, units/s, units/s^2 and radians.
 
-    line_share: float = 0.65
+    The shipped ones were found by `python benchmarks/controller_search.py`, with `--control continuous --generations 8`
+    for the continuous ones (docs/controller.md).
+    """
+
+    line_share: float = 0.7039
     """Share of the half-width within which the racing line may leave the centre line."""
-    look_ahead: float = 12.0
+    look_ahead: float = 11.38
     """Distance at which the car comes back to its line, at standstill."""
-    look_ahead_time: float = 0.166
+    look_ahead_time: float = 0.1616
     """Seconds of travel added to that distance."""
-    steering_gain: float = 0.8
+    steering_gain: float = 0.9949
     """Front wheel angle per radian between the car's heading and the way back to the line."""
-    feed_forward: float = 1.4
+    feed_forward: float = 1.543
     """Front wheel angle per angle that the bend needs of rolling wheels."""
-    yaw_gain: float = 0.02
+    yaw_gain: float = 0.02876
     """Front wheel angle per rad/s that the car turns slower than the line does."""
-    preview: float = 0.07
+    preview: float = 0.08122
     """Seconds ahead at which the curvature is read."""
-    lateral_limit: float = 208.0
+    lateral_limit: float = 228.8
     """Centripetal acceleration that the speed profile allows; four tyres on the road give 219."""
-    braking_limit: float = 33.0
+    braking_limit: float = 35.63
     """Deceleration that the speed profile allows."""
     top_speed: float = 110.0
     """Speed on straights."""
-    slack: float = 1.086
+    slack: float = 1.085
     """No brake below this multiple of the profile."""
-    gas_worth: float = 7.0
+    gas_worth: float = 8.519
     """Five actions: error of the wheel angle that gas is worth, as sideways speed of the front tyres, units/s."""
-    brake_worth: float = 4.0
+    brake_worth: float = 3.582
     """Five actions: what braking is worth, likewise."""
     gas_gain: float = 0.6
     """Continuous: gas per unit/s below the profile."""
@@ -73,9 +76,9 @@ class ControllerConfig:
 
 DISCRETE = ControllerConfig()
 CONTINUOUS = ControllerConfig(
-    line_share=0.6, look_ahead=9.92, look_ahead_time=0.121, steering_gain=0.894, feed_forward=1.0, yaw_gain=0.029,
-    preview=0.09, lateral_limit=178.0, braking_limit=82.0, top_speed=110.0, slack=1.06, gas_gain=0.64, brake_gain=0.043,
-    slip=4.8,
+    line_share=0.6676, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
+    yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=115.1, slack=1.065,
+    gas_gain=0.7159, brake_gain=0.03903, slip=5.135,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ De Boer et al., A tutorial on the cross-entropy method, Annals of Operations Res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
@@ -128,7 +128,6 @@ def _config(names: list[str], values: np.ndarray) -> ControllerConfig:
     return replace(ControllerConfig(), **{n: float(f"{v:.4g}") for n, v in zip(names, values, strict=True)})
 
 
-def changed(config: ControllerConfig) -> dict[str, float]:
-    """The numbers of `config` that are not the defaults."""
-    defaults = asdict(ControllerConfig())
-    return {name: value for name, value in asdict(config).items() if value != defaults[name]}
+def numbers(control: Control, config: ControllerConfig) -> dict[str, float]:
+    """What is searched for."""
+    return {name: getattr(config, name) for name in START[control]}

@@ -9,7 +9,7 @@ import pytest
 
 from data_collection import controller_search
 from data_collection.controller import CONTINUOUS, DISCRETE, Controller, ControllerConfig
-from data_collection.controller_search import START, Lap, SearchConfig, changed, drive, fitness, search
+from data_collection.controller_search import START, Lap, SearchConfig, drive, fitness, numbers, search
 from envs import EnvConfig, make_env, rollout
 
 
@@ -31,6 +31,7 @@ def test_fitness_by_hand():
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
 def test_the_start_names_numbers_of_the_config(control):
     assert set(START[control]) <= set(asdict(ControllerConfig()))
+    assert set(numbers(control, ControllerConfig())) == set(START[control])
 
 
 def best_at(wanted: dict[str, float]):
@@ -63,8 +64,3 @@ def test_the_same_seed_finds_the_same_numbers(monkeypatch):
     config = SearchConfig(generations=3)
     assert search(config) == search(config)
     assert search(config) != search(SearchConfig(generations=3, seed=1))
-
-
-def test_changed_names_what_is_not_a_default():
-    assert changed(ControllerConfig()) == {}
-    assert changed(ControllerConfig(preview=0.5)) == {"preview": 0.5}
