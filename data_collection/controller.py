@@ -66,12 +66,13 @@ class ControllerConfig:
     """Five actions: error of the wheel angle that gas is worth, as sideways speed of the front tyres, units/s."""
     brake_worth: float = 3.582
     """Five actions: what braking is worth, likewise."""
+    slip: float = 6.0
+    """Slip of the rear tyres, units/s; they grip up to 4.9. Continuous: what the pedals stay below, along and across.
+    Five actions: no pedal above it, across. (Set by hand there, after the search.)"""
     gas_gain: float = 0.6
     """Continuous: gas per unit/s below the profile."""
     brake_gain: float = 0.04
     """Continuous: brake per unit/s above the slack."""
-    slip: float = 5.0
-    """Continuous: slip of the rear tyres, along and across, that the pedals stay below; they grip up to 4.9 units/s."""
 
 
 DISCRETE = ControllerConfig()
@@ -146,7 +147,7 @@ class Controller:
         angle = min(max(angle, -MAX_WHEEL_ANGLE), MAX_WHEEL_ANGLE)
         if self.control == "continuous":
             return self._continuous(angle, speed, limit, car), state
-        return self._discrete(angle, speed, limit, car.wheels[0].joint.angle), state
+        return self._discrete(angle, speed, limit, car), state
 
     @staticmethod
     def _course_error(hull: Any, plan: Plan, distance: float) -> float:
@@ -156,14 +157,16 @@ class Controller:
         on_course = _bearing(plan.points[here], plan.points[target]) - plan.heading[here]
         return wrap_angle(to_target - on_course)
 
-    def _discrete(self, wanted: float, speed: float, limit: float, angle: float) -> np.int64:
+    def _discrete(self, wanted: float, speed: float, limit: float, car: Any) -> np.int64:
         """The action after which the wheel angle is nearest to the one wanted; a pedal that is called for may be off by
         its worth. Without steering the wheels turn back to straight ahead, as fast as they turn."""
-        config = self.config
+        config, angle = self.config, car.wheels[0].joint.angle
+        _, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
+        gripping = abs(across) < config.slip  # a sliding tail is caught by steering alone
         pedal, worth = NOTHING, 0.0
-        if speed < limit:
+        if gripping and speed < limit:
             pedal, worth = GAS, config.gas_worth / max(speed, 10.0)
-        elif speed > config.slack * limit:
+        elif gripping and speed > config.slack * limit:
             pedal, worth = BRAKE, config.brake_worth / speed
         straightened = angle - min(max(angle, -TURN), TURN)
         costs = {

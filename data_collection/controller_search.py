@@ -5,6 +5,7 @@ De Boer et al., A tutorial on the cross-entropy method, Annals of Operations Res
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -32,7 +33,9 @@ START: dict[str, dict[str, tuple[float, float]]] = {
         "gas_gain": (0.64, 0.2), "brake_gain": (0.043, 0.015), "slip": (4.8, 0.4),
     },
 }  # fmt: skip
-"""Mean and standard deviation of the first candidates, tuned by hand; what is not named keeps its default."""
+"""Mean and standard deviation of the first candidates, tuned by hand."""
+REST = {"discrete": ControllerConfig(slip=math.inf), "continuous": ControllerConfig()}
+"""What is not searched for. The rule for a sliding tail in five actions is younger than the search."""
 
 
 @dataclass(frozen=True)
@@ -102,30 +105,30 @@ def search(
 
     report: called after each generation with its number, the mean that it began with, and the mean's laps.
     """
-    names = list(START[config.control])
     mean, first_spread = np.array(list(START[config.control].values())).T
     low, high, spread = np.maximum(mean - 4 * first_spread, 0.0), mean + 4 * first_spread, first_spread
     rng = np.random.default_rng(config.seed)
     for generation in range(config.generations):
-        candidates = np.clip(rng.normal(mean, spread, (config.candidates, len(names))), low, high)
+        candidates = np.clip(rng.normal(mean, spread, (config.candidates, len(mean))), low, high)
         candidates[0] = mean
         seeds = rng.choice(len(SPLITS["train"]), config.laps, replace=False).tolist()
         task = partial(_drive_all, config.control, seeds)
-        configs = [_config(names, values) for values in candidates]
+        configs = [_config(config.control, values) for values in candidates]
         results = list((pool.imap if pool else map)(task, configs))
         report(generation, configs[0], results[0])
         best = np.argsort([-fitness(laps) for laps in results], kind="stable")[: config.elites]
         mean = 0.4 * mean + 0.6 * candidates[best].mean(axis=0)
         spread = 0.4 * spread + 0.6 * candidates[best].std(axis=0) + 0.05 * first_spread
-    return _config(names, mean)
+    return _config(config.control, mean)
 
 
 def _drive_all(control: Control, seeds: list[int], config: ControllerConfig) -> list[Lap]:
     return [drive(control, config, seed) for seed in seeds]
 
 
-def _config(names: list[str], values: np.ndarray) -> ControllerConfig:
-    return replace(ControllerConfig(), **{n: float(f"{v:.4g}") for n, v in zip(names, values, strict=True)})
+def _config(control: Control, values: np.ndarray) -> ControllerConfig:
+    named = zip(START[control], values, strict=True)
+    return replace(REST[control], **{name: float(f"{value:.4g}") for name, value in named})
 
 
 def numbers(control: Control, config: ControllerConfig) -> dict[str, float]:
