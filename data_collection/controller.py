@@ -1,74 +1,114 @@
-"""The privileged controller: pure pursuit of a racing line that it reads from the track, not from pixels.
+"""The privileged controller: it follows a racing line that it reads from the track, not from pixels.
 
-It is the cheap teacher and the ceiling check, never the expert. Pure pursuit: Coulter, CMU-RI-TR-92-01 (1992).
+It is the cheap teacher and the ceiling check, never the expert. What it does is a function of the state alone: pose,
+speed, yaw rate and wheel angle of the car, and the road ahead.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
-from envs import TRACK_HALF_WIDTH, CarRacing, Track, wrap_angle
+from data_collection.racing_line import Path, racing_line, smooth_path, speed_profile
+from envs import TRACK_HALF_WIDTH, CarRacing, wrap_angle
 
 NOTHING, RIGHT, LEFT, GAS, BRAKE = range(5)
 MAX_WHEEL_ANGLE = 0.4
 """Radians; gymnasium stops the front wheels there."""
+TURN = 0.06
+"""Radians that the front wheels turn in a frame: 3 rad/s at 50 frames/s."""
+WHEELBASE = 162 * 0.02
+SLIP_TIME = 7.3 / (4 * 82)
+"""Seconds: in a bend the tyres slip sideways by this times the lateral acceleration, in units/s (the mass over what
+four tyres pull per unit/s of slip)."""
 _WHEEL_RADIUS = 27 * 0.02
-_RELAXATION_STEPS = 400
+BRAKE_SLIP = 15 * _WHEEL_RADIUS
+"""Units/s that a frame of full brake takes from the speed of a wheel."""
+_REJOIN = 40.0
+"""A car further than this from its place on the line looks for a new one, in units."""
 
 
 @dataclass(frozen=True)
 class ControllerConfig:
-    """The numbers of the controller, tuned once during development (no command kept). Lengths in simulator units,
-    speeds in units/s, angles in radians."""
+    """The numbers of the controller, in simulator units, units/s, units/s^2 and radians.
 
-    line_share: float = 0.16
+    The shipped ones were found by `python benchmarks/controller_search.py`, with `--control continuous --generations 8`
+    for the continuous ones (docs/controller.md).
+    """
+
+    line_share: float = 0.7039
     """Share of the half-width within which the racing line may leave the centre line."""
-    look_ahead: float = 12.2
-    """Distance to the pursued point at standstill."""
-    look_ahead_time: float = 0.184
+    look_ahead: float = 11.38
+    """Distance at which the car comes back to its line, at standstill."""
+    look_ahead_time: float = 0.1616
     """Seconds of travel added to that distance."""
-    lateral_limit: float = 279.0
-    """Centripetal acceleration that the speed profile allows, units/s^2."""
-    braking_limit: float = 34.0
-    """Deceleration that the speed profile allows, units/s^2."""
-    top_speed: float = 80.0
+    steering_gain: float = 0.9949
+    """Front wheel angle per radian between the car's heading and the way back to the line."""
+    feed_forward: float = 1.543
+    """Front wheel angle per angle that the bend needs of rolling wheels."""
+    yaw_gain: float = 0.02876
+    """Front wheel angle per rad/s that the car turns slower than the line does."""
+    preview: float = 0.08122
+    """Seconds ahead at which the curvature is read."""
+    lateral_limit: float = 228.8
+    """Centripetal acceleration that the speed profile allows; four tyres on the road give 219."""
+    braking_limit: float = 35.63
+    """Deceleration that the speed profile allows."""
+    top_speed: float = 110.0
     """Speed on straights."""
-    wheel_slip: float = 1.56
-    """No gas while the rear wheels turn faster than this multiple of the car's speed."""
-    steering_gain: float = 0.95
-    """Front wheel angle wanted per radian of bearing to the pursued point."""
-    dead_band: float = 0.072
-    """Five actions: no steering while the front wheels are within this angle of the angle wanted."""
-    pulse_every: int = 5
-    """Five actions: one frame in so many gives gas or brake while steering."""
-    gas: float = 0.48
-    """Continuous: gas when below the profile."""
-    brake: float = 0.25
-    """Continuous: brake when above the profile."""
+    slack: float = 1.085
+    """No brake below this multiple of the profile."""
+    gas_worth: float = 8.519
+    """Five actions: error of the wheel angle that gas is worth, as sideways speed of the front tyres, units/s."""
+    brake_worth: float = 3.582
+    """Five actions: what braking is worth, likewise."""
+    slip: float = 6.0
+    """Slip of the rear tyres, units/s; they grip up to 4.9. Continuous: what the pedals stay below, along and across.
+    Five actions: no pedal above it, across. (Set by hand there, after the search.)"""
+    gas_gain: float = 0.6
+    """Continuous: gas per unit/s below the profile."""
+    brake_gain: float = 0.04
+    """Continuous: brake per unit/s above the slack."""
 
 
 DISCRETE = ControllerConfig()
 CONTINUOUS = ControllerConfig(
-    line_share=0.2, look_ahead=12.2, look_ahead_time=0.168, lateral_limit=197.0, braking_limit=37.0, top_speed=85.6,
-    wheel_slip=1.35, steering_gain=0.72, gas=0.48, brake=0.25,
+    line_share=0.6676, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
+    yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=115.1, slack=1.065,
+    gas_gain=0.7159, brake_gain=0.03903, slip=5.135,
 )  # fmt: skip
 
 
-@dataclass
 class Plan:
-    """What the controller carries through one episode: the car it reads, its racing line and a frame counter."""
+    """What the controller carries through one episode: the car it reads, its path, and where on it the car is."""
 
-    env: CarRacing
-    line: NDArray[np.float64]  # (N, 2)
-    speed: NDArray[np.float64]  # (N,)
-    spacing: NDArray[np.float64]  # (N,) distance from point i to point i + 1
-    index: int = 0
-    frame: int = 0
+    def __init__(self, env: CarRacing, path: Path, speed: list[float]):
+        self.env = env
+        self.points: list[tuple[float, float]] = list(map(tuple, path.points.tolist()))
+        self.heading: list[float] = path.heading.tolist()
+        self.curvature: list[float] = path.curvature.tolist()
+        self.speed = speed
+        self.index = 0
+
+    def locate(self, x: float, y: float) -> int:
+        """The point of the path next to (x, y), found from the last one; a car that was carried off starts anew."""
+
+        def away(i: int) -> float:
+            return math.dist(self.points[i], (x, y))
+
+        count, i = len(self.points), self.index
+        for direction in (1, -1):
+            while away((i + direction) % count) < away(i):
+                i = (i + direction) % count
+        self.index = i if away(i) < _REJOIN else min(range(count), key=away)
+        return self.index
+
+    def ahead(self, distance: float) -> int:
+        return (self.index + round(distance)) % len(self.points)  # steps are units
 
 
 class Controller:
@@ -79,74 +119,81 @@ class Controller:
         self.config = config or (CONTINUOUS if control == "continuous" else DISCRETE)
 
     def begin(self, env: gym.Env) -> Plan:
-        car_racing = env.unwrapped
+        car_racing, config = env.unwrapped, self.config
         if not isinstance(car_racing, CarRacing):
             raise ValueError(f"env must come from make_env: the controller reads its track; got {car_racing!r}.")
-        line = racing_line(car_racing.centre_line, self.config.line_share * TRACK_HALF_WIDTH)
-        spacing = np.linalg.norm(np.roll(line, -1, axis=0) - line, axis=1)
-        return Plan(car_racing, line, speed_profile(line, spacing, self.config), spacing)
+        path = smooth_path(racing_line(car_racing.centre_line, config.line_share * TRACK_HALF_WIDTH))
+        speed = speed_profile(
+            path, lateral_limit=config.lateral_limit, braking_limit=config.braking_limit, top_speed=config.top_speed
+        )
+        return Plan(car_racing, path, speed.tolist())
 
     def act(self, observation: np.ndarray, state: Plan, dt: float) -> tuple[Any, Plan]:
-        config, hull = self.config, state.env.car.hull
-        position = np.array(hull.position)
-        speed = float(np.hypot(*hull.linearVelocity))
-        state.frame += 1
-        state.index = int(((state.line - position) ** 2).sum(axis=1).argmin())
+        config, car = self.config, state.env.car
+        speed = math.hypot(*car.hull.linearVelocity)
+        limit = state.speed[state.locate(*car.hull.position)]
+        distance = config.look_ahead + config.look_ahead_time * speed
+        error = self._course_error(car.hull, state, distance)
+        curvature = state.curvature[state.ahead(config.preview * speed)]
+        turn = speed * curvature  # rad/s
 
-        target = _point_ahead(state, config.look_ahead + config.look_ahead_time * speed)
-        bearing = wrap_angle(np.arctan2(*(target - position)[::-1]) - np.pi / 2 - hull.angle)  # left positive
-        wheels = state.env.car.wheels
-        spinning = max(wheels[2].omega, wheels[3].omega) * _WHEEL_RADIUS > config.wheel_slip * speed + 5.0
-        wanted = state.speed[state.index]
-        steering = float(np.clip(config.steering_gain * bearing, -MAX_WHEEL_ANGLE, MAX_WHEEL_ANGLE))  # left positive
+        back = 2 * math.sin(min(abs(error), math.pi / 2)) / distance  # curvature of the arc back to the line
+        limit = min(limit, math.sqrt(config.lateral_limit / max(back, 1e-6)))
+        angle = (
+            config.feed_forward * WHEELBASE * curvature
+            + config.steering_gain * (error + SLIP_TIME * turn)  # a slipping car looks into the bend
+            + config.yaw_gain * (turn - car.hull.angularVelocity)
+        )
+        angle = min(max(angle, -MAX_WHEEL_ANGLE), MAX_WHEEL_ANGLE)
         if self.control == "continuous":
-            return self._continuous(steering, speed, wanted, spinning), state
-        return self._discrete(steering - wheels[0].joint.angle, speed, wanted, spinning, state.frame), state
+            return self._continuous(angle, speed, limit, car), state
+        return self._discrete(angle, speed, limit, car), state
 
-    def _discrete(self, error: float, speed: float, wanted: float, spinning: bool, frame: int) -> np.int64:
-        pedal = GAS if speed < wanted and not spinning else BRAKE if speed > 1.05 * wanted else NOTHING
-        pulse = frame % self.config.pulse_every == 0 and pedal != NOTHING
-        if abs(error) > self.config.dead_band and not pulse:
-            return np.int64(LEFT if error > 0 else RIGHT)
-        return np.int64(pedal)
+    @staticmethod
+    def _course_error(hull: Any, plan: Plan, distance: float) -> float:
+        """The turn, radians to the left, that brings the car back to its line within `distance`; 0 on the line."""
+        here, target = plan.index, plan.ahead(distance)
+        to_target = _bearing(hull.position, plan.points[target]) - hull.angle
+        on_course = _bearing(plan.points[here], plan.points[target]) - plan.heading[here]
+        return wrap_angle(to_target - on_course)
 
-    def _continuous(self, steering: float, speed: float, wanted: float, spinning: bool) -> np.ndarray:
-        steer = -steering  # the environment takes the wheel angle itself, right positive
-        gas = self.config.gas if speed < wanted and not spinning else 0.0
-        brake = self.config.brake if speed > 1.05 * wanted else 0.0
-        return np.array([steer, gas, brake], dtype=np.float32)
+    def _discrete(self, wanted: float, speed: float, limit: float, car: Any) -> np.int64:
+        """The action after which the wheel angle is nearest to the one wanted; a pedal that is called for may be off by
+        its worth. Without steering the wheels turn back to straight ahead, as fast as they turn."""
+        config, angle = self.config, car.wheels[0].joint.angle
+        _, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
+        gripping = abs(across) < config.slip  # a sliding tail is caught by steering alone
+        pedal, worth = NOTHING, 0.0
+        if gripping and speed < limit:
+            pedal, worth = GAS, config.gas_worth / max(speed, 10.0)
+        elif gripping and speed > config.slack * limit:
+            pedal, worth = BRAKE, config.brake_worth / speed
+        straightened = angle - min(max(angle, -TURN), TURN)
+        costs = {
+            pedal: (wanted - straightened) ** 2 - 2 * TURN * worth,
+            LEFT: (wanted - min(angle + TURN, MAX_WHEEL_ANGLE)) ** 2,
+            RIGHT: (wanted - max(angle - TURN, -MAX_WHEEL_ANGLE)) ** 2,
+        }
+        return np.int64(min(costs, key=costs.__getitem__))
+
+    def _continuous(self, wanted: float, speed: float, limit: float, car: Any) -> np.ndarray:
+        """Steer, gas and brake; both pedals leave the rear tyres the grip that they need across."""
+        config = self.config
+        forward, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
+        along = car.wheels[2].omega * _WHEEL_RADIUS - forward
+        room = math.sqrt(max(config.slip**2 - across**2, 0.0))
+        gas = min(config.gas_gain * (limit - speed), (room - along) / 2, 1.0)
+        brake = min(config.brake_gain * (speed - config.slack * limit), (room + along) / BRAKE_SLIP, 0.89)  # 0.9 locks
+        gas, brake = max(gas, 0.0), max(brake, 0.0)
+        return np.array([-wanted, gas, brake], dtype=np.float32)  # the environment's steer is the angle, right positive
 
 
-def racing_line(track: Track, reach: float) -> NDArray[np.float64]:
-    """(N, 2): the centre line drawn tight like an elastic band that may leave it by at most `reach` units."""
-    normal = np.stack([np.cos(track.angles), np.sin(track.angles)], axis=1)  # (N, 2), to the right
-    offset = np.zeros(len(track))
-    for _ in range(_RELAXATION_STEPS):
-        line = track.points + offset[:, None] * normal
-        middle = (np.roll(line, 1, axis=0) + np.roll(line, -1, axis=0)) / 2
-        offset = np.clip(((middle - track.points) * normal).sum(axis=1), -reach, reach)
-    return track.points + offset[:, None] * normal
+def _bearing(start: Any, end: Any) -> float:
+    """The hull angle that points from `start` to `end`."""
+    return math.atan2(end[1] - start[1], end[0] - start[0]) - math.pi / 2
 
 
-def speed_profile(line: NDArray, spacing: NDArray, config: ControllerConfig) -> NDArray[np.float64]:
-    """(N,): the speed at each point of `line` that keeps the lateral and the braking limit."""
-    heading = np.unwrap(np.arctan2(*(np.roll(line, -1, axis=0) - line).T[::-1]))
-    closed = np.append(heading, heading[0] + 2 * np.pi * np.round((heading[-1] - heading[0]) / (2 * np.pi)))
-    curvature = np.abs(np.diff(closed)) / spacing
-    window = np.ones(5) / 5
-    curvature = np.convolve(np.concatenate([curvature[-2:], curvature, curvature[:2]]), window, mode="valid")
-    speed = np.minimum(config.top_speed, np.sqrt(config.lateral_limit / np.maximum(curvature, 1e-6)))
-    for i in range(2 * len(speed) - 1, -1, -1):
-        i %= len(speed)
-        ahead = speed[(i + 1) % len(speed)]
-        speed[i] = min(speed[i], np.sqrt(ahead**2 + 2 * config.braking_limit * spacing[i]))
-    return speed
-
-
-def _point_ahead(plan: Plan, distance: float) -> NDArray[np.float64]:
-    i = plan.index
-    while distance > plan.spacing[i]:
-        distance -= plan.spacing[i]
-        i = (i + 1) % len(plan.line)
-    share = distance / plan.spacing[i]
-    return plan.line[i] + share * (plan.line[(i + 1) % len(plan.line)] - plan.line[i])
+def _split(velocity: Any, angle: float) -> tuple[float, float]:
+    """`velocity` along and across (right positive) a hull at `angle`."""
+    sin, cos = math.sin(angle), math.cos(angle)
+    return cos * velocity[1] - sin * velocity[0], cos * velocity[0] + sin * velocity[1]
