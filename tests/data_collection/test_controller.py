@@ -44,7 +44,7 @@ REAL = {seed: real_track(seed) for seed in (1, 2)}
 @pytest.mark.parametrize(("control", "least"), [("discrete", 905), ("continuous", 925)])
 def test_it_finishes_every_lap_on_the_road(control, least):
     env = quiet_env(EnvConfig(control))
-    for seed in (800_000, 800_001, 17, 42):
+    for seed in (800_000, 17, 42, 2071):  # on 2071 the tail slides
         episode = rollout(env, Controller(control), seed)
         assert episode.episode_return > least, seed
         assert episode.outcome["lap_finished"]
