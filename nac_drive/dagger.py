@@ -45,6 +45,8 @@ class DaggerConfig(TrainingConfig):
     """Who draws the frames of laps and validations; reported scores are measured with gymnasium's."""
     max_steps: int = 1000
     """Frames before a lap is truncated."""
+    init: str = ""
+    """Driver whose weights the student starts with, such as the folder of a run; empty: random weights."""
     rounds: int = 8
     """Rounds in turns, after round 0 of the teacher alone."""
     first_laps: int = 20
@@ -140,9 +142,12 @@ def dagger(
     if trained and trained.mask_bar:
         raise ValueError(f"teacher {teacher!r} was trained without the status bar; pass one that was trained with it.")
     trainer = Trainer(config, env, device)
+    resolved = {**asdict(config), "teacher": driver_name(teacher), "teacher_sha256": driver_hash(teacher, env)}
+    if config.init:
+        trainer.start_from(_student(config.init, env))
+        resolved["init_sha256"] = driver_hash(config.init, env)
     data = TrainingData(config, env, trainer.fabric.device)
-    meta = Meta(env, driver_name(teacher), driver_hash(teacher, env), config.noise_config, config.seed)
-    resolved = {**asdict(config), "teacher": meta.driver, "teacher_sha256": meta.driver_sha256}
+    meta = Meta(env, resolved["teacher"], resolved["teacher_sha256"], config.noise_config, config.seed)
     done = trainer.open(folder, resolved, resume=resume)
     steps = range(config.rounds + (2 if config.final_epochs else 1))
     if done == steps[-1]:
@@ -164,6 +169,13 @@ def dagger(
         trainer.finish(row, round=number)
         report(row)
     return trainer.best
+
+
+def _student(spec: str, env: EnvConfig) -> Driver:
+    driver = resolve_driver(spec, env)
+    if not isinstance(driver, Driver):
+        raise ValueError(f"init must name a cloned driver, got {spec!r}; pass the folder of a run of train or dagger.")
+    return driver
 
 
 def _collect(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 from data_collection.processes import Pool
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
@@ -20,6 +24,8 @@ from nac_drive.training_data import TrainingData, augmented, mirrored
 from policies import Driver, DriverConfig, load_driver, save_driver
 
 Report = Callable[[dict[str, Any]], None]
+
+_LEARNER = "learner.safetensors"
 
 
 class Trainer:
@@ -32,13 +38,28 @@ class Trainer:
         self.config, self.env = config, env
         self.fabric = _fabric(device, config.precision)
         torch.manual_seed(config.seed)
-        self.driver = Driver(
+        self._average: AveragedModel | None = None
+        self._learner = Driver(
             DriverConfig(
                 core=config.core, core_args=config.core_args, vision=config.vision, residual=config.residual,
                 dropout=config.dropout, control=env.control,
             )
         )  # fmt: skip
-        self._optimizer = torch.optim.Adam(self.driver.parameters(), config.learning_rate)
+        self._optimizer = torch.optim.Adam(self._learner.parameters(), config.learning_rate)
+
+    @property
+    def driver(self) -> Driver:
+        """What drives, is validated and is kept: the driver that learns, or the moving average of its weights."""
+        return self._learner if self._average is None else self._average.module  # type: ignore[return-value]
+
+    def start_from(self, driver: Driver) -> None:
+        """Begin with the weights of `driver` instead of random ones. Raises ValueError for one of another make."""
+        if replace(driver.config, dropout=0.0) != replace(self._learner.config, dropout=0.0):
+            raise ValueError(
+                f"init must name a driver of the same make, got {driver.config}, training {self._learner.config}; "
+                "pass the options that it was trained with."
+            )
+        self._learner.load_state_dict(driver.state_dict())
 
     def open(self, folder: Path, resolved: dict[str, Any], *, resume: bool, moved: Sequence[str] = ()) -> int | None:
         """Create the run, or go on from its last checkpoint; returns the step of that, None without one.
@@ -52,11 +73,17 @@ class Trainer:
         else:
             self.run = RunFolder.create(folder, resolved)
         self._resolved = resolved
-        self._model, self._optimizer = self.fabric.setup(self.driver, self._optimizer)
+        self._model, self._optimizer = self.fabric.setup(self._learner, self._optimizer)
+        if self.config.average:
+            self._average = AveragedModel(self._learner, avg_fn=partial(_moving_average, self.config.average))
         done = None
         if last := self.run.checkpoint_folder("last"):
             self.driver.load_state_dict(load_driver(last).state_dict())
-            done = load_training_state(last / "training_state", self._optimizer)["step"]
+            state = load_training_state(last / "training_state", self._optimizer)
+            done = state["step"]
+            if self._average is not None:
+                self._learner.load_state_dict(load_file(last / "training_state" / _LEARNER))
+                self._average.n_averaged.fill_(state["averaged"])
         if resume:
             self.run.drop_rows_after(-1 if done is None else done)
             if last and self.run.last_row_is_best():  # killed between the checkpoint and its mark
@@ -96,6 +123,8 @@ class Trainer:
                 for group in self._optimizer.param_groups:
                     group["lr"] = rate(done / len(batches))
             self._optimizer.step()
+            if self._average is not None:
+                self._average.update_parameters(self._learner)
             total += loss.item() * len(batch)
             seen += len(batch)
             classified = labels.ndim == 2
@@ -115,7 +144,13 @@ class Trainer:
 
         def write(path: Path) -> None:
             save_driver(path, self.driver, env=asdict(self.env), meta={**meta, "training": self._resolved})
-            save_training_state(path / "training_state", self._optimizer, {"step": row["step"]})
+            state = {"step": row["step"]}
+            if self._average is not None:
+                state["averaged"] = int(self._average.n_averaged)
+            save_training_state(path / "training_state", self._optimizer, state)
+            if self._average is not None:
+                weights = {name: tensor.cpu().contiguous() for name, tensor in self._learner.state_dict().items()}
+                save_file(weights, path / "training_state" / _LEARNER)
 
         self.run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
         checkpoint = self.run.checkpoint(row["step"], write)
@@ -130,6 +165,12 @@ class Trainer:
         best = self.run.checkpoint_folder("best")
         assert best is not None
         return best
+
+
+def _moving_average(decay: float, average: Tensor, weight: Tensor, updates: Tensor | int) -> Tensor:
+    """Over the last tenth of the updates at first, so that random weights are soon forgotten; `decay` bounds it."""
+    share = min(decay, (1 + float(updates)) / (10 + float(updates)))
+    return average + (1 - share) * (weight - average)
 
 
 def closed_loop(driver: Driver, env: EnvConfig, config: TrainingConfig, pool: Pool | None) -> dict[str, Any]:

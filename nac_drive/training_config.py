@@ -28,6 +28,9 @@ class TrainingConfig:
     """Sequences per update (B)."""
     learning_rate: float = 1e-4
     """Adam's rate (the paper's)."""
+    average: float = 0.0
+    """Decay per update of a moving average of the weights, such as 0.999: the average then drives, is validated and is
+    kept, while the weights go on learning. 0: no average."""
     class_weights: bool = False
     """Weigh each of the five actions by its inverse frequency."""
     change_weight: float = 1.0
@@ -53,6 +56,8 @@ class TrainingConfig:
         self.require(window=1 if self.core == "cnn" else 16, batch_size=1)
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average must lie in [0, 1), got {self.average}; 0.999 is usual, 0 is none.")
         if not self.change_weight > 0:
             raise ValueError(f"change_weight must be positive, got {self.change_weight}; 1 weighs all frames alike.")
         track_seeds(self.validation_tracks)  # a bad name fails here, before epochs are spent

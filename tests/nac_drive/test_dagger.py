@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from data_collection.controller import Controller
 from data_collection.dataset import Demonstrations
@@ -16,7 +17,7 @@ from data_collection.turns import Turns
 from envs import EnvConfig, make_env, rollout
 from nac_drive.dagger import _falling
 from nac_drive.evaluation import evaluate
-from nac_drive.training import Trainer
+from nac_drive.training import Trainer, _moving_average
 from nac_drive.training_data import TrainingData
 from policies import Driver, DriverConfig, load_driver, save_driver
 from tests.data_collection.recordings import contents
@@ -190,3 +191,28 @@ def test_a_run_is_never_overwritten_nor_resumed_with_something_else(straight):
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         train(config(), straight / "typo", resume=True)
     assert contents(straight) == before
+
+
+# Where a student comes from, and what is kept of it
+
+
+def test_a_student_starts_with_the_weights_of_another(straight, tmp_path):
+    """With a learning rate next to nothing it stays what it was."""
+    best = train(config(init=str(straight), learning_rate=1e-12, rounds=0, final_epochs=0), tmp_path / "run")
+    before, after = load_driver(straight / "checkpoints" / "best"), load_driver(best)
+    for one, other in zip(before.parameters(), after.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
+    with pytest.raises(ValueError, match="init must name a driver of the same make"):
+        train(config("gru", init=str(straight)), tmp_path / "other")
+    with pytest.raises(ValueError, match="init must name a cloned driver, got 'controller'"):
+        train(config(init="controller"), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_average_lags_behind_the_weights_and_is_what_drives(straight, tmp_path):
+    folder = train(config(average=0.5), tmp_path / "run")
+    learner = load_file(folder / "training_state" / "learner.safetensors")
+    average = load_driver(folder).state_dict()
+    assert any(not torch.equal(average[name], learner[name]) for name in average)
+    share = [float(_moving_average(0.9, torch.zeros(()), torch.ones(()), n)) for n in (0, 10, 80, 1000)]
+    assert share == pytest.approx([0.9, 9 / 20, 0.1, 0.1])

@@ -64,6 +64,23 @@ def test_whatever_interrupts_it_it_ends_the_same_and_keeps_its_laps(straight, tm
     assert contents(run) == before
 
 
+def test_a_moving_average_is_resumed_too(tmp_path):
+    settings, interrupted = config(average=0.9), False
+
+    def stop(row: dict[str, Any]) -> None:
+        if row.get("step") == 1:
+            raise Stop
+
+    train(settings, tmp_path / "whole")
+    try:
+        train(settings, tmp_path / "run", report=stop)
+    except Stop:
+        interrupted = True
+    train(settings, tmp_path / "run", resume=True)
+    assert interrupted
+    assert everything(tmp_path / "run") == everything(tmp_path / "whole")
+
+
 def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
     settings = config("cnn", window=1, batch_size=8, max_steps=4, first_laps=1, laps=1, rounds=1, segment=1)
     # A score that depends on the weights alone.
