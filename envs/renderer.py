@@ -108,7 +108,8 @@ class Ground:
         """Remove the last road and paint a new one."""
         road = list(self._polygons_in)
         across = polygons[:, [1, 0, 3, 2]] - polygons  # (P, 4, 2): corners come in the order left, right, right, left
-        inset = polygons + across * (INSET / np.linalg.norm(across, axis=-1, keepdims=True))
+        width = np.linalg.norm(across, axis=-1, keepdims=True)  # 0 for a kerb that gymnasium lays on a straight
+        inset = polygons + across * (INSET / np.maximum(width, INSET))
         corners = (inset + PLAYFIELD) * (BLOCK * SUPER / BLOCK_SIZE) - 0.5  # (P, 4, 2) in painted texels
         self._corners = np.rint(corners * (1 << SHIFT)).astype(np.int32)
         self._low = np.floor(corners.min(axis=1)).astype(np.int64) - 1  # (P, 2): bounding boxes

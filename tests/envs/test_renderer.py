@@ -104,6 +104,25 @@ def test_from_every_pose_even_beyond_the_playfield(t):
     assert_close(*np.swapaxes(frames, 0, 1), mean=0.4, share=0.006)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_kerb_without_width_is_drawn_as_gymnasium_draws_it():
+    """gymnasium lays a kerb on the centre line where two tiles point the same way, as on this track."""
+    ours, theirs = fast(), native("discrete")
+    for env in (ours, theirs):
+        env.reset(seed=298)
+    corners = ours.unwrapped._road_vertices  # type: ignore[attr-defined]
+    (kerb, *_) = np.flatnonzero((corners[:, 0] == corners[:, 1]).all(axis=1))
+    frames: list[tuple[np.ndarray, ...]] = []
+    for angle in (0.0, 1.0):
+        for env in (ours, theirs):
+            car_racing: Any = env.unwrapped
+            car_racing.car.destroy()
+            car_racing.car = Car(car_racing.world, angle, *(corners[kerb].mean(axis=0) - 8))
+            car_racing.t = 2.0
+        frames.append(tuple(env.step(0)[0] for env in (ours, theirs)))
+    assert_close(*np.swapaxes(frames, 0, 1), mean=0.4, share=0.006)
+
+
 def test_the_score_is_gymnasiums():
     env: Any = native("discrete")
     env.reset(seed=0)
