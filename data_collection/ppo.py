@@ -46,7 +46,7 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """Settings of `train_expert`. The defaults made the shipped expert (docs/expert.md)."""
+    """Settings of `train_expert`. The shipped expert was made with others (docs/expert.md)."""
 
     control: Control = "discrete"
     """Five actions, or steer, gas and brake."""
