@@ -16,7 +16,7 @@ from data_collection.controller import Controller
 from data_collection.expert import Expert, ExpertNetwork
 from data_collection.processes import one_thread
 from data_collection.warm_start import WarmStartConfig, warm_start
-from envs import EnvConfig, make_env, rollout
+from envs import EnvConfig, Step, make_env, rollout
 
 ENV = EnvConfig(max_steps=60, renderer="fast")
 SMALL = WarmStartConfig(laps=2, epochs=3, rounds=2, round_laps=1, final_epochs=1, batch_size=32, sharpness=1.0)
@@ -51,7 +51,9 @@ def test_the_labels_are_the_controllers_under_noise():
 def test_in_turns_the_actor_drives_and_the_controller_labels():
     torch.manual_seed(0)
     actor = Expert(ExpertNetwork("discrete"), ENV, {})
-    alone, teacher = rollout(make_env(ENV), actor, 5), rollout(make_env(ENV), Controller(), 5)
+    steps: list[Step] = []
+    alone = rollout(make_env(ENV), actor, 5, advisor=Controller(), subscribers=[steps.append])
+    teacher = rollout(make_env(ENV), Controller(), 5)
     returns, labels = {}, {}
     for share in (0.0, 1.0):
         _, labels[share], returns[share] = module._lap_in_turns(
@@ -59,8 +61,7 @@ def test_in_turns_the_actor_drives_and_the_controller_labels():
         )
     assert returns == {0.0: teacher.episode_return, 1.0: alone.episode_return}
     assert (labels[0.0] == module._noisy_lap(replace(SMALL, noise=0.0), ENV, 5)[1]).all()
-    frames, advice, _ = module._lap_in_turns(SMALL, ENV, pickle.dumps(actor), 0, 5)
-    assert not np.array_equal(advice, [int(actor.act(frame, None, 0.02)[0]) for frame in frames])
+    assert labels[1.0].tolist() == [step.advice for step in steps]
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
