@@ -1,8 +1,8 @@
-"""The moving picture of the README, from a video that `nac-drive watch --video lap.mp4` wrote.
+"""The moving picture of the README, from the video that the demo leaves.
 
-    python benchmarks/readme_gif.py lap.mp4 docs/champion.gif
+    python benchmarks/readme_gif.py runs/demo/side_by_side.mp4 docs/demo.gif
 
-Half the size, every third picture at its own speed, the first seconds of the lap; at most 3 MB.
+Half the size, every third picture, some seconds of the lap at true speed; at most 3 MB.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import cv2
 import imageio.v3 as iio
 from PIL import Image
 
-SECONDS, EVERY, SIZE, COLOURS = 14, 3, (300, 200), 48
+FROM, SECONDS, EVERY, COLOURS = 1, 9, 3, 48
 MOST_BYTES = 3_000_000
 
 
@@ -22,10 +22,9 @@ def main(video: Path, gif: Path) -> None:
     rate = iio.immeta(video, plugin="pyav")["fps"]
     pictures = []
     for i, frame in enumerate(iio.imiter(video, plugin="pyav")):
-        if i >= SECONDS * rate:
-            break
-        if i % EVERY == 0:
-            pictures.append(Image.fromarray(cv2.resize(frame, SIZE, interpolation=cv2.INTER_AREA)))
+        if FROM * rate <= i < (FROM + SECONDS) * rate and i % EVERY == 0:
+            half = cv2.resize(frame, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+            pictures.append(Image.fromarray(half))
     palette = pictures[len(pictures) // 2].quantize(COLOURS)
     first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     first.save(gif, save_all=True, append_images=others, duration=1000 * EVERY / rate, loop=0, optimize=True)

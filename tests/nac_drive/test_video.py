@@ -66,8 +66,11 @@ def test_an_existing_video_is_not_overwritten(tmp_path):
 
 def test_a_lap_that_fails_leaves_no_file(tmp_path):
     class Fails(Controller):
+        frames = 0
+
         def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
-            if state.frame == 4:
+            self.frames += 1
+            if self.frames == 5:
                 raise KeyboardInterrupt
             return super().act(observation, state, dt)
 
