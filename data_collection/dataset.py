@@ -282,16 +282,20 @@ class Demonstrations:
             raise DatasetError(f"dataset {self.path} was recorded otherwise ({told}); {fix}.")
 
 
+def parse_meta(document: Any) -> Meta:
+    """Of the content of a meta.json. Raises ValueError, KeyError, TypeError or AttributeError for any other content."""
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is {document.get('schema')!r}, expected {SCHEMA!r}")
+    noise = document["noise"]
+    return Meta(
+        EnvConfig(**document["env"]), document["driver"], document["driver_sha256"],
+        NoiseConfig(**noise) if noise else None, document["seed"],
+    )  # fmt: skip
+
+
 def _read_meta(path: Path) -> Meta:
     try:
-        document = json.loads(path.read_text())
-        if document.get("schema") != SCHEMA:
-            raise ValueError(f"its schema is {document.get('schema')!r}, expected {SCHEMA!r}")
-        noise = document["noise"]
-        return Meta(
-            EnvConfig(**document["env"]), document["driver"], document["driver_sha256"],
-            NoiseConfig(**noise) if noise else None, document["seed"],
-        )  # fmt: skip
+        return parse_meta(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path} is not a dataset's meta.json: {error}; pass the folder of a recording.") from error
 

@@ -70,14 +70,7 @@ def record(
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
     dataset = open_recording(path, meta, seeds, resume=resume)
-    recorded = {row["index"] for row in dataset.rows}
-    tasks = [(index, track) for index, track in enumerate(seeds) if index not in recorded]
-    workers = max(1, min(workers, len(tasks)))
-    with worker_pool(workers) as pool:
-        laps = (pool.imap_unordered if pool else map)(partial(record_lap, LapJob(path, driver, meta)), tasks)
-        for row in append_laps(dataset, laps):
-            if on_episode:
-                on_episode(row)
+    add_missing(dataset, partial(record_lap, LapJob(path, driver, meta)), enumerate(seeds), workers, on_episode)
     return dataset
 
 
@@ -94,6 +87,22 @@ def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool
         return dataset
     _require_space(path, len(seeds) * meta.env.max_steps)
     return Demonstrations.create(path, meta)
+
+
+def add_missing(
+    dataset: Demonstrations,
+    lap: Callable[[tuple[int, Any]], Row],
+    tasks: Iterable[tuple[int, Any]],
+    workers: int,
+    on_episode: Callable[[Row], None] | None,
+) -> None:
+    """Add the episodes `task[0]` of `tasks` that are not there yet; `lap(task)` writes a file and returns its row."""
+    there = {row["index"] for row in dataset.rows}
+    missing = [task for task in tasks if task[0] not in there]
+    with worker_pool(max(1, min(workers, len(missing)))) as pool:
+        for row in append_laps(dataset, (pool.imap_unordered if pool else map)(lap, missing)):
+            if on_episode:
+                on_episode(row)
 
 
 def append_laps(dataset: Demonstrations, laps: Iterable[Row]) -> Iterator[Row]:

@@ -56,41 +56,53 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class _Recorded:
-    """A `Driver` that repeats recorded actions."""
+def play_back(
+    env: EnvConfig, seed: int, label: NDArray[Any], action: NDArray[Any]
+) -> tuple[EpisodeArrays, dict[str, Any]]:
+    """Simulate the track `seed` in `env` once more: what happens, and its summary.
 
-    def __init__(self, actions: NDArray[Any]):
-        self._actions = actions
+    label, action: what the driver would do and what is executed, as in `EpisodeArrays`. The episode is cut after the
+    last action: one that would go on shows as not terminated. Raises ValueError when an action is refused.
+    """
+    steps: list[Step] = []
+    executed = iter(action)
+    episode = rollout(
+        make_env(replace(env, max_steps=len(action))), _Repeat(label), seed,
+        execute=lambda _: next(executed), subscribers=[steps.append],
+    )  # fmt: skip
+    return EpisodeArrays.from_steps(steps), summarize(episode)
+
+
+class _Repeat:
+    """A `Driver` that repeats recorded labels."""
+
+    def __init__(self, labels: NDArray[Any]):
+        self._labels = labels
 
     def begin(self, env: gym.Env) -> int:
         return 0
 
     def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[Any, int]:
-        return self._actions[state], state + 1
+        return self._labels[state], state + 1
 
 
 def _replay(recorded: EpisodeArrays, summary: dict[str, Any], env: EnvConfig) -> list[str]:
-    steps: list[Step] = []
-    # Cut at the recorded length: an episode that would go on then shows as not terminated.
-    simulator = make_env(replace(env, max_steps=summary["length"]))
     try:
-        episode = rollout(simulator, _Recorded(recorded.action), summary["seed"], subscribers=[steps.append])
+        simulated, ending = play_back(env, summary["seed"], recorded.label, recorded.action)
     except ValueError as error:
         return [f"an executed action is refused: {error}"]
-    simulated = EpisodeArrays.from_steps(steps)
-    length = episode.length
+    length = ending["length"]
     if length < summary["length"]:
         return [f"the episode ends after {length} frames, recorded are {summary['length']}"]
     problems = []
     expected = {"frames": recorded.frames, **recorded.columns()}
     for name, values in {"frames": simulated.frames, **simulated.columns()}.items():
         differs = (values != expected[name]).reshape(length, -1).any(axis=1)
-        if name != "label" and differs.any():
+        if differs.any():
             problems.append(f"{name} differ from frame {int(differs.argmax())} on")
-    ending = summarize(episode)
     problems += [
         f"{name} is {ending[name]}, recorded is {summary[name]}" for name in SUMMARY if ending[name] != summary[name]
     ]
-    if not episode.terminated and length < env.max_steps:
+    if not ending["terminated"] and length < env.max_steps:
         problems.append(f"the episode goes on after its last frame {length - 1}")
     return problems

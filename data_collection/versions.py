@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from importlib import metadata
 
-_RECORDED = (
-    "nac-drive", "torch", "numpy", "gymnasium", "box2d", "h5py", "stable-baselines3", "lightning-fabric"
-)  # fmt: skip
+SIMULATOR = ("nac-drive", "numpy", "gymnasium", "box2d", "pygame", "pygame-ce", "opencv-python-headless")
+"""The packages that decide what becomes of a track and its executed actions; pygame-ce is pygame's successor."""
+
+_RECORDED = (*SIMULATOR, "torch", "h5py", "stable-baselines3", "lightning-fabric")
 
 
 def installed_versions() -> dict[str, str]:

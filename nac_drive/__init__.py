@@ -9,6 +9,7 @@ from data_collection.drivers import resolve_driver
 from data_collection.expert import Expert, load_expert
 from data_collection.noise import ActionNoise, NoiseConfig
 from data_collection.processes import worker_pool
+from data_collection.recipe import rebuild, save_recipe
 from data_collection.record import record
 from data_collection.sb3_vec_env import SB3VecEnv
 from envs import (
@@ -95,11 +96,13 @@ __all__ = [
     "ncp_wiring",
     "perturb",
     "random_wiring",
+    "rebuild",
     "record",
     "record_video",
     "resolve_driver",
     "rollout",
     "save_driver",
+    "save_recipe",
     "side_by_side",
     "summarise",
     "track_seeds",

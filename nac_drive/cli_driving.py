@@ -15,6 +15,8 @@ from data_collection.dataset import Demonstrations
 from data_collection.drivers import driver_name, resolve_driver, trained_env
 from data_collection.noise import NoiseConfig
 from data_collection.processes import default_workers, worker_pool
+from data_collection.recipe import rebuild, save_recipe
+from data_collection.recipe_file import read_recipe
 from data_collection.record import record
 from envs import SPLITS, Control, CrashMode, EnvConfig, RendererName, make_env, perturb, rollout, track_seeds
 from nac_drive.evaluation import evaluate, save_evaluations
@@ -69,29 +71,41 @@ class Collect:
                 seed=self.seed,
                 workers=self.workers or default_workers(),
                 resume=self.resume,
-                on_episode=count_episodes(meter, lambda row: f"track {row['seed']} return {row['return']:.0f}"),
+                on_episode=count_episodes(meter, _lap_note),
             )
         _print_info(console, dataset.info())
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Look at a dataset (info), or check every file of it (verify)."""
+    """Look at a dataset (info), check every file of it (verify), or publish it as a small file (recipe, rebuild)."""
 
-    action: Positional[Literal["info", "verify"]]
-    """info: what is in it. verify: check hashes, shapes and values."""
+    action: Positional[Literal["info", "verify", "recipe", "rebuild"]]
+    """info: what is in it. verify: check hashes, shapes and values. recipe: write what was done, not seen, to a file.
+    rebuild: simulate a recipe's laps again, the same dataset bit for bit."""
     path: Positional[Path]
-    """Folder of the dataset."""
+    """Folder of the dataset; with rebuild: file of the recipe."""
+    out: Path | None = None
+    """With recipe: the new file. With rebuild: folder of the new dataset."""
     replay: bool = False
     """With verify: simulate every lap again and compare frames and rewards bit for bit."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
+    resume: bool = False
+    """With rebuild: go on with an interrupted one."""
 
     def run(self, console: Console) -> None:
-        dataset = Demonstrations.open(self.path)
-        if self.action == "info":
+        dataset = self._rebuild(console) if self.action == "rebuild" else Demonstrations.open(self.path)
+        if self.action == "verify":
+            self._verify(console, dataset)
+        elif self.action == "recipe":
+            save_recipe(dataset, self._out, workers=self.workers or default_workers())
+            told = f"{self._out}: {len(dataset)} laps in {self._out.stat().st_size:,} bytes"
+            console.print(told, highlight=False, soft_wrap=True)
+        else:
             _print_info(console, dataset.info())
-            return
+
+    def _verify(self, console: Console, dataset: Demonstrations) -> None:
         problems = dataset.verify(replay=self.replay, workers=self.workers or default_workers())
         for problem in problems:
             console.print(problem, highlight=False, soft_wrap=True)
@@ -99,6 +113,19 @@ class Dataset:
             raise ValueError(f"{self.path} has {len(problems)} problem(s), listed above; record those laps again.")
         replayed = ", replayed frame by frame" if self.replay else ""
         console.print(f"{self.path}: {len(dataset)} laps, all sound{replayed}", highlight=False)
+
+    def _rebuild(self, console: Console) -> Demonstrations:
+        with progress(console, f"rebuild ({self.path.name})", len(read_recipe(self.path).laps)) as meter:
+            return rebuild(
+                self.path, self._out, workers=self.workers or default_workers(), resume=self.resume,
+                on_episode=count_episodes(meter, _lap_note),
+            )  # fmt: skip
+
+    @property
+    def _out(self) -> Path:
+        if self.out is None:
+            raise ValueError(f"dataset {self.action} writes something new; say where with --out.")
+        return self.out
 
 
 @dataclass(frozen=True)
@@ -203,6 +230,10 @@ def _driver_and_env(spec: str, control: Control | None) -> tuple[Any, EnvConfig]
     """The driver and the environment that it was trained in."""
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
     return driver, trained_env(driver) or EnvConfig(control=control or "discrete")
+
+
+def _lap_note(row: dict[str, Any]) -> str:
+    return f"track {row['seed']} return {row['return']:.0f}"
 
 
 def _print_info(console: Console, info: dict[str, Any]) -> None:

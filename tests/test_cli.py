@@ -94,6 +94,14 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "foreign dataset": (("train", "foreign", "--out", "new", *SHORT), ("meta.json is missing", "pass the folder")),
     "a driver for a dataset": (("dataset", "info", "discrete_driver"), ("meta.json is missing",)),
     "a file for a dataset": (("dataset", "info", "file"), ("no dataset at file",)),
+    "a recipe to nowhere": (("dataset", "recipe", "data", *BASE), ("recipe writes something new", "--out")),
+    "a recipe over a file": (("dataset", "recipe", "data", "--out", "file", *BASE), ("file already exists", "another")),
+    "a recipe of a truncated dataset": (
+        ("dataset", "recipe", "truncated_data", "--out", "new", *BASE),
+        ("content has changed", "record those laps"),
+    ),
+    "rebuilding a dataset": (("dataset", "rebuild", "data", "--out", "new"), ("no recipe at data", "dataset recipe")),
+    "rebuilding no recipe": (("dataset", "rebuild", "file", "--out", "new"), ("no recipe at file", "dataset recipe")),
     "verifying a truncated one": (("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "record those laps")),
     # Settings
     "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("unknown name 'mamba'", "lstm")),
@@ -327,7 +335,7 @@ def test_help_mentions_every_option(command, capsys):
         assert f"--{option.replace('_', '-')}" in told, option
     assert ("--core " in told) == (command in ("train", "dagger"))
     assert ("positional arguments" in told) == bool(positional)
-    assert ("{info,verify}" in told) == (command == "dataset")
+    assert ("{info,verify,recipe,rebuild}" in told) == (command == "dataset")
 
 
 def test_help_names_every_command(capsys):
@@ -388,6 +396,15 @@ def test_a_dataset_is_told_and_verified(here, capsys):
     assert "episodes  3" in told
     assert call("dataset", "verify", "data", "--replay", *BASE) == 0
     assert "3 laps, all sound, replayed frame by frame" in capsys.readouterr().out
+
+
+def test_a_dataset_goes_through_a_recipe(here, capsys):
+    assert call("dataset", "recipe", "data", "--out", "laps.npz", *BASE) == 0
+    assert "laps.npz: 3 laps in " in capsys.readouterr().out
+    assert call("dataset", "rebuild", "laps.npz", "--out", "new", *BASE) == 0
+    assert "episodes  3" in capsys.readouterr().out
+    assert contents(here / "new") == contents(here / "data")
+    assert call("dataset", "rebuild", "laps.npz", "--out", "new", "--resume", *BASE) == 0
 
 
 def test_train_resume_evaluate_and_watch(here, capsys):
