@@ -25,7 +25,7 @@ def main(video: Path, gif: Path) -> None:
         if FROM * rate <= i < (FROM + SECONDS) * rate and i % EVERY == 0:
             half = cv2.resize(frame, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
             pictures.append(Image.fromarray(half))
-    palette = pictures[len(pictures) // 2].quantize(COLOURS)
+    palette = pictures[len(pictures) // 2].quantize(COLOURS, Image.Quantize.MAXCOVERAGE)  # the car is small and red
     first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     first.save(gif, save_all=True, append_images=others, duration=1000 * EVERY / rate, loop=0, optimize=True)
     size = gif.stat().st_size
