@@ -16,7 +16,5 @@ PRETRAINED: dict[str, Path] = {
 def load_pretrained(name: str) -> Driver:
     """The driver that the package ships under `name`, in evaluation mode. ValueError for a name that there is not."""
     if name not in PRETRAINED:
-        raise ValueError(
-            f"name: no driver {name!r} comes with the package; there are {', '.join(PRETRAINED) or 'none'}."
-        )
+        raise ValueError(f"name: must be one of {', '.join(PRETRAINED)}, got {name!r}.")
     return load_driver(PRETRAINED[name])

@@ -1,9 +1,12 @@
-"""The expert in the package drives."""
+"""What comes with the package drives."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
+import pytest
+
+from data_collection.drivers import resolve_driver
 from data_collection.expert import load_expert
 from envs import EnvConfig, make_env, rollout
 
@@ -16,3 +19,11 @@ def test_the_shipped_expert_drives_a_test_track():
     episode = rollout(make_env(), expert, 900_000)
     assert episode.episode_return > 700
     assert episode.outcome["crashes"] == 0
+
+
+def test_the_shipped_nac_driver_drives_a_test_track():
+    driver = resolve_driver("nac-continuous", EnvConfig("continuous"))
+    episode = rollout(make_env(EnvConfig("continuous", renderer="fast")), driver, 900_005)
+    assert episode.episode_return > 800
+    with pytest.raises(ValueError, match="was made for continuous control"):
+        resolve_driver("nac-continuous", EnvConfig("discrete"))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from policies import CORES, CheckpointError, Driver, DriverConfig, checkpoint, load_driver, save_driver
+from policies import CORES, PRETRAINED, CheckpointError, Driver, DriverConfig, checkpoint, load_driver, save_driver
 
 SHAPE = (32, 32, 3)
 ENV, META = {"id": "toy", "size": 3}, {"epoch": 4, "score": 812.5}
@@ -181,3 +181,22 @@ def test_a_pickle_is_never_opened(saved: Path, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError):
             load_driver(saved)
     assert not trap.exists()
+
+
+# --- what comes with the package --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_a_shipped_driver_loads_by_name_and_has_a_card(name: str) -> None:
+    driver = Driver.from_pretrained(name)
+    assert not driver.training
+    parameters = sum(parameter.numel() for parameter in driver.parameters())
+    assert parameters <= 100_000
+    card = (PRETRAINED[name] / "README.md").read_text()
+    assert f"{parameters:,} parameters" in card
+    assert set(driver.env_config) == {"control", "mask_bar", "max_steps", "renderer"}
+
+
+def test_a_name_that_nothing_is_shipped_under_is_refused() -> None:
+    with pytest.raises(ValueError, match="name: must be one of .*nac-continuous.*, got 'winner'"):
+        Driver.from_pretrained("winner")
