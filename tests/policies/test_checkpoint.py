@@ -198,5 +198,5 @@ def test_a_shipped_driver_loads_by_name_and_has_a_card(name: str) -> None:
 
 
 def test_a_name_that_nothing_is_shipped_under_is_refused() -> None:
-    with pytest.raises(ValueError, match="name: must be one of .*nac-continuous.*, got 'winner'"):
+    with pytest.raises(ValueError, match=r"name: must be one of .*nac-continuous.*, got 'winner'"):
         Driver.from_pretrained("winner")
