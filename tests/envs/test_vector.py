@@ -267,7 +267,10 @@ def test_it_closes_though_another_process_has_inherited_its_pipes():
     env = make_vec_env(SHORT, 1, processes=1)
     heir = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     heir.start()
+    (worker,) = env._processes  # type: ignore[union-attr]
     env.close()
+    assert heir.is_alive(), "the pipe was not held open"
+    assert worker.exitcode == 0, "it was told to end, and did"
     heir.kill()
     heir.join()
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from data_collection.dataset import Demonstrations
 from data_collection.noise import NoiseConfig
 from data_collection.record import record
 from envs import Control, EnvConfig
+from nac_drive import training
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.dagger import DaggerConfig, dagger
 
@@ -62,3 +68,50 @@ def dagger_config(core: str = "lstm", **changed: Any) -> DaggerConfig:
 
 def train_dagger(settings: DaggerConfig, folder: Path, **keywords: Any) -> Path:
     return dagger(settings, folder, **{"teacher": "controller", "device": "cpu", **keywords})
+
+
+class Stop(BaseException):
+    """As Ctrl-C or kill: not an Exception."""
+
+
+def killed_at_every_operation(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, train: Callable[..., Any], left: Callable[[Path], Any]
+) -> int:
+    """Train in a new run once for every file operation that puts something in its place, killed there and resumed.
+
+    train(path, resume=...) trains; left(path) is what it leaves, which must be that of a training that nobody killed.
+    Returns how often it was killed.
+    """
+    # A score that depends on the weights alone, so that a later step may win or lose.
+    monkeypatch.setattr(
+        training, "closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
+    )
+    monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
+    train(folder / "whole", resume=False)
+    whole = left(folder / "whole")
+    operations = 0
+
+    def deadly(call: Callable) -> Callable:
+        def wrapped(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal operations
+            if operations == 0:
+                raise Stop
+            operations -= 1
+            return call(*arguments, **keywords)
+
+        return wrapped
+
+    real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
+    for moment in itertools.count():
+        path, operations = folder / f"killed_{moment}", moment
+        with monkeypatch.context() as patch:
+            for name, call in real.items():
+                patch.setattr(os, name, deadly(call))
+            try:
+                train(path, resume=False)
+                return moment
+            except Stop:
+                pass
+        train(path, resume=(path / "config.yaml").exists())
+        assert left(path) == whole, f"killed at operation {moment}"
+    raise AssertionError("it is always killed")

@@ -17,16 +17,11 @@ import torch
 
 from data_collection.dataset import Demonstrations
 from data_collection.run_folder import RunFolder
-from nac_drive import training
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config, results, rows, train
+from tests.nac_drive.small import Stop, config, killed_at_every_operation, results, rows, train
 
 REPOSITORY = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-class Stop(BaseException):
-    """As Ctrl-C or kill: not an Exception."""
 
 
 CASES = {
@@ -77,42 +72,10 @@ def test_another_seed_ends_elsewhere(dataset, tmp_path):
 
 def test_killed_at_any_file_operation_it_resumes_to_the_same(dataset, tmp_path, monkeypatch):
     settings = config("cnn", epochs=2, window=32, batch_size=8, validation_share=0.0)
-    # A score that depends on the weights alone, and that the second epoch may win or lose.
-    monkeypatch.setattr(
-        training, "closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
+    kills = killed_at_every_operation(
+        monkeypatch, tmp_path, lambda path, resume: train(settings, dataset, path, resume=resume), results
     )
-    monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
-    train(settings, dataset, tmp_path / "whole")
-    whole = results(tmp_path / "whole")
-    left = 0
-
-    def deadly(call):
-        def wrapped(*arguments, **keywords):
-            nonlocal left
-            if left == 0:
-                raise Stop
-            left -= 1
-            return call(*arguments, **keywords)
-
-        return wrapped
-
-    real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
-    moment = 0
-    while True:
-        path = tmp_path / f"killed_{moment}"
-        left = moment
-        with monkeypatch.context() as patch:
-            for name, call in real.items():
-                patch.setattr(os, name, deadly(call))
-            try:
-                train(settings, dataset, path)
-                break
-            except Stop:
-                pass
-        train(settings, dataset, path, resume=(path / "config.yaml").exists())
-        assert results(path) == whole, f"killed at operation {moment}"
-        moment += 1
-    assert moment > 10
+    assert kills > 10
 
 
 def test_killed_by_the_system_at_random_moments_it_ends_the_same(dataset, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,12 @@ import torch
 
 from data_collection.dataset import DatasetError
 from data_collection.processes import worker_pool
-from nac_drive import training
 from tests.data_collection.recordings import contents
+from tests.nac_drive.small import Stop, killed_at_every_operation, results
 from tests.nac_drive.small import dagger_config as config
-from tests.nac_drive.small import results
 from tests.nac_drive.small import train_dagger as train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-class Stop(BaseException):
-    """As Ctrl-C or kill: not an Exception."""
 
 
 def everything(run: Path) -> dict[str, Any]:
@@ -65,60 +59,25 @@ def test_whatever_interrupts_it_it_ends_the_same_and_keeps_its_laps(straight, tm
 
 
 def test_a_moving_average_is_resumed_too(tmp_path):
-    settings, interrupted = config(average=0.9), False
+    settings = config(average=0.9)
 
     def stop(row: dict[str, Any]) -> None:
         if row.get("step") == 1:
             raise Stop
 
     train(settings, tmp_path / "whole")
-    try:
+    with pytest.raises(Stop):
         train(settings, tmp_path / "run", report=stop)
-    except Stop:
-        interrupted = True
     train(settings, tmp_path / "run", resume=True)
-    assert interrupted
     assert everything(tmp_path / "run") == everything(tmp_path / "whole")
 
 
 def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
     settings = config("cnn", window=1, batch_size=8, max_steps=4, first_laps=1, laps=1, rounds=1, segment=1)
-    # A score that depends on the weights alone.
-    monkeypatch.setattr(
-        training, "closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
+    kills = killed_at_every_operation(
+        monkeypatch, tmp_path, lambda path, resume: train(settings, path, resume=resume), everything
     )
-    monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
-    train(settings, tmp_path / "whole")
-    whole = everything(tmp_path / "whole")
-    left = 0
-
-    def deadly(call):
-        def wrapped(*arguments, **keywords):
-            nonlocal left
-            if left == 0:
-                raise Stop
-            left -= 1
-            return call(*arguments, **keywords)
-
-        return wrapped
-
-    real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
-    moment = 0
-    while True:
-        path = tmp_path / f"killed_{moment}"
-        left = moment
-        with monkeypatch.context() as patch:
-            for name, call in real.items():
-                patch.setattr(os, name, deadly(call))
-            try:
-                train(settings, path)
-                break
-            except Stop:
-                pass
-        train(settings, path, resume=(path / "config.yaml").exists())
-        assert everything(path) == whole, f"killed at operation {moment}"
-        moment += 1
-    assert moment > 15
+    assert kills > 15
 
 
 def test_a_damaged_lap_of_a_finished_round_ends_it_with_one_line(tmp_path):

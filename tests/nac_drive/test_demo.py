@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_collection.dataset import Demonstrations
+from envs import SPLITS, track_seeds
 from nac_drive.demo import DemoConfig, demo
 from tests.nac_drive.small import dagger_config
 
@@ -48,7 +48,9 @@ def re_links(text: str) -> list[str]:
     return [part.split(")")[0] for part in text.split("](")[1:]]
 
 
-def test_the_demos_own_settings_are_sound():
+def test_the_demo_races_on_tracks_that_nobody_has_learned_from_or_chosen_by():
     config = DemoConfig()
-    assert config.training.core == "nac-exact"
-    assert not Path(config.teacher).exists()
+    learned = {track for number in range(config.training.rounds + 1) for _, track in config.training.tasks(number)}
+    assert learned <= set(SPLITS["train"])
+    assert set(track_seeds(config.training.validation_tracks)) <= set(SPLITS["val"])
+    assert set(track_seeds(config.tracks)) <= set(SPLITS["test"])
