@@ -40,7 +40,7 @@ class ControllerConfig:
     for the continuous ones (docs/controller.md).
     """
 
-    line_share: float = 0.7039
+    line_share: float = 0.65
     """Share of the half-width within which the racing line may leave the centre line."""
     look_ahead: float = 11.38
     """Distance at which the car comes back to its line, at standstill."""
@@ -58,7 +58,7 @@ class ControllerConfig:
     """Centripetal acceleration that the speed profile allows; four tyres on the road give 219."""
     braking_limit: float = 35.63
     """Deceleration that the speed profile allows."""
-    top_speed: float = 110.0
+    top_speed: float = 80.0
     """Speed on straights."""
     slack: float = 1.085
     """No brake below this multiple of the profile."""
@@ -77,9 +77,9 @@ class ControllerConfig:
 
 DISCRETE = ControllerConfig()
 CONTINUOUS = ControllerConfig(
-    line_share=0.6676, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
-    yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=115.1, slack=1.065,
-    gas_gain=0.7159, brake_gain=0.03903, slip=5.135,
+    line_share=0.65, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
+    yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=95.0, slack=1.065,
+    gas_gain=0.1, brake_gain=0.03903, slip=5.135,
 )  # fmt: skip
 
 
