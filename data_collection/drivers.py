@@ -9,26 +9,21 @@ from dataclasses import asdict
 from pathlib import Path
 
 from data_collection.controller import Controller
-from data_collection.expert import SCHEMA as EXPERT_SCHEMA
-from data_collection.expert import SHIPPED, load_expert
 from envs import Driver, EnvConfig
-from policies import PRETRAINED, load_driver
+from policies import is_pretrained, load_driver, pretrained_folder
 
 
 def resolve_driver(spec: str, env: EnvConfig | None = None) -> Driver:
     """The driver that `spec` names, ready to drive in environments of `env` (five actions when it is not given).
 
-    spec: `expert` (the shipped one for the control), `controller`, a name in `PRETRAINED` such as `champion`, or a
-    path: the folder of an expert, of a cloned driver, or of a whole run (its best checkpoint).
+    spec: `controller`; a driver that comes with the package, such as `expert`, `champion` or `champion-continuous`; or
+    a path: the folder of a driver or of a whole run (its best checkpoint).
     Raises FileNotFoundError for a missing folder, ValueError for a foreign one or one made for another control.
     """
     control = env.control if env else "discrete"
     if spec == "controller":
         return Controller(control)
-    if spec == "expert":
-        return load_expert(None, control)
-    folder = _driver_folder(spec, control)
-    driver = load_expert(folder) if _is_expert(folder) else load_driver(folder)
+    driver = load_driver(_driver_folder(spec, control))
     trained = trained_env(driver)
     if env and trained and trained.control != env.control:
         raise ValueError(
@@ -61,16 +56,7 @@ def driver_hash(spec: str, env: EnvConfig) -> str:
 
 
 def _driver_folder(spec: str, control: str) -> Path:
-    if spec == "expert":
-        return SHIPPED / control
-    if spec in PRETRAINED:
-        return PRETRAINED[spec]
+    if is_pretrained(spec):
+        return pretrained_folder(spec, control)
     best = Path(spec) / "checkpoints" / "best"
     return best if best.is_dir() else Path(spec)
-
-
-def _is_expert(path: Path) -> bool:
-    try:
-        return json.loads((path / "config.json").read_text()).get("schema") == EXPERT_SCHEMA
-    except (OSError, ValueError, AttributeError):
-        return False

@@ -1,13 +1,15 @@
-"""Training the expert: the actor learns from the controller (`warm_start.py`), then PPO (stable-baselines3) drives.
+"""Training the expert: a driver without memory, cloned from a teacher or new, drives on by PPO (stable-baselines3).
 
-PPO: Schulman et al., arXiv 1707.06347. The reward that PPO sees is the native one, scaled; an episode also ends at a
-crash (`EventDetector`), so that leaving the road costs what would have come after it.
+PPO: Schulman et al., arXiv 1707.06347. A start from a clone of a privileged teacher: Chen et al., "Learning by
+Cheating", arXiv 1912.12294. The reward that PPO sees is the native one, scaled; an episode also ends at a crash
+(`EventDetector`), so that leaving the road costs what would have come after it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +17,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save_file
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, MlpExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
-from torch import Tensor
+from torch import Tensor, nn
 
-from data_collection.expert import Expert, ExpertNetwork, ExpertVision, save_expert
+from data_collection.drivers import driver_hash, resolve_driver, trained_env
 from data_collection.processes import default_workers, map_in_processes, one_thread
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
 from data_collection.sb3_vec_env import SB3VecEnv
-from data_collection.warm_start import WarmStartConfig, warm_start
 from envs import (
     SPLITS,
     Augmentation,
@@ -40,13 +41,14 @@ from envs import (
     rollout,
     track_seeds,
 )
+from policies import Driver, DriverConfig, save_driver
 
 Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """Settings of `train_expert`. The shipped expert was made with others (docs/expert.md)."""
+    """Settings of `train_expert`."""
 
     control: Control = "discrete"
     """Five actions, or steer, gas and brake."""
@@ -54,8 +56,14 @@ class ExpertConfig:
     """Who draws the frames that it learns from and is validated on; the tests of docs/expert.md use gymnasium's."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
-    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
-    """How the actor learns from the controller before PPO."""
+    init: str = ""
+    """Driver of core cnn to start from, such as the folder of a run of `nac-drive dagger --core cnn`; empty: random
+    weights."""
+    sharpness: float = 1.0
+    """Five actions: the logits of `init` are multiplied by this before PPO samples from them, to explore around the
+    driver instead of around its uncertainty."""
+    action_noise: float = 0.1
+    """Continuous control: standard deviation of what PPO adds to steer, gas and brake at the start."""
     steps: int = 240_000
     """Frames that PPO drives, over all environments."""
     envs: int = 8
@@ -100,32 +108,34 @@ def train_expert(
 ) -> Path:
     """Train (or go on training) an expert in the run folder `folder`; returns the folder of the best checkpoint.
 
-    `report` gets a dict per event: `phase` (warm_start, ppo, validation) with its figures; validations are also rows of
-    metrics.jsonl. Raises FileExistsError for an existing folder without `resume`.
+    The expert is a `Driver` of core cnn. `report` gets a dict per event: `phase` (ppo, validation) with its figures;
+    validations are also rows of metrics.jsonl. Raises FileExistsError for an existing folder without `resume`,
+    ValueError for an `init` that has memory or that drives another environment.
     """
+    env_config = EnvConfig(control=config.control, renderer=config.renderer)
+    torch.manual_seed(config.seed)
+    actor = _actor(config, env_config)
+    resolved = asdict(config)
+    if config.init:
+        resolved["init_sha256"] = driver_hash(config.init, env_config)
     if resume:
         run = RunFolder.open(folder)
-        run.require_config(asdict(config))
+        run.require_config(resolved)
     else:
-        run = RunFolder.create(folder, asdict(config))
+        run = RunFolder.create(folder, resolved)
     last = run.checkpoint_folder("last")
-    torch.manual_seed(config.seed)
-    env_config = EnvConfig(control=config.control, renderer=config.renderer)
     envs = [partial(_training_env, env_config, config, rank) for rank in range(config.envs)]
-    model = _build(config, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
+    model = _build(config, actor, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
     if last is not None:
-        load_model(model.policy, last / "training_state" / "policy.safetensors")
+        saved = load_file(last / "training_state" / "policy.safetensors")
+        for name, parameter in model.policy.named_parameters():
+            parameter.data.copy_(saved[name])
         model.num_timesteps = load_training_state(last / "training_state", model.policy.optimizer)["step"]
-    elif config.warm_start.laps:
-        network = warm_start(config.warm_start, env_config, config.seed, report)
-        policy: Any = model.policy
-        policy.features_extractor.layers.load_state_dict(network.vision.state_dict())
-        policy.action_net.load_state_dict(network.action.state_dict())
     if resume:
         run.drop_rows_after(model.num_timesteps if last else -1)
         if last and run.last_row_is_best():  # killed between the checkpoint and its mark
             run.mark_best(last)
-    validation = _Validation(run, config, env_config, report)
+    validation = _Validation(run, config, actor, env_config, report)
     validation.validate_once(model)
     if model.num_timesteps < config.steps:
         vec_env = SB3VecEnv(ProcessVectorEnv(envs, min(config.envs, default_workers())))
@@ -168,35 +178,73 @@ def _training_env(env_config: EnvConfig, config: ExpertConfig, rank: int) -> gym
     return _TrainingEnv(Monitor(make_env(env_config, crash="terminate")), rng, config)
 
 
-class _Vision(BaseFeaturesExtractor):
-    """`ExpertVision` where stable-baselines3 expects it."""
+def _actor(config: ExpertConfig, env: EnvConfig) -> Driver:
+    if not config.init:
+        return Driver(DriverConfig(core="cnn", vision="compact", dropout=0.0, control=env.control))
+    driver = resolve_driver(config.init, env)
+    if not isinstance(driver, Driver) or driver.config.core != "cnn":
+        core = driver.config.core if isinstance(driver, Driver) else config.init
+        raise ValueError(f"init must name a driver of core cnn, got {core}: PPO here trains without memory.")
+    trained = trained_env(driver)
+    if trained and trained.mask_bar:
+        raise ValueError(f"init {config.init!r} was trained without the status bar; pass one that was trained with it.")
+    if driver.config.control == "discrete":
+        driver.head.out.weight.data *= config.sharpness
+        driver.head.out.bias.data *= config.sharpness
+    return driver
 
-    def __init__(self, observation_space: gym.Space):
-        super().__init__(observation_space, ExpertVision.features_dim)
-        self.layers = ExpertVision()
+
+class _Vision(BaseFeaturesExtractor):
+    """The vision of a driver where stable-baselines3 expects it."""
+
+    def __init__(self, observation_space: gym.Space, driver: Driver):
+        super().__init__(observation_space, driver.config.d_model)
+        self.driver = driver
 
     def forward(self, observations: Tensor) -> Tensor:
-        return self.layers(observations)
+        """(B, 3, 96, 96) in [0, 1] -> (B, d)."""
+        return self.driver.vision(observations.permute(0, 2, 3, 1))
 
 
-class _Heads(MlpExtractor):
-    """The value network reads the actor's features and sends no gradient back: it must not disturb the clone."""
+class _Heads(nn.Module):
+    """What the action head and the value network read.
+
+    The value network sends no gradient back into the actor's features: it must not disturb the clone.
+    """
+
+    def __init__(self, driver: Driver):
+        super().__init__()
+        self.driver = driver
+        self.latent_dim_pi = self.latent_dim_vf = driver.config.d_model
+        self.value = nn.Sequential(nn.Linear(self.latent_dim_vf, self.latent_dim_vf), nn.Tanh())
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         return self.forward_actor(features), self.forward_critic(features)
 
+    def forward_actor(self, features: Tensor) -> Tensor:
+        y, _ = self.driver.core(features[:, None], features.new_zeros(len(features), 1), ())
+        return y[:, 0] + features if self.driver.config.residual else y[:, 0]
+
     def forward_critic(self, features: Tensor) -> Tensor:
-        return super().forward_critic(features.detach())
+        return self.value(features.detach())
 
 
 class _Policy(ActorCriticCnnPolicy):
-    """stable-baselines3's policy on shared features with `_Heads`."""
+    """stable-baselines3's policy around a driver, whose output is the logits of five actions or the mean of three."""
 
     def _build_mlp_extractor(self) -> None:
-        self.mlp_extractor = _Heads(self.features_dim, self.net_arch, self.activation_fn, self.device)
+        vision: Any = self.features_extractor
+        self.mlp_extractor: Any = _Heads(vision.driver)
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        vision: Any = self.features_extractor
+        self.action_net = vision.driver.head
+        settings: dict[str, Any] = {"lr": lr_schedule(1), **self.optimizer_kwargs}
+        self.optimizer = self.optimizer_class(self.parameters(), **settings)
 
 
-def _build(config: ExpertConfig, vec_env: VecEnv) -> PPO:
+def _build(config: ExpertConfig, actor: Driver, vec_env: VecEnv) -> PPO:
     return PPO(
         _Policy,
         vec_env,
@@ -212,9 +260,9 @@ def _build(config: ExpertConfig, vec_env: VecEnv) -> PPO:
         device="cpu",
         policy_kwargs={
             "features_extractor_class": _Vision,
-            "net_arch": {"pi": [], "vf": [64]},
+            "features_extractor_kwargs": {"driver": actor},
             "ortho_init": False,
-            "log_std_init": -1.5,
+            "log_std_init": math.log(config.action_noise),
         },
     )
 
@@ -225,14 +273,13 @@ def _build(config: ExpertConfig, vec_env: VecEnv) -> PPO:
 class _Validation(BaseCallback):
     """Frees the actor after the value warm-up; saves and validates the policy every so many frames."""
 
-    def __init__(self, run: RunFolder, config: ExpertConfig, env_config: EnvConfig, report: Report):
+    def __init__(self, run: RunFolder, config: ExpertConfig, actor: Driver, env_config: EnvConfig, report: Report):
         super().__init__()
-        self._run, self._config, self._env_config, self._report = run, config, env_config, report
+        self._run, self._config, self._actor = run, config, actor
+        self._env_config, self._report = env_config, report
 
     def _on_rollout_start(self) -> None:
-        policy: Any = self.model.policy
-        for module in (policy.features_extractor, policy.action_net):
-            module.requires_grad_(self.num_timesteps >= self._config.value_warmup_steps)
+        self._actor.requires_grad_(self.num_timesteps >= self._config.value_warmup_steps)
         if self.num_timesteps - self._run.rows()[-1]["step"] >= self._config.validate_every:
             self.validate(self.model)
 
@@ -252,17 +299,18 @@ class _Validation(BaseCallback):
 
     def validate(self, model: Any) -> None:
         step = model.num_timesteps
-        network = ExpertNetwork(self._config.control)
-        network.vision.load_state_dict(model.policy.features_extractor.layers.state_dict())
-        network.action.load_state_dict(model.policy.action_net.state_dict())
+        expert = Driver(self._actor.config).eval()
+        expert.load_state_dict(self._actor.state_dict())
 
         def write(folder: Path) -> None:
-            save_expert(folder, network, self._env_config, {"step": step, "training": asdict(self._config)})
+            meta = {"step": step, "training": asdict(self._config)}
+            save_driver(folder, expert, env=asdict(self._env_config), meta=meta)
             save_training_state(folder / "training_state", model.policy.optimizer, {"step": step})
-            save_model(model.policy, str(folder / "training_state" / "policy.safetensors"))
+            weights = {name: parameter.data.contiguous() for name, parameter in model.policy.named_parameters()}
+            save_file(weights, folder / "training_state" / "policy.safetensors")
 
         seeds = track_seeds(self._config.validation_tracks)
-        validate = partial(_validation_return, Expert(network, self._env_config, {}), self._env_config)
+        validate = partial(_validation_return, expert, self._env_config)
         returns = list(map_in_processes(validate, seeds, min(len(seeds), default_workers())))
         score = float(np.mean(returns) - 0.5 * np.std(returns))
         row = {
@@ -276,6 +324,6 @@ class _Validation(BaseCallback):
         self._report({"phase": "validation", **row})
 
 
-def _validation_return(expert: Expert, env_config: EnvConfig, seed: int) -> float:
+def _validation_return(expert: Driver, env_config: EnvConfig, seed: int) -> float:
     with one_thread():
         return rollout(make_env(env_config), expert, seed).episode_return

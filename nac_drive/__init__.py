@@ -6,8 +6,8 @@ The front door: everything a user needs is importable from here.
 from data_collection.controller import Controller, ControllerConfig
 from data_collection.dataset import Demonstrations
 from data_collection.drivers import resolve_driver
-from data_collection.expert import Expert, load_expert
 from data_collection.noise import ActionNoise, NoiseConfig
+from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import worker_pool
 from data_collection.recipe import rebuild, save_recipe
 from data_collection.record import record
@@ -72,7 +72,7 @@ __all__ = [
     "Episode",
     "EpisodeResult",
     "Evaluation",
-    "Expert",
+    "ExpertConfig",
     "Groups",
     "NoiseConfig",
     "ProcessVectorEnv",
@@ -89,7 +89,6 @@ __all__ = [
     "evaluate",
     "fully_connected_wiring",
     "load_driver",
-    "load_expert",
     "make_env",
     "make_vec_env",
     "mlp_wiring",
@@ -106,5 +105,6 @@ __all__ = [
     "side_by_side",
     "summarise",
     "track_seeds",
+    "train_expert",
     "worker_pool",
 ]

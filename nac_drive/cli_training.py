@@ -15,7 +15,7 @@ from tyro.conf import Positional
 from data_collection.dataset import Demonstrations
 from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import default_workers, worker_pool
-from envs import Control, CrashMode, RendererName, track_seeds
+from envs import CrashMode, track_seeds
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
 from nac_drive.dagger import DaggerConfig, dagger
@@ -28,27 +28,32 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
-class Expert:
-    """Train the PPO expert: clone the controller's laps, then improve with PPO."""
+class ExpertOptions(ExpertConfig):
+    """Those of `ExpertConfig`, as words of the command line."""
 
-    out: Path
-    """Folder of the new run."""
-    control: Control = "discrete"
-    """Five actions, or continuous steer, gas and brake."""
-    steps: int | None = None
-    """Frames that PPO drives; the default is that of the shipped expert."""
-    renderer: RendererName = ExpertConfig.renderer
-    """Who draws the frames that it learns from."""
-    seed: int = 0
-    """Seed of weights, tracks and noise."""
     resume: bool = False
     """Go on from the last checkpoint."""
 
+    def __post_init__(self) -> None:
+        """Checked where the config is made: what is refused while tyro parses fills a box instead of one line."""
+
+    def config(self) -> ExpertConfig:
+        """Raises ValueError for a bad setting."""
+        return ExpertConfig(**{option.name: getattr(self, option.name) for option in fields(ExpertConfig)})
+
+
+@dataclass(frozen=True)
+class Expert:
+    """Train the PPO expert, from a driver that DAgger has cloned (--init) or from nothing."""
+
+    out: Path
+    """Folder of the new run."""
+    training: Annotated[ExpertOptions, tyro.conf.arg(name="")] = field(default_factory=ExpertOptions)
+
     def run(self, console: Console) -> None:
-        changed: dict[str, Any] = {"steps": self.steps} if self.steps is not None else {}
-        config = ExpertConfig(control=self.control, renderer=self.renderer, seed=self.seed, **changed)
+        config = self.training.config()
         with Jobs(console) as jobs:
-            best = train_expert(config, self.out, resume=self.resume, report=jobs.expert_reporter())
+            best = train_expert(config, self.out, resume=self.training.resume, report=jobs.expert_reporter())
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
 

@@ -89,13 +89,7 @@ class Jobs:
         """For `train_expert`."""
 
         def report(row: dict[str, Any]) -> None:
-            if row["phase"] == "warm_start":
-                job = f"warm start {row['round']}"
-                if "lap" in row:
-                    self._to(f"{job}: laps", row["laps"]).update(row["lap"], f"return {row['return']:.0f}")
-                else:
-                    self._to(f"{job}: training", row["epochs"]).update(row["epoch"], f"loss {row['loss']:.3f}")
-            elif row["phase"] == "ppo":
+            if row["phase"] == "ppo":
                 note = "" if row["return"] is None else f"return {row['return']:.0f}"
                 self._to("ppo", row["steps"]).update(row["step"], note)
             else:

@@ -20,7 +20,7 @@ from policies.heads import ContinuousActionHead, DiscreteActionHead, VisionHead
 from policies.nac import NAC, Attention, Circuit
 from policies.nac_core import NACCore
 from policies.ncp import Backbone, SensoryGate
-from policies.pretrained import PRETRAINED, load_pretrained
+from policies.pretrained import PRETRAINED, is_pretrained, load_pretrained, pretrained_folder
 from policies.recurrent import GRU, LSTM
 from policies.variants import NAC_VARIANTS
 from policies.wiring import Groups, Wiring
@@ -55,11 +55,13 @@ __all__ = [
     "backbone_wiring",
     "build_core",
     "fully_connected_wiring",
+    "is_pretrained",
     "load_driver",
     "load_pretrained",
     "map_state",
     "mlp_wiring",
     "ncp_wiring",
+    "pretrained_folder",
     "random_wiring",
     "reset_rows",
     "save_driver",

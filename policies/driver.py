@@ -72,11 +72,12 @@ class Driver(nn.Module):
         self.head = ACTION_HEADS[config.control](config.d_model, config.dense)
 
     @classmethod
-    def from_pretrained(cls, name: str) -> Driver:
-        """A driver that comes with the package, such as "champion". ValueError for a name that there is not."""
+    def from_pretrained(cls, name: str, control: str = "discrete") -> Driver:
+        """A driver that comes with the package: "champion" or "expert" for a control, or their full names, such as
+        "champion-continuous". ValueError for one that there is not."""
         from policies.pretrained import load_pretrained  # loading needs this module
 
-        return load_pretrained(name)
+        return load_pretrained(name, control)
 
     @property
     def device(self) -> torch.device:

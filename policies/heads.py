@@ -26,10 +26,11 @@ of a frame's 96, among them half of the speed gauge; `compact` sees the whole fr
 class VisionHead(nn.Module):
     """Convolutions of stride 2 with ReLU, dropout, a dense layer, LayerNorm.
 
-    layers: filters, kernel and padding of every convolution, see `VISIONS`; what is padded counts as black. The paper hands its 2430 features to the recurrent
-    layer itself; here one dense layer brings them to `features`, so that every core has the same, moderate input.
-    Neighbouring frames are nearly equal and mostly grass: without centred pixels and LayerNorm the features grow
-    together until they saturate the core, which then learns no more than how often each action occurs.
+    layers: filters, kernel and padding of every convolution, see `VISIONS`; what is padded counts as black. The paper
+    hands its 2430 features to the recurrent layer itself; here one dense layer brings them to `features`, so that every
+    core has the same, moderate input. Neighbouring frames are nearly equal and mostly grass: without centred pixels and
+    LayerNorm the features grow together until they saturate the core, which then learns no more than how often each
+    action occurs.
 
     Raises ValueError if the frames are too small for the convolutions, or not of three channels.
     """
@@ -73,7 +74,8 @@ class VisionHead(nn.Module):
 
     def _convolve(self, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """images (n, 3, H, W) -> (n, C h w)."""
-        x = F.conv2d(images, weight, bias, stride=2, padding=self.convolutions[0].padding).relu_()  # (n, C1, H/2, W/2)
+        first: Any = self.convolutions[0]
+        x = F.conv2d(images, weight, bias, stride=2, padding=first.padding).relu_()  # (n, C1, H/2, W/2)
         for conv in list(self.convolutions)[1:]:
             x = conv(x).relu_()  # (n, C, h, w), h and w halved
         return x.flatten(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,18 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from data_collection import ppo, warm_start
-from data_collection.expert import Expert, load_expert
+from data_collection import ppo
+from data_collection.drivers import driver_hash
 from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import one_thread
 from data_collection.run_folder import RunFolder
-from data_collection.warm_start import WarmStartConfig
-from envs import BAR_TOP, SPLITS, EnvConfig, make_env, rollout
+from envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
+from policies import Driver, DriverConfig, load_driver, save_driver
 
-WARM = WarmStartConfig(laps=1, epochs=2, rounds=1, round_laps=1, final_epochs=1, batch_size=32)
 TINY = ExpertConfig(
-    warm_start=WARM, steps=96, envs=2, rollout_steps=16, value_warmup_steps=32, batch_size=16,
+    steps=96, envs=2, rollout_steps=16, value_warmup_steps=32, batch_size=16,
     epochs=1, validate_every=32, validation_tracks="val-2",
 )  # fmt: skip
-COLD = WarmStartConfig(laps=0)
 
 
 def map_here(function: Callable, tasks: Iterable, workers: int) -> Iterable:
@@ -39,8 +37,7 @@ def map_here(function: Callable, tasks: Iterable, workers: int) -> Iterable:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for module in (ppo, warm_start):
-        monkeypatch.setattr(module, "map_in_processes", map_here)
+    monkeypatch.setattr(ppo, "map_in_processes", map_here)
     monkeypatch.setattr(ppo, "ProcessVectorEnv", lambda env_fns, processes: SyncVectorEnv(env_fns))
     monkeypatch.setattr(ppo, "EnvConfig", partial(EnvConfig, max_steps=60))
     with one_thread():
@@ -58,8 +55,7 @@ class Watch:
     def __call__(self, row: dict[str, Any]) -> None:
         self.reports.append(row)
         if row["phase"] == "validation":
-            network = load_expert(self.folder / "checkpoints" / "last").network
-            self.experts[row["step"]] = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+            self.experts[row["step"]] = load_driver(self.folder / "checkpoints" / "last").state_dict()
             if row["step"] == self.stop_at:
                 raise KeyboardInterrupt
 
@@ -74,9 +70,7 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     with pytest.raises(KeyboardInterrupt):
         train_expert(TINY, folder, report=watch)
     first = [row["phase"] for row in watch.reports]
-    assert first == ["warm_start"] * 6 + ["validation", "ppo", "validation"]
-    losses = [row["loss"] for row in watch.reports if "loss" in row]
-    assert losses[1] < losses[0]
+    assert first == ["validation", "ppo", "validation"]
     assert same(watch.experts[0], watch.experts[32])  # only the value network has learned so far
 
     with pytest.raises(FileExistsError, match="--resume"):
@@ -98,7 +92,7 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     winner = max(rows, key=lambda row: row["score"])
     assert best == run.checkpoint_folder("best")
     assert best.name == f"step_{winner['step']}"
-    expert = load_expert(best)
+    expert = load_driver(best)
     assert expert.meta["step"] == winner["step"]
     assert expert.meta["training"]["envs"] == 2
     validated = [rollout(make_env(EnvConfig(max_steps=60)), expert, seed).episode_return for seed in (800_000, 800_001)]
@@ -113,13 +107,13 @@ class Killed(BaseException):
     """Not an Exception: no clean-up may run, as after kill -9."""
 
 
-def bias(expert: Expert, env_config: EnvConfig, seed: int) -> float:
+def bias(expert: Driver, env_config: EnvConfig, seed: int) -> float:
     """Stands for the return of a lap: depends on the weights alone."""
-    return float(expert.network.action.bias.detach().sum())
+    return float(expert.head.out.bias.detach().sum())
 
 
 def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monkeypatch):
-    settings: dict[str, Any] = {"warm_start": COLD, "steps": 32, "envs": 1, "value_warmup_steps": 0}
+    settings: dict[str, Any] = {"steps": 32, "envs": 1, "value_warmup_steps": 0}
     config = replace(TINY, **settings, validate_every=16)
     monkeypatch.setattr(ppo, "_validation_return", bias)
     left = 0
@@ -150,16 +144,16 @@ def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monke
         assert run.checkpoint_folder("last") == (folder / "checkpoints" / "step_32").resolve()
         winner = max(run.rows(), key=lambda row: row["score"])
         assert best.name == f"step_{winner['step']}", f"killed at call {moment}"
-        assert winner["score"] == bias(load_expert(best), EnvConfig(), 0)
+        assert winner["score"] == bias(load_driver(best), EnvConfig(), 0)
         moment += 1
     assert moment >= 3 * 2 + 1
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
-def test_without_a_warm_start_both_controls_train(tmp_path, control):
-    settings: dict[str, Any] = {"control": control, "warm_start": COLD, "steps": 32, "epochs": 2}
+def test_from_nothing_both_controls_train(tmp_path, control):
+    settings: dict[str, Any] = {"control": control, "steps": 32, "epochs": 2}
     best = train_expert(replace(TINY, **settings), tmp_path / "run")
-    assert load_expert(best).control == control
+    assert load_driver(best).config.control == control
 
 
 def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tracks():
@@ -210,10 +204,66 @@ def test_an_augmentation_that_there_is_not_fails_before_laps_are_driven():
         ExpertConfig(augment=("frame-drop:1",))
 
 
-def test_the_value_network_sends_no_gradient_into_the_actors_features(tmp_path):
-    vec_env = DummyVecEnv([partial(ppo._training_env, EnvConfig(max_steps=60), TINY, 0)])
-    policy: Any = ppo._build(TINY, vec_env).policy
+def model(config: ExpertConfig) -> Any:
+    env = EnvConfig(config.control, max_steps=60)
+    vec_env = DummyVecEnv([partial(ppo._training_env, env, config, 0)])
+    return ppo._build(config, ppo._actor(config, env), vec_env)
+
+
+def test_the_value_network_sends_no_gradient_into_the_actors_features():
+    policy = model(TINY).policy
     value = policy.predict_values(torch.rand(2, 3, 96, 96))
     value.sum().backward()
-    assert all(parameter.grad is None for parameter in policy.features_extractor.parameters())
+    assert all(parameter.grad is None for parameter in policy.features_extractor.driver.parameters())
     assert all(parameter.grad is not None for parameter in policy.value_net.parameters())
+
+
+def saved(path: Path, control: Control, core: str = "cnn", *, residual: bool = False, mask_bar: bool = False) -> Driver:
+    torch.manual_seed(3)
+    driver = Driver(DriverConfig(core=core, vision="compact", dropout=0.0, control=control, residual=residual)).eval()
+    save_driver(path, driver, env=asdict(EnvConfig(control, mask_bar=mask_bar)))
+    return driver
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, residual):
+    """stable-baselines3's own forward pass gives the actions that the driver gives."""
+    driver = saved(tmp_path / "clone", control, residual=residual)
+    with torch.no_grad():
+        driver.head.out.weight.mul_(5.0)  # different actions on noise
+    save_driver(tmp_path / "clone", driver, env=asdict(EnvConfig(control)))
+    policy = model(replace(TINY, control=control, init=str(tmp_path / "clone"), sharpness=3.0)).policy
+    frames = np.random.default_rng(0).integers(256, size=(6, 96, 96, 3), dtype=np.uint8)
+    actions, _ = policy.predict(frames.transpose(0, 3, 1, 2), deterministic=True)
+    expected, _ = driver.predict(frames)
+    if control == "discrete":
+        assert actions.tolist() == expected.tolist()
+        logits = policy.get_distribution(torch.tensor(frames.transpose(0, 3, 1, 2))).distribution.logits
+        plain = driver(torch.tensor(frames)[:, None], torch.zeros(6, 1))[0][:, 0]
+        torch.testing.assert_close(logits, torch.log_softmax(3.0 * plain, dim=-1))
+    else:
+        np.testing.assert_allclose(actions, expected, atol=1e-5)
+
+
+def test_a_start_with_memory_or_without_the_bar_is_refused_before_a_run_is_made(tmp_path):
+    saved(tmp_path / "lstm", "discrete", "lstm")
+    saved(tmp_path / "masked", "discrete", mask_bar=True)
+    for name, told in (("lstm", "init must name a driver of core cnn, got lstm"), ("masked", "without the status bar")):
+        with pytest.raises(ValueError, match=told):
+            train_expert(replace(TINY, init=str(tmp_path / name)), tmp_path / "run")
+    with pytest.raises(ValueError, match="init must name a driver of core cnn, got controller"):
+        train_expert(replace(TINY, init="controller"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_run_notes_which_driver_it_started_from(tmp_path):
+    saved(tmp_path / "clone", "discrete")
+    config = replace(TINY, init=str(tmp_path / "clone"), steps=0)
+    train_expert(config, tmp_path / "run")
+    assert RunFolder.open(tmp_path / "run").config["init_sha256"] == driver_hash(config.init, EnvConfig())
+    torch.manual_seed(4)
+    other = Driver(DriverConfig(core="cnn", vision="compact", dropout=0.0))
+    save_driver(tmp_path / "clone", other, env=asdict(EnvConfig()))
+    with pytest.raises(ValueError, match="init_sha256"):
+        train_expert(config, tmp_path / "run", resume=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from policies import CORES, ContinuousActionHead, DiscreteActionHead, Driver, DriverConfig, VisionHead
 from policies.heads import VISIONS
@@ -190,6 +191,27 @@ def test_compact_vision_has_a_third_of_the_parameters() -> None:
     assert sum(p.numel() for p in compact.parameters()) < sum(p.numel() for p in paper.parameters()) / 3
 
 
+def seen_pixels(layers: tuple) -> torch.Tensor:
+    """(96, 96) bool: the pixels that some feature depends on."""
+    vision = VisionHead((96, 96, 3), 8, 0.0, layers)
+    for name, parameter in vision.named_parameters():
+        if name.startswith("convolutions"):
+            nn.init.constant_(parameter, 1e-2)  # every ReLU lets through
+    first: Any = vision.convolutions[0]
+    frame = torch.ones(1, 96, 96, 3, requires_grad=True)
+    vision._convolve(frame.permute(0, 3, 1, 2), first.weight, first.bias).sum().backward()
+    assert frame.grad is not None
+    return frame.grad[0].sum(-1) > 0
+
+
+def test_compact_vision_sees_the_whole_frame_and_the_papers_all_but_five_rows_and_columns() -> None:
+    """Strides leave out what does not fill a step: at the bottom that is the status bar, with the speed gauge."""
+    assert seen_pixels(VISIONS["compact"]).all()
+    paper = torch.zeros(96, 96, dtype=torch.bool)
+    paper[:91, :91] = True
+    assert torch.equal(seen_pixels(VISIONS["paper"]), paper)
+
+
 @pytest.mark.parametrize(("name", "least"), [("paper", 27), ("compact", 1)])
 def test_the_smallest_frames_leave_one_feature_per_filter(name: str, least: int) -> None:
     assert VisionHead((least, least, 3), 8, 0.0, VISIONS[name]).dense.in_features == VISIONS[name][-1][0]
@@ -203,8 +225,10 @@ def test_vision_equals_the_plain_network_whatever_the_chunks(layers: tuple) -> N
     vision = VisionHead((33, 36, 3), 8, 0.0, layers)
     video = torch.randint(0, 256, (2, 35, 33, 36, 3), dtype=torch.uint8)  # 70 frames: more than one chunk
     maps = video.flatten(0, 1).permute(0, 3, 1, 2).float() / 255.0 - 0.5
-    for conv in vision.convolutions:
-        maps = conv(maps).relu()
+    convolutions: list[Any] = list(vision.convolutions)
+    for conv, (_, _, padding) in zip(convolutions, layers, strict=True):
+        black = nn.functional.pad(maps, 4 * (padding,), value=-0.5 if conv is convolutions[0] else 0.0)
+        maps = nn.functional.conv2d(black, conv.weight, conv.bias, stride=2).relu()
     features = vision.dense(maps.flatten(1)).view(2, 35, 8)
     mean, variance = features.mean(-1, keepdim=True), features.var(-1, keepdim=True, unbiased=False)
     expected = (features - mean) / (variance + 1e-5).sqrt()
