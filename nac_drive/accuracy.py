@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from data_collection.frames import Frames
+from envs import EnvConfig
 from nac_drive.metrics import agrees
+from nac_drive.training_data import action_changes, masked
+from policies import Driver
 
 NUM_ACTIONS = 5
 
@@ -37,6 +42,29 @@ def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bo
         macro_f1=f1,
         at_changes=float(correct[changes].mean()) if changes.any() else None,
     )
+
+
+@torch.no_grad()
+def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig) -> Accuracy:
+    """How well `driver`, streaming over whole episodes as `env` shows them, predicts the actions of who drove them.
+
+    The zoom at the start of an episode is seen but not counted. Frames are masked in place where `env` says so.
+    """
+    images, device = masked(frames.frames, env), driver.device
+    outputs = []
+    for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
+        state = driver.initial_state(1)
+        for start in range(first, end, 256):
+            rows = slice(start, min(start + 256, end))
+            prediction, state = driver(
+                torch.from_numpy(images[rows])[None].to(device),
+                torch.from_numpy(frames.dt[rows])[None].to(device),
+                state,
+            )
+            outputs.append(driver.head.action(prediction[0]))
+    changes = action_changes(frames.labels, frames.offsets)
+    counted = ~frames.zooming
+    return measure_accuracy(np.concatenate(outputs)[counted], frames.labels[counted], changes[counted])
 
 
 def macro_f1(predicted: NDArray, labels: NDArray) -> float:

@@ -7,18 +7,12 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from data_collection.dataset import Demonstrations
-from data_collection.frames import Frames
 from data_collection.processes import Pool
-from envs import EnvConfig
-from nac_drive.accuracy import Accuracy, measure_accuracy
+from nac_drive.accuracy import offline_accuracy
 from nac_drive.training import Report, Trainer
 from nac_drive.training_config import TrainingConfig
-from nac_drive.training_data import TrainingData, action_changes, masked
-from policies import Driver
+from nac_drive.training_data import TrainingData
 
 
 @dataclass(frozen=True)
@@ -72,29 +66,9 @@ def clone(
         row["seconds"] = time.perf_counter() - started
         trainer.driver.eval()
         if held_out and not held_out.zooming.all():
-            row["held_out"] = asdict(_held_out_accuracy(trainer.driver, held_out, env))
+            row["held_out"] = asdict(offline_accuracy(trainer.driver, held_out, env))
         if epoch % config.validate_every == 0 or epoch == config.epochs:
             row |= trainer.validate(pool)
         trainer.finish(row, epoch=epoch)
         report(row)
     return trainer.best
-
-
-@torch.no_grad()
-def _held_out_accuracy(driver: Driver, frames: Frames, env: EnvConfig) -> Accuracy:
-    """How well `driver`, streaming over whole held-out episodes, predicts the expert's actions."""
-    images, device = masked(frames.frames, env), driver.device
-    outputs = []
-    for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
-        state = driver.initial_state(1)
-        for start in range(first, end, 256):
-            rows = slice(start, min(start + 256, end))
-            prediction, state = driver(
-                torch.from_numpy(images[rows])[None].to(device),
-                torch.from_numpy(frames.dt[rows])[None].to(device),
-                state,
-            )
-            outputs.append(driver.head.action(prediction[0]))
-    changes = action_changes(frames.labels, frames.offsets)
-    counted = ~frames.zooming
-    return measure_accuracy(np.concatenate(outputs)[counted], frames.labels[counted], changes[counted])

@@ -15,7 +15,8 @@ from data_collection.frames import Frames
 from data_collection.run_folder import RunFolder
 from envs import BAR_TOP, Control, EnvConfig, make_env
 from nac_drive import training
-from nac_drive.cloning import _held_out_accuracy, clone
+from nac_drive.accuracy import offline_accuracy
+from nac_drive.cloning import clone
 from nac_drive.evaluation import evaluate
 from nac_drive.training_data import TrainingData, action_changes, augmented, masked, mirrored
 from policies import Driver, DriverConfig, load_driver
@@ -197,7 +198,7 @@ def test_held_out_accuracy_is_that_of_acting_frame_by_frame():
             action, state = driver.act(frames.frames[i], state, float(frames.dt[i]))
             if not frames.zooming[i]:
                 correct.append(action == frames.labels[i])
-    assert _held_out_accuracy(driver, frames, EnvConfig()).accuracy == pytest.approx(np.mean(correct))
+    assert offline_accuracy(driver, frames, EnvConfig()).accuracy == pytest.approx(np.mean(correct))
 
 
 # Learning
@@ -217,7 +218,7 @@ def test_it_learns_a_tiny_dataset_by_heart(core, dataset, tmp_path, monkeypatch)
     assert losses[0] > 1.0
     assert losses[-1] < 0.2 * losses[0]
     driver = load_driver(tmp_path / "run" / "checkpoints" / "last")
-    assert _held_out_accuracy(driver, frames, EnvConfig()).accuracy > 0.95
+    assert offline_accuracy(driver, frames, EnvConfig()).accuracy > 0.95
 
 
 def test_a_run_tells_everything(dataset, tmp_path):
