@@ -46,7 +46,8 @@ class DaggerConfig(TrainingConfig):
     max_steps: int = 1000
     """Frames before a lap is truncated."""
     init: str = ""
-    """Driver whose weights the student starts with, such as the folder of a run; empty: random weights."""
+    """Driver whose weights the student starts with, such as the folder of a run; of another core, vision and action head
+    only. Empty: random weights."""
     rounds: int = 8
     """Rounds in turns, after round 0 of the teacher alone."""
     first_laps: int = 20

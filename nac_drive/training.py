@@ -53,13 +53,21 @@ class Trainer:
         return self._learner if self._average is None else self._average.module  # type: ignore[return-value]
 
     def start_from(self, driver: Driver) -> None:
-        """Begin with the weights of `driver` instead of random ones. Raises ValueError for one of another make."""
-        if replace(driver.config, dropout=0.0) != replace(self._learner.config, dropout=0.0):
+        """Begin with the weights of `driver` instead of random ones; a core of another make begins anew.
+
+        Raises ValueError for another vision or action head.
+        """
+        mine, other = self._learner.config, driver.config
+        if replace(other, core=mine.core, core_args=mine.core_args, dropout=mine.dropout) != mine:
             raise ValueError(
-                f"init must name a driver of the same make, got {driver.config}, training {self._learner.config}; "
+                f"init must name a driver of the same vision and action head, got {other}, training {mine}; "
                 "pass the options that it was trained with."
             )
-        self._learner.load_state_dict(driver.state_dict())
+        weights = driver.state_dict()
+        if (other.core, other.core_args) != (mine.core, mine.core_args):
+            core = {f"core.{name}": tensor for name, tensor in self._learner.core.state_dict().items()}
+            weights = {name: tensor for name, tensor in weights.items() if not name.startswith("core.")} | core
+        self._learner.load_state_dict(weights)
 
     def open(self, folder: Path, resolved: dict[str, Any], *, resume: bool, moved: Sequence[str] = ()) -> int | None:
         """Create the run, or go on from its last checkpoint; returns the step of that, None without one.
