@@ -37,8 +37,22 @@ from policies import Driver
 class DaggerConfig(TrainingConfig):
     """Settings of `dagger`."""
 
+    vision: str = "compact"
+    """Convolutions: compact, which see the whole frame, or paper (the NAC paper's, which miss its last five rows)."""
+    residual: bool = True
+    """The action head sees the sum of the core's output and its input, instead of the output alone."""
+    dropout: float = 0.0
+    """Share of convolutional features dropped in training."""
+    batch_size: int = 8
+    """Sequences per update (B)."""
     learning_rate: float = 1e-3
     """Adam's rate."""
+    average: float = 0.999
+    """Decay per update of a moving average of the weights: the average drives, is validated and is kept, while the
+    weights go on learning. 0: no average."""
+    mirror: bool = True
+    """Show every other sequence mirrored left to right: tracks are driven counter-clockwise, so curves to the left
+    outnumber those to the right."""
     control: Control = "discrete"
     """Five actions, or continuous steer, gas and brake."""
     renderer: RendererName = "fast"
@@ -46,8 +60,8 @@ class DaggerConfig(TrainingConfig):
     max_steps: int = 1000
     """Frames before a lap is truncated."""
     init: str = ""
-    """Driver whose weights the student starts with, such as the folder of a run; of another core, vision and action head
-    only. Empty: random weights."""
+    """Driver whose weights the student starts with, such as the folder of a run; where its core is another one, those of
+    vision and action head. Empty: random weights."""
     rounds: int = 8
     """Rounds in turns, after round 0 of the teacher alone."""
     first_laps: int = 20

@@ -17,7 +17,7 @@ class TrainingConfig:
     core_args: dict[str, Any] = field(default_factory=dict)
     """Settings of that core."""
     vision: str = "paper"
-    """Convolutions: paper (the NAC paper's) or compact (a third of the parameters)."""
+    """Convolutions: paper (the NAC paper's) or compact (a third of the parameters, and it sees the whole frame)."""
     residual: bool = False
     """The action head sees the sum of the core's output and its input, instead of the output alone."""
     dropout: float = 0.2
