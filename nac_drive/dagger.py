@@ -60,8 +60,8 @@ class DaggerConfig(TrainingConfig):
     max_steps: int = 1000
     """Frames before a lap is truncated."""
     init: str = ""
-    """Driver whose weights the student starts with, such as the folder of a run; where its core is another one, those of
-    vision and action head. Empty: random weights."""
+    """Driver whose weights the student starts with, such as the folder of a run; those of vision and action head where
+    its core is another one. Empty: random weights."""
     rounds: int = 8
     """Rounds in turns, after round 0 of the teacher alone."""
     first_laps: int = 20

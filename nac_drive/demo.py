@@ -30,9 +30,8 @@ class DemoConfig:
     """Whose laps are collected and who labels those of the student."""
     training: DaggerConfig = field(
         default_factory=lambda: DaggerConfig(
-            core="nac-exact", core_args={"num_heads": 4}, vision="compact", residual=True, dropout=0.05, mirror=True,
-            control="continuous", batch_size=8, average=0.998, first_laps=16, first_epochs=4, rounds=8, laps=10,
-            epochs=1, final_epochs=3, validation_tracks="val-6",
+            core="nac-exact", core_args={"num_heads": 4}, control="continuous", first_laps=16, rounds=5, laps=10,
+            validation_tracks="val-6",
         )
     )  # fmt: skip
     """Of the student."""

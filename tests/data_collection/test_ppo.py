@@ -156,7 +156,7 @@ def test_from_nothing_both_controls_train(tmp_path, control):
     assert load_driver(best).config.control == control
 
 
-def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tracks():
+def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_training_tracks():
     class Crashes(gym.Env):
         seeds: list[int | None] = []
 
@@ -165,7 +165,8 @@ def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tra
             return np.zeros((2, 2, 3)), {}
 
         def step(self, action):
-            return np.zeros((2, 2, 3)), 7.0, False, False, {"crash": "off_road" if action else None}
+            info = {"crash": "off_road" if action == 1 else None, "wheels_off_road": action}
+            return np.zeros((2, 2, 3)), 7.0, False, False, info
 
     env = ppo._TrainingEnv(Crashes(), np.random.default_rng(0), ExpertConfig())
     for _ in range(20):
@@ -174,6 +175,8 @@ def test_in_training_rewards_are_scaled_crashes_cost_and_tracks_are_training_tra
     assert len(set(Crashes.seeds)) > 15
     assert env.step(0)[1] == pytest.approx(0.7)
     assert env.step(1)[1] == pytest.approx(-2.3)
+    assert env.step(2)[1] == pytest.approx(0.7)
+    assert env.step(3)[1] == env.step(4)[1] == pytest.approx(0.6)
 
 
 def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
