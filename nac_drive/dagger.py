@@ -7,7 +7,6 @@ at every frame, and the student goes on learning from all laps so far.
 
 from __future__ import annotations
 
-import math
 import pickle
 import time
 from dataclasses import asdict, dataclass
@@ -82,12 +81,10 @@ class DaggerConfig(TrainingConfig):
     """Passes over the laps of round 0."""
     epochs: int = 2
     """Passes over all laps so far in each later round."""
-    final_epochs: int = 0
-    """Passes over all laps after the last round, while the learning rate falls to zero (half a cosine)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(first_laps=1, laps=1, rounds=0, first_epochs=1, epochs=1, final_epochs=0, max_steps=1)
+        self.require(first_laps=1, laps=1, rounds=0, first_epochs=1, epochs=1, max_steps=1)
         if self.window > self.max_steps:
             raise ValueError(
                 f"window must not exceed max_steps ({self.max_steps} frames), got {self.window}; choose a shorter one."
@@ -122,9 +119,9 @@ class DaggerConfig(TrainingConfig):
         return [(i, SPLITS["train"][self.first_track + i]) for i in range(first, first + count)]
 
     def passes(self, number: int) -> range:
-        """Numbers of the epochs of round `number`; those of the final passes for `rounds + 1`."""
+        """Numbers of the epochs of round `number`."""
         first = 1 if number == 0 else 1 + self.first_epochs + (number - 1) * self.epochs
-        count = self.first_epochs if number == 0 else self.epochs if number <= self.rounds else self.final_epochs
+        count = self.first_epochs if number == 0 else self.epochs
         return range(first, first + count)
 
 
@@ -142,8 +139,8 @@ def dagger(
 
     teacher: who gives the labels, see `resolve_driver`; it sees the status bar also where the student does not.
     device: `auto`, `cpu`, `cuda`.  pool: for laps and validations, see `worker_pool`; no result depends on it.
-    report: gets each row of metrics.jsonl (one per round, one more after the final passes); before it, a dict per lap
-    (round, lap, laps, seed, return) and per batch (round, pass, passes, epoch, batch, batches, loss).
+    report: gets each row of metrics.jsonl (one per round); before it, a dict per lap (round, lap, laps, seed, return)
+    and per batch (round, pass, passes, epoch, batch, batches, loss).
 
     The laps are the dataset `folder/dataset`, their rows with the key `round`. Frames stay decoded in memory, 27 KiB
     each. `resume` goes on from the last round and keeps finished laps, on a CPU bit for bit as if never interrupted.
@@ -164,19 +161,17 @@ def dagger(
     data = TrainingData(config, env, trainer.fabric.device)
     meta = Meta(env, resolved["teacher"], resolved["teacher_sha256"], config.noise_config, config.seed)
     done = trainer.open(folder, resolved, resume=resume)
-    steps = range(config.rounds + (2 if config.final_epochs else 1))
-    if done == steps[-1]:
+    if done == config.rounds:
         return trainer.best
     tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]
     dataset = open_recording(folder / "dataset", meta, tracks, resume=resume)
-    for number in steps:
-        row: dict[str, Any] = {"step": number}
-        if number <= config.rounds:
-            finished = done is not None and number <= done
-            row |= _collect(config, dataset, number, LapJob(dataset.path, teacher, meta, number),
-                            None if finished else trainer.driver, data, pool, report)  # fmt: skip
-            if finished:
-                continue
+    for number in range(config.rounds + 1):
+        finished = done is not None and number <= done
+        student = None if finished else trainer.driver
+        job = LapJob(dataset.path, teacher, meta, number)
+        row: dict[str, Any] = {"step": number, **_collect(config, dataset, number, job, student, data, pool, report)}
+        if finished:
+            continue
         row |= _train(config, trainer, data, number, report) | {"frames": len(data)}
         started = time.perf_counter()
         row |= trainer.validate(pool)
@@ -243,16 +238,10 @@ def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, f
 
 
 def _train(config: DaggerConfig, trainer: Trainer, data: TrainingData, number: int, report: Report) -> dict[str, float]:
-    """The passes of a round, or the final ones; returns the figures of the last."""
+    """The passes of a round; returns the figures of the last."""
     started = time.perf_counter()
     passes, figures = config.passes(number), {}
     for done, epoch in enumerate(passes):
-        rate = partial(_falling, config, done) if number > config.rounds else None
         place = {"round": number, "pass": done, "passes": len(passes)}
-        figures = trainer.epoch(data, epoch, lambda row, place=place: report({**place, **row}), rate)
+        figures = trainer.epoch(data, epoch, lambda row, place=place: report({**place, **row}))
     return {**figures, "seconds": time.perf_counter() - started}
-
-
-def _falling(config: DaggerConfig, done: int, share: float) -> float:
-    """The learning rate after `done` final passes and a share of the next."""
-    return config.learning_rate * (1 + math.cos(math.pi * (done + share) / config.final_epochs)) / 2

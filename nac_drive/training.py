@@ -99,13 +99,11 @@ class Trainer:
         self._writer = _tensorboard(folder) if self.config.tensorboard else None
         return done
 
-    def epoch(
-        self, data: TrainingData, number: int, report: Report, rate: Callable[[float], float] | None = None
-    ) -> dict[str, float]:
+    def epoch(self, data: TrainingData, number: int, report: Report) -> dict[str, float]:
         """One pass over `data`. All chance in it comes from (seed, number), so that a resumed run repeats it.
 
-        report: gets dicts with epoch, batch, batches and the loss so far.  rate: the learning rate of an update, given
-        the share of the epoch before it.  Returns loss and frames, and the accuracy for five actions.
+        report: gets dicts with epoch, batch, batches and the loss so far.  Returns loss, frames and, for five actions,
+        the accuracy.
         """
         config, device = self.config, self.fabric.device
         rng = np.random.default_rng((config.seed, number))
@@ -127,9 +125,6 @@ class Trainer:
             loss = self._model.module.head.loss(prediction.float(), labels, sequences.weight, **classes)
             self._optimizer.zero_grad()
             self.fabric.backward(loss)
-            if rate:
-                for group in self._optimizer.param_groups:
-                    group["lr"] = rate(done / len(batches))
             self._optimizer.step()
             if self._average is not None:
                 self._average.update_parameters(self._learner)

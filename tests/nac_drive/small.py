@@ -61,7 +61,7 @@ def dagger_config(core: str = "lstm", **changed: Any) -> DaggerConfig:
     """Two laps a round of 60 frames, ten of them after the zoom."""
     settings: dict[str, Any] = {
         "window": 16, "batch_size": 2, "max_steps": 60, "rounds": 2, "first_laps": 2, "laps": 2, "segment": 7,
-        "first_epochs": 2, "epochs": 1, "final_epochs": 1, "validation_tracks": "800000", "student_share": 0.5,
+        "first_epochs": 2, "epochs": 1, "validation_tracks": "800000", "student_share": 0.5,
     }  # fmt: skip
     return DaggerConfig(core=core, **{**settings, **changed})
 

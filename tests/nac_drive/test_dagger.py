@@ -15,10 +15,8 @@ from data_collection.noise import NoiseConfig
 from data_collection.record import record
 from data_collection.turns import Turns
 from envs import EnvConfig, make_env, rollout
-from nac_drive.dagger import _falling
 from nac_drive.evaluation import evaluate
-from nac_drive.training import Trainer, _moving_average
-from nac_drive.training_data import TrainingData
+from nac_drive.training import _moving_average
 from policies import Driver, DriverConfig, load_driver, save_driver
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import dagger_config as config
@@ -53,7 +51,7 @@ def test_round_0_is_the_teachers_laps_under_noise(straight, tmp_path):
 
 def test_a_round_is_driven_by_the_student_of_the_round_before(tmp_path):
     """A second route to the laps and the agreement of round 1: a run that ends with round 0, and the one loop."""
-    settings = config(rounds=1, final_epochs=0, segment=3)
+    settings = config(rounds=1, segment=3)
     before = load_driver(train(replace(settings, rounds=0), tmp_path / "before"))
     train(settings, tmp_path / "run")
     agreed: list[bool] = []
@@ -73,13 +71,12 @@ def test_a_round_is_driven_by_the_student_of_the_round_before(tmp_path):
 
 def test_what_a_run_tells(straight):
     told = rows(straight)
-    assert [row["step"] for row in told] == [0, 1, 2, 3]  # the final passes are a step of their own
-    assert [row["frames"] for row in told] == [120, 240, 360, 360]
+    assert [row["step"] for row in told] == [0, 1, 2]
+    assert [row["frames"] for row in told] == [120, 240, 360]
     dataset = Demonstrations.open(straight / "dataset")
-    for row in told[:3]:
+    for row in told:
         returns = [lap["return"] for lap in dataset.rows if lap["round"] == row["step"]]
         assert (row["laps"], row["laps_return_mean"]) == (2, pytest.approx(np.mean(returns)))
-    assert "laps" not in told[3]
     assert all(0 <= row["accuracy"] <= 1 and row["loss"] > 0 and len(row["returns"]) == 1 for row in told)
     winner = max(told, key=lambda row: row["score"])
     driver = load_driver(straight / "checkpoints" / "best")
@@ -95,37 +92,13 @@ def test_every_lap_is_decoded_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Demonstrations, "load", lambda self, seeds=None: (decoded.append(list(seeds or [])), load(self, seeds))[1]
     )
-    train(config("cnn", final_epochs=0), tmp_path / "run")
+    train(config("cnn"), tmp_path / "run")
     assert decoded == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_the_rate_falls_over_the_final_passes_only():
-    settings = config(final_epochs=2)
-    rates = [_falling(settings, done, share) for done in (0, 1) for share in (0, 0.25, 0.5, 0.75)]
-    assert rates == sorted(rates, reverse=True)
-    assert rates[0] == settings.learning_rate
-    assert rates[4] == pytest.approx(settings.learning_rate / 2)
-    assert _falling(settings, 1, 1.0) == pytest.approx(0)
-
-
-def test_an_update_goes_by_the_rate_that_it_is_given(straight, tmp_path):
-    settings = config()
-    trainer, data = Trainer(settings, settings.env, "cpu"), TrainingData(settings, settings.env, torch.device("cpu"))
-    data.add(Demonstrations.open(straight / "dataset").load([0]))
-    trainer.open(tmp_path / "run", {}, resume=False)
-    weights = trainer.driver.head.out.weight
-    before = weights.detach().clone()
-    trainer.epoch(data, 1, lambda row: None, lambda share: 0.0)
-    assert torch.equal(weights, before)
-    shares: list[float] = []
-    trainer.epoch(data, 1, lambda row: None, lambda share: (shares.append(share), 1e-3)[1])
-    assert not torch.equal(weights, before)
-    assert shares == [i / len(shares) for i in range(len(shares))]
 
 
 @pytest.mark.parametrize("changed", [{"control": "continuous"}, {"mask_bar": True, "renderer": "gymnasium"}])
 def test_other_environments(changed, tmp_path):
-    settings = config("cfc", rounds=1, final_epochs=0, **changed)
+    settings = config("cfc", rounds=1, **changed)
     best = train(settings, tmp_path / "run")
     dataset = Demonstrations.open(tmp_path / "run" / "dataset")
     assert dataset.meta.env == settings.env == EnvConfig(**load_driver(best).env_config)
@@ -144,7 +117,6 @@ def test_other_environments(changed, tmp_path):
         ({"laps": 0}, "laps must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"first_epochs": 0}, "first_epochs must be at least 1"),
-        ({"final_epochs": -1}, "final_epochs must be at least 0"),
         ({"window": 61}, r"window must not exceed max_steps \(60 frames\), got 61"),
         ({"student_share": 1.5}, r"student_share must lie in \[0, 1\], got 1.5"),
         ({"segment": 0}, "segment must be at least 1 frame, got 0"),
@@ -198,13 +170,11 @@ def test_a_run_is_never_overwritten_nor_resumed_with_something_else(straight):
 
 def test_a_student_starts_with_the_weights_of_another(straight, tmp_path):
     """With a learning rate next to nothing it stays what it was."""
-    best = train(config(init=str(straight), learning_rate=1e-12, rounds=0, final_epochs=0), tmp_path / "run")
+    best = train(config(init=str(straight), learning_rate=1e-12, rounds=0), tmp_path / "run")
     before, after = load_driver(straight / "checkpoints" / "best"), load_driver(best)
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
-    other = load_driver(
-        train(config("gru", init=str(straight), learning_rate=1e-12, rounds=0, final_epochs=0), tmp_path / "gru")
-    )
+    other = load_driver(train(config("gru", init=str(straight), learning_rate=1e-12, rounds=0), tmp_path / "gru"))
     assert other.config.core == "gru"
     for name, parameter in other.named_parameters():  # a core of another make begins anew
         if not name.startswith("core."):

@@ -42,7 +42,7 @@ def test_whatever_interrupts_it_it_ends_the_same_and_keeps_its_laps(straight, tm
 
     moments: list[dict[str, Any]] = [
         {"round": 0, "lap": 1}, {"round": 0, "epoch": 2, "batch": 2}, {"round": 1, "lap": 1}, {"round": 1, "lap": 2},
-        {"round": 1, "batch": 1}, {"step": 1}, {"round": 2, "batch": 3}, {"round": 3, "batch": 2},
+        {"round": 1, "batch": 1}, {"step": 1}, {"round": 2, "batch": 3},
     ]  # fmt: skip
     for number, moment in enumerate(moments):
         with pytest.raises(Stop):
@@ -77,11 +77,11 @@ def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypat
     kills = killed_at_every_operation(
         monkeypatch, tmp_path, lambda path, resume: train(settings, path, resume=resume), everything
     )
-    assert kills > 15
+    assert kills > 10
 
 
 def test_a_damaged_lap_of_a_finished_round_ends_it_with_one_line(tmp_path):
-    settings = config("cnn", rounds=1, final_epochs=0)
+    settings = config("cnn", rounds=1)
     with pytest.raises(Stop):
         train(settings, tmp_path / "run", report=stop_after_round_0)
     (tmp_path / "run" / "dataset" / "episodes" / "000001.h5").write_bytes(b"half")

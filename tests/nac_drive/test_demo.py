@@ -12,7 +12,7 @@ from envs import SPLITS, track_seeds
 from nac_drive.demo import DemoConfig, demo
 from tests.nac_drive.small import dagger_config
 
-CONFIG = DemoConfig(training=dagger_config(rounds=1, final_epochs=0), tracks="900005")
+CONFIG = DemoConfig(training=dagger_config(rounds=1), tracks="900005")
 
 
 def test_the_demo_leaves_a_report_videos_and_a_driver_and_goes_on_after_an_interruption(tmp_path, monkeypatch):
