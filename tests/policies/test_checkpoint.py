@@ -198,5 +198,14 @@ def test_a_shipped_driver_loads_by_name_and_has_a_card(name: str) -> None:
 
 
 def test_a_name_that_nothing_is_shipped_under_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"name: must be one of .*nac-continuous.*, got 'winner'"):
+    with pytest.raises(ValueError, match=r"name: must be one of .*champion-continuous.*, got 'winner'"):
         Driver.from_pretrained("winner")
+
+
+def test_a_shipped_driver_goes_by_its_name_and_control() -> None:
+    for control in ("discrete", "continuous"):
+        short, full = Driver.from_pretrained("champion", control), Driver.from_pretrained(f"champion-{control}")
+        assert short.config == full.config
+        assert short.config.control == control
+        assert all(torch.equal(a, b) for a, b in zip(short.parameters(), full.parameters(), strict=True))
+    assert Driver.from_pretrained("champion").config.control == "discrete"

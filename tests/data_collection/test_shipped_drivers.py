@@ -1,0 +1,22 @@
+"""What comes with the package drives."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_collection.drivers import resolve_driver
+from envs import Control, EnvConfig, make_env, rollout
+
+
+@pytest.mark.parametrize(("word", "control", "least"), [
+    ("expert", "discrete", 880), ("expert", "continuous", 900),
+    ("champion", "discrete", 880), ("champion", "continuous", 900),
+])  # fmt: skip
+def test_a_shipped_driver_drives_a_test_track_without_a_crash(word: str, control: Control, least: float):
+    env = EnvConfig(control, renderer="fast")
+    episode = rollout(make_env(env), resolve_driver(word, env), 900_005)
+    assert episode.episode_return > least
+    assert episode.outcome["crashes"] == 0
+    other = EnvConfig("continuous" if control == "discrete" else "discrete")
+    with pytest.raises(ValueError, match=f"was made for {control} control"):
+        resolve_driver(f"{word}-{control}", other)
