@@ -37,8 +37,8 @@ class ControllerConfig:
     """The numbers of the controller, in simulator units, units/s, units/s^2 and radians.
 
     The shipped ones were found by `python benchmarks/controller_search.py`, with `--control continuous --generations 8`
-    for the continuous ones; top speeds, the line's share for five actions and the gain of the gas for continuous control
-    were then lowered by hand, so that a driver who sees one frame can do the same (docs/controller.md).
+    for the continuous ones; top speeds, the line's share for five actions and the gain of the gas for continuous
+    control were then lowered by hand, so that a driver who sees one frame can do the same (docs/controller.md).
     """
 
     line_share: float = 0.65
