@@ -1,17 +1,16 @@
 """The shipped drivers on the test tracks: unmodified CarRacing-v3, native reward, deterministic, 1000 frames at most.
 
-    python benchmarks/champion.py [--control continuous] [--tracks test-100]
+    python benchmarks/champion.py [--control continuous] [--tracks test-100] [--rows champion expert]
 
 Beside the controller, the expert and the champion of a control stand two that tell what the champion relies on: the
 champion in front of a black status bar, and the champion without its core (what the core says is set to zero, so that
-the action head reads the present frame alone). Prints the table; `--out FOLDER` keeps every lap.
+the action head reads the present frame alone). `--out FOLDER` keeps every lap.
 """
 
 from __future__ import annotations
 
 import warnings
 from argparse import ArgumentParser
-from copy import deepcopy
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -38,36 +37,37 @@ class _Silent(nn.Module):
         return self.core.initial_state(batch)  # type: ignore[operator]
 
 
-def contestants(control: Control, tracks: str, pool: Pool | None) -> list[Evaluation]:
-    """One evaluation per row of the table."""
-    champion = resolve_driver("champion", EnvConfig(control))
-    silent = deepcopy(champion)
-    silent.core = _Silent(silent.core)  # type: ignore[attr-defined]
-    drivers: list[tuple[str, Driver, EnvConfig]] = [
-        ("controller", resolve_driver("controller", EnvConfig(control)), EnvConfig(control)),
-        ("expert", resolve_driver("expert", EnvConfig(control)), EnvConfig(control)),
-        ("champion", champion, EnvConfig(control)),
-        ("champion, bar masked", champion, EnvConfig(control, mask_bar=True)),
-        ("champion, core silent", silent, EnvConfig(control)),
-    ]
-    done = []
-    for name, driver, env in drivers:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it was trained with the bar in sight is the point
-            done.append(evaluate(driver, track_seeds(tracks), name=name, env=env, pool=pool))
-        print(markdown_table([Contestant(done[-1])]).splitlines()[-1], flush=True)
-    return done
+ROWS = ("controller", "expert", "champion", "masked", "silent")
+
+
+def contestant(row: str, control: Control) -> tuple[Driver, EnvConfig]:
+    """A driver and the environment that it drives in."""
+    env = EnvConfig(control, mask_bar=row == "masked")
+    if row in ("controller", "expert"):
+        return resolve_driver(row, env), env
+    champion = resolve_driver("champion", env)
+    if row == "silent":
+        champion.core = _Silent(champion.core)  # type: ignore[attr-defined]
+    return champion, env
+
+
+def drive(row: str, control: Control, tracks: str, pool: Pool | None) -> Evaluation:
+    driver, env = contestant(row, control)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it was trained with the bar in sight is the point
+        return evaluate(driver, track_seeds(tracks), name=row, env=env, pool=pool)
 
 
 def main() -> None:
     parser = ArgumentParser(description="The shipped drivers on the test tracks.")
     parser.add_argument("--control", choices=["discrete", "continuous"], default="discrete")
     parser.add_argument("--tracks", default="test-100")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, help="masked, silent: the champion, see above")
     parser.add_argument("--workers", type=int, default=default_workers())
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with worker_pool(options.workers) as pool:
-        evaluations = contestants(options.control, options.tracks, pool)
+        evaluations = [drive(row, options.control, options.tracks, pool) for row in options.rows]
     print(markdown_table([Contestant(evaluation) for evaluation in evaluations]))
     if options.out:
         save_evaluations(options.out, evaluations)

@@ -53,12 +53,14 @@ class Trainer:
         return self._learner if self._average is None else self._average.module  # type: ignore[return-value]
 
     def start_from(self, driver: Driver) -> None:
-        """Begin with the weights of `driver` instead of random ones; a core of another make begins anew.
+        """Begin with the weights of `driver` instead of random ones; a core of another make begins anew, and with or
+        without a residual path is no matter.
 
         Raises ValueError for another vision or action head.
         """
         mine, other = self._learner.config, driver.config
-        if replace(other, core=mine.core, core_args=mine.core_args, dropout=mine.dropout) != mine:
+        same = {name: getattr(mine, name) for name in ("core", "core_args", "residual", "dropout")}
+        if replace(other, **same) != mine:
             raise ValueError(
                 f"init must name a driver of the same vision and action head, got {other}, training {mine}; "
                 "pass the options that it was trained with."
