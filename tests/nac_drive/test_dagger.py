@@ -174,8 +174,9 @@ def test_a_student_starts_with_the_weights_of_another(straight, tmp_path):
     before, after = load_driver(straight / "checkpoints" / "best"), load_driver(best)
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
-    other = load_driver(train(config("gru", init=str(straight), learning_rate=1e-12, rounds=0), tmp_path / "gru"))
-    assert other.config.core == "gru"
+    settings = config("gru", init=str(straight), residual=False, learning_rate=1e-12, rounds=0)
+    other = load_driver(train(settings, tmp_path / "gru"))
+    assert (other.config.core, other.config.residual, before.config.residual) == ("gru", False, True)
     for name, parameter in other.named_parameters():  # a core of another make begins anew
         if not name.startswith("core."):
             torch.testing.assert_close(parameter, before.get_parameter(name), rtol=0, atol=1e-8)
