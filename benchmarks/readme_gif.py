@@ -1,6 +1,6 @@
-"""The moving picture of the README, from the video that the demo leaves.
+"""The moving picture of the README, from a video of the champion.
 
-    python benchmarks/readme_gif.py runs/demo/side_by_side.mp4 docs/demo.gif
+    python benchmarks/readme_gif.py lap.mp4 docs/champion.gif
 
 Half the size, every third picture, some seconds of the lap at true speed; at most 3 MB.
 """
@@ -14,7 +14,7 @@ import cv2
 import imageio.v3 as iio
 from PIL import Image
 
-FROM, SECONDS, EVERY, COLOURS = 1, 9, 3, 48
+FROM, SECONDS, EVERY, COLOURS = 1, 15, 3, 48
 MOST_BYTES = 3_000_000
 
 
