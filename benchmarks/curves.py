@@ -20,13 +20,11 @@ DAGGER = (
     "champion-discrete",
     "clone-continuous",
     "champion-continuous",
-    "champion-continuous-residual",
+    "champion-continuous-no-residual",
 )
 PPO = ("expert-discrete-first", "expert-discrete")
 LABELS = {
-    "champion-discrete": "champion-discrete (residual path)",
-    "champion-continuous": "champion-continuous (no residual path)",
-    "champion-continuous-residual": "the same with a residual path",
+    "champion-continuous-no-residual": "the same without a residual path",
     "expert-discrete-first": "without a price for frames off the road (val-10)",
     "expert-discrete": "with it, from a later clone (val-25): shipped",
 }
