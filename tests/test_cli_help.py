@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from data_collection.ppo import ExpertConfig
 from nac_drive import cli
-from nac_drive.cli_training import DaggerOptions, Training
+from nac_drive.cli_training import DaggerOptions, ExpertOptions, Training
 from nac_drive.cloning import CloneConfig
 from nac_drive.dagger import DaggerConfig
 from tests.test_cli import call
@@ -18,14 +19,14 @@ from tests.test_cli import call
 def test_help_mentions_every_option(command, capsys):
     assert call(command, "--help") == 0
     told = capsys.readouterr().out
-    nested = {"train": Training, "compare": Training, "dagger": DaggerOptions}
+    nested = {"train": Training, "compare": Training, "dagger": DaggerOptions, "expert": ExpertOptions}
     options = set(cli.COMMANDS[command].__dataclass_fields__) - {"training", "settings"}
     if command in nested:
         options |= set(nested[command].__dataclass_fields__) - {"core"}
     positional = {"dataset": {"action", "path"}, "train": {"dataset"}, "compare": {"dataset"}}.get(command, set())
     for option in options - positional:
         assert f"--{option.replace('_', '-')}" in told, option
-    assert ("--core " in told) == (command in ("train", "dagger"))
+    assert ("--core STR" in told) == (command in ("train", "dagger"))
     assert ("positional arguments" in told) == bool(positional)
     assert ("{info,verify,recipe,rebuild}" in told) == (command == "dataset")
 
@@ -61,6 +62,21 @@ def test_the_options_of_dagger_are_those_of_the_library(monkeypatch):
         second.training.config()
     asked = DaggerConfig(core_args={"top_k": 4}, laps=3, noise=0.2, mask_bar=True)
     assert replace(second.training, augment=()).config() == asked
+
+
+def test_the_options_of_the_expert_are_those_of_the_library(monkeypatch):
+    commands: list[Any] = []
+    monkeypatch.setattr(cli.Expert, "run", lambda self, console: commands.append(self))
+    assert call("expert", "--out", "new") == 0
+    options = ("--control", "continuous", "--init", "clone", "--action-noise", "0.05", "--validation-tracks", "val-99")
+    assert call("expert", "--out", "new", *options, "--resume") == 0
+    first, second = commands
+    assert (first.training.config(), first.training.resume) == (ExpertConfig(), False)
+    assert second.training.resume
+    with pytest.raises(ValueError, match="has 25 tracks"):
+        second.training.config()
+    asked = ExpertConfig(control="continuous", init="clone", action_noise=0.05)
+    assert replace(second.training, validation_tracks=ExpertConfig.validation_tracks).config() == asked
 
 
 def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeypatch):
