@@ -276,8 +276,9 @@ def test_it_closes_though_another_process_has_inherited_its_pipes():
 
 
 SCRIPT = (
-    "import numpy as np; from envs import EnvConfig, make_vec_env\n"
+    "import signal; import numpy as np; from envs import EnvConfig, make_vec_env\n"
     "if __name__ == '__main__':\n"
+    "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it
     "    env = make_vec_env(EnvConfig(renderer='fast'), 2, processes=2)\n"
     "    env.reset(seed=0); print('they drive', flush=True)\n"
     "    while True: env.step(np.full(2, 3))"
