@@ -83,9 +83,10 @@ def test_workers_end_with_a_killed_parent():
 @pytest.mark.timeout(60)
 def test_an_interruption_ends_workers_at_once_and_is_told_once():
     script = (
-        "import time; from data_collection.processes import Workers\n"
+        "import signal; from data_collection.processes import Workers\n"
         "from tests.data_collection.test_processes import where\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it
         "    with Workers(2) as workers:\n"
         "        processes = set()\n"
         "        while len(processes) < 2:\n"
