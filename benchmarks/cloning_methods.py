@@ -68,9 +68,8 @@ def datasets(folder: Path, expert: str, budget: int, workers: int) -> tuple[dict
     for method, noise in (("plain", None), ("DART", NoiseConfig(0.15, 4.0))):
         path, laps = folder / method, 8
         while True:
-            seeds = track_seeds(",".join(map(str, range(laps))))
             found[method] = record(
-                path, expert, env=ENV, seeds=seeds, noise=noise, workers=workers, resume=path.exists()
+                path, expert, env=ENV, seeds=range(laps), noise=noise, workers=workers, resume=path.exists()
             )
             frames = sum(row["length"] for row in found[method].rows)
             if frames >= budget:
@@ -83,10 +82,12 @@ def datasets(folder: Path, expert: str, budget: int, workers: int) -> tuple[dict
 
 
 def train(
-    core: str, method: str, folder: Path, expert: str, laps: dict[str, Demonstrations], pool: Pool | None
-) -> Path:
+    core: str, method: str, folder: Path, expert: str, laps: dict[str, Demonstrations], precision: str,
+    pool: Pool | None,
+) -> Path:  # fmt: skip
     """The folder of the run, new or gone on with."""
-    run, settings = folder / f"{core}-{method}", {**COMMON, "core": core, "core_args": CORES[core]}
+    run = folder / f"{core}-{method}"
+    settings: dict[str, Any] = {**COMMON, "core": core, "core_args": CORES[core], "precision": precision}
     resume = (run / "config.yaml").exists()
     if method == "DAgger":
         config = DaggerConfig(
@@ -167,18 +168,19 @@ def main() -> None:
     parser.add_argument("--tracks", default="test-30", help="of the closed loop")
     parser.add_argument("--precision", default="auto", help="such as bf16-mixed, where the CPU has it")
     options = parser.parse_args()
-    COMMON["precision"] = options.precision
     options.out.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     with worker_pool(default_workers()) as pool:
         # DAgger first: how many frames it took is the budget of the others
-        runs = {core: train(core, "DAgger", options.out, options.expert, {}, pool) for core in CORES}
+        runs = {core: train(core, "DAgger", options.out, options.expert, {}, options.precision, pool) for core in CORES}
         frames = {core: RunFolder.open(run).rows()[-1]["frames"] for core, run in runs.items()}
         laps, held_out = datasets(options.out, options.expert, round(np.mean(list(frames.values()))), default_workers())
         for core in CORES:
             for method in METHODS:
-                run = runs[core] if method == "DAgger" else train(core, method, options.out, options.expert, laps, pool)
-                seen = frames[core] if method == "DAgger" else sum(row["length"] for row in laps[method].rows)
+                run, seen = runs[core], frames[core]
+                if method != "DAgger":
+                    run = train(core, method, options.out, options.expert, laps, options.precision, pool)
+                    seen = sum(row["length"] for row in laps[method].rows)
                 results.append(measure(core, method, run, options.expert, held_out, options.tracks, seen, pool))
                 print(table(results[-1:]).splitlines()[-1], flush=True)
     (options.out / "table.md").write_text(table(results))

@@ -23,6 +23,7 @@ from data_collection.processes import one_thread
 from data_collection.run_folder import RunFolder
 from envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
 from policies import Driver, DriverConfig, load_driver, save_driver
+from tests.killing import Fuse, Killed
 
 TINY = ExpertConfig(
     steps=96, envs=2, rollout_steps=16, value_warmup_steps=32, batch_size=16,
@@ -103,10 +104,6 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     assert finished.reports == []
 
 
-class Killed(BaseException):
-    """Not an Exception: no clean-up may run, as after kill -9."""
-
-
 def bias(expert: Driver, env_config: EnvConfig, seed: int) -> float:
     """Stands for the return of a lap: depends on the weights alone."""
     return float(expert.head.out.bias.detach().sum())
@@ -116,24 +113,13 @@ def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monke
     settings: dict[str, Any] = {"steps": 32, "envs": 1, "value_warmup_steps": 0}
     config = replace(TINY, **settings, validate_every=16)
     monkeypatch.setattr(ppo, "_validation_return", bias)
-    left = 0
-
-    def deadly(call: Callable) -> Callable:
-        def wrapped(*arguments: Any) -> Any:
-            nonlocal left
-            if left == 0:
-                raise Killed
-            left -= 1
-            return call(*arguments)
-
-        return wrapped
-
+    fuse = Fuse()
     moment, killed = 0, True
     while killed:
-        folder, left, killed = tmp_path / str(moment), moment, False
+        folder, fuse.left, killed = tmp_path / str(moment), moment, False
         with monkeypatch.context() as patch:
             for name in ("log", "checkpoint", "mark_best"):
-                patch.setattr(RunFolder, name, deadly(getattr(RunFolder, name)))
+                patch.setattr(RunFolder, name, fuse.deadly(getattr(RunFolder, name)))
             try:
                 train_expert(config, folder)
             except Killed:

@@ -27,6 +27,7 @@ from data_collection.turns import TurnsConfig, turns_lap
 from envs import EnvConfig
 from policies import Driver, DriverConfig
 from tests.data_collection.recordings import TRACKS, contents, record_small, rewrite_row, tamper
+from tests.killing import Fuse, Killed
 
 ENV = EnvConfig(max_steps=60, renderer="fast")
 CONTINUOUS = replace(ENV, control="continuous")
@@ -139,23 +140,12 @@ def test_the_number_of_workers_does_not_show(file, recorded, tmp_path):
 # Interruptions
 
 
-class Killed(BaseException):
-    """Not an Exception: no clean-up may run, as after kill -9."""
-
-
 @pytest.mark.parametrize("moment", range(0, 12, 2))
 def test_killed_on_the_way_it_goes_on_to_the_same_dataset(file, recorded, tmp_path, monkeypatch, moment):
-    calls, real = {"left": moment}, os.fsync
-
-    def deadly(descriptor: int) -> None:
-        if calls["left"] == 0:
-            raise Killed
-        calls["left"] -= 1
-        real(descriptor)
-
+    fuse = Fuse(moment)
     path = tmp_path / "dataset"
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", deadly)
+        patch.setattr(os, "fsync", fuse.deadly(os.fsync))
         with pytest.raises(Killed):
             rebuild(file, path)
     whole = len(list(path.glob("episodes/*.h5")))

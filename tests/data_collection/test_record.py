@@ -29,6 +29,7 @@ from data_collection.noise import ActionNoise, NoiseConfig
 from data_collection.record import record
 from envs import EnvConfig, Step, make_env, rollout
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, contents, record_small
+from tests.killing import Fuse, Killed
 
 REPOSITORY = Path(__file__).parents[2]
 MANY = list(range(20, 26))
@@ -158,31 +159,17 @@ def test_killed_at_random_moments_it_loses_no_finished_episode_and_ends_the_same
     assert len(recorded_now) == len(MANY) - len(files)  # what was whole was kept, with a row or without
 
 
-class Killed(BaseException):
-    """Not an Exception: no clean-up may run, as after kill -9."""
-
-
 def test_killed_at_any_system_call_it_resumes_to_the_same_dataset(tmp_path, monkeypatch):
     whole = record_small(tmp_path / "whole", env=TINY, seeds=[1, 2]).path
-    calls = {"left": 0}
-
-    def deadly(call):
-        def wrapped(*arguments, **keywords):
-            if calls["left"] == 0:
-                raise Killed
-            calls["left"] -= 1
-            return call(*arguments, **keywords)
-
-        return wrapped
-
+    fuse = Fuse()
     real = {name: getattr(os, name) for name in ("replace", "fsync", "mkdir")}
     moment = 0
     while True:
         path = tmp_path / f"killed_{moment}"
-        calls["left"] = moment
+        fuse.left = moment
         with monkeypatch.context() as patch:
             for name, call in real.items():
-                patch.setattr(os, name, deadly(call))
+                patch.setattr(os, name, fuse.deadly(call))
             try:
                 record_small(path, env=TINY, seeds=[1, 2])
                 break

@@ -12,12 +12,9 @@ from data_collection import run_folder
 from data_collection.files import WriteError
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
 from tests.data_collection.recordings import contents
+from tests.killing import Fuse, Killed
 
 CONFIG = {"core": "lstm", "epochs": 3, "core_args": {"top_k": 4}, "device": None}
-
-
-class Killed(BaseException):
-    """Not an Exception: no clean-up may run, as after kill -9."""
 
 
 @pytest.fixture
@@ -172,24 +169,13 @@ def test_a_write_that_raises_leaves_last_and_best_as_they_were(run, error):
 def test_killed_at_any_moment_of_a_checkpoint_last_and_best_are_whole(run, monkeypatch):
     run.mark_best(run.checkpoint(1, write_text("one")))
     run.checkpoint(2, write_text("two"))
-    left = 0
-
-    def deadly(call):
-        def wrapped(*arguments, **keywords):
-            nonlocal left
-            if left == 0:
-                raise Killed
-            left -= 1
-            return call(*arguments, **keywords)
-
-        return wrapped
-
+    fuse = Fuse()
     moment = 0
     while True:
-        left = moment
+        fuse.left = moment
         with monkeypatch.context() as patch:
             for name in ("replace", "fsync", "unlink", "symlink", "rmdir"):
-                patch.setattr(run_folder.os, name, deadly(getattr(run_folder.os, name)))
+                patch.setattr(run_folder.os, name, fuse.deadly(getattr(run_folder.os, name)))
             try:
                 run.mark_best(run.checkpoint(3, write_text("three")))
                 break

@@ -18,6 +18,7 @@ from envs import Control, EnvConfig
 from nac_drive import training
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.dagger import DaggerConfig, dagger
+from tests.killing import Fuse, Killed
 
 FRAMES = 60
 
@@ -89,28 +90,17 @@ def killed_at_every_operation(
     monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
     train(folder / "whole", resume=False)
     whole = left(folder / "whole")
-    operations = 0
-
-    def deadly(call: Callable) -> Callable:
-        def wrapped(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal operations
-            if operations == 0:
-                raise Stop
-            operations -= 1
-            return call(*arguments, **keywords)
-
-        return wrapped
-
+    fuse = Fuse()
     real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
     for moment in itertools.count():
-        path, operations = folder / f"killed_{moment}", moment
+        path, fuse.left = folder / f"killed_{moment}", moment
         with monkeypatch.context() as patch:
             for name, call in real.items():
-                patch.setattr(os, name, deadly(call))
+                patch.setattr(os, name, fuse.deadly(call))
             try:
                 train(path, resume=False)
                 return moment
-            except Stop:
+            except Killed:
                 pass
         train(path, resume=(path / "config.yaml").exists())
         assert left(path) == whole, f"killed at operation {moment}"

@@ -21,6 +21,7 @@ from nac_drive.evaluation import Evaluation
 from nac_drive.metrics import EpisodeResult, summarise
 from nac_drive.report import COLUMNS, Contestant, cells, markdown_table, save_results, terminal_table
 from tests.data_collection.recordings import contents
+from tests.killing import Killed
 from tests.nac_drive.small import config, results
 
 SEEDS = [900_000, 900_001]
@@ -34,10 +35,6 @@ def the_controller_is_the_expert(monkeypatch):
         return Controller(env.control) if spec == "expert" else resolve_driver(spec, env)
 
     monkeypatch.setattr(import_module("nac_drive.compare"), "resolve_driver", resolve)
-
-
-class Killed(BaseException):
-    """As Ctrl-C or kill: not an Exception."""
 
 
 def run(dataset: Demonstrations, folder: Path, told: list[tuple[str, dict[str, Any]]], **keywords: Any):
