@@ -10,15 +10,17 @@ were trained on, and from sequences of length 1, in which no core remembers anyt
 - `tracks`, in sequences of length 1,
 - `frames`, shuffled, in sequences of length 1: the published protocol.
 
-Each training stops when the accuracy on an eighth of its own training tracks (or frames) has not risen for 3 epochs, at
-most 100. The zoom at the start of a lap is left out. Rows are kept in rows.jsonl: run it again to go on.
+A training stops when the loss on an eighth of its own training tracks (or frames) has not fallen for 3 epochs, at most
+100, and is tested where that loss was least. Windows of neighbouring frames teach seeing slowly, so every core starts
+with the convolutions of a memoryless driver that learned from the same training part, and learns on end to end. The
+zoom at the start of a lap is left out. Rows are kept in rows.jsonl: run it again to go on.
 """
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,7 +28,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from data_collection.dataset import Demonstrations
 from data_collection.frames import Frames
@@ -39,7 +44,7 @@ CORES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 CELLS = (("tracks", 32), ("tracks", 1), ("frames", 1))
 FOLDS, EPOCHS, PATIENCE = 5, 100, 3
-FRAMES_PER_UPDATE, LEARNING_RATE = 128, 1e-3
+FRAMES_PER_UPDATE, LEARNING_RATE, AVERAGE = 128, 1e-3, 0.99
 
 
 @dataclass(frozen=True)
@@ -89,67 +94,95 @@ def parts(frames: Frames, task: Task) -> Parts:
     return Parts(tiles(rest[len(stop) :]), tiles(stop), tiles(sorted(tested)))
 
 
-def train(dataset: Path, precision: str, task: Task) -> dict[str, Any]:
-    """The row of one training: accuracy of the epoch that the stopping set chose, on the tested frames."""
-    frames = load(dataset)
-    images, labels = torch.from_numpy(frames.frames), torch.from_numpy(frames.labels)
-    dt = torch.from_numpy(frames.dt)
-    chosen = parts(frames, task)
-    autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
-    torch.manual_seed(task.fold)
-    rng = np.random.default_rng((task.fold, 1))
-    driver = Driver(DriverConfig(core=task.core, core_args=CORES[task.core], vision="compact", dropout=0.2))
-    optimizer = torch.optim.Adam(driver.parameters(), LEARNING_RATE)
+class Fold:
+    """Frames and the part of them that one training sees, and how a driver learns from it."""
 
-    def windows(starts: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        rows = torch.from_numpy(starts[:, None] + np.arange(task.length))
-        return images[rows], dt[rows], labels[rows]
+    def __init__(self, dataset: Path, precision: str, task: Task) -> None:
+        frames = load(dataset)
+        self.images, self.labels = torch.from_numpy(frames.frames), torch.from_numpy(frames.labels)
+        self.dt = torch.from_numpy(frames.dt)
+        self.parts, self.length, self.seed = parts(frames, task), task.length, task.fold
+        self.autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
 
-    def batches(starts: np.ndarray, size: int) -> Iterator[np.ndarray]:
-        yield from np.split(starts, range(size, len(starts), size))
+    def windows(self, starts: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        rows = torch.from_numpy(starts[:, None] + np.arange(self.length))
+        return self.images[rows], self.dt[rows], self.labels[rows]
 
     @torch.no_grad()
-    def accuracy(starts: np.ndarray) -> float:
-        """Streamed: a sequence that follows on another goes on with its state, unless sequences are single frames."""
+    def test(self, driver: Driver, starts: np.ndarray) -> tuple[float, float]:
+        """Loss and accuracy, streamed: a sequence that follows on another goes on with its state, unless sequences are
+        single frames."""
         driver.eval()
-        correct = 0
-        with autocast():
-            if task.length == 1:
-                for batch in batches(starts, 512):
-                    x, t, y = windows(batch)
-                    correct += int((driver(x, t)[0].argmax(-1) == y).sum())
-            else:
-                state, previous = driver.initial_state(1), None
-                for start in starts:
-                    if previous is None or start != previous + task.length:
-                        state = driver.initial_state(1)
-                    x, t, y = windows(np.array([start]))
-                    prediction, state = driver(x, t, state)
-                    correct += int((prediction.argmax(-1) == y).sum())
-                    previous = start
-        return correct / (len(starts) * task.length)
+        loss, correct = 0.0, 0
+        state, previous = driver.initial_state(1), None
+        with self.autocast():
+            for batch in np.split(starts, range(512, len(starts), 512)) if self.length == 1 else starts[:, None]:
+                if self.length == 1:
+                    state = driver.initial_state(len(batch))
+                elif previous is None or batch[0] != previous + self.length:
+                    state = driver.initial_state(1)
+                frames, dt, labels = self.windows(batch)
+                prediction, state = driver(frames, dt, state)
+                loss += float(cross_entropy(prediction.float().flatten(0, 1), labels.flatten(), reduction="sum"))
+                correct += int((prediction.argmax(-1) == labels).sum())
+                previous = batch[0]
+        count = len(starts) * self.length
+        return loss / count, correct / count
 
-    best, since, tested, epoch = -1.0, 0, 0.0, 0
-    while epoch < EPOCHS and since < PATIENCE:
-        driver.train()
-        for batch in batches(rng.permutation(chosen.train), max(1, FRAMES_PER_UPDATE // task.length)):
-            x, t, y = windows(batch)
-            with autocast():
-                prediction, _ = driver(x, t)
-            loss = driver.head.loss(prediction.float(), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        epoch, score = epoch + 1, accuracy(chosen.stop)
-        since += 1
-        if score > best:
-            best, since, tested = score, 0, accuracy(chosen.test)
-    return {**vars(task), "epochs": epoch, "stopping": best, "accuracy": tested}
+    def train(self, driver: Driver) -> tuple[Driver, int]:
+        """Until the loss on the stopping part no longer falls; the best moving average of weights, and the epochs."""
+        optimizer = torch.optim.Adam(driver.parameters(), LEARNING_RATE)
+        average = AveragedModel(driver, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE))
+        mean, best = average.module, Driver(driver.config)
+        assert isinstance(mean, Driver)
+        rng = np.random.default_rng((self.seed, 1))
+        least, since, epoch = float("inf"), 0, 0
+        size = max(1, FRAMES_PER_UPDATE // self.length)
+        while epoch < EPOCHS and since < PATIENCE:
+            driver.train()
+            order = rng.permutation(self.parts.train)
+            for batch in np.split(order, range(size, len(order), size)):
+                frames, dt, labels = self.windows(batch)
+                with self.autocast():
+                    prediction, _ = driver(frames, dt)
+                loss = driver.head.loss(prediction.float(), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                average.update_parameters(driver)
+            epoch, since = epoch + 1, since + 1
+            stopping, _ = self.test(mean, self.parts.stop)
+            if stopping < least:
+                best.load_state_dict(mean.state_dict())
+                least, since = stopping, 0
+        return best, epoch
 
 
-def work(dataset: Path, precision: str, task: Task) -> dict[str, Any]:
+def see(dataset: Path, precision: str, folder: Path, task: Task) -> None:
+    """Leave the convolutions of a memoryless driver of this split and fold in `folder`."""
+    torch.manual_seed(task.fold)
+    driver, _ = Fold(dataset, precision, task).train(Driver(DriverConfig(core="cnn", vision="compact", dropout=0.2)))
+    save_file(driver.vision.state_dict(), head_file(folder, task))
+
+
+def head_file(folder: Path, task: Task) -> Path:
+    return folder / f"{task.split}-{task.fold}.safetensors"
+
+
+def train(dataset: Path, precision: str, folder: Path, task: Task) -> dict[str, Any]:
+    """The row of one training."""
+    fold = Fold(dataset, precision, task)
+    torch.manual_seed(task.fold)
+    driver = Driver(DriverConfig(core=task.core, core_args=CORES[task.core], vision="compact", dropout=0.2))
+    driver.vision.load_state_dict(load_file(head_file(folder, task)))
+    driver, epochs = fold.train(driver)
+    loss, accuracy = fold.test(driver, fold.parts.test)
+    return {**vars(task), "epochs": epochs, "loss": loss, "accuracy": accuracy}
+
+
+def work(job: Callable[[Task], Any], task: Task) -> Any:
     with one_thread():
-        return train(dataset, precision, task)
+        return job(task)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -181,9 +214,13 @@ def main() -> None:
     done = {Task(row["core"], row["split"], row["length"], row["fold"]) for row in rows}
     tasks = [Task(core, split, length, fold) for fold in range(FOLDS) for split, length in CELLS for core in CORES]
     missing = [task for task in tasks if task not in done]
+    place = (options.dataset, options.precision, options.out)
+    heads = [Task("cnn", split, 1, fold) for fold in range(FOLDS) for split in ("tracks", "frames")]
     with worker_pool(options.workers) as pool, journal.open("a") as file:
-        one = partial(work, options.dataset, options.precision)
-        for row in (pool.imap_unordered if pool else map)(one, missing):
+        each = pool.imap_unordered if pool else map
+        new = [task for task in heads if not head_file(options.out, task).exists()]
+        list(each(partial(work, partial(see, *place)), new))
+        for row in each(partial(work, partial(train, *place)), missing):
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
