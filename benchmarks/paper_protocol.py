@@ -162,7 +162,9 @@ def see(dataset: Path, precision: str, folder: Path, task: Task) -> None:
     """Leave the convolutions of a memoryless driver of this split and fold in `folder`."""
     torch.manual_seed(task.fold)
     driver, _ = Fold(dataset, precision, task).train(Driver(DriverConfig(core="cnn", vision="compact", dropout=0.2)))
-    save_file(driver.vision.state_dict(), head_file(folder, task))
+    save_file(
+        {name: tensor.contiguous() for name, tensor in driver.vision.state_dict().items()}, head_file(folder, task)
+    )
 
 
 def head_file(folder: Path, task: Task) -> Path:
