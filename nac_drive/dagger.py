@@ -45,7 +45,9 @@ class DaggerConfig(TrainingConfig):
     batch_size: int = 8
     """Sequences per update (B)."""
     learning_rate: float = 1e-3
-    """Adam's rate."""
+    """Adam's rate in round 0."""
+    final_learning_rate: float = 2e-4
+    """Adam's rate in the last round; in between it falls by the same factor from round to round."""
     average: float = 0.999
     """Decay per update of a moving average of the weights: the average drives, is validated and is kept, while the
     weights go on learning. 0: no average."""
@@ -84,6 +86,8 @@ class DaggerConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.final_learning_rate > 0:
+            raise ValueError(f"final_learning_rate must be positive, got {self.final_learning_rate}.")
         self.require(first_laps=1, laps=1, rounds=0, first_epochs=1, epochs=1, max_steps=1)
         if self.window > self.max_steps:
             raise ValueError(
@@ -117,6 +121,10 @@ class DaggerConfig(TrainingConfig):
         first = 0 if number == 0 else self.first_laps + (number - 1) * self.laps
         count = self.first_laps if number == 0 else self.laps
         return [(i, SPLITS["train"][self.first_track + i]) for i in range(first, first + count)]
+
+    def rate(self, number: int) -> float:
+        """Adam's rate in round `number`."""
+        return self.learning_rate * (self.final_learning_rate / self.learning_rate) ** (number / max(1, self.rounds))
 
     def passes(self, number: int) -> range:
         """Numbers of the epochs of round `number`."""
@@ -240,6 +248,7 @@ def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, f
 def _train(config: DaggerConfig, trainer: Trainer, data: TrainingData, number: int, report: Report) -> dict[str, float]:
     """The passes of a round; returns the figures of the last."""
     started = time.perf_counter()
+    trainer.set_rate(config.rate(number))
     passes, figures = config.passes(number), {}
     for done, epoch in enumerate(passes):
         place = {"round": number, "pass": done, "passes": len(passes)}

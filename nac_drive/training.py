@@ -101,6 +101,11 @@ class Trainer:
         self._writer = _tensorboard(folder) if self.config.tensorboard else None
         return done
 
+    def set_rate(self, rate: float) -> None:
+        """Adam's rate from now on."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
     def epoch(self, data: TrainingData, number: int, report: Report) -> dict[str, float]:
         """One pass over `data`. All chance in it comes from (seed, number), so that a resumed run repeats it.
 

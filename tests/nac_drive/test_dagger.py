@@ -16,7 +16,7 @@ from data_collection.record import record
 from data_collection.turns import Turns
 from envs import EnvConfig, make_env, rollout
 from nac_drive.evaluation import evaluate
-from nac_drive.training import _moving_average
+from nac_drive.training import Trainer, _moving_average
 from policies import Driver, DriverConfig, load_driver, save_driver
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import dagger_config as config
@@ -67,6 +67,27 @@ def test_a_round_is_driven_by_the_student_of_the_round_before(tmp_path):
     assert "agreement" not in first
     assert second["agreement"] == pytest.approx(np.mean(agreed))
     assert first == rows(tmp_path / "before")[0]
+
+
+def test_the_rate_falls_from_round_to_round(tmp_path, monkeypatch):
+    rates = []
+    monkeypatch.setattr(Trainer, "set_rate", lambda trainer, rate: rates.append(rate))
+    train(config(learning_rate=0.04, final_learning_rate=0.01, rounds=2), tmp_path / "run")
+    assert rates == pytest.approx([0.04, 0.02, 0.01])
+    assert config(learning_rate=0.04, final_learning_rate=0.01, rounds=0).rate(0) == 0.04
+
+
+def test_a_run_learns_at_its_rate(tmp_path):
+    """Rounds after the first move the weights only as far as their own rate lets them."""
+
+    def last(name: str, **changed: float) -> dict[str, torch.Tensor]:
+        train(config(average=0.0, **changed), tmp_path / name)
+        return load_file(tmp_path / name / "checkpoints" / "last" / "model.safetensors")
+
+    before = last("before", rounds=0)
+    after = (last("still", rounds=1, final_learning_rate=1e-12), last("moved", rounds=1, final_learning_rate=1e-2))
+    still, moved = (max(float((w[name] - before[name]).abs().max()) for name in w) for w in after)
+    assert still < 1e-6 < 1e-3 < moved
 
 
 def test_what_a_run_tells(straight):
@@ -127,6 +148,7 @@ def test_other_environments(changed, tmp_path):
         ({"renderer": "vulkan"}, "renderer must be one of"),
         ({"control": "joystick"}, "control must be one of"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"final_learning_rate": -1.0}, "final_learning_rate must be positive, got -1"),
         ({"validation_tracks": "val-99"}, "has 25 tracks"),
     ],
 )
