@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from data_collection.frames import Frames
 from envs import EnvConfig
@@ -45,22 +46,21 @@ def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bo
 
 
 @torch.no_grad()
-def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig) -> Accuracy:
+def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: Tensor | None = None) -> Accuracy:
     """How well `driver`, streaming over whole episodes as `env` shows them, predicts the actions of who drove them.
 
     The zoom at the start of an episode is seen but not counted. Frames are masked in place where `env` says so.
+    features: (N, d) what the vision head of `driver` makes of the frames, where that is known.
     """
-    images, device = masked(frames.frames, env), driver.device
+    device = driver.device
+    look, decide = (masked(frames.frames, env), driver) if features is None else (features, driver.decide)
     outputs = []
     for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
         state = driver.initial_state(1)
         for start in range(first, end, 256):
             rows = slice(start, min(start + 256, end))
-            prediction, state = driver(
-                torch.from_numpy(images[rows])[None].to(device),
-                torch.from_numpy(frames.dt[rows])[None].to(device),
-                state,
-            )
+            seen, dt = (torch.as_tensor(values[rows])[None].to(device) for values in (look, frames.dt))
+            prediction, state = decide(seen, dt, state)
             outputs.append(driver.head.action(prediction[0]))
     changes = action_changes(frames.labels, frames.offsets)
     counted = ~frames.zooming

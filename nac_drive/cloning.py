@@ -7,12 +7,15 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
+
 from data_collection.dataset import Demonstrations
+from data_collection.drivers import driver_hash
 from data_collection.processes import Pool
 from nac_drive.accuracy import offline_accuracy
-from nac_drive.training import Report, Trainer
+from nac_drive.training import Report, Trainer, cloned_driver
 from nac_drive.training_config import TrainingConfig
-from nac_drive.training_data import TrainingData
+from nac_drive.training_data import TrainingData, masked
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,18 @@ class CloneConfig(TrainingConfig):
     """Share of the recorded tracks held out to measure accuracy."""
     validate_every: int = 10
     """Epochs between two closed-loop validations; the last epoch is always validated."""
+    frozen: str = ""
+    """Driver whose vision head is taken over and learns no more, such as the folder of a run: the features of all
+    frames are computed once, which makes training many times faster. Empty: the driver learns end to end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(epochs=1, validate_every=1)
+        if self.frozen and self.augment:
+            raise ValueError(
+                f"augment changes pictures, which a frozen vision head sees once, got {self.augment}; "
+                "train end to end, or augment when the vision head is trained."
+            )
 
 
 def clone(
@@ -49,24 +60,29 @@ def clone(
     each row, and while an epoch runs dicts with the keys epoch, batch, batches and loss.
 
     Raises FileExistsError for an existing run without `resume`; ValueError for a device that is not there, a window
-    that no episode fills, or other settings than the run was started with.
+    that no episode fills, a frozen vision head of another make, or other settings than the run was started with.
     """
     env = replace(dataset.meta.env, mask_bar=dataset.meta.env.mask_bar or config.mask_bar)
     trainer = Trainer(config, env, device)
     fingerprint = hashlib.sha256((dataset.path / "episodes.jsonl").read_bytes()).hexdigest()
     resolved = {**asdict(config), "dataset": str(dataset.path), "dataset_sha256": fingerprint}
     train_seeds, held_out_seeds = dataset.split(config.validation_share, config.seed)
-    data = TrainingData(config, env, trainer.fabric.device)
+    see = None
+    if config.frozen:
+        see = trainer.freeze_vision(cloned_driver("frozen", config.frozen, env))
+        resolved["frozen_sha256"] = driver_hash(config.frozen, env)
+    data = TrainingData(config, env, trainer.fabric.device, see)
     data.add(dataset.load(train_seeds))
     held_out = dataset.load(held_out_seeds) if held_out_seeds else None
-    done = trainer.open(folder, resolved, resume=resume, moved=["dataset"])  # a moved dataset is still the same
+    seen = see(torch.from_numpy(masked(held_out.frames, env)).to(data.device)) if held_out and see else None
+    done = trainer.open(folder, resolved, resume=resume, moved=["dataset", "frozen"])  # what moved is still the same
     for epoch in range((done or 0) + 1, config.epochs + 1):
         started = time.perf_counter()
         row = {"step": epoch, **trainer.epoch(data, epoch, report)}
         row["seconds"] = time.perf_counter() - started
         trainer.driver.eval()
         if held_out and not held_out.zooming.all():
-            row["held_out"] = asdict(offline_accuracy(trainer.driver, held_out, env))
+            row["held_out"] = asdict(offline_accuracy(trainer.driver, held_out, env, seen))
         if epoch % config.validate_every == 0 or epoch == config.epochs:
             row |= trainer.validate(pool)
         trainer.finish(row, epoch=epoch)

@@ -26,7 +26,7 @@ from data_collection.record import LapJob, append_laps, open_recording, record_l
 from data_collection.turns import TurnsConfig, turns_lap
 from envs import SPLITS, Control, EnvConfig, RendererName
 from nac_drive.metrics import agrees
-from nac_drive.training import Report, Trainer, on_cpu
+from nac_drive.training import Report, Trainer, cloned_driver, on_cpu
 from nac_drive.training_config import TrainingConfig
 from nac_drive.training_data import TrainingData
 from policies import Driver
@@ -164,7 +164,7 @@ def dagger(
     trainer = Trainer(config, env, device)
     resolved = {**asdict(config), "teacher": driver_name(teacher), "teacher_sha256": driver_hash(teacher, env)}
     if config.init:
-        trainer.start_from(_student(config.init, env))
+        trainer.start_from(cloned_driver("init", config.init, env))
         resolved["init_sha256"] = driver_hash(config.init, env)
     data = TrainingData(config, env, trainer.fabric.device)
     meta = Meta(env, resolved["teacher"], resolved["teacher_sha256"], config.noise_config, config.seed)
@@ -187,13 +187,6 @@ def dagger(
         trainer.finish(row, round=number)
         report(row)
     return trainer.best
-
-
-def _student(spec: str, env: EnvConfig) -> Driver:
-    driver = resolve_driver(spec, env)
-    if not isinstance(driver, Driver):
-        raise ValueError(f"init must name a cloned driver, got {spec!r}; pass the folder of a run of train or dagger.")
-    return driver
 
 
 def _collect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from data_collection.drivers import resolve_driver
 from data_collection.processes import Pool
 from data_collection.run_folder import RunFolder, load_training_state, save_training_state
 from envs import EnvConfig, track_seeds
 from nac_drive.evaluation import evaluate
 from nac_drive.training_config import TrainingConfig
-from nac_drive.training_data import TrainingData, augmented, mirrored
+from nac_drive.training_data import See, TrainingData, augmented
 from policies import Driver, DriverConfig, load_driver, save_driver
 
 Report = Callable[[dict[str, Any]], None]
@@ -39,6 +41,7 @@ class Trainer:
         self.fabric = _fabric(device, config.precision)
         torch.manual_seed(config.seed)
         self._average: AveragedModel | None = None
+        self._frozen = False
         self._learner = Driver(
             DriverConfig(
                 core=config.core, core_args=config.core_args, vision=config.vision, residual=config.residual,
@@ -71,6 +74,29 @@ class Trainer:
             weights = {name: tensor for name, tensor in weights.items() if not name.startswith("core.")} | core
         self._learner.load_state_dict(weights)
 
+    def freeze_vision(self, driver: Driver) -> See:
+        """Take the vision head of `driver`, which then learns no more; returns what it makes of frames.
+
+        Raises ValueError for another vision head.
+        """
+        mine, other = self._learner.config, driver.config
+        if (mine.vision, mine.d_model, mine.frame_shape) != (other.vision, other.d_model, other.frame_shape):
+            raise ValueError(
+                f"frozen must name a driver of the same vision head, got {other}, training {mine}; "
+                "pass the options that it was trained with."
+            )
+        self._learner.vision.load_state_dict(driver.vision.state_dict())
+        self._learner.vision.requires_grad_(False)
+        self._frozen = True
+        vision = deepcopy(self._learner.vision).to(self.fabric.device).eval()
+
+        @torch.no_grad()
+        def see(frames: Tensor) -> Tensor:
+            with self.fabric.autocast():
+                return vision(frames).float()
+
+        return see
+
     def open(self, folder: Path, resolved: dict[str, Any], *, resume: bool, moved: Sequence[str] = ()) -> int | None:
         """Create the run, or go on from its last checkpoint; returns the step of that, None without one.
 
@@ -84,6 +110,7 @@ class Trainer:
             self.run = RunFolder.create(folder, resolved)
         self._resolved = resolved
         self._model, self._optimizer = self.fabric.setup(self._learner, self._optimizer)
+        self._model.mark_forward_method("decide")
         if self.config.average:
             self._average = AveragedModel(self._learner, avg_fn=partial(_moving_average, self.config.average))
         done = None
@@ -112,7 +139,7 @@ class Trainer:
         report: gets dicts with epoch, batch, batches and the loss so far.  Returns loss, frames and, for five actions,
         the accuracy.
         """
-        config, device = self.config, self.fabric.device
+        config = self.config
         rng = np.random.default_rng((config.seed, number))
         torch.manual_seed(int(rng.integers(2**31)))
         starts = data.starts(rng)
@@ -120,14 +147,13 @@ class Trainer:
         self._model.train()
         total, correct, seen, classified = 0.0, 0.0, 0, False
         for done, batch in enumerate(batches):
-            sequences = data.sequences(batch)
+            mirror = rng.random(len(batch)) < 0.5 if config.mirror else np.zeros(len(batch), dtype=bool)
+            sequences = data.sequences(batch, mirror)
             frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
-            if config.mirror:
-                half = torch.from_numpy(rng.random(len(batch)) < 0.5).to(device)
-                frames[half], labels[half] = mirrored(frames[half], labels[half])
             if config.augment:
                 frames = augmented(frames, config.augment, rng)
-            prediction, _ = self._model(frames, sequences.dt)
+            decide = self._model.decide if self._frozen else self._model
+            prediction, _ = decide(frames, sequences.dt)
             classes = {} if data.classes is None else {"classes": data.classes}
             loss = self._model.module.head.loss(prediction.float(), labels, sequences.weight, **classes)
             self._optimizer.zero_grad()
@@ -195,6 +221,16 @@ def closed_loop(driver: Driver, env: EnvConfig, config: TrainingConfig, pool: Po
         "completion": evaluation.summary.completion,
         "crashes_per_lap": evaluation.summary.crashes_per_lap,
     }
+
+
+def cloned_driver(option: str, spec: str, env: EnvConfig) -> Driver:
+    """The network that `spec` names, see `resolve_driver`; `option` is who asks. ValueError for the controller."""
+    driver = resolve_driver(spec, env)
+    if not isinstance(driver, Driver):
+        raise ValueError(
+            f"{option} must name a cloned driver, got {spec!r}; pass the folder of a run of train or dagger."
+        )
+    return driver
 
 
 def on_cpu(driver: Driver) -> Driver:

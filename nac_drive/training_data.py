@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +13,14 @@ from data_collection.frames import Frames
 from envs import BAR_TOP, Augmentation, EnvConfig
 from nac_drive.training_config import TrainingConfig
 
+See = Callable[[Tensor], Tensor]
+"""Frames (N, 96, 96, 3) -> features (N, d)."""
+
 
 @dataclass(frozen=True)
 class Sequences:
-    """B windows of T frames: frames (B, T, 96, 96, 3) uint8, labels (B, T) or (B, T, 3), dt (B, T) seconds, weight
-    (B, T), or None where all frames weigh the same."""
+    """B windows of T frames: frames (B, T, 96, 96, 3) uint8, or their features (B, T, d), labels (B, T) or (B, T, 3),
+    dt (B, T) seconds, weight (B, T), or None where all frames weigh the same."""
 
     frames: Tensor
     labels: Tensor
@@ -28,13 +31,14 @@ class Sequences:
 class TrainingData:
     """Labelled episodes on the device, and the windows that an epoch goes through. Episodes may be added at any time.
 
+    see: with it, sequences hold `see(frames)` in place of frames, computed once, as they are and mirrored.
     Raises ValueError for class weights without classes.
     """
 
-    def __init__(self, config: TrainingConfig, env: EnvConfig, device: torch.device):
+    def __init__(self, config: TrainingConfig, env: EnvConfig, device: torch.device, see: See | None = None):
         if config.class_weights and env.control != "discrete":
             raise ValueError("class_weights applies to five actions; this dataset has continuous control.")
-        self.env, self.config, self.device = env, config, device
+        self.env, self.config, self.device, self._see = env, config, device, see
         self.window = config.window
         self.offsets = np.zeros(1, dtype=np.int64)
         """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
@@ -43,6 +47,9 @@ class TrainingData:
         self._counts = np.zeros(5, dtype=np.int64)
         self._begins: list[int] = []
         self._parts: list[Sequences] = []  # what was added at one time, T = 1
+        self._mirrors: list[
+            Sequences
+        ] = []  # the same, as if seen in a mirror; empty for frames, which are mirrored later
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -60,8 +67,14 @@ class TrainingData:
             changes = action_changes(frames.labels, frames.offsets)
             weight = self._place(np.where(changes, self.config.change_weight, 1.0).astype(np.float32))
         images = self._place(masked(frames.frames, self.env))
+        labels, dt = self._place(frames.labels), self._place(frames.dt)
         self._begins.append(len(self))
-        self._parts.append(Sequences(images, self._place(frames.labels), self._place(frames.dt), weight))
+        if self._see is None:
+            self._parts.append(Sequences(images, labels, dt, weight))
+        else:
+            self._parts.append(Sequences(self._see(images), labels, dt, weight))
+            images, labels = mirrored(images, labels)
+            self._mirrors.append(Sequences(self._see(images), labels, dt, weight))
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
         if self.config.class_weights:
             self._counts += np.bincount(frames.labels, minlength=5)
@@ -80,16 +93,23 @@ class TrainingData:
                 starts.append(np.unique(tiles.clip(first, end - self.window)))
         return rng.permutation(np.concatenate(starts))
 
-    def sequences(self, starts: np.ndarray) -> Sequences:
-        """A copy of the windows that begin at the rows `starts` (B,)."""
+    def sequences(self, starts: np.ndarray, mirror: np.ndarray) -> Sequences:
+        """A copy of the windows that begin at the rows `starts` (B,), mirrored where `mirror` (B,) is true."""
         parts = np.searchsorted(self._begins, starts, side="right") - 1
-        places = [(self._parts[part], start - self._begins[part]) for part, start in zip(parts, starts, strict=True)]
+        places = [
+            ((self._mirrors if flip and self._mirrors else self._parts)[part], start - self._begins[part])
+            for part, start, flip in zip(parts, starts, mirror, strict=True)
+        ]
 
         def stack(name: str) -> Tensor:
             return torch.stack([getattr(part, name)[first : first + self.window] for part, first in places])
 
         weight = None if self.config.change_weight == 1 else stack("weight")
-        return Sequences(stack("frames"), stack("labels"), stack("dt"), weight)
+        frames, labels = stack("frames"), stack("labels")
+        if not self._mirrors:
+            rows = torch.from_numpy(mirror).to(self.device)
+            frames[rows], labels[rows] = mirrored(frames[rows], labels[rows])
+        return Sequences(frames, labels, stack("dt"), weight)
 
 
 def mirrored(frames: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

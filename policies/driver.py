@@ -91,8 +91,12 @@ class Driver(nn.Module):
         start of an episode. Raises ValueError on inputs that break these rules.
         """
         self._check(frames, dt)
-        start = self.initial_state(frames.shape[0]) if state is None else state
-        features = self.vision(frames)  # (B, T, d)
+        return self.decide(self.vision(frames), dt, state)
+
+    def decide(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """`forward` from what the vision head made of the frames: features (B, T, d) -> prediction (B, T, A), new
+        state."""
+        start = self.initial_state(features.shape[0]) if state is None else state
         y, after = self.core(features, dt.to(self.head.out.weight.dtype), start)  # (B, T, d)
         return self.head(y + features if self.config.residual else y), after
 

@@ -30,6 +30,7 @@ CASES = {
     "all options": ("discrete", config("nac-pw", mirror=True, class_weights=True, change_weight=3.0, mask_bar=True)),
     "augmented": ("discrete", config("lstm", mirror=True, augment=("gaussian-noise:1+shadows:2", "colour:3"))),
     "continuous": ("continuous", config("cfc", mirror=True, change_weight=2.0)),
+    "frozen": ("discrete", config("cfc", vision="compact", frozen="expert", mirror=True, average=0.9)),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_the_rate_falls_from_round_to_round(tmp_path, monkeypatch):
 def test_a_run_learns_at_its_rate(tmp_path):
     """Rounds after the first move the weights only as far as their own rate lets them."""
 
-    def last(name: str, **changed: float) -> dict[str, torch.Tensor]:
+    def last(name: str, **changed: Any) -> dict[str, torch.Tensor]:
         train(config(average=0.0, **changed), tmp_path / name)
         return load_file(tmp_path / name / "checkpoints" / "last" / "model.safetensors")
 
