@@ -11,9 +11,10 @@ were trained on, and from sequences of length 1, in which no core remembers anyt
 - `frames`, shuffled, in sequences of length 1: the published protocol.
 
 A training stops when the loss on an eighth of its own training tracks (or frames) has not fallen for 3 epochs, at most
-100, and is tested where that loss was least. Windows of neighbouring frames teach seeing slowly, so every core starts
-with the convolutions of a memoryless driver that learned from the same training part, and learns on end to end. The
-zoom at the start of a lap is left out. Rows are kept in rows.jsonl: run it again to go on.
+100, and is tested where that loss was least. Windows of neighbouring frames teach seeing slowly, so the convolutions
+are those of a memoryless driver that learned from the same training part, end to end on shuffled frames; cores and
+action heads learn on their features. The zoom at the start of a lap is left out. Rows are kept in rows.jsonl: run it
+again to go on.
 """
 
 from __future__ import annotations
@@ -95,18 +96,19 @@ def parts(frames: Frames, task: Task) -> Parts:
 
 
 class Fold:
-    """Frames and the part of them that one training sees, and how a driver learns from it."""
+    """What one training sees, and how a driver learns from it: from frames, or from their `features` (N, d)."""
 
-    def __init__(self, dataset: Path, precision: str, task: Task) -> None:
+    def __init__(self, dataset: Path, precision: str, task: Task, features: Tensor | None = None) -> None:
         frames = load(dataset)
-        self.images, self.labels = torch.from_numpy(frames.frames), torch.from_numpy(frames.labels)
-        self.dt = torch.from_numpy(frames.dt)
+        self.inputs = torch.from_numpy(frames.frames) if features is None else features
+        self.decide = Driver.forward if features is None else Driver.decide
+        self.labels, self.dt = torch.from_numpy(frames.labels), torch.from_numpy(frames.dt)
         self.parts, self.length, self.seed = parts(frames, task), task.length, task.fold
         self.autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
 
     def windows(self, starts: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         rows = torch.from_numpy(starts[:, None] + np.arange(self.length))
-        return self.images[rows], self.dt[rows], self.labels[rows]
+        return self.inputs[rows], self.dt[rows], self.labels[rows]
 
     @torch.no_grad()
     def test(self, driver: Driver, starts: np.ndarray) -> tuple[float, float]:
@@ -122,7 +124,7 @@ class Fold:
                 elif previous is None or batch[0] != previous + self.length:
                     state = driver.initial_state(1)
                 frames, dt, labels = self.windows(batch)
-                prediction, state = driver(frames, dt, state)
+                prediction, state = self.decide(driver, frames, dt, state)
                 loss += float(cross_entropy(prediction.float().flatten(0, 1), labels.flatten(), reduction="sum"))
                 correct += int((prediction.argmax(-1) == labels).sum())
                 previous = batch[0]
@@ -144,7 +146,7 @@ class Fold:
             for batch in np.split(order, range(size, len(order), size)):
                 frames, dt, labels = self.windows(batch)
                 with self.autocast():
-                    prediction, _ = driver(frames, dt)
+                    prediction, _ = self.decide(driver, frames, dt)
                 loss = driver.head.loss(prediction.float(), labels)
                 optimizer.zero_grad()
                 loss.backward()
@@ -171,12 +173,22 @@ def head_file(folder: Path, task: Task) -> Path:
     return folder / f"{task.split}-{task.fold}.safetensors"
 
 
+@lru_cache(maxsize=1)
+@torch.no_grad()
+def features(dataset: Path, head: Path) -> Tensor:
+    """What the convolutions in the file `head` make of all frames."""
+    driver = Driver(DriverConfig(core="cnn", vision="compact")).eval()
+    driver.vision.load_state_dict(load_file(head))
+    return driver.vision(torch.from_numpy(load(dataset).frames))  # (N, d)
+
+
 def train(dataset: Path, precision: str, folder: Path, task: Task) -> dict[str, Any]:
     """The row of one training."""
-    fold = Fold(dataset, precision, task)
+    head = head_file(folder, task)
+    fold = Fold(dataset, precision, task, features(dataset, head))
     torch.manual_seed(task.fold)
-    driver = Driver(DriverConfig(core=task.core, core_args=CORES[task.core], vision="compact", dropout=0.2))
-    driver.vision.load_state_dict(load_file(head_file(folder, task)))
+    driver = Driver(DriverConfig(core=task.core, core_args=CORES[task.core], vision="compact"))
+    driver.vision.load_state_dict(load_file(head))
     driver, epochs = fold.train(driver)
     loss, accuracy = fold.test(driver, fold.parts.test)
     return {**vars(task), "epochs": epochs, "loss": loss, "accuracy": accuracy}
