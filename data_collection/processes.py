@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.context import SpawnProcess
 from threading import Thread
 from typing import Any, Protocol
 
@@ -77,6 +79,30 @@ def worker_pool(workers: int) -> Iterator[Workers | None]:
         yield pool
 
 
+def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
+    """`function(task)` in a spawned process of its own, `workers` of them at a time, of one thread each.
+
+    Yields (task, exit code) as they end: a process that dies costs its own task alone.
+    """
+    context, waiting = get_context("spawn"), deque(tasks)
+    running: dict[int, tuple[SpawnProcess, Any]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                task = waiting.popleft()
+                process = context.Process(target=_alone, args=(function, task), daemon=True)
+                process.start()
+                running[process.sentinel] = process, task
+            for sentinel in connection.wait(list(running)):
+                process, task = running.pop(sentinel)  # type: ignore[call-overload]
+                process.join()
+                yield task, process.exitcode or 0
+    finally:
+        for process, _ in running.values():
+            process.terminate()
+            process.join()
+
+
 def map_in_processes(function: Callable[[Any], Any], tasks: Iterable[Any], workers: int) -> Iterator[Any]:
     """`map`, in a `worker_pool` of its own."""
     with worker_pool(workers) as pool:
@@ -97,6 +123,11 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _alone(function: Callable[[Any], None], task: Any) -> None:
+    _start()
+    function(task)
 
 
 def _start() -> None:

@@ -41,7 +41,7 @@ class RunFolder:
                 f"run folder {path} already exists; choose another folder, or continue with --resume."
             )
         with writing(path):
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             (path / "command.txt").write_text(shlex.join(sys.argv) + "\n")
             (path / "env.json").write_text(json.dumps(describe_machine(), indent=2) + "\n")
             write_atomically(path / "config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
@@ -118,6 +118,7 @@ class RunFolder:
             return folder
         temporary = folder.with_name(folder.name + ".tmp")
         with writing(folder):
+            folder.parent.mkdir(exist_ok=True)
             for leftover in (temporary, folder):
                 shutil.rmtree(leftover, ignore_errors=True)
             write(temporary)

@@ -23,6 +23,7 @@ from nac_drive.demo import DemoConfig, demo
 from nac_drive.jobs import Jobs, show_training
 from nac_drive.progress import progress
 from nac_drive.report import terminal_table
+from policies import CORES
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -84,6 +85,9 @@ class Words:
 class Training(Words, CloneConfig):  # type: ignore[misc]
     """Options that train and compare share: those of `CloneConfig`, as words of the command line, and `Words`."""
 
+    vision: str = CloneConfig.vision
+    """Convolutions: paper (the NAC paper's) or compact (a third of the parameters, and it sees the whole frame).
+    compare also takes frozen: compact, trained once and shared by all, who learn on its features, many times faster."""
     core: tyro.conf.Suppress[str] = CloneConfig.core
     """Each command has an option of its own for this."""
 
@@ -110,7 +114,7 @@ class Train:
     out: Path
     """Folder of the new run."""
     core: str = CloneConfig.core
-    """Sequence model: nac-exact or another variant of docs/nac.md, lstm, gru, cfc or cnn."""
+    """Sequence model: a name in CORES, see docs/drivers.md."""
     training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
 
     def run(self, console: Console) -> None:
@@ -148,33 +152,42 @@ class Dagger:
 
 @dataclass(frozen=True)
 class Compare:
-    """Train several drivers on the same dataset and evaluate them on the same tracks: one table, one figure."""
+    """Train several drivers on the same dataset and evaluate them on the same tracks: one leaderboard, one figure."""
 
     dataset: Positional[Path]
     """Folder of the dataset."""
     out: Path
     """Folder of the comparison."""
     drivers: tuple[str, ...] = ("nac-exact", "lstm", "cfc")
-    """Cores to compare."""
+    """Cores to compare; `all` is every one."""
+    repeats: int = 1
+    """Trainings of each core, with the seeds SEED, SEED + 1, ..."""
     tracks: str = "test-10"
     """Tracks of the evaluation: SPLIT-COUNT or a comma list of seeds."""
     expert: str = "expert"
-    """Baseline on the same tracks, asked at every frame: expert, controller, or the folder of a driver or run."""
+    """On the same tracks, and asked at every frame: expert, controller, or the folder of a driver or run."""
     crash: CrashMode = "ignore"
     """What a crash does: nothing, end the lap, or set the car back."""
     training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
 
     def run(self, console: Console) -> None:
         options = self.training
-        with worker_pool(options.workers or default_workers()) as pool, Jobs(console) as jobs:
-            contestants = compare(
-                self.drivers, Demonstrations.open(self.dataset), track_seeds(self.tracks), self.out,
-                config=options.config(self.drivers[0] if self.drivers else CloneConfig.core), expert=self.expert,
-                crash=self.crash, device=options.device, resume=options.resume, pool=pool,
-                report=jobs.reporter(options.epochs, len(track_seeds(self.tracks))),
+        cores = tuple(CORES) if self.drivers == ("all",) else self.drivers
+        frozen = options.vision == "frozen"
+        config = options.config(cores[0] if cores else CloneConfig.core)
+        config = replace(config, vision="compact") if frozen else config
+        with Jobs(console) as jobs:
+            comparison = compare(
+                cores, Demonstrations.open(self.dataset), track_seeds(self.tracks), self.out,
+                config=config, repeats=self.repeats, frozen=frozen, expert=self.expert, crash=self.crash,
+                device=options.device, resume=options.resume, workers=options.workers or default_workers(),
+                report=jobs.compare_reporter(frozen + 1 + len(cores) * self.repeats),
             )  # fmt: skip
-        console.print(terminal_table(contestants, f"{self.tracks}, crash={self.crash}"))
+        console.print(terminal_table(comparison.contestants, f"{self.tracks}, crash={self.crash}"))
         console.print(f"table, rows and figure: {self.out}", highlight=False, soft_wrap=True)
+        if comparison.failures:
+            told = "; ".join(f"{name}: {why}" for name, why in comparison.failures.items())
+            raise ValueError(f"{len(comparison.failures)} run(s) failed ({told}); try them again with --resume.")
 
 
 @dataclass(frozen=True)

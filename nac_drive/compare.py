@@ -1,94 +1,228 @@
-"""Several drivers, one protocol: the same demonstrations, the same tracks, one table. Restartable."""
+"""Several drivers, one protocol: the same demonstrations, the same tracks, one leaderboard. Restartable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from data_collection.dataset import Demonstrations
-from data_collection.drivers import driver_name, resolve_driver
-from data_collection.processes import Pool
+from data_collection.drivers import driver_hash, driver_name, resolve_driver
+from data_collection.files import write_atomically
+from data_collection.processes import each_in_a_process
 from data_collection.run_folder import RunFolder
-from envs import CrashMode
+from envs import CrashMode, EnvConfig
 from nac_drive.cloning import CloneConfig, clone
-from nac_drive.evaluation import evaluate, save_evaluations
-from nac_drive.report import Contestant, draw_figure, save_results
+from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
+from nac_drive.metrics import EpisodeResult, summarise
+from nac_drive.report import Contestant, draw_leaderboard, save_results
 from policies import CORES, Driver
 
 Report = Callable[[str, dict[str, Any]], None]
+
+RIVAL = "lstm"
+"""Whom the others are paired with, where it takes part; the expert elsewhere."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of a comparison."""
+
+    contestants: list[Contestant]
+    """The expert, then the drivers, the best return first."""
+    failures: dict[str, str]
+    """Name of the run -> what went wrong; the leaderboard does without it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training with its evaluation, in the folder `run`; without `config` the expert's evaluation alone."""
+
+    name: str
+    run: Path
+    dataset: Path
+    config: CloneConfig | None
+    expert: str
+    tracks: tuple[int, ...]
+    """Empty: nothing is evaluated."""
+    crash: CrashMode
+    device: str
+
+    @property
+    def done(self) -> Path:
+        """The file that a finished task leaves, and no other does."""
+        return self.run / "result.json"
+
+    @property
+    def failed(self) -> Path:
+        """Why the last attempt failed."""
+        return self.run / "failed.txt"
 
 
 def compare(
     cores: Sequence[str],
     dataset: Demonstrations,
-    seeds: Sequence[int],
+    tracks: Sequence[int],
     folder: Path,
     *,
     config: CloneConfig,
+    repeats: int = 1,
+    frozen: bool = False,
     expert: str = "expert",
     crash: CrashMode = "ignore",
     device: str = "auto",
     resume: bool = False,
-    pool: Pool | None = None,
-    report: Report = lambda job, row: None,
-) -> list[Contestant]:
-    """Train a driver with each core on `dataset`, then evaluate them and the expert on the tracks `seeds`.
+    workers: int = 1,
+    report: Report = lambda name, row: None,
+) -> Comparison:
+    """Train drivers with each core on `dataset`, evaluate them and the expert on `tracks`, and rank them.
 
-    config: of every training, its `core` replaced in turn.  expert: the baseline and advisor, see `resolve_driver`;
-    it sees the status bar even where the drivers do not.  report: called with the name of the driver and the rows of
-    `clone` or finished episodes (key `episode`).  The run of a core is `folder/NAME`; with `resume`, finished trainings
-    are kept and others go on. Writes rows.jsonl, summary.json, table.md, results.json and figure.png into `folder`.
-    Raises ValueError for an unknown core, FileExistsError when `folder` holds anything and `resume` is off.
+    config: of every training, its `core` replaced in turn.  repeats: trainings of each core, seeds config.seed,
+    config.seed + 1, ...  frozen: one vision head is trained with the core `cnn` on single frames, as many a batch as in
+    the windows of `config`, and shared by all, who learn on its features.  expert: advisor of all, see
+    `resolve_driver`; it sees the status bar even where the drivers do not.  workers: processes; every training and its
+    evaluation is one, of one thread, and what kills it costs no other.  report: gets the name of every run that ended
+    and its result, or {"failed": why}.
+
+    The run of a core is `folder/CORE-SEED`. With `resume`, finished runs are kept, others go on, and cores or repeats
+    may have been added. Writes table.md, results.json, rows.jsonl, summary.json and figure.png into `folder`.
+
+    Raises ValueError for an unknown core or when the shared vision head or the expert fails, FileExistsError when
+    `folder` holds anything and `resume` is off.
     """
     unknown = [core for core in cores if core not in CORES]
     if unknown or not cores:
         raise ValueError(f"drivers must be names of {sorted(CORES)}, got {unknown or 'none'}.")
-    if folder.exists() and any(folder.iterdir()) and not resume:
-        raise FileExistsError(f"{folder} already exists; choose another folder, or continue with --resume.")
-    expert_env = replace(dataset.meta.env, mask_bar=False)
-    advisor = resolve_driver(expert, expert_env)  # a bad one fails here, before anything is trained
-    drivers: dict[str, Driver] = {}
-    for core in cores:
-        run = folder / core
-        settings = replace(config, core=core)
-        best = clone(
-            settings, dataset, run, device=device, resume=(run / "config.yaml").exists(), pool=pool,
-            report=lambda row, core=core: report(core, row),
-        )  # fmt: skip
-        drivers[core] = resolve_driver(str(best), dataset.meta.env)  # type: ignore[assignment]
-    baseline = evaluate(
-        advisor, seeds, name=driver_name(expert), env=expert_env, crash=crash, pool=pool, on_episode=_tell(report)
-    )
-    contestants = [Contestant(baseline)]
-    for core, driver in drivers.items():
-        env = replace(dataset.meta.env, mask_bar=driver.env_config["mask_bar"])
-        evaluation = evaluate(
-            driver, seeds, name=core, env=env, crash=crash, advisor=advisor, baseline=baseline, pool=pool,
-            on_episode=_tell(report),
-        )  # fmt: skip
-        history = RunFolder.open(folder / core).rows()
-        contestants.append(
-            Contestant(
-                evaluation,
-                parameters=sum(parameter.numel() for parameter in driver.parameters()),
-                held_out_accuracy=_at_best(history),
-                training_seconds=sum(row["seconds"] for row in history),
-                history=tuple(history),
-            )
-        )
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, got {repeats}.")
+    env = expert_env(dataset)
+    resolve_driver(expert, env)  # a bad one fails here, before anything is trained
+    protocol = {
+        **asdict(replace(config, core="")), "frozen_vision": frozen, "expert": driver_name(expert),
+        "expert_sha256": driver_hash(expert, env), "tracks": list(tracks), "crash": crash,
+    }  # fmt: skip
+    if resume:
+        RunFolder.open(folder).require_config(protocol)
+    else:
+        RunFolder.create(folder, protocol)
+
+    def task(name: str, config: CloneConfig | None, tracks: Sequence[int] = tracks) -> Task:
+        return Task(name, folder / name, dataset.path, config, expert, tuple(tracks), crash, device)
+
+    if frozen:
+        frames = config.window * config.batch_size
+        seeing = replace(config, core="cnn", core_args={}, window=1, batch_size=frames, frozen="")
+        ((_, why),) = _run([task("vision", seeing, ())], workers, report) or [("", "")]
+        if why:
+            raise ValueError(f"the shared vision head could not be trained: {why}")
+        config = replace(config, frozen=str(folder / "vision"))
+    runs = [
+        (core, task(f"{core}-{seed}", replace(config, core=core, seed=seed)))
+        for seed in range(config.seed, config.seed + repeats)
+        for core in cores
+    ]
+    baseline = task(driver_name(expert), None)
+    failures = dict(_run([baseline, *(run for _, run in runs)], workers, report))
+    if baseline.name in failures:
+        raise ValueError(f"the expert {expert!r} could not be evaluated: {failures[baseline.name]}")
+    results = {core: [_result(run) for name, run in runs if name == core and run.done.exists()] for core in cores}
+    contestants = _ranked({core: found for core, found in results.items() if found}, _result(baseline))
     save_evaluations(folder, [contestant.evaluation for contestant in contestants])
     save_results(folder, contestants)
-    draw_figure(folder / "figure.png", contestants)
-    return contestants
+    draw_leaderboard(folder / "figure.png", contestants)
+    return Comparison(contestants, failures)
 
 
-def _tell(report: Report) -> Callable[[Any], None]:
-    return lambda row: report(row.driver, {"episode": row})
+def expert_env(dataset: Demonstrations) -> EnvConfig:
+    """What the expert of a comparison sees."""
+    return replace(dataset.meta.env, mask_bar=False)
 
 
-def _at_best(history: Sequence[dict[str, Any]]) -> float | None:
-    """Held-out accuracy of the checkpoint that the closed-loop validation chose."""
-    best = max(history, key=lambda row: row.get("score", float("-inf")))
-    return best["held_out"]["accuracy"] if best.get("held_out") else None
+def _run(tasks: Sequence[Task], workers: int, report: Report) -> list[tuple[str, str]]:
+    """Do what is not done yet; returns (name, why) of the failures."""
+    failures = []
+    for task, code in each_in_a_process(_work, [task for task in tasks if not task.done.exists()], workers):
+        if task.done.exists():
+            report(task.name, _result(task))
+            continue
+        why = task.failed.read_text().splitlines()[-1] if task.failed.exists() else f"its process died ({code})"
+        failures.append((task.name, why))
+        report(task.name, {"failed": why})
+    return failures
+
+
+def _work(task: Task) -> None:
+    """In a process of its own."""
+    task.run.mkdir(exist_ok=True)
+    task.failed.unlink(missing_ok=True)
+    try:
+        result = _train_and_evaluate(task)
+    except Exception:
+        task.failed.write_text(traceback.format_exc())
+        raise SystemExit(1) from None
+    write_atomically(task.done, json.dumps(result).encode())
+
+
+def _train_and_evaluate(task: Task) -> dict[str, Any]:
+    dataset = Demonstrations.open(task.dataset)
+    env = expert_env(dataset)
+    advisor = driver = resolve_driver(task.expert, env)
+    result: dict[str, Any] = {}
+    if task.config is not None:
+        resume = (task.run / "config.yaml").exists()
+        best = clone(task.config, dataset, task.run, device=task.device, resume=resume)
+        driver = resolve_driver(str(best), env)
+        assert isinstance(driver, Driver)
+        env = replace(env, mask_bar=driver.env_config["mask_bar"])
+        history = RunFolder.open(task.run).rows()
+        result = {
+            "parameters": sum(parameter.numel() for parameter in driver.parameters()),
+            "core_parameters": sum(parameter.numel() for parameter in driver.core.parameters()),
+            "training_seconds": sum(row["seconds"] for row in history),
+            "held_out": max(history, key=lambda row: row.get("score", float("-inf"))).get("held_out"),
+        }
+    if task.tracks:
+        name = driver_name(task.expert) if task.config is None else task.config.core
+        asked = None if task.config is None else advisor
+        evaluation = evaluate(driver, task.tracks, name=name, env=env, crash=task.crash, advisor=asked)
+        result["rows"] = [asdict(row) for row in evaluation.rows]
+    return result
+
+
+def _result(task: Task) -> dict[str, Any]:
+    return json.loads(task.done.read_text())
+
+
+def _ranked(results: dict[str, list[dict[str, Any]]], expert: dict[str, Any]) -> list[Contestant]:
+    """The expert, then the cores, each with all its trainings, the best return first."""
+
+    def laps(found: Sequence[dict[str, Any]]) -> list[EpisodeResult]:
+        return [EpisodeResult(**row) for result in found for row in result["rows"]]
+
+    def mean(values: Iterator[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    baseline = laps(results.get(RIVAL, [expert]))
+    contestants = []
+    for core, found in results.items():
+        rows = laps(found)
+        paired = None if core == RIVAL else baseline
+        held_out = [result["held_out"] or {} for result in found]
+        contestants.append(
+            Contestant(
+                Evaluation(rows, summarise(rows, paired)),
+                trainings=len(found),
+                parameters=found[0]["parameters"],
+                core_parameters=found[0]["core_parameters"],
+                held_out_accuracy=mean(figures.get("accuracy") for figures in held_out),
+                held_out_at_changes=mean(figures.get("at_changes") for figures in held_out),
+                training_seconds=mean(result["training_seconds"] for result in found),
+            )
+        )
+    contestants.sort(key=lambda contestant: -contestant.summary.return_mean)
+    rows = laps([expert])
+    return [Contestant(Evaluation(rows, summarise(rows, baseline if RIVAL in results else None))), *contestants]

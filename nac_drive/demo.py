@@ -72,6 +72,7 @@ def demo(
         Contestant(baseline),
         Contestant(
             evaluation,
+            trainings=1,
             parameters=sum(parameter.numel() for parameter in driver.parameters()),  # type: ignore[attr-defined]
             training_seconds=sum(row["seconds"] for row in history),
             history=tuple(history),

@@ -54,14 +54,17 @@ class Jobs:
 
         return report
 
-    def reporter(self, epochs: int, tracks: int) -> Any:
+    def compare_reporter(self, runs: int) -> Any:
         """For `compare`."""
 
-        def report(job: str, row: dict[str, Any]) -> None:
-            if "episode" in row:
-                self._next(f"evaluate {job}", tracks, episode_note(row["episode"]))
+        def report(name: str, row: dict[str, Any]) -> None:
+            if "failed" in row:
+                note = f"failed: {row['failed']}"
+            elif "rows" in row:
+                note = f"return {sum(lap['episode_return'] for lap in row['rows']) / len(row['rows']):.0f}"
             else:
-                show_training(self._to(f"train {job}", epochs), row)
+                note = "trained"
+            self._next("runs", runs, f"{name} {note}")
 
         return report
 

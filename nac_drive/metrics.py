@@ -180,7 +180,7 @@ class Interval:
     high: float
 
 
-def bootstrap(values: Sequence[float]) -> Interval:
+def bootstrap(values: Sequence[float] | np.ndarray) -> Interval:
     """Mean of `values` and its percentile bootstrap interval (10 000 resamples, fixed seed)."""
     sample = np.asarray(values, dtype=np.float64)
     mean = float(sample.mean())
@@ -225,10 +225,17 @@ class Summary:
     progress_difference: Interval | None = None
 
 
+def _track_means(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
+    """Mean of a figure on each track, in the order of their seeds."""
+    tracks = sorted({row.seed for row in rows})
+    return np.array([np.mean([getattr(row, name) for row in rows if row.seed == track]) for track in tracks])
+
+
 def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] | None = None) -> Summary:
     """Mean figures of one driver's rows, and paired differences against the rows of `baseline` on the same tracks.
 
-    Raises ValueError without rows, for rows of several drivers, or when the tracks differ.
+    A driver may have several rows for a track, one for each time it was trained: differences are then those of the
+    track's means. Raises ValueError without rows, for rows of several drivers, or when the tracks differ.
     """
     drivers = {row.driver for row in rows}
     if len(drivers) != 1:
@@ -242,11 +249,13 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
 
     difference = progress = versus = None
     if baseline:
-        if [row.seed for row in rows] != [row.seed for row in baseline]:
-            raise ValueError("baseline must hold the same tracks in the same order: the comparison is paired.")
+        if {row.seed for row in rows} != {row.seed for row in baseline}:
+            raise ValueError("baseline must hold the same tracks: the comparison is paired.")
         versus = baseline[0].driver
-        difference = bootstrap([a.episode_return - b.episode_return for a, b in zip(rows, baseline, strict=True)])
-        progress = bootstrap([a.completion - b.completion for a, b in zip(rows, baseline, strict=True)])
+        difference, progress = (
+            bootstrap(_track_means(rows, name) - _track_means(baseline, name))
+            for name in ("episode_return", "completion")
+        )
     return Summary(
         driver=rows[0].driver,
         tracks=len(rows),

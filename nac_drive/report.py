@@ -22,9 +22,14 @@ class Contestant:
     """One driver of a comparison: how it drove and, if it was trained here, what the training cost and gave."""
 
     evaluation: Evaluation
+    trainings: int | None = None
+    """How often it was trained, each time from another seed; the evaluation holds the laps of all."""
     parameters: int | None = None
+    core_parameters: int | None = None
     held_out_accuracy: float | None = None
+    held_out_at_changes: float | None = None
     training_seconds: float | None = None
+    """Mean of the trainings."""
     history: tuple[dict[str, Any], ...] = ()
     """Rows of the training's metrics.jsonl."""
 
@@ -48,6 +53,7 @@ COLUMNS: dict[str, Callable[[Contestant], str]] = {
     "driver": lambda c: c.summary.driver,
     "return": lambda c: f"{c.summary.return_mean:.0f} ± {c.summary.return_sd:.0f}",
     "min": lambda c: _number(c.summary.return_min, 0),
+    ">= 900 %": lambda c: _number(c.summary.good_laps, 0, 100),
     "vs baseline [95 %]": lambda c: _interval(c.summary.return_difference),
     "completion %": lambda c: _number(c.summary.completion, 1, 100),
     "crashes/lap": lambda c: _number(c.summary.crashes_per_lap, 2),
@@ -56,8 +62,11 @@ COLUMNS: dict[str, Callable[[Contestant], str]] = {
     "driving score": lambda c: _number(c.summary.driving_score, 1),
     "agreement %": lambda c: _number(c.summary.agreement, 1, 100),
     "held-out %": lambda c: _number(c.held_out_accuracy, 1, 100),
+    "changes %": lambda c: _number(c.held_out_at_changes, 1, 100),
+    "core": lambda c: _EMPTY if c.core_parameters is None else f"{c.core_parameters:,}",
     "parameters": lambda c: _EMPTY if c.parameters is None else f"{c.parameters:,}",
     "ms/act": lambda c: _number(c.summary.latency_ms, 2),
+    "trainings": lambda c: _EMPTY if c.trainings is None else str(c.trainings),
     "trained s": lambda c: _number(c.training_seconds, 0),
 }
 """Heading and cell of every column; the meaning of each stands in docs/metrics.md."""
@@ -96,8 +105,11 @@ def save_results(folder: Path, contestants: Sequence[Contestant]) -> None:
     results = [
         {
             **asdict(contestant.summary),
+            "trainings": contestant.trainings,
             "parameters": contestant.parameters,
+            "core_parameters": contestant.core_parameters,
             "held_out_accuracy": contestant.held_out_accuracy,
+            "held_out_at_changes": contestant.held_out_at_changes,
             "training_seconds": contestant.training_seconds,
         }
         for contestant in contestants
@@ -106,15 +118,48 @@ def save_results(folder: Path, contestants: Sequence[Contestant]) -> None:
 
 
 def draw_figure(path: Path, contestants: Sequence[Contestant]) -> None:
-    """Returns on every track with mean and interval; beside it, where drivers were trained, their learning curves."""
+    """Returns on every track with mean and interval; beside it, where drivers were trained by DAgger, their rounds."""
     trained = [contestant for contestant in contestants if contestant.history]
     figure = Figure(figsize=(10 if trained else 5.5, 4))  # not pyplot's: a notebook keeps its backend
     axes = figure.subplots(1, 2 if trained else 1, squeeze=False)
     colors = {c.summary.driver: f"C{i}" for i, c in enumerate(contestants)}
     _draw_returns(axes[0, 0], contestants, colors)
     if trained:
-        in_rounds = "laps" in trained[0].history[0]
-        (_draw_rounds if in_rounds else _draw_histories)(axes[0, 1], trained, colors)
+        _draw_rounds(axes[0, 1], trained, colors)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def draw_leaderboard(path: Path, contestants: Sequence[Contestant]) -> None:
+    """A line for each contestant, the first on top: returns of all laps with mean and interval, and accuracies."""
+    figure = Figure(figsize=(11, 1.6 + 0.27 * len(contestants)))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+    for line, contestant in enumerate(contestants):
+        summary, returns = contestant.summary, [row.episode_return for row in contestant.evaluation.rows]
+        interval, color = summary.return_interval, "C1" if contestant.trainings is None else "C0"
+        left.scatter(returns, np.full(len(returns), line), s=14, alpha=0.35, color=color, linewidths=0)
+        error = [[interval.mean - interval.low], [interval.high - interval.mean]]
+        left.errorbar(interval.mean, line, xerr=error, fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3)
+        for share, mark, fill in (
+            (contestant.held_out_accuracy, "o", "C0"), (contestant.held_out_at_changes, "^", "C2"),
+            (summary.agreement, "o", "white"),
+        ):  # fmt: skip
+            if share is not None:
+                right.plot(100 * share, line, mark, ms=5, color="C2" if mark == "^" else "C0", markerfacecolor=fill)
+    left.axvline(GOOD_LAP, color="grey", linewidth=0.8, linestyle="--")
+    left.set_yticks(range(len(contestants)), [contestant.summary.driver for contestant in contestants])
+    left.set_ylim(len(contestants) - 0.4, -0.6)
+    left.set_xlabel("return of a lap: all laps, mean, 95 % interval")
+    right.set_xlabel("actions equal to the expert's, %")
+    for label, mark, color, fill in (
+        ("held-out tracks", "o", "C0", "C0"), ("held-out, where the action changes", "^", "C2", "C2"),
+        ("on its own states", "o", "C0", "white"),
+    ):  # fmt: skip
+        right.plot([], [], mark, ms=5, color=color, markerfacecolor=fill, label=label)
+    right.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, columnspacing=1)
+    for axis in (left, right):
+        axis.grid(axis="y", color="0.92")
+        axis.set_axisbelow(True)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
 
@@ -133,20 +178,6 @@ def _draw_returns(axis: Any, contestants: Sequence[Contestant], colors: dict[str
     axis.set_xlim(-0.5, len(contestants) - 0.3)
     axis.set_ylabel("return of a lap")
     axis.set_title("Closed loop: every track, mean, 95 % interval", fontsize=10)
-
-
-def _draw_histories(axis: Any, trained: Sequence[Contestant], colors: dict[str, str]) -> None:
-    for contestant in trained:
-        name = contestant.summary.driver
-        epochs = [row["step"] for row in contestant.history]
-        axis.plot(epochs, [row.get("accuracy") or np.nan for row in contestant.history], color=colors[name],
-                  linewidth=1, alpha=0.5, linestyle=":", label=f"{name}, training")  # fmt: skip
-        held_out = [row["held_out"]["accuracy"] if row.get("held_out") else np.nan for row in contestant.history]
-        axis.plot(epochs, held_out, color=colors[name], label=f"{name}, held-out tracks")
-    axis.set_xlabel("epoch")
-    axis.set_ylabel("share of frames with the expert's action")
-    axis.set_title("Cloning", fontsize=10)
-    axis.legend(fontsize=8, loc="lower right")
 
 
 def _draw_rounds(axis: Any, trained: Sequence[Contestant], colors: dict[str, str]) -> None:

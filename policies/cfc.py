@@ -46,6 +46,7 @@ class CfC(Core):
             g = 1.7159 * torch.tanh(0.666 * torch.addmm(step, h, weight))  # (B, units)
             f, t_a, t_b = self.heads(g).split((2 * d, d, d), dim=1)
             f_1, f_2 = f.tanh().split(d, dim=1)  # (B, d) each
-            h = torch.lerp(f_1, f_2, torch.sigmoid(torch.addcmul(t_b, t_a, seconds)))
+            gate = torch.sigmoid(torch.addcmul(t_b, t_a, seconds)).to(f_1.dtype)  # mixed precision has two
+            h = torch.lerp(f_1, f_2, gate)
             outputs.append(h)
         return torch.stack(outputs, dim=1), (h,)  # (B, T, d)

@@ -148,3 +148,13 @@ class CoreContract(ABC):
         double, _ = core(x.double(), dt.double(), core.initial_state(BATCH))
         assert double.dtype == torch.float64
         torch.testing.assert_close(double.float(), single, atol=1e-4, rtol=1e-4)
+
+    def test_it_trains_in_mixed_precision(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        expected, _ = core(x, dt, core.initial_state(BATCH))
+        with torch.autocast("cpu", torch.bfloat16):
+            y, state = core(x, dt, core.initial_state(BATCH))
+            again, _ = core(x, dt, state)
+        torch.testing.assert_close(y.float(), expected, atol=0.15, rtol=0.15)
+        (y.float().square().sum() + again.float().square().sum()).backward()
+        assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in core.parameters())

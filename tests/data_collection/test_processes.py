@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_collection.processes import Workers, map_in_processes, one_thread, worker_pool
+from data_collection.processes import Workers, each_in_a_process, map_in_processes, one_thread, worker_pool
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -119,3 +119,16 @@ def test_one_thread_is_for_a_while():
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_dies_costs_its_own_task_alone():
+    ended = dict(each_in_a_process(die_or_leave, [0, 1, 2, 3], 2))
+    assert ended == {0: 0, 1: 3, 2: -signal.SIGKILL, 3: 0}
+
+
+def die_or_leave(task: int) -> None:
+    assert torch.get_num_threads() == 1
+    kill_itself(task)
+    if task == 1:
+        sys.exit(3)

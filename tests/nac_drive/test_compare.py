@@ -3,109 +3,138 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import cv2
 import pytest
-import torch
 
-from data_collection.controller import Controller
 from data_collection.dataset import Demonstrations
 from data_collection.drivers import resolve_driver
-from envs import EnvConfig
-from nac_drive.compare import compare
+from nac_drive.compare import Comparison, compare
 from nac_drive.evaluation import Evaluation
 from nac_drive.metrics import EpisodeResult, summarise
 from nac_drive.report import COLUMNS, Contestant, cells, markdown_table, save_results, terminal_table
+from policies import Driver
 from tests.data_collection.recordings import contents
-from tests.killing import Killed
-from tests.nac_drive.small import config, results
+from tests.nac_drive.small import config
 
-SEEDS = [900_000, 900_001]
+TRACKS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
 SETTINGS = config(epochs=2, window=16)
 
 
-@pytest.fixture(autouse=True)
-def the_controller_is_the_expert(monkeypatch):
-    def resolve(spec: str, env: EnvConfig) -> Any:
-        return Controller(env.control) if spec == "expert" else resolve_driver(spec, env)
-
-    monkeypatch.setattr(import_module("nac_drive.compare"), "resolve_driver", resolve)
-
-
-def run(dataset: Demonstrations, folder: Path, told: list[tuple[str, dict[str, Any]]], **keywords: Any):
-    def report(job: str, row: dict[str, Any]) -> None:
-        told.append((job, row))
-        if keywords.get("stop") == (job, row.get("step")):
-            raise Killed
-
-    arguments = {key: value for key, value in keywords.items() if key != "stop"}
-    return compare(CORES, dataset, SEEDS, folder, config=SETTINGS, device="cpu", report=report, **arguments)
-
-
-def trained(told: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, int]]:
-    return [(job, row["step"]) for job, row in told if "step" in row]
+def run(dataset: Demonstrations, folder: Path, **keywords: Any) -> tuple[Comparison, list[tuple[str, dict[str, Any]]]]:
+    told: list[tuple[str, dict[str, Any]]] = []
+    arguments = {"config": SETTINGS, "device": "cpu", "expert": "controller", **keywords}
+    comparison = compare(
+        arguments.pop("cores", CORES), dataset, TRACKS, folder, report=lambda *row: told.append(row), **arguments
+    )
+    return comparison, told
 
 
 def timeless(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "latency_ms": 0, "training_seconds": 0} for row in results]
 
 
-def test_it_is_restartable_and_trains_nothing_twice(dataset, tmp_path):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    whole, told = tmp_path / "whole", []
-    contestants = run(dataset, whole, told)
-    assert trained(told) == [("cnn", 1), ("cnn", 2), ("lstm", 1), ("lstm", 2)]
-    assert [c.summary.driver for c in contestants] == ["expert", "cnn", "lstm"]
-    episodes = [(job, row["episode"].seed) for job, row in told if "episode" in row]
-    assert episodes == [(name, seed) for name in ("expert", *CORES) for seed in SEEDS]
-    assert {path.name for path in whole.iterdir()} == {
-        *CORES, "rows.jsonl", "summary.json", "table.md", "results.json", "figure.png"
+def read(folder: Path) -> list[dict[str, Any]]:
+    return timeless(json.loads((folder / "results.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def whole(dataset, tmp_path_factory) -> tuple[Path, Comparison, list[tuple[str, dict[str, Any]]]]:
+    """A comparison that nothing interrupted; read only."""
+    folder = tmp_path_factory.mktemp("compare") / "whole"
+    return folder, *run(dataset, folder, repeats=2, workers=2)
+
+
+def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, dataset):
+    folder, comparison, told = whole
+    names = [f"{core}-{seed}" for core in CORES for seed in (0, 1)]
+    assert sorted(name for name, _ in told) == sorted(["controller", *names])
+    assert comparison.failures == {}
+    assert {path.name for path in folder.iterdir()} == {
+        *names, "controller", "config.yaml", "command.txt", "env.json", "rows.jsonl", "summary.json", "table.md",
+        "results.json", "figure.png",
     }  # fmt: skip
-    picture = cv2.imread(str(whole / "figure.png"))
-    assert picture is not None
-    assert picture.shape[0] > 300
-    assert picture.std() > 5  # something is drawn
-    assert len((whole / "rows.jsonl").read_text().splitlines()) == 6
-
-    for contestant in contestants[1:]:
-        assert contestant.summary.versus == "expert"
-        assert contestant.summary.agreement is not None
-        assert contestant.summary.return_difference is not None
-        difference = contestant.summary.return_mean - contestants[0].summary.return_mean
-        assert contestant.summary.return_difference.mean == pytest.approx(difference)
-        assert len(contestant.history) == 2
-        assert contestant.training_seconds == sum(row["seconds"] for row in contestant.history)
-        driver: Any = resolve_driver(str(whole / contestant.summary.driver), dataset.meta.env)
+    expert, *trained = comparison.contestants
+    assert (expert.summary.driver, expert.trainings, expert.summary.tracks) == ("controller", None, 2)
+    assert {c.summary.driver for c in trained} == set(CORES)
+    returns = [c.summary.return_mean for c in trained]
+    assert returns == sorted(returns, reverse=True)
+    for contestant in trained:
+        assert contestant.trainings == 2
+        rows = contestant.evaluation.rows
+        assert [row.seed for row in rows] == [*TRACKS, *TRACKS]
+        runs = [folder / f"{contestant.summary.driver}-{seed}" for seed in (0, 1)]
+        weights = [(path / "checkpoints" / "best" / "model.safetensors").read_bytes() for path in runs]
+        assert weights[0] != weights[1]
+        told_of = [json.loads((path / "metrics.jsonl").read_text().splitlines()[-1]) for path in runs]
+        driver: Any = resolve_driver(str(runs[0]), dataset.meta.env)
         assert contestant.parameters == sum(p.numel() for p in driver.parameters())
-        best = contestant.history[driver.meta["epoch"] - 1]
-        assert contestant.held_out_accuracy == best["held_out"]["accuracy"]
+        assert contestant.core_parameters == sum(p.numel() for p in driver.core.parameters())
+        accuracy = [row["held_out"]["accuracy"] for row in told_of]
+        changes = [row["held_out"]["at_changes"] for row in told_of]
+        assert contestant.held_out_accuracy == pytest.approx(sum(accuracy) / 2)  # validated in the last epoch alone
+        assert contestant.held_out_at_changes == pytest.approx(sum(changes) / 2)
+        assert contestant.summary.agreement is not None
+    picture = cv2.imread(str(folder / "figure.png"))
+    assert picture is not None
+    assert picture.std() > 5  # something is drawn
 
-    before = contents(whole)
+
+def test_all_are_paired_with_the_lstm_where_it_takes_part(whole):
+    _, comparison, _ = whole
+    lstm = next(c for c in comparison.contestants if c.summary.driver == "lstm")
+    for contestant in comparison.contestants:
+        difference = contestant.summary.return_difference
+        if contestant is lstm:
+            assert difference is None
+            continue
+        assert contestant.summary.versus == "lstm"
+        assert difference is not None
+        assert difference.mean == pytest.approx(contestant.summary.return_mean - lstm.summary.return_mean)
+
+
+def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path):
+    folder, _, _ = whole
     with pytest.raises(FileExistsError, match="--resume"):
-        run(dataset, whole, [])
-    assert contents(whole) == before
-    again: list[tuple[str, dict[str, Any]]] = []
-    run(dataset, whole, again, resume=True)
-    assert trained(again) == []
-    assert timeless(json.loads((whole / "results.json").read_text())) == timeless(
-        json.loads(before["results.json"])
-    )  # fmt: skip
+        run(dataset, folder)
+    grown = tmp_path / "grown"
+    shutil.copytree(folder, grown, symlinks=True)
+    shutil.rmtree(grown / "cnn-1")  # as if it had not been asked for
+    (grown / "cnn-0" / "result.json").unlink()  # killed before its laps were driven
+    before = contents(grown / "lstm-0")
+    _, told = run(dataset, grown, repeats=2, workers=2, resume=True)
+    assert {name for name, _ in told} == {"cnn-0", "cnn-1"}
+    assert contents(grown / "lstm-0") == before
+    assert read(grown) == read(folder)
+    with pytest.raises(ValueError, match="epochs: run has 2, asked for 3"):
+        run(dataset, grown, config=replace(SETTINGS, epochs=3), resume=True)
 
-    interrupted = tmp_path / "interrupted"
-    with pytest.raises(Killed):
-        run(dataset, interrupted, [], stop=("lstm", 1))
-    later: list[tuple[str, dict[str, Any]]] = []
-    run(dataset, interrupted, later, resume=True)
-    assert trained(later) == [("lstm", 2)]
-    for core in CORES:
-        assert results(interrupted / core) == results(whole / core)
-    torch.set_num_threads(threads)
+
+def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path):
+    settings = replace(SETTINGS, core_args={"window": 0})
+    comparison, told = run(dataset, tmp_path / "c", cores=("nac-exact",), config=settings)
+    assert comparison.failures == {"nac-exact-0": "ValueError: window: must be at least 1 frame, got 0."}
+    assert [c.summary.driver for c in comparison.contestants] == ["controller"]
+    assert [name for name, row in told if "failed" in row] == ["nac-exact-0"]
+    again, told = run(dataset, tmp_path / "c", cores=("nac-exact",), config=settings, resume=True)
+    assert again.failures == comparison.failures
+    assert len(told) == 1
+
+
+def test_a_shared_vision_head_is_trained_once_and_stays(dataset, tmp_path):
+    comparison, told = run(dataset, tmp_path / "c", cores=("lstm",), frozen=True)
+    assert [name for name, _ in told] == ["vision", "controller", "lstm-0"]
+    assert comparison.failures == {}
+    seer, driver = (resolve_driver(str(tmp_path / "c" / name), dataset.meta.env) for name in ("vision", "lstm-0"))
+    assert isinstance(seer, Driver)
+    assert isinstance(driver, Driver)
+    weights = seer.vision.state_dict()
+    assert all(weight.equal(weights[name]) for name, weight in driver.vision.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -113,15 +142,8 @@ def test_it_is_restartable_and_trains_nothing_twice(dataset, tmp_path):
 )
 def test_unknown_cores_are_refused_before_anything_is_trained(cores, told, dataset, tmp_path):
     with pytest.raises(ValueError, match=f"drivers must be names of .*nac-exact.*{told}"):
-        compare(cores, dataset, SEEDS, tmp_path / "comparison", config=SETTINGS, device="cpu")
+        run(dataset, tmp_path / "comparison", cores=cores)
     assert not (tmp_path / "comparison").exists()
-
-
-def test_other_settings_are_not_resumed(dataset, tmp_path):
-    arguments: dict[str, Any] = {"device": "cpu", "resume": True}
-    compare(("cnn",), dataset, SEEDS[:1], tmp_path / "c", config=config(epochs=1), device="cpu")
-    with pytest.raises(ValueError, match="epochs: run has 1, asked for 2"):
-        compare(("cnn",), dataset, SEEDS[:1], tmp_path / "c", config=config(epochs=2), **arguments)
 
 
 # The table
@@ -143,8 +165,22 @@ def contestants() -> list[Contestant]:
     mine = [result("mine", seed, value, agreement=0.75) for seed, value in ((1, 880.0), (2, 900.0))]
     return [
         Contestant(Evaluation(expert, summarise(expert))),
-        Contestant(Evaluation(mine, summarise(mine, expert)), 12_345, 0.9, 61.2, ({"step": 1},)),
+        Contestant(
+            Evaluation(mine, summarise(mine, expert)),
+            trainings=3,
+            parameters=12_345,
+            core_parameters=5_432,
+            held_out_accuracy=0.9,
+            held_out_at_changes=0.456,
+            training_seconds=61.2,
+        ),
     ]
+
+
+UNFILLED = {
+    "vs baseline [95 %]", "agreement %", "held-out %", "changes %", "core", "parameters", "trainings", "trained s",
+}  # fmt: skip
+"""By one who was not trained here."""
 
 
 def parse(markdown: str) -> list[dict[str, str]]:
@@ -163,16 +199,16 @@ def test_the_markdown_table_says_what_was_measured():
     assert (mine["completion %"], mine["off road %"], mine["crashes/lap"]) == ("98.7", "3.4", "1.00")
     assert (mine["agreement %"], mine["held-out %"], mine["parameters"]) == ("75.0", "90.0", "12,345")
     assert (mine["ms/act"], mine["trained s"]) == ("2.50", "61")
-    empty = {expert[name] for name in ("parameters", "agreement %", "vs baseline [95 %]", "held-out %", "trained s")}
+    assert (mine["changes %"], mine["core"], mine["trainings"]) == ("45.6", "5,432", "3")
+    assert (expert[">= 900 %"], mine[">= 900 %"]) == ("100", "50")
+    empty = {expert[name] for name in UNFILLED}
     assert len(empty) == 1
     assert not any(character.isalnum() for character in empty.pop())
 
 
 def test_columns_that_nobody_fills_are_left_out():
     headings, rows = cells(contestants()[:1])
-    assert set(COLUMNS) - set(headings) == {
-        "vs baseline [95 %]", "agreement %", "held-out %", "parameters", "trained s"
-    }  # fmt: skip
+    assert set(COLUMNS) - set(headings) == UNFILLED
     assert [len(row) for row in rows] == [len(headings)]
     assert cells(contestants())[0] == list(COLUMNS)
 

@@ -236,6 +236,15 @@ def test_differences_are_paired():
     assert summary.progress_difference.mean == pytest.approx(-0.1)
 
 
+def test_differences_are_those_of_the_means_of_a_track():
+    """Two trainings against one: on track 1 the mean is 5 above, on track 2 it is 15 above."""
+    mine = [row(seed, episode_return=value) for seed, value in ((1, 900), (2, 920), (1, 910), (2, 910))]
+    other = [row(seed, driver="expert", episode_return=900) for seed in (2, 1)]
+    difference = summarise(mine, other).return_difference
+    assert difference is not None
+    assert (difference.mean, difference.low, difference.high) == pytest.approx((10.0, 5.0, 15.0))
+
+
 @given(st.permutations(range(5)))
 def test_the_order_of_tracks_changes_no_mean(order):
     rows = [row(seed, episode_return=800.0 + 10 * seed**2) for seed in range(5)]
@@ -250,8 +259,8 @@ def test_the_order_of_tracks_changes_no_mean(order):
     [
         ([], None, "exactly one driver, got none"),
         ([row(), row(driver="two")], None, r"exactly one driver, got \['one', 'two'\]"),
-        ([row(1), row(2)], [row(1)], "same tracks in the same order"),
-        ([row(1), row(2)], [row(2), row(1)], "same tracks in the same order"),
+        ([row(1), row(2)], [row(1)], "same tracks"),
+        ([row(1)], [row(1), row(2)], "same tracks"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(rows, baseline, told):
