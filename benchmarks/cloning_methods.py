@@ -34,11 +34,11 @@ from nac_drive.evaluation import evaluate
 from policies import Driver
 
 ENV = EnvConfig(renderer="fast")
-CORES: dict[str, dict[str, Any]] = {"nac-exact": {"num_heads": 4}, "lstm": {}, "cfc": {}}
+CORES: dict[str, dict[str, Any]] = {"nac-exact": {"num_heads": 4, "window": 8}, "lstm": {}, "cfc": {}}
 METHODS = ("plain", "DART", "DAgger")
 FIRST_LAPS, ROUNDS, LAPS = 12, 5, 6
-FIRST_EPOCHS, EPOCHS = 4, 3
-CLONE_EPOCHS = 10
+FIRST_EPOCHS, EPOCHS = 3, 2
+CLONE_EPOCHS = 7
 """About as many updates as DAgger's, whose passes go over few laps at first."""
 COMMON: dict[str, Any] = {
     "vision": "compact", "residual": True, "dropout": 0.0, "mirror": True, "batch_size": 8, "average": 0.999,

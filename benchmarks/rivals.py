@@ -3,8 +3,8 @@
     python benchmarks/rivals.py [--control continuous] [--out runs/rivals]
 
 Every student starts with vision and action head of the shipped expert, and with a core of its own, all of about the
-same size. It then learns by DAgger from the controller: 16 laps of the teacher and three rounds of ten laps in turns.
-No core was tuned by itself. Prints a row per seed and the mean over seeds, on fast frames; finished trainings are kept.
+same size, and without a residual path past it. It then learns by DAgger from the controller: 16 laps of the teacher and
+three rounds of ten laps in turns. Of NAC windows of 32 and 8 frames were tried before; nothing else was tuned for a core. Prints a row per seed and the mean over seeds, on fast frames; finished trainings are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from nac_drive.dagger import DaggerConfig, dagger
 from nac_drive.evaluation import evaluate
 from policies import Driver
 
-CORES: dict[str, dict[str, Any]] = {"nac-exact": {"num_heads": 4}, "lstm": {}, "cfc": {"backbone_units": 80}}
+CORES: dict[str, dict[str, Any]] = {
+    "nac-exact": {"num_heads": 4, "window": 8},
+    "lstm": {},
+    "cfc": {"backbone_units": 80},
+}
 SEEDS = (0, 1, 2)
 
 
@@ -42,8 +46,8 @@ def main() -> None:
             means, returns = [], []
             for seed in SEEDS:
                 config = DaggerConfig(
-                    core=core, core_args=core_args, control=options.control, init=options.init, learning_rate=5e-4,
-                    first_laps=16, first_epochs=3, rounds=3, laps=10, epochs=2, first_track=1000 * (1 + seed),
+                    core=core, core_args=core_args, control=options.control, init=options.init, residual=False,
+                    first_laps=16, first_epochs=4, rounds=3, laps=10, epochs=2, first_track=1000 * (1 + seed),
                     validation_tracks="val-10", precision=options.precision, seed=seed,
                 )  # fmt: skip
                 run = options.out / f"{core}-{seed}"
