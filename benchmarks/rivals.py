@@ -4,7 +4,8 @@
 
 Every student starts with vision and action head of the shipped expert, and with a core of its own, all of about the
 same size, and without a residual path past it. It then learns by DAgger from the controller: 16 laps of the teacher and
-three rounds of ten laps in turns. Of NAC windows of 32 and 8 frames were tried before; nothing else was tuned for a core. Prints a row per seed and the mean over seeds, on fast frames; finished trainings are kept.
+three rounds of ten laps in turns. For NAC, windows of 32 and 8 frames were tried before; nothing else was tuned for a
+core. Prints a row per seed and the mean over seeds, on fast frames; finished trainings are kept.
 """
 
 from __future__ import annotations
