@@ -20,11 +20,13 @@ DAGGER = (
     "champion-discrete",
     "clone-continuous",
     "champion-continuous",
-    "champion-continuous-no-residual",
+    "champion-continuous-window-32",
+    "champion-continuous-residual",
 )
 PPO = ("expert-discrete-first", "expert-discrete")
 LABELS = {
-    "champion-continuous-no-residual": "the same without a residual path",
+    "champion-continuous-window-32": "the same with a window of 32 frames, constant rate",
+    "champion-continuous-residual": "that with a residual path past the attention",
     "expert-discrete-first": "without a price for frames off the road (val-10)",
     "expert-discrete": "with it, from a later clone (val-25): shipped",
 }

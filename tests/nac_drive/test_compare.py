@@ -76,9 +76,9 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
         assert contestant.parameters == sum(p.numel() for p in driver.parameters())
         assert contestant.core_parameters == sum(p.numel() for p in driver.core.parameters())
         accuracy = [row["held_out"]["accuracy"] for row in told_of]
-        changes = [row["held_out"]["at_changes"] for row in told_of]
+        changes = [row["held_out"]["at_changes"] for row in told_of]  # None where the expert changes nothing
         assert contestant.held_out_accuracy == pytest.approx(sum(accuracy) / 2)  # validated in the last epoch alone
-        assert contestant.held_out_at_changes == pytest.approx(sum(changes) / 2)
+        assert contestant.held_out_at_changes == (None if None in changes else pytest.approx(sum(changes) / 2))
         assert contestant.summary.agreement is not None
     picture = cv2.imread(str(folder / "figure.png"))
     assert picture is not None
