@@ -33,6 +33,10 @@ class Core(nn.Module, ABC):
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         """x (B, T, F), dt (B, T) seconds since the previous observation -> y (B, T, output_size), new state."""
 
+    def penalty(self) -> Tensor | float:
+        """What a training adds to its loss, such as a loss of stability; nothing for most cores."""
+        return 0.0
+
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
@@ -54,6 +58,21 @@ def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
 def reset_rows(state: State, rows: Tensor) -> State:
     """Put the batch rows where `rows` (B,) bool is True back to the start of an episode."""
     return map_state(lambda x: x.masked_fill(rows.view(-1, *[1] * (x.dim() - 1)), 0), state)
+
+
+Step = Callable[..., tuple[Tensor, State]]
+
+
+def scan(step: Step, state: State, *inputs: Tensor) -> tuple[Tensor, State]:
+    """Run a recurrence over time: `step(state, *rows) -> (output (B, d), state)` for each row of `inputs` (B, T, ...).
+
+    Returns the outputs (B, T, d) and the last state.
+    """
+    outputs = []
+    for rows in zip(*(tensor.unbind(1) for tensor in inputs), strict=True):
+        y, state = step(state, *rows)
+        outputs.append(y)
+    return torch.stack(outputs, dim=1), state
 
 
 class CoreFactory:

@@ -1,4 +1,4 @@
-"""LSTM and GRU (torch's own) behind the Core contract. They take no notice of dt."""
+"""LSTM, GRU and plain RNN (torch's own) behind the Core contract. They take no notice of dt."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LSTM(Core):
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = state
-        y, (h, c) = self.cell(x, (h[None], c[None]))  # (B, T, d)
-        return y, (h[0], c[0])
+        y, after = self.cell(x, (h[None], c[None]))  # (B, T, d)
+        return y, tuple(new[0].to(h.dtype) for new in after)  # of mixed precision nothing stays in the state
 
 
 class GRU(Core):
@@ -42,4 +42,25 @@ class GRU(Core):
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         y, h = self.cell(x, state[0][None])  # (B, T, d)
-        return y, (h[0],)
+        return y, (h[0].to(state[0].dtype),)
+
+
+class RNN(Core):
+    """One layer of torch.nn.RNN, h' = tanh(W x + U h + b): the "Vanilla RNN" of Hasani's thesis, Table 6.1.
+
+    The output is h'; the state is (h,), (B, d). dt has no effect.
+    """
+
+    continuous_time = False
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.cell = nn.RNN(input_size, output_size, batch_first=True)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.output_size,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        y, h = self.cell(x, state[0][None])  # (B, T, d)
+        return y, (h[0].to(state[0].dtype),)
