@@ -1,52 +1,98 @@
-"""The closed-form continuous-time network (Hasani et al. 2022), gated form, with a true dt per sample and step."""
+"""The closed-form continuous-time network (Hasani et al. 2022) with a true dt per sample and step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from policies.bptt import recur
 from policies.core import Core, State
+from policies.fold import Memo, weights_of
+
+SCALE, SLOPE = 1.7159, 0.666
+"""LeCun's tanh is SCALE tanh(SLOPE z)."""
+
+FASTEST, SLOWEST = 20.0, 0.5
+"""Range of the pure form's initial rates w_tau in 1 / s: time constants from 50 ms to 2 s, for frames of 20 ms."""
+
+
+def gated(f_1: Tensor, f_2: Tensor, t_a: Tensor, t_b: Tensor, dt: Tensor) -> Tensor:
+    """h' = (1 - z) tanh(f_1) + z tanh(f_2), z = sigmoid(t_a dt + t_b); heads (..., d), dt (..., 1)."""
+    return torch.lerp(f_1.tanh(), f_2.tanh(), torch.addcmul(t_b, t_a, dt).sigmoid())
+
+
+def no_gate(f_1: Tensor, f_2: Tensor, t_a: Tensor, t_b: Tensor, dt: Tensor) -> Tensor:
+    """h' = tanh(f_1) + z tanh(f_2), z = sigmoid(t_a dt + t_b)."""
+    return torch.addcmul(f_1.tanh(), f_2.tanh(), torch.addcmul(t_b, t_a, dt).sigmoid())
+
+
+def pure(f_1: Tensor, dt: Tensor, rate: Tensor, limit: Tensor) -> Tensor:
+    """h' = A - A exp(-(rate + |f_1|) dt) f_1, rate = |w_tau|."""
+    return torch.addcmul(limit, limit * f_1, torch.exp(-dt * (rate + f_1.abs())), value=-1.0)
+
+
+MODES: dict[str, tuple[int, Callable[..., Tensor]]] = {"gated": (4, gated), "no-gate": (4, no_gate), "pure": (1, pure)}
+"""Name -> heads per neuron, and what becomes of them."""
 
 
 class CfC(Core):
-    """The recurrence, with g = lecun_tanh(W [x; h] + b) and z = sigmoid(t_a(g) dt + t_b(g)):
+    """The recurrence, with g = lecun_tanh(W [x; h] + b) and z = sigmoid(t_a(g) dt + t_b(g)), in three modes:
 
-        h' = (1 - z) tanh(f_1(g)) + z tanh(f_2(g))
+        gated:    h' = (1 - z) tanh(f_1(g)) + z tanh(f_2(g))
+        no-gate:  h' = tanh(f_1(g)) + z tanh(f_2(g))
+        pure:     h' = A - A exp(-(|w_tau| + |f_1(g)|) dt) f_1(g)
 
-    f_1, f_2, t_a and t_b are affine. The output is h'; the state is (h,), (B, d).
-    Raises ValueError if `backbone_units` is less than 1.
+    f_1, f_2, t_a and t_b are affine, w_tau and A vectors. The output is h'; the state is (h,), (B, d). It runs in the
+    precision of its weights, under autocast too.
+
+    Raises ValueError if `backbone_units` is less than 1 or `mode` unknown.
     """
 
     continuous_time = True
 
-    def __init__(self, input_size: int, output_size: int, *, backbone_units: int = 128) -> None:
+    def __init__(self, input_size: int, output_size: int, *, backbone_units: int = 128, mode: str = "gated") -> None:
         super().__init__()
         if backbone_units < 1:
             raise ValueError(f"backbone_units: must be at least 1, got {backbone_units}.")
+        if mode not in MODES:
+            raise ValueError(f"mode: must be one of {sorted(MODES)}, got {mode!r}.")
         self.input_size, self.output_size = input_size, output_size
+        heads, self._mix = MODES[mode]
         self.input = nn.Linear(input_size, backbone_units)
         self.recurrent = nn.Linear(output_size, backbone_units, bias=False)
-        self.heads = nn.Linear(backbone_units, 4 * output_size)  # f_1, f_2, t_a, t_b
-        for block in self.heads.weight.chunk(4):
+        self.heads = nn.Linear(backbone_units, heads * output_size)
+        for block in self.heads.weight.chunk(heads):
             nn.init.xavier_uniform_(block)
         joint = torch.empty(backbone_units, input_size + output_size)
         nn.init.xavier_uniform_(joint)
         with torch.no_grad():
             self.input.weight.copy_(joint[:, :input_size])
             self.recurrent.weight.copy_(joint[:, input_size:])
+        self.w_tau: nn.Parameter | None = None
+        self.limit: nn.Parameter | None = None  # A
+        if mode == "pure":
+            self.w_tau = nn.Parameter(SLOWEST * (FASTEST / SLOWEST) ** torch.rand(output_size))
+            self.limit = nn.Parameter(torch.ones(output_size))
+        self._folded: Memo[tuple[Tensor, ...]] = Memo()
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
         return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        drive = self.input(x)  # (B, T, units): all steps at once
-        (h,) = state
-        weight, d, outputs = self.recurrent.weight.t(), self.output_size, []
-        for step, seconds in zip(drive.unbind(1), dt.unsqueeze(2).unbind(1), strict=True):
-            g = 1.7159 * torch.tanh(0.666 * torch.addmm(step, h, weight))  # (B, units)
-            f, t_a, t_b = self.heads(g).split((2 * d, d, d), dim=1)
-            f_1, f_2 = f.tanh().split(d, dim=1)  # (B, d) each
-            gate = torch.sigmoid(torch.addcmul(t_b, t_a, seconds)).to(f_1.dtype)  # mixed precision has two
-            h = torch.lerp(f_1, f_2, gate)
-            outputs.append(h)
-        return torch.stack(outputs, dim=1), (h,)  # (B, T, d)
+        (h,), weights = state, weights_of(self.input, self.recurrent, self.heads)
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias, recurrent, *heads = self._folded(weights, self._fold)
+            drive = F.linear(x.to(h.dtype).transpose(0, 1), weight, bias)  # (T, B, units): all steps at once
+            own = () if self.w_tau is None or self.limit is None else (self.w_tau.abs(), self.limit)
+            y = recur(self._mix, drive, dt, h, recurrent, (heads[0], heads[1]), *own)  # (B, T, d)
+        return y, (y[:, -1],)
+
+    def _fold(self) -> tuple[Tensor, ...]:
+        """LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), taken into the weights around it: on
+        CPUs sigmoid is several times faster than tanh."""
+        affine = self.input.weight, self.input.bias, self.recurrent.weight
+        heads, bias = self.heads.weight, self.heads.bias
+        return *(2.0 * SLOPE * weight for weight in affine), 2.0 * SCALE * heads, bias - SCALE * heads.sum(dim=1)

@@ -1,0 +1,199 @@
+"""The liquid time-constant network: what the thesis proves of it, and the same numbers by other routes."""
+
+from __future__ import annotations
+
+import ncps.wirings
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from ncps.torch import LTCCell
+from torch import Tensor
+from torch.func import functional_call
+
+from policies.core import Core
+from policies.ltc import LTC, LiquidNetwork
+from tests.contracts import CoreContract
+
+
+class TestLTC(CoreContract):
+    def make_core(self) -> Core:
+        return LTC(5, 8)
+
+
+def ncps_cell(network: LiquidNetwork) -> LTCCell:
+    """ncps' cell with the wiring and the weights of `network`."""
+    units, inputs = network.recurrent.mask.shape[0], network.sensory.mask.shape[1]
+    wiring = ncps.wirings.Wiring(units)
+    wiring.set_input_dim(inputs)
+    wiring.set_output_dim(units)
+    wiring.adjacency_matrix = network.recurrent.mask.T.int().numpy()
+    wiring.sensory_adjacency_matrix = network.sensory.mask.T.int().numpy()
+    cell = LTCCell(
+        wiring,
+        input_mapping="none",
+        output_mapping="none",
+        ode_unfolds=network.unfolds,
+        implicit_param_constraints=True,
+    )
+    with torch.no_grad():
+        for prefix, synapses in (("", network.recurrent), ("sensory_", network.sensory)):
+            pairs = ("w", "weight"), ("erev", "reversal"), ("sigma", "gain"), ("mu", "center")
+            for theirs, ours in pairs:
+                cell._params[prefix + theirs].T[synapses.mask] = getattr(synapses, ours)
+        for theirs, ours in (("gleak", "conductance"), ("vleak", "leak"), ("cm", "capacitance")):
+            cell._params[theirs].copy_(getattr(network, ours))
+    return cell
+
+
+@pytest.mark.parametrize("density", [1.0, 0.4])
+def test_equals_ncps_on_copied_weights(density: float) -> None:
+    torch.manual_seed(0)
+    network = LiquidNetwork(torch.rand(5, 8) < density, torch.rand(8, 8) < density, unfolds=6)
+    cell = ncps_cell(network)
+    x, dt, start = torch.randn(3, 9, 5), 0.002 + 0.2 * torch.rand(3, 9), 0.5 * torch.randn(3, 8)
+    together = network(x, dt, start)
+    for row in range(3):  # ncps takes one dt for all rows
+        v = start[row : row + 1]
+        for step in range(9):
+            _, v = cell(x[row : row + 1, step], v, dt[row, step])
+            torch.testing.assert_close(together[row : row + 1, step], v, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_the_state_stays_between_its_potentials(scale: float) -> None:
+    """Lemma 9, from the state 0, with weights, inputs and time spans however large."""
+    torch.manual_seed(0)
+    core = LTC(5, 8)
+    synapses = core.network.sensory, core.network.recurrent
+    with torch.no_grad():
+        for part in synapses:
+            part.weight.add_(scale)
+            part.reversal.normal_()
+        y, _ = core(scale * torch.randn(4, 30, 5), scale * torch.rand(4, 30), core.initial_state(4))
+    potentials = [part.reversal.detach().view(8, -1) for part in synapses]
+    potentials = torch.cat((*potentials, core.network.leak.detach()[:, None], torch.zeros(8, 1)), dim=1)  # (8, 15)
+    assert (y >= potentials.amin(dim=1)).all()
+    assert (y <= potentials.amax(dim=1)).all()
+    assert (y.amax(dim=(0, 1)) - y.amin(dim=(0, 1)) > 0.05).all()  # and it does move
+
+
+def test_a_neuron_driven_by_one_strong_synapse_settles_at_its_potential() -> None:
+    core = LTC(1, 1)
+    with torch.no_grad():
+        core.network.recurrent.weight.fill_(-30.0)
+        core.network.sensory.weight.fill_(1e4)
+        core.network.sensory.reversal.fill_(0.7)
+        y, _ = core(torch.full((1, 1, 1), 9.0), torch.full((1, 1), 1.0), core.initial_state(1))
+    assert y.item() == pytest.approx(0.7, abs=1e-3)
+
+
+def test_time_constants_are_bounded() -> None:
+    """Lemma 8. One solver step gives dv'/dleak = g / (C / dt + g + sum w s), hence tau = C / (g + sum w s)."""
+    torch.manual_seed(0)
+    core, seconds = LTC(5, 8, unfolds=1), 0.02
+    network = core.network
+    capacitance, conductance = F.softplus(network.capacitance), F.softplus(network.conductance)
+    weights = [F.softplus(part.weight).view(8, -1).sum(dim=1) for part in (network.sensory, network.recurrent)]
+    slowest = capacitance / conductance
+    fastest = capacitance / (conductance + sum(weights))
+    taus = []
+    for size in (0.0, 1.0, 100.0):
+        y, _ = core(torch.full((1, 1, 5), size), torch.full((1, 1), seconds), (torch.rand(1, 8),))
+        (slope,) = torch.autograd.grad(y.sum(), network.leak)
+        tau = capacitance / (conductance / slope - capacitance / seconds)
+        assert ((tau > fastest * 0.999) & (tau < slowest * 1.001)).all()
+        taus.append(tau)
+    assert (taus[0] > 1.1 * taus[2]).all()  # liquid: inputs make it faster
+    assert 0.02 < fastest.median() < 0.2 < slowest.median() < 20.0  # 13 synapses per neuron, at the start
+
+
+def test_more_unfolds_converge_to_the_differential_equation() -> None:
+    """The hybrid solver is of first order: twice the steps, half the error. The reference is Runge-Kutta on Eq. 3.4."""
+    torch.manual_seed(0)
+    core = LTC(3, 4).double()
+    net = core.network
+    x, v = torch.randn(3, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+
+    def slope(v: Tensor) -> Tensor:
+        current = F.softplus(net.conductance) * (net.leak - v)
+        for part, source in ((net.sensory, x), (net.recurrent, v)):
+            w, e, gamma, mu = (p.view(4, -1) for p in (F.softplus(part.weight), part.reversal, part.gain, part.center))
+            current = current + (w * torch.sigmoid(gamma * (source - mu)) * (e - v[:, None])).sum(dim=1)
+        return current / F.softplus(net.capacitance)
+
+    h = 0.2 / 200
+    with torch.no_grad():
+        for _ in range(200):
+            k_1 = slope(v)
+            k_2 = slope(v + h / 2 * k_1)
+            k_3 = slope(v + h / 2 * k_2)
+            v = v + h / 6 * (k_1 + 2 * k_2 + 2 * k_3 + slope(v + h * k_3))
+        errors = []
+        for net.unfolds in (6, 12, 24, 48):
+            y, _ = core(x.view(1, 1, 3), torch.full((1, 1), 0.2, dtype=torch.float64), core.initial_state(1))
+            errors.append((y - v).abs().max().item())
+    assert errors[0] < 0.1
+    ratios = np.divide(errors[:-1], errors[1:])
+    assert (ratios > 1.8).all(), ratios
+    assert (ratios < 2.3).all(), ratios
+
+
+@pytest.mark.parametrize("density", [1.0, 0.5])
+def test_the_written_out_gradient_is_the_gradient(density: float) -> None:
+    """40 solver steps of two rows: more than are taken together on the way back."""
+    torch.manual_seed(0)
+    network = LiquidNetwork(torch.rand(3, 4) < density, torch.rand(4, 4) < density, unfolds=4).double()
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    x, v = torch.randn(2, 10, 3, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+    dt = 0.02 + 0.1 * torch.rand(2, 10, dtype=torch.float64)
+    inputs = [tensor.detach().requires_grad_() for tensor in (x, dt, v, *parameters)]
+
+    def run(x: Tensor, dt: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
+        return functional_call(network, dict(zip(names, parameters, strict=True)), (x, dt, v))
+
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+
+
+def test_no_time_no_change() -> None:
+    torch.manual_seed(0)
+    core, start = LTC(5, 8), torch.rand(2, 8)
+    y, _ = core(torch.randn(2, 1, 5), torch.zeros(2, 1), (start,))
+    torch.testing.assert_close(y[:, 0], start, atol=1e-4, rtol=0.0)
+
+
+def test_streaming_notices_new_weights() -> None:
+    torch.manual_seed(0)
+    core = LTC(5, 8)
+    x, dt = torch.randn(1, 1, 5), torch.full((1, 1), 0.02)
+    for parameter in core.parameters():
+        with torch.no_grad():
+            before, _ = core(x, dt, core.initial_state(1))
+            parameter.add_(0.1)
+            after, _ = core(x, dt, core.initial_state(1))
+        recorded, _ = core(x, dt, core.initial_state(1))
+        assert torch.equal(after, recorded)
+        assert not torch.equal(after, before)
+
+
+def test_autocast_changes_nothing() -> None:
+    torch.manual_seed(0)
+    core = LTC(5, 8)
+    x, dt = torch.randn(2, 7, 5), torch.full((2, 7), 0.02)
+    results = []
+    for enabled in (False, True):
+        core.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            y, (state,) = core(x, dt, core.initial_state(2))
+        (y.square().sum() + state.sum()).backward()
+        assert state.dtype == torch.float32
+        results.append((y, *(parameter.grad for parameter in core.parameters())))
+    for plain, cast in zip(*results, strict=True):
+        assert torch.equal(plain, cast)
+    with torch.autocast("cpu", torch.bfloat16):  # not advised, but it must run
+        core(x, dt, core.initial_state(2))[0].square().sum().backward()
+
+
+def test_bad_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="unfolds: must be at least 1 solver step per frame, got 0"):
+        LTC(5, 8, unfolds=0)
