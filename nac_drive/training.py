@@ -155,9 +155,10 @@ class Trainer:
             decide = self._model.decide if self._frozen else self._model
             prediction, _ = decide(frames, sequences.dt)
             classes = {} if data.classes is None else {"classes": data.classes}
-            loss = self._model.module.head.loss(prediction.float(), labels, sequences.weight, **classes)
+            driver = self._model.module
+            loss = driver.head.loss(prediction.float(), labels, sequences.weight, **classes)
             self._optimizer.zero_grad()
-            self.fabric.backward(loss)
+            self.fabric.backward(loss + driver.core.penalty())
             self._optimizer.step()
             if self._average is not None:
                 self._average.update_parameters(self._learner)

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from policies.attention import LinearAttention, Performer, SoftmaxAttention
+from policies.bojarski import Bojarski
 from policies.cfc import CfC
+from policies.cfc_variants import WiredCfC
+from policies.circuitnet import CircuitNet
+from policies.contiformer import ContiFormer
 from policies.core import Core, CoreFactory
+from policies.ct_gru import CTGRU
+from policies.ct_rnn import CTRNN
+from policies.cta import CTA
+from policies.deepstate import DeepState
 from policies.feedforward import Feedforward
+from policies.gru_ode import GRUODE
+from policies.lds import LDS
+from policies.ltc import LTC
+from policies.mmrnn import MMRNN
+from policies.mtan import MTAN
 from policies.nac_core import NACCore
-from policies.recurrent import GRU, LSTM
+from policies.ncp_core import NCP
+from policies.odeformer import ODEFormer
+from policies.pdna import PDNA, PDNAODE, NoisyCfC
+from policies.phased_lstm import PhasedLSTM
+from policies.recurrent import GRU, LSTM, RNN
+from policies.s4d import S4D
+from policies.sparse_lstm import SparseLSTM
 from policies.variants import NAC_VARIANTS
 
 _NAC = ("num_heads", "window", "top_k", "sparsity", "gate", "output", "delta_t", "settle_steps", "seed", "backbone")
@@ -22,12 +42,61 @@ def _nac(settings: dict[str, Any]) -> CoreFactory:
     return CoreFactory(NACCore, tuple(sorted(free - set(settings))), **settings)
 
 
+_HEADS = ("num_heads", "window")
+_NCP = ("inter", "command", "motor", "sparsity", "seed", "unfolds")
+_CIRCUIT = ("units", "neurons", "iterations")
+_UNITS = ("backbone_units",)
+
 CORES: dict[str, CoreFactory] = {
     **{name: _nac(settings) for name, settings in NAC_VARIANTS.items() if name != "nac-block"},  # see NACCore
-    "lstm": CoreFactory(LSTM, ()),
-    "gru": CoreFactory(GRU, ()),
-    "cfc": CoreFactory(CfC, ("backbone_units",)),
+    # without memory
     "cnn": CoreFactory(Feedforward, ()),
+    "cnn-bojarski": CoreFactory(Bojarski, ()),
+    # discrete time
+    "rnn": CoreFactory(RNN, ()),
+    "lstm": CoreFactory(LSTM, ()),
+    "lstm-sparse": CoreFactory(SparseLSTM, ("sparsity", "seed")),
+    "gru": CoreFactory(GRU, ()),
+    # continuous time
+    "ct-rnn": CoreFactory(CTRNN, ("unfolds",)),
+    "ct-rnn-sparse": CoreFactory(CTRNN, ("unfolds", "seed"), sparsity=0.95),
+    "ct-gru": CoreFactory(CTGRU, ("num_scales",)),
+    "gru-ode": CoreFactory(GRUODE, ("unfolds",)),
+    "phased-lstm": CoreFactory(PhasedLSTM, ("open_ratio", "leak")),
+    "mmrnn": CoreFactory(MMRNN, ("unfolds",)),
+    "ltc": CoreFactory(LTC, ("unfolds",)),
+    "ncp": CoreFactory(NCP, _NCP, wiring="ncp"),
+    "ncp-random": CoreFactory(NCP, _NCP, wiring="random"),
+    "ncp-full": CoreFactory(NCP, tuple(name for name in _NCP if name not in ("sparsity", "seed")), wiring="full"),
+    "cfc": CoreFactory(CfC, _UNITS, mode="gated"),
+    "cfc-no-gate": CoreFactory(CfC, _UNITS, mode="no-gate"),
+    "cfc-pure": CoreFactory(CfC, _UNITS, mode="pure"),
+    "cfc-ncp": CoreFactory(WiredCfC, ("units", "sparsity", "seed")),
+    "lds": CoreFactory(LDS, ("unfolds", "margin")),
+    # state space
+    "deepstate": CoreFactory(DeepState, ("rnn_size",)),
+    "s4d": CoreFactory(S4D, ("state_size",)),
+    # attention
+    "attention": CoreFactory(SoftmaxAttention, ("window",), num_heads=1),
+    "mha": CoreFactory(SoftmaxAttention, _HEADS),
+    "linear-attention": CoreFactory(LinearAttention, _HEADS),
+    "performer": CoreFactory(Performer, (*_HEADS, "num_features", "seed")),
+    # continuous-time attention
+    "mtan": CoreFactory(MTAN, (*_HEADS, "time_size")),
+    "cta": CoreFactory(CTA, ("ode_steps",)),
+    "odeformer": CoreFactory(ODEFormer, (*_HEADS, "euler_steps")),
+    "contiformer": CoreFactory(ContiFormer, (*_HEADS, "ode_steps")),
+    # oscillating
+    "pdna-a": CoreFactory(PDNA, _UNITS, pulse=False, self_attend=False),
+    "pdna-b": CoreFactory(NoisyCfC, _UNITS),
+    "pdna-c": CoreFactory(PDNA, _UNITS, pulse=True, self_attend=False),
+    "pdna-d": CoreFactory(PDNA, _UNITS, pulse=False, self_attend=True),
+    "pdna-e": CoreFactory(PDNA, _UNITS, pulse=True, self_attend=True),
+    "pdna-ode": CoreFactory(PDNAODE, _UNITS),
+    # circuits
+    "circuitnet-l": CoreFactory(CircuitNet, _CIRCUIT, attention=False, product=False),
+    "circuitnet-la": CoreFactory(CircuitNet, _CIRCUIT, attention=True, product=False),
+    "circuitnet-lp": CoreFactory(CircuitNet, _CIRCUIT, attention=False, product=True),
 }
 
 

@@ -21,6 +21,7 @@ from nac_drive.cloning import clone
 from nac_drive.evaluation import evaluate
 from nac_drive.training_data import TrainingData, action_changes, augmented, masked, mirrored
 from policies import Driver, DriverConfig, load_driver, save_driver
+from policies.lds import LDS
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import FRAMES, config, rows, train
 
@@ -315,6 +316,16 @@ def test_a_run_is_never_overwritten_nor_resumed_with_something_else(dataset, con
     assert contents(tmp_path / "run") == before
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         train(settings, dataset, tmp_path / "typo", resume=True)
+
+
+def test_a_training_descends_the_penalty_of_its_core_too(dataset, tmp_path, monkeypatch):
+    """The matrix of a linear dynamical system that begins unstable ends closer to stability than without it."""
+    settings = config("lds", core_args={"margin": 50.0}, epochs=1)
+    told = load_driver(train(settings, dataset, tmp_path / "with")).core.penalty()
+    with monkeypatch.context() as patch:
+        patch.setattr(LDS, "penalty", lambda core: 0.0)
+        silent = train(settings, dataset, tmp_path / "without")
+    assert 0 < told < load_driver(silent).core.penalty()
 
 
 # A frozen vision head

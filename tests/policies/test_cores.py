@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
+from inspect import signature
+from pathlib import Path
 
 import pytest
 import torch
 from ncps.torch import CfCCell
 
-from policies import CORES, CfC, Core, Groups, NACCore, build_core, random_wiring
+from policies import (
+    CORES,
+    NAC,
+    CfC,
+    Core,
+    Driver,
+    DriverConfig,
+    Groups,
+    NACCore,
+    build_core,
+    load_driver,
+    random_wiring,
+    save_driver,
+)
 from tests.contracts import CoreContract
 
 NAC_CORES = [name for name in CORES if name.startswith("nac-")]
@@ -99,10 +115,46 @@ def test_nac_ages_keep_their_precision_over_a_long_stream() -> None:
 
 
 def test_the_registry_holds_the_promised_names() -> None:
-    assert set(CORES) == {*NAC_CORES, "lstm", "gru", "cfc", "cnn"}
+    families = """
+    cnn cnn-bojarski rnn lstm lstm-sparse gru
+    ct-rnn ct-rnn-sparse ct-gru gru-ode phased-lstm mmrnn ltc ncp ncp-random ncp-full
+    cfc cfc-no-gate cfc-pure cfc-ncp lds deepstate s4d
+    attention mha linear-attention performer mtan cta odeformer contiformer
+    pdna-a pdna-b pdna-c pdna-d pdna-e pdna-ode circuitnet-l circuitnet-la circuitnet-lp
+    """
+    assert set(CORES) == {*NAC_CORES, *families.split()}
     phis, dense = {"nac-phi-linear", "nac-phi-tanh"}, {"nac-fc", "nac-09sfc", "nac-05sfc", "nac-02sfc"}
     ablations = {"nac-exact", "nac-euler", "nac-steady", "nac-2k", "nac-32k", "nac-pw", "nac-02s", "nac-09s"}
     assert set(NAC_CORES) == ablations | phis | dense | {"nac-learned"}
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_the_page_of_drivers_names_every_core_with_its_size(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "drivers.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]]
+    parameters = sum(p.numel() for p in build_core(name, 64, 64).parameters())
+    told = [int(number.replace(",", "")) for number in re.findall(r"[\d,]+", row.split("|")[2])]
+    assert parameters in told or ("to" in row.split("|")[2] and min(told) <= parameters <= max(told))
+    assert row.split("|")[3].strip() == ("yes" if build_core(name, 64, 64).continuous_time else "no")
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_driver_with_any_core_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    driver = Driver(DriverConfig(core=name)).eval()
+    save_driver(tmp_path / "driver", driver, env={}, meta={})
+    again = load_driver(tmp_path / "driver").eval()
+    frames, dt = torch.randint(0, 256, (2, 3, 96, 96, 3), dtype=torch.uint8), torch.full((2, 3), 0.02)
+    assert torch.equal(again(frames, dt)[0], driver(frames, dt)[0])
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_every_accepted_setting_is_one_of_the_core(name: str) -> None:
+    factory = CORES[name]
+    parameters = signature(factory.core).parameters
+    known = {*parameters, *signature(NAC).parameters} if factory.core is NACCore else {*parameters}
+    assert {*factory.accepted, *factory.fixed} <= known
+    assert not {*factory.accepted} & {*factory.fixed}
 
 
 def test_a_wiring_of_ones_own_comes_as_its_config() -> None:
