@@ -126,7 +126,7 @@ class Synapses(nn.Module):
 def _solve(
     v: Tensor, drive: Tensor, inertia: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, unfolds: int
 ) -> tuple[Tensor, Tensor]:
-    """K solver steps per frame: v' = (inertia v + a) / b with [a, b] = drive + weight s and s = sigmoid(shift + gain v).
+    """K solver steps per frame: v' = (inertia v + a) / b, [a, b] = drive + weight s and s = sigmoid(shift + gain v).
 
     v (B, N), drive (T, N, 2, B), inertia (T, B, N), weight (N, 2, N), gain and shift (N, 1, N) -> the states before and
     after every step (T K + 1, B, N), and every b (T K, B, N).
