@@ -22,7 +22,7 @@ from nac_drive.dagger import DaggerConfig, dagger
 from nac_drive.demo import DemoConfig, demo
 from nac_drive.jobs import Jobs, show_training
 from nac_drive.progress import progress
-from nac_drive.report import terminal_table
+from nac_drive.report import SHORT, terminal_table
 from policies import CORES
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -183,7 +183,7 @@ class Compare:
                 device=options.device, resume=options.resume, workers=options.workers or default_workers(),
                 report=jobs.compare_reporter(frozen + 1 + len(cores) * self.repeats),
             )  # fmt: skip
-        console.print(terminal_table(comparison.contestants, f"{self.tracks}, crash={self.crash}"))
+        console.print(terminal_table(comparison.contestants, f"{self.tracks}, crash={self.crash}", SHORT))
         console.print(f"table, rows and figure: {self.out}", highlight=False, soft_wrap=True)
         if comparison.failures:
             told = "; ".join(f"{name}: {why}" for name, why in comparison.failures.items())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +73,20 @@ COLUMNS: dict[str, Callable[[Contestant], str]] = {
 """Heading and cell of every column; the meaning of each stands in docs/metrics.md."""
 
 
-def cells(contestants: Sequence[Contestant]) -> tuple[list[str], list[list[str]]]:
+SHORT = ("driver", "return", "min", "vs baseline [95 %]", "crashes/lap", "agreement %", "held-out %", "parameters")
+"""Columns of a comparison that fit into a terminal."""
+
+
+def cells(contestants: Sequence[Contestant], columns: Iterable[str] = COLUMNS) -> tuple[list[str], list[list[str]]]:
     """Headings and rows, without the columns that no contestant fills."""
-    rows = [[cell(contestant) for cell in COLUMNS.values()] for contestant in contestants]
-    filled = [any(row[i] != _EMPTY for row in rows) for i in range(len(COLUMNS))]
-    return [name for name, keep in zip(COLUMNS, filled, strict=True) if keep], [
-        [text for text, keep in zip(row, filled, strict=True) if keep] for row in rows
-    ]
+    rows = [[COLUMNS[name](contestant) for name in columns] for contestant in contestants]
+    filled = [any(text != _EMPTY for text in column) for column in zip(*rows, strict=True)]
+    return list(compress(columns, filled)), [list(compress(row, filled)) for row in rows]
 
 
-def terminal_table(contestants: Sequence[Contestant], title: str) -> Table:
+def terminal_table(contestants: Sequence[Contestant], title: str, columns: Iterable[str] = COLUMNS) -> Table:
     """The table for a terminal."""
-    headings, rows = cells(contestants)
+    headings, rows = cells(contestants, columns)
     table = Table(title=title)
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="left" if i == 0 else "right")

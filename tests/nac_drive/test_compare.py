@@ -16,7 +16,7 @@ from data_collection.drivers import resolve_driver
 from nac_drive.compare import Comparison, compare
 from nac_drive.evaluation import Evaluation
 from nac_drive.metrics import EpisodeResult, summarise
-from nac_drive.report import COLUMNS, Contestant, cells, markdown_table, save_results, terminal_table
+from nac_drive.report import COLUMNS, SHORT, Contestant, cells, markdown_table, save_results, terminal_table
 from policies import Driver
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config
@@ -218,6 +218,9 @@ def test_the_terminal_shows_the_same_cells():
     headings, rows = cells(contestants())
     assert [column.header for column in table.columns] == headings
     assert list(zip(*(column.cells for column in table.columns), strict=True)) == [tuple(row) for row in rows]
+    short = terminal_table(contestants(), "title", SHORT)
+    assert [column.header for column in short.columns] == list(SHORT)
+    assert list(short.columns[1].cells) == [row[1] for row in rows]
 
 
 def test_results_are_saved_as_numbers(tmp_path):
