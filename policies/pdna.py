@@ -23,7 +23,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from policies.cfc import CfC
+from policies.cfc import SCALE, SLOPE, CfC, gated
 from policies.core import Core, State, scan
 
 FRAMES_PER_SECOND = 50.0
@@ -153,10 +153,9 @@ class PDNAODE(Core):
 
         def step(state: State, drive: Tensor, dt: Tensor, middle: Tensor, reach: Tensor) -> tuple[Tensor, State]:
             h = self.pulse.travel(state[0], middle, reach)  # (B, d)
-            g = 1.7159 * torch.tanh(0.666 * torch.addmm(drive, h, weight))  # (B, units): from here on CfC's own step
-            f, t_a, t_b = cfc.heads(g).split((2 * d, d, d), dim=1)
-            f_1, f_2 = f.tanh().split(d, dim=1)  # (B, d) each
-            h = torch.lerp(f_1, f_2, torch.sigmoid(torch.addcmul(t_b, t_a, dt)))
+            g = SCALE * torch.tanh(SLOPE * torch.addmm(drive, h, weight))  # (B, units): from here on CfC's own step
+            f_1, f_2, t_a, t_b = cfc.heads(g).split(d, dim=1)
+            h = gated(f_1, f_2, t_a, t_b, dt)  # (B, d)
             return h, (h,)
 
         with torch.autocast(x.device.type, enabled=False):

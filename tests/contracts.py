@@ -164,3 +164,20 @@ class CoreContract(ABC):
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
             assert parameter.grad.any(), name
+
+
+def autocast_changes_nothing(core: Core) -> None:
+    """Of a core of one state that runs in the precision of its weights: output, state and gradients, bit for bit."""
+    x, dt = torch.randn(2, 7, core.input_size), torch.full((2, 7), 0.02)
+    results = []
+    for enabled in (False, True):
+        core.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            y, (state,) = core(x, dt, core.initial_state(2))
+        (y.square().sum() + state.sum()).backward()
+        assert state.dtype == torch.float32
+        results.append((y, *(parameter.grad for parameter in core.parameters())))
+    for plain, cast in zip(*results, strict=True):
+        assert torch.equal(plain, cast)
+    with torch.autocast("cpu", torch.bfloat16):  # not advised, but it must run
+        core(x, dt, core.initial_state(2))[0].square().sum().backward()

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from policies.cfc import MODES, CfC
 from policies.cfc_variants import WiredCfC
 from policies.core import Core
-from tests.contracts import CoreContract
+from tests.contracts import CoreContract, autocast_changes_nothing
 
 
 class TestPureCfC(CoreContract):
@@ -142,20 +142,7 @@ def test_the_written_out_gradient_is_the_gradient(mode: str) -> None:
 @pytest.mark.parametrize("mode", [*MODES, "wired"])
 def test_autocast_changes_nothing(mode: str) -> None:
     torch.manual_seed(0)
-    core = WiredCfC(5, 8) if mode == "wired" else CfC(5, 8, mode=mode)
-    x, dt = torch.randn(2, 7, 5), torch.full((2, 7), 0.02)
-    results = []
-    for enabled in (False, True):
-        core.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            y, (state,) = core(x, dt, core.initial_state(2))
-        (y.square().sum() + state.sum()).backward()
-        assert state.dtype == torch.float32
-        results.append((y, *(parameter.grad for parameter in core.parameters())))
-    for plain, cast in zip(*results, strict=True):
-        assert torch.equal(plain, cast)
-    with torch.autocast("cpu", torch.bfloat16):  # not advised, but it must run
-        core(x, dt, core.initial_state(2))[0].square().sum().backward()
+    autocast_changes_nothing(WiredCfC(5, 8) if mode == "wired" else CfC(5, 8, mode=mode))
 
 
 @pytest.mark.parametrize("mode", MODES)

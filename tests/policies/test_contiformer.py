@@ -14,6 +14,7 @@ from policies.attention import SoftmaxAttention
 from policies.contiformer import ContiFormer
 from policies.core import Core
 from tests.contracts import CoreContract
+from tests.policies.streams import random_stream, run
 
 
 class TestContiFormer(CoreContract):
@@ -34,16 +35,6 @@ def plain_attention(core: ContiFormer) -> SoftmaxAttention:
     for name in ("query", "entry", "output"):
         getattr(plain, name).load_state_dict(getattr(core, name).state_dict())
     return plain
-
-
-def random_stream() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(3, 9, 5, dtype=torch.float64, generator=generator)
-    return x, torch.rand(3, 9, dtype=torch.float64, generator=generator)
-
-
-def run(core: Core, x: Tensor, dt: Tensor) -> Tensor:
-    return core(x, dt, core.initial_state(len(x)))[0]
 
 
 def test_without_a_vector_field_it_is_plain_attention() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from ncps.torch import CfCCell
 
 from policies import (
     CORES,
@@ -58,26 +57,6 @@ class TestCNN(CoreContract):
 class TestCfC(CoreContract):
     def make_core(self) -> Core:
         return build_core("cfc", 5, 8, backbone_units=16)
-
-    def test_equals_ncps_on_copied_weights(self) -> None:
-        torch.manual_seed(0)
-        ours, theirs = CfC(5, 8, backbone_units=16), CfCCell(5, 8, backbone_units=16)
-        with torch.no_grad():
-            layer = theirs.backbone[0]  # pyright: ignore[reportOptionalSubscript]
-            assert isinstance(layer, torch.nn.Linear)
-            ours.input.weight.copy_(layer.weight[:, :5])
-            ours.input.bias.copy_(layer.bias)
-            ours.recurrent.weight.copy_(layer.weight[:, 5:])
-            heads = (theirs.ff1, theirs.ff2, theirs.time_a, theirs.time_b)
-            ours.heads.weight.copy_(torch.cat([head.weight for head in heads]))
-            ours.heads.bias.copy_(torch.cat([head.bias for head in heads]))
-        x, dt = torch.randn(1, 9, 5), torch.rand(1, 9) * 3.0
-        y, (last,) = ours(x, dt, ours.initial_state(1))
-        h = torch.zeros(1, 8)
-        for step in range(9):
-            h, _ = theirs(x[:, step], h, dt[0, step])
-            torch.testing.assert_close(y[:, step], h, atol=1e-6, rtol=1e-6)
-        torch.testing.assert_close(last, h, atol=1e-6, rtol=1e-6)
 
 
 def test_a_batch_of_dts_is_not_mixed_up() -> None:

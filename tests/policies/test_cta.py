@@ -12,6 +12,7 @@ from torchdiffeq import odeint
 from policies.core import Core
 from policies.cta import CTA
 from tests.contracts import CoreContract
+from tests.policies.streams import random_stream, run
 
 
 class TestCTA(CoreContract):
@@ -25,16 +26,6 @@ def make(ode_steps: int = 1) -> CTA:
     with torch.no_grad():
         core.field_output.weight.mul_(10.0)  # faster, so that a solver has something to do
     return core
-
-
-def random_stream() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(3, 9, 5, dtype=torch.float64, generator=generator)
-    return x, torch.rand(3, 9, dtype=torch.float64, generator=generator)
-
-
-def run(core: Core, x: Tensor, dt: Tensor) -> Tensor:
-    return core(x, dt, core.initial_state(len(x)))[0]
 
 
 def test_where_nothing_moves_it_is_a_gru_and_a_sum_over_durations() -> None:

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from policies.core import Core
 from policies.ltc import LTC, LiquidNetwork
-from tests.contracts import CoreContract
+from tests.contracts import CoreContract, autocast_changes_nothing
 
 
 class TestLTC(CoreContract):
@@ -178,20 +178,7 @@ def test_streaming_notices_new_weights() -> None:
 
 def test_autocast_changes_nothing() -> None:
     torch.manual_seed(0)
-    core = LTC(5, 8)
-    x, dt = torch.randn(2, 7, 5), torch.full((2, 7), 0.02)
-    results = []
-    for enabled in (False, True):
-        core.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            y, (state,) = core(x, dt, core.initial_state(2))
-        (y.square().sum() + state.sum()).backward()
-        assert state.dtype == torch.float32
-        results.append((y, *(parameter.grad for parameter in core.parameters())))
-    for plain, cast in zip(*results, strict=True):
-        assert torch.equal(plain, cast)
-    with torch.autocast("cpu", torch.bfloat16):  # not advised, but it must run
-        core(x, dt, core.initial_state(2))[0].square().sum().backward()
+    autocast_changes_nothing(LTC(5, 8))
 
 
 def test_bad_settings_are_named() -> None:

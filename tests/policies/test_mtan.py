@@ -11,6 +11,7 @@ from torch import Tensor
 from policies.core import Core
 from policies.mtan import MTAN
 from tests.contracts import CoreContract
+from tests.policies.streams import run
 
 
 class TestMTAN(CoreContract):
@@ -26,10 +27,6 @@ def core() -> MTAN:
 
 def random_stream(batch: int, length: int) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, length, 5, dtype=torch.float64), torch.rand(batch, length, dtype=torch.float64)
-
-
-def run(core: Core, x: Tensor, dt: Tensor) -> Tensor:
-    return core(x, dt, core.initial_state(len(x)))[0]
 
 
 def test_it_equals_loops_over_the_equations(core: MTAN) -> None:

@@ -12,6 +12,7 @@ from torchdiffeq import odeint
 from policies.core import Core
 from policies.odeformer import DEPTH, ODEFormer
 from tests.contracts import CoreContract
+from tests.policies.streams import run
 
 
 class TestODEFormer(CoreContract):
@@ -28,10 +29,6 @@ def random_stream(length: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(3, length, 5, dtype=torch.float64, generator=generator)
     return x, torch.rand(3, length, dtype=torch.float64, generator=generator)
-
-
-def run(core: Core, x: Tensor, dt: Tensor) -> Tensor:
-    return core(x, dt, core.initial_state(len(x)))[0]
 
 
 def change(core: ODEFormer, y: Tensor, dt: Tensor) -> Tensor:
