@@ -1,10 +1,11 @@
 """The shipped drivers on the test tracks: unmodified CarRacing-v3, native reward, deterministic, 1000 frames at most.
 
-    python benchmarks/champion.py [--control continuous] [--tracks test-100] [--rows champion expert]
+    python benchmarks/champion.py [--control continuous] [--tracks test-100] [--rows champion expert] [--driver RUN]
 
 Beside the controller, the expert and the champion of a control stand two that tell what the champion relies on: the
 champion in front of a black status bar, and the champion without its core (what the core says is set to zero, so that
-the action head reads the present frame alone). `--out FOLDER` keeps every lap.
+the action head reads the present frame alone). `--driver` puts another driver in the champion's place, `--out FOLDER`
+keeps every lap.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ class _Silent(nn.Module):
 ROWS = ("controller", "expert", "champion", "masked", "silent")
 
 
-def contestant(row: str, control: Control) -> tuple[Driver, EnvConfig]:
+def contestant(row: str, control: Control, driver: str) -> tuple[Driver, EnvConfig]:
     """A driver and the environment that it drives in."""
     env = EnvConfig(control, mask_bar=row == "masked")
     if row in ("controller", "expert"):
         return resolve_driver(row, env), env
-    champion = resolve_driver("champion", env)
+    champion = resolve_driver(driver, env)
     if row == "silent":
         champion.core = _Silent(champion.core)  # type: ignore[attr-defined]
     return champion, env
 
 
-def drive(row: str, control: Control, tracks: str, pool: Pool | None) -> Evaluation:
-    driver, env = contestant(row, control)
+def drive(row: str, control: Control, champion: str, tracks: str, pool: Pool | None) -> Evaluation:
+    driver, env = contestant(row, control, champion)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it was trained with the bar in sight is the point
         return evaluate(driver, track_seeds(tracks), name=row, env=env, pool=pool)
@@ -61,13 +62,14 @@ def drive(row: str, control: Control, tracks: str, pool: Pool | None) -> Evaluat
 def main() -> None:
     parser = ArgumentParser(description="The shipped drivers on the test tracks.")
     parser.add_argument("--control", choices=["discrete", "continuous"], default="discrete")
+    parser.add_argument("--driver", default="champion", help="the champion, or whom to put in its place")
     parser.add_argument("--tracks", default="test-100")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, help="masked, silent: the champion, see above")
     parser.add_argument("--workers", type=int, default=default_workers())
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with worker_pool(options.workers) as pool:
-        evaluations = [drive(row, options.control, options.tracks, pool) for row in options.rows]
+        evaluations = [drive(row, options.control, options.driver, options.tracks, pool) for row in options.rows]
     print(markdown_table([Contestant(evaluation) for evaluation in evaluations]))
     if options.out:
         save_evaluations(options.out, evaluations)
