@@ -5,6 +5,7 @@ DATASET/meta.json  episodes.jsonl (one row per finished episode)  episodes/00012
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -147,6 +148,10 @@ class Demonstrations:
         count = min(max(round(validation_share * len(tracks)), 1), len(tracks) - 1)
         shuffled = [tracks[i] for i in np.random.default_rng(seed).permutation(len(tracks))]
         return sorted(shuffled[count:]), sorted(shuffled[:count])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the rows of all episodes, wherever the folder lies."""
+        return hashlib.sha256((self.path / "episodes.jsonl").read_bytes()).hexdigest()
 
     def info(self) -> dict[str, Any]:
         """What is in it, for display.

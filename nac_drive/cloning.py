@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -64,8 +63,7 @@ def clone(
     """
     env = replace(dataset.meta.env, mask_bar=dataset.meta.env.mask_bar or config.mask_bar)
     trainer = Trainer(config, env, device)
-    fingerprint = hashlib.sha256((dataset.path / "episodes.jsonl").read_bytes()).hexdigest()
-    resolved = {**asdict(config), "dataset": str(dataset.path), "dataset_sha256": fingerprint}
+    resolved = {**asdict(config), "dataset": str(dataset.path), "dataset_sha256": dataset.fingerprint()}
     train_seeds, held_out_seeds = dataset.split(config.validation_share, config.seed)
     see = None
     if config.frozen:

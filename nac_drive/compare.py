@@ -82,10 +82,10 @@ def compare(
 
     config: of every training, its `core` replaced in turn.  repeats: trainings of each core, seeds config.seed,
     config.seed + 1, ...  frozen: one vision head is trained with the core `cnn` on single frames, as many a batch as in
-    the windows of `config`, and shared by all, who learn on its features.  expert: advisor of all, see
-    `resolve_driver`; it sees the status bar even where the drivers do not.  workers: processes; every training and its
-    evaluation is one, of one thread, and what kills it costs no other.  report: gets the name of every run that ended
-    and its result, or {"failed": why}.
+    the windows of `config`, augmented as it says, and shared by all, who learn on its clean features.  expert: advisor
+    of all, see `resolve_driver`; it sees the status bar even where the drivers do not.  workers: processes; every
+    training and its evaluation is one, of one thread, and what kills it costs no other.  report: gets the name of every
+    run that ended and its result, or {"failed": why}.
 
     The run of a core is `folder/CORE-SEED`. With `resume`, finished runs are kept, others go on, and cores or repeats
     may have been added. Writes table.md, results.json, rows.jsonl, summary.json and figure.png into `folder`.
@@ -98,11 +98,16 @@ def compare(
         raise ValueError(f"drivers must be names of {sorted(CORES)}, got {unknown or 'none'}.")
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}.")
+    if frozen and config.frozen:
+        raise ValueError(
+            f"frozen: a vision head of {config.frozen!r} and one to be trained were asked for; choose one."
+        )
     env = expert_env(dataset)
     resolve_driver(expert, env)  # a bad one fails here, before anything is trained
     protocol = {
         **asdict(replace(config, core="")), "frozen_vision": frozen, "expert": driver_name(expert),
-        "expert_sha256": driver_hash(expert, env), "tracks": list(tracks), "crash": crash,
+        "expert_sha256": driver_hash(expert, env), "dataset_sha256": dataset.fingerprint(), "tracks": list(tracks),
+        "crash": crash,
     }  # fmt: skip
     if resume:
         RunFolder.open(folder).require_config(protocol)
@@ -118,13 +123,13 @@ def compare(
         ((_, why),) = _run([task("vision", seeing, ())], workers, report) or [("", "")]
         if why:
             raise ValueError(f"the shared vision head could not be trained: {why}")
-        config = replace(config, frozen=str(folder / "vision"))
+        config = replace(config, frozen=str(folder / "vision"), augment=())
     runs = [
         (core, task(f"{core}-{seed}", replace(config, core=core, seed=seed)))
         for seed in range(config.seed, config.seed + repeats)
         for core in cores
     ]
-    baseline = task(driver_name(expert), None)
+    baseline = task("expert", None)
     failures = dict(_run([baseline, *(run for _, run in runs)], workers, report))
     if baseline.name in failures:
         raise ValueError(f"the expert {expert!r} could not be evaluated: {failures[baseline.name]}")

@@ -31,7 +31,8 @@ class Sequences:
 class TrainingData:
     """Labelled episodes on the device, and the windows that an epoch goes through. Episodes may be added at any time.
 
-    see: with it, sequences hold `see(frames)` in place of frames, computed once, as they are and mirrored.
+    see: with it, sequences hold `see(frames)` in place of frames, computed once, as they are and, where the config
+    mirrors, mirrored.
     Raises ValueError for class weights without classes.
     """
 
@@ -73,8 +74,9 @@ class TrainingData:
             self._parts.append(Sequences(images, labels, dt, weight))
         else:
             self._parts.append(Sequences(self._see(images), labels, dt, weight))
-            images, labels = mirrored(images, labels)
-            self._mirrors.append(Sequences(self._see(images), labels, dt, weight))
+            if self.config.mirror:
+                images, labels = mirrored(images, labels)
+                self._mirrors.append(Sequences(self._see(images), labels, dt, weight))
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
         if self.config.class_weights:
             self._counts += np.bincount(frames.labels, minlength=5)
@@ -94,10 +96,11 @@ class TrainingData:
         return rng.permutation(np.concatenate(starts))
 
     def sequences(self, starts: np.ndarray, mirror: np.ndarray) -> Sequences:
-        """A copy of the windows that begin at the rows `starts` (B,), mirrored where `mirror` (B,) is true."""
+        """A copy of the windows that begin at the rows `starts` (B,), mirrored where `mirror` (B,) is true, which of
+        features takes a config that mirrors."""
         parts = np.searchsorted(self._begins, starts, side="right") - 1
         places = [
-            ((self._mirrors if flip and self._mirrors else self._parts)[part], start - self._begins[part])
+            ((self._mirrors if flip and self._see else self._parts)[part], start - self._begins[part])
             for part, start, flip in zip(parts, starts, mirror, strict=True)
         ]
 
@@ -106,7 +109,7 @@ class TrainingData:
 
         weight = None if self.config.change_weight == 1 else stack("weight")
         frames, labels = stack("frames"), stack("labels")
-        if not self._mirrors:
+        if self._see is None:
             rows = torch.from_numpy(mirror).to(self.device)
             frames[rows], labels[rows] = mirrored(frames[rows], labels[rows])
         return Sequences(frames, labels, stack("dt"), weight)

@@ -6,12 +6,15 @@ import itertools
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data_collection.dataset import Demonstrations
+from data_collection.frames import Frames
 from data_collection.noise import NoiseConfig
 from data_collection.record import record
 from envs import Control, EnvConfig
@@ -27,6 +30,29 @@ def demonstrations(path: Path, control: Control = "discrete", tracks: int = 3) -
     """Episodes of 60 frames, ten of them after the zoom, by the controller under noise."""
     env = EnvConfig(control, max_steps=FRAMES)
     return record(path, "controller", env=env, seeds=list(range(tracks)), noise=NoiseConfig(0.3, 4))
+
+
+def synthetic(lengths: list[int], control: Control = "discrete", seed: int = 0) -> Frames:
+    """Episodes of `lengths` frames of noise."""
+    rng = np.random.default_rng(seed)
+    total = sum(lengths)
+    labels = rng.integers(5, size=total) if control == "discrete" else rng.random((total, 3), dtype=np.float32)
+    return Frames(
+        frames=rng.integers(256, size=(total, 96, 96, 3), dtype=np.uint8), labels=labels, actions=labels,
+        rewards=np.zeros(total, np.float32), dt=np.full(total, 0.02, np.float32), zooming=np.zeros(total, bool),
+        telemetry={}, offsets=np.cumsum([0, *lengths]), seeds=np.arange(len(lengths)),
+    )  # fmt: skip
+
+
+def part_of(frames: Frames, episodes: slice) -> Frames:
+    """Some of the episodes alone."""
+    first, end = frames.offsets[episodes.start], frames.offsets[episodes.stop]
+    rows = slice(first, end)
+    return replace(
+        frames, frames=frames.frames[rows], labels=frames.labels[rows], actions=frames.actions[rows],
+        rewards=frames.rewards[rows], dt=frames.dt[rows], zooming=frames.zooming[rows], seeds=frames.seeds[episodes],
+        offsets=frames.offsets[episodes.start : episodes.stop + 1] - first,
+    )  # fmt: skip
 
 
 def config(core: str = "lstm", **changed: Any) -> CloneConfig:

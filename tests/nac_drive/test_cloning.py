@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,32 +11,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_collection.frames import Frames
 from data_collection.run_folder import RunFolder
-from envs import BAR_TOP, Control, EnvConfig, make_env
+from envs import BAR_TOP, EnvConfig, make_env
 from nac_drive import training
 from nac_drive.accuracy import offline_accuracy
 from nac_drive.cloning import clone
 from nac_drive.evaluation import evaluate
 from nac_drive.training_data import TrainingData, action_changes, augmented, masked, mirrored
-from policies import Driver, DriverConfig, load_driver, save_driver
+from policies import Driver, DriverConfig, load_driver
 from policies.lds import LDS
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import FRAMES, config, rows, train
+from tests.nac_drive.small import FRAMES, config, part_of, rows, synthetic, train
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def synthetic(lengths: list[int], control: Control = "discrete", seed: int = 0) -> Frames:
-    rng = np.random.default_rng(seed)
-    total = sum(lengths)
-    labels = rng.integers(5, size=total) if control == "discrete" else rng.random((total, 3), dtype=np.float32)
-    return Frames(
-        frames=rng.integers(256, size=(total, 96, 96, 3), dtype=np.uint8), labels=labels, actions=labels,
-        rewards=np.zeros(total, np.float32), dt=np.full(total, 0.02, np.float32), zooming=np.zeros(total, bool),
-        telemetry={}, offsets=np.cumsum([0, *lengths]), seeds=np.arange(len(lengths)),
-    )  # fmt: skip
 
 
 # The pieces
@@ -98,16 +85,6 @@ def test_what_is_added_in_parts_gives_the_same_windows_as_the_whole(control):
             np.testing.assert_array_equal(sequences.weight[window], np.where(changes, 3.0, 1.0))
         sequences.frames.zero_()  # a copy
     assert whole.frames.any(axis=(1, 2, 3)).all()
-
-
-def part_of(frames: Frames, episodes: slice) -> Frames:
-    first, end = frames.offsets[episodes.start], frames.offsets[episodes.stop]
-    rows = slice(first, end)
-    return replace(
-        frames, frames=frames.frames[rows], labels=frames.labels[rows], actions=frames.actions[rows],
-        rewards=frames.rewards[rows], dt=frames.dt[rows], zooming=frames.zooming[rows], seeds=frames.seeds[episodes],
-        offsets=frames.offsets[episodes.start : episodes.stop + 1] - first,
-    )  # fmt: skip
 
 
 def test_a_change_of_action_is_marked_within_its_episode():
@@ -326,84 +303,3 @@ def test_a_training_descends_the_penalty_of_its_core_too(dataset, tmp_path, monk
         patch.setattr(LDS, "penalty", lambda core: 0.0)
         silent = train(settings, dataset, tmp_path / "without")
     assert 0 < told < load_driver(silent).core.penalty()
-
-
-# A frozen vision head
-
-
-@pytest.fixture
-def seer(tmp_path) -> Path:
-    """The folder of a driver whose vision head others take over."""
-    torch.manual_seed(5)
-    save_driver(tmp_path / "seer", Driver(DriverConfig(core="cnn")), env=asdict(EnvConfig()), meta={})
-    return tmp_path / "seer"
-
-
-@pytest.mark.parametrize("control", ["discrete", "continuous"])
-def test_features_are_those_of_the_frames_as_they_are_and_mirrored(control):
-    episode = synthetic([40, 20], control)
-    driver = Driver(DriverConfig(control=control)).eval()
-    plain, seen = (TrainingData(config(), EnvConfig(control), CPU, see) for see in (None, driver.vision))
-    with torch.no_grad():
-        for data in (plain, seen):
-            data.add(part_of(episode, slice(0, 1)))
-            data.add(part_of(episode, slice(1, 2)))
-        starts, mirror = np.array([3, 42, 20]), np.array([True, True, False])
-        frames, features = plain.sequences(starts, mirror), seen.sequences(starts, mirror)
-        torch.testing.assert_close(features.frames, driver.vision(frames.frames))
-        assert torch.equal(features.labels, frames.labels)
-        assert torch.equal(features.dt, frames.dt)
-        assert not torch.equal(frames.frames[0], torch.from_numpy(episode.frames[3 : 3 + plain.window]))
-
-
-def test_a_frozen_vision_head_is_that_of_the_other_driver_and_the_rest_learns(dataset, seer, tmp_path):
-    settings = config("lstm", frozen=str(seer), mirror=True, epochs=2)
-    best = load_driver(train(settings, dataset, tmp_path / "run"))
-    for name, weight in load_driver(seer).vision.state_dict().items():
-        assert torch.equal(best.vision.state_dict()[name], weight), name
-    torch.manual_seed(settings.seed)
-    start = Driver(best.config)
-    assert not torch.equal(best.core.cell.weight_hh_l0, start.core.cell.weight_hh_l0)  # type: ignore[union-attr]
-    assert not torch.equal(best.head.out.weight, start.head.out.weight)
-    held_out = dataset.load(dataset.split(settings.validation_share, settings.seed)[1])
-    told = rows(tmp_path / "run")[best.meta["epoch"] - 1]["held_out"]
-    assert asdict(offline_accuracy(best, held_out, EnvConfig())) == pytest.approx(told)  # by way of the frames
-
-
-def test_a_frozen_training_takes_the_steps_that_an_end_to_end_one_takes_without_moving_its_vision(
-    dataset, seer, tmp_path, monkeypatch
-):
-    """A second route: the same training on frames, its vision head set to that of the other driver and held still."""
-    settings = config("lstm", frozen=str(seer), dropout=0.0, epochs=1, average=0.5)
-    frozen = load_driver(train(settings, dataset, tmp_path / "frozen"))
-    make = training.Driver
-
-    def held_still(driver_config: DriverConfig) -> Driver:
-        driver = make(driver_config)
-        driver.vision.load_state_dict(load_driver(seer).vision.state_dict())
-        driver.vision.requires_grad_(False)
-        return driver
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "Driver", held_still)
-        on_frames = load_driver(train(replace(settings, frozen=""), dataset, tmp_path / "frames"))
-    for name, weight in frozen.state_dict().items():
-        torch.testing.assert_close(weight, on_frames.state_dict()[name], atol=1e-5, rtol=1e-4, msg=name)
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"frozen": "controller"}, "frozen must name a cloned driver, got 'controller'"),
-        ({"frozen": "SEER", "vision": "compact"}, "frozen must name a driver of the same vision head"),
-        (
-            {"frozen": "SEER", "augment": ("colour:3",)},
-            "augment changes pictures, which a frozen vision head sees once",
-        ),
-    ],
-)
-def test_what_cannot_be_frozen_is_refused(changed, told, dataset, seer, tmp_path):
-    changed = {**changed, "frozen": changed["frozen"].replace("SEER", str(seer))}
-    with pytest.raises(ValueError, match=told):
-        train(config("lstm", **changed), dataset, tmp_path / "run")
-    assert not (tmp_path / "run").exists()

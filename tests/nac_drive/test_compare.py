@@ -19,7 +19,7 @@ from nac_drive.metrics import EpisodeResult, summarise
 from nac_drive.report import COLUMNS, SHORT, Contestant, cells, markdown_table, save_results, terminal_table
 from policies import Driver
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config
+from tests.nac_drive.small import config, demonstrations
 
 TRACKS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
@@ -53,10 +53,10 @@ def whole(dataset, tmp_path_factory) -> tuple[Path, Comparison, list[tuple[str, 
 def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, dataset):
     folder, comparison, told = whole
     names = [f"{core}-{seed}" for core in CORES for seed in (0, 1)]
-    assert sorted(name for name, _ in told) == sorted(["controller", *names])
+    assert sorted(name for name, _ in told) == sorted(["expert", *names])
     assert comparison.failures == {}
     assert {path.name for path in folder.iterdir()} == {
-        *names, "controller", "config.yaml", "command.txt", "env.json", "rows.jsonl", "summary.json", "table.md",
+        *names, "expert", "config.yaml", "command.txt", "env.json", "rows.jsonl", "summary.json", "table.md",
         "results.json", "figure.png",
     }  # fmt: skip
     expert, *trained = comparison.contestants
@@ -113,6 +113,8 @@ def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path
     assert read(grown) == read(folder)
     with pytest.raises(ValueError, match="epochs: run has 2, asked for 3"):
         run(dataset, grown, config=replace(SETTINGS, epochs=3), resume=True)
+    with pytest.raises(ValueError, match="dataset_sha256: run has"):
+        run(demonstrations(tmp_path / "other", tracks=2), grown, resume=True)
 
 
 def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path):
@@ -127,8 +129,11 @@ def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path
 
 
 def test_a_shared_vision_head_is_trained_once_and_stays(dataset, tmp_path):
-    comparison, told = run(dataset, tmp_path / "c", cores=("lstm",), frozen=True)
-    assert [name for name, _ in told] == ["vision", "controller", "lstm-0"]
+    settings = replace(SETTINGS, augment=("colour:3",))  # of its pictures, which the cores do not see
+    with pytest.raises(ValueError, match="a vision head of 'expert' and one to be trained were asked for"):
+        run(dataset, tmp_path / "c", config=replace(SETTINGS, frozen="expert"), frozen=True)
+    comparison, told = run(dataset, tmp_path / "c", cores=("lstm",), config=settings, frozen=True)
+    assert [name for name, _ in told] == ["vision", "expert", "lstm-0"]
     assert comparison.failures == {}
     seer, driver = (resolve_driver(str(tmp_path / "c" / name), dataset.meta.env) for name in ("vision", "lstm-0"))
     assert isinstance(seer, Driver)

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from policies.cfc import MODES, CfC
 from policies.cfc_variants import WiredCfC
 from policies.core import Core
-from tests.contracts import CoreContract, autocast_changes_nothing
+from tests.contracts import CoreContract, unmoved_by_autocast
 
 
 class TestPureCfC(CoreContract):
@@ -142,7 +142,7 @@ def test_the_written_out_gradient_is_the_gradient(mode: str) -> None:
 @pytest.mark.parametrize("mode", [*MODES, "wired"])
 def test_autocast_changes_nothing(mode: str) -> None:
     torch.manual_seed(0)
-    autocast_changes_nothing(WiredCfC(5, 8) if mode == "wired" else CfC(5, 8, mode=mode))
+    assert unmoved_by_autocast(WiredCfC(5, 8) if mode == "wired" else CfC(5, 8, mode=mode))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from policies.core import Core
 from policies.ltc import LTC, LiquidNetwork
-from tests.contracts import CoreContract, autocast_changes_nothing
+from tests.contracts import CoreContract, unmoved_by_autocast
 
 
 class TestLTC(CoreContract):
@@ -178,7 +178,7 @@ def test_streaming_notices_new_weights() -> None:
 
 def test_autocast_changes_nothing() -> None:
     torch.manual_seed(0)
-    autocast_changes_nothing(LTC(5, 8))
+    assert unmoved_by_autocast(LTC(5, 8))
 
 
 def test_bad_settings_are_named() -> None:

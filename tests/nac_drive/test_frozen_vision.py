@@ -1,0 +1,98 @@
+"""Cloning on the features of another driver's vision head, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from envs import EnvConfig
+from nac_drive import training
+from nac_drive.accuracy import offline_accuracy
+from nac_drive.training_data import TrainingData
+from policies import Driver, DriverConfig, load_driver, save_driver
+from tests.nac_drive.small import config, part_of, rows, synthetic, train
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def seer(tmp_path) -> Path:
+    """The folder of a driver whose vision head others take over."""
+    torch.manual_seed(5)
+    save_driver(tmp_path / "seer", Driver(DriverConfig(core="cnn")), env=asdict(EnvConfig()), meta={})
+    return tmp_path / "seer"
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_features_are_those_of_the_frames_as_they_are_and_mirrored(control):
+    episode = synthetic([40, 20], control)
+    driver = Driver(DriverConfig(control=control)).eval()
+    plain, seen = (TrainingData(config(mirror=True), EnvConfig(control), CPU, see) for see in (None, driver.vision))
+    with torch.no_grad():
+        for data in (plain, seen):
+            data.add(part_of(episode, slice(0, 1)))
+            data.add(part_of(episode, slice(1, 2)))
+        starts, mirror = np.array([3, 42, 20]), np.array([True, True, False])
+        frames, features = plain.sequences(starts, mirror), seen.sequences(starts, mirror)
+        torch.testing.assert_close(features.frames, driver.vision(frames.frames))
+        assert torch.equal(features.labels, frames.labels)
+        assert torch.equal(features.dt, frames.dt)
+        assert not torch.equal(frames.frames[0], torch.from_numpy(episode.frames[3 : 3 + plain.window]))
+
+
+def test_a_frozen_vision_head_is_that_of_the_other_driver_and_the_rest_learns(dataset, seer, tmp_path):
+    settings = config("lstm", frozen=str(seer), mirror=True, epochs=2)
+    best = load_driver(train(settings, dataset, tmp_path / "run"))
+    for name, weight in load_driver(seer).vision.state_dict().items():
+        assert torch.equal(best.vision.state_dict()[name], weight), name
+    torch.manual_seed(settings.seed)
+    start = Driver(best.config)
+    assert not torch.equal(best.core.cell.weight_hh_l0, start.core.cell.weight_hh_l0)  # type: ignore[union-attr]
+    assert not torch.equal(best.head.out.weight, start.head.out.weight)
+    held_out = dataset.load(dataset.split(settings.validation_share, settings.seed)[1])
+    told = rows(tmp_path / "run")[best.meta["epoch"] - 1]["held_out"]
+    assert asdict(offline_accuracy(best, held_out, EnvConfig())) == pytest.approx(told)  # by way of the frames
+
+
+def test_a_frozen_training_takes_the_steps_that_an_end_to_end_one_takes_without_moving_its_vision(
+    dataset, seer, tmp_path, monkeypatch
+):
+    """A second route: the same training on frames, its vision head set to that of the other driver and held still."""
+    settings = config("lstm", frozen=str(seer), dropout=0.0, epochs=1, average=0.5)
+    frozen = load_driver(train(settings, dataset, tmp_path / "frozen"))
+    make = training.Driver
+
+    def held_still(driver_config: DriverConfig) -> Driver:
+        driver = make(driver_config)
+        driver.vision.load_state_dict(load_driver(seer).vision.state_dict())
+        driver.vision.requires_grad_(False)
+        return driver
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "Driver", held_still)
+        on_frames = load_driver(train(replace(settings, frozen=""), dataset, tmp_path / "frames"))
+    for name, weight in frozen.state_dict().items():
+        torch.testing.assert_close(weight, on_frames.state_dict()[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"frozen": "controller"}, "frozen must name a cloned driver, got 'controller'"),
+        ({"frozen": "SEER", "vision": "compact"}, "frozen must name a driver of the same vision head"),
+        (
+            {"frozen": "SEER", "augment": ("colour:3",)},
+            "augment changes pictures, which a frozen vision head sees once",
+        ),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(changed, told, dataset, seer, tmp_path):
+    changed = {**changed, "frozen": changed["frozen"].replace("SEER", str(seer))}
+    with pytest.raises(ValueError, match=told):
+        train(config("lstm", **changed), dataset, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
