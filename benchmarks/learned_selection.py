@@ -143,7 +143,7 @@ def prepare(data: Path) -> Laps:
         validation_tracks="val-1",
     )  # fmt: skip
     best = clone(config, dataset, run_folder, device="cpu", resume=(run_folder / "config.yaml").exists())
-    train, held_out = dataset.split(config.validation_share, config.seed)
+    train, held_out = dataset.split(config.validation_share)
     order = [*train, *np.random.default_rng(0).permutation(held_out).tolist()]
     laps = see(dataset, order, load_driver(best).vision.eval())
     torch.save(vars(laps), cache.with_suffix(".tmp"))

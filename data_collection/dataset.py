@@ -129,10 +129,11 @@ class Demonstrations:
             raise DatasetError(f"dataset {self.path} holds no finished episode; go on recording it with --resume.")
         return load_frames(self.path, rows, self.meta.env.control)
 
-    def split(self, validation_share: float, seed: int) -> tuple[list[int], list[int]]:
+    def split(self, validation_share: float) -> tuple[list[int], list[int]]:
         """Track seeds for training and for validation, each sorted: never one track on both sides.
 
-        validation_share: of the tracks, in [0, 1); any share above 0 gives at least one track.  seed: of the shuffle.
+        The same for every training, whatever its seed: what one has learned from, no other is measured on.
+        validation_share: of the tracks, in [0, 1); any share above 0 gives at least one track.
         Raises ValueError for another share, or one above 0 when there are fewer than two tracks.
         """
         tracks = sorted(set(self.seeds))
@@ -146,7 +147,7 @@ class Demonstrations:
                 "record more or pass 0."
             )
         count = min(max(round(validation_share * len(tracks)), 1), len(tracks) - 1)
-        shuffled = [tracks[i] for i in np.random.default_rng(seed).permutation(len(tracks))]
+        shuffled = [tracks[i] for i in np.random.default_rng(0).permutation(len(tracks))]
         return sorted(shuffled[count:]), sorted(shuffled[:count])
 
     def fingerprint(self) -> str:

@@ -37,7 +37,7 @@ class Frames:
     seeds: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.frames)
+        return len(self.labels)
 
 
 def load_frames(path: Path, rows: Sequence[dict[str, Any]], control: str) -> Frames:

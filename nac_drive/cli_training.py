@@ -15,7 +15,7 @@ from tyro.conf import Positional
 from data_collection.dataset import Demonstrations
 from data_collection.ppo import ExpertConfig, train_expert
 from data_collection.processes import default_workers, worker_pool
-from envs import CrashMode, track_seeds
+from envs import CrashMode, RendererName, track_seeds
 from nac_drive.cloning import CloneConfig, clone
 from nac_drive.compare import compare
 from nac_drive.dagger import DaggerConfig, dagger
@@ -168,6 +168,8 @@ class Compare:
     """On the same tracks, and asked at every frame: expert, controller, or the folder of a driver or run."""
     crash: CrashMode = "ignore"
     """What a crash does: nothing, end the lap, or set the car back."""
+    renderer: RendererName = "gymnasium"
+    """Who draws the frames of the evaluation."""
     training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
 
     def run(self, console: Console) -> None:
@@ -180,7 +182,8 @@ class Compare:
             comparison = compare(
                 cores, Demonstrations.open(self.dataset), track_seeds(self.tracks), self.out,
                 config=config, repeats=self.repeats, frozen=frozen, expert=self.expert, crash=self.crash,
-                device=options.device, resume=options.resume, workers=options.workers or default_workers(),
+                renderer=self.renderer, device=options.device, resume=options.resume,
+                workers=options.workers or default_workers(),
                 report=jobs.compare_reporter(frozen + 1 + len(cores) * self.repeats),
             )  # fmt: skip
         console.print(terminal_table(comparison.contestants, f"{self.tracks}, crash={self.crash}", SHORT))

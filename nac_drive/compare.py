@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from data_collection.dataset import Demonstrations
 from data_collection.drivers import driver_hash, driver_name, resolve_driver
 from data_collection.files import write_atomically
 from data_collection.processes import each_in_a_process
 from data_collection.run_folder import RunFolder
-from envs import CrashMode, EnvConfig
-from nac_drive.cloning import CloneConfig, clone
+from envs import CrashMode, EnvConfig, RendererName
+from nac_drive.cloning import CloneConfig, Splits, clone, load_splits
 from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
 from nac_drive.metrics import EpisodeResult, summarise
 from nac_drive.report import Contestant, draw_leaderboard, save_results
@@ -49,7 +51,10 @@ class Task:
     tracks: tuple[int, ...]
     """Empty: nothing is evaluated."""
     crash: CrashMode
+    renderer: RendererName
     device: str
+    splits: Splits | None = None
+    """What all learn from, where it is loaded already."""
 
     @property
     def done(self) -> Path:
@@ -73,6 +78,7 @@ def compare(
     frozen: bool = False,
     expert: str = "expert",
     crash: CrashMode = "ignore",
+    renderer: RendererName = "gymnasium",
     device: str = "auto",
     resume: bool = False,
     workers: int = 1,
@@ -83,9 +89,9 @@ def compare(
     config: of every training, its `core` replaced in turn.  repeats: trainings of each core, seeds config.seed,
     config.seed + 1, ...  frozen: one vision head is trained with the core `cnn` on single frames, as many a batch as in
     the windows of `config`, augmented as it says, and shared by all, who learn on its clean features.  expert: advisor
-    of all, see `resolve_driver`; it sees the status bar even where the drivers do not.  workers: processes; every
-    training and its evaluation is one, of one thread, and what kills it costs no other.  report: gets the name of every
-    run that ended and its result, or {"failed": why}.
+    of all, see `resolve_driver`; it sees the status bar even where the drivers do not.  crash, renderer: of the
+    evaluation, see `evaluate`.  workers: processes; every training and its evaluation is one, of one thread, and what
+    kills it costs no other.  report: gets the name of every run that is done and its result, or {"failed": why}.
 
     The run of a core is `folder/CORE-SEED`. With `resume`, finished runs are kept, others go on, and cores or repeats
     may have been added. Writes table.md, results.json, rows.jsonl, summary.json and figure.png into `folder`.
@@ -107,7 +113,7 @@ def compare(
     protocol = {
         **asdict(replace(config, core="")), "frozen_vision": frozen, "expert": driver_name(expert),
         "expert_sha256": driver_hash(expert, env), "dataset_sha256": dataset.fingerprint(), "tracks": list(tracks),
-        "crash": crash,
+        "crash": crash, "renderer": renderer,
     }  # fmt: skip
     if resume:
         RunFolder.open(folder).require_config(protocol)
@@ -115,7 +121,7 @@ def compare(
         RunFolder.create(folder, protocol)
 
     def task(name: str, config: CloneConfig | None, tracks: Sequence[int] = tracks) -> Task:
-        return Task(name, folder / name, dataset.path, config, expert, tuple(tracks), crash, device)
+        return Task(name, folder / name, dataset.path, config, expert, tuple(tracks), crash, renderer, device)
 
     if frozen:
         frames = config.window * config.batch_size
@@ -129,6 +135,9 @@ def compare(
         for seed in range(config.seed, config.seed + repeats)
         for core in cores
     ]
+    if config.frozen and not all(run.done.exists() for _, run in runs):
+        splits = load_splits(config, dataset, torch.device("cpu"))
+        runs = [(core, replace(run, splits=splits)) for core, run in runs]
     baseline = task("expert", None)
     failures = dict(_run([baseline, *(run for _, run in runs)], workers, report))
     if baseline.name in failures:
@@ -149,7 +158,11 @@ def expert_env(dataset: Demonstrations) -> EnvConfig:
 def _run(tasks: Sequence[Task], workers: int, report: Report) -> list[tuple[str, str]]:
     """Do what is not done yet; returns (name, why) of the failures."""
     failures = []
-    for task, code in each_in_a_process(_work, [task for task in tasks if not task.done.exists()], workers):
+    waiting = [task for task in tasks if not task.done.exists()]
+    for task in tasks:
+        if task not in waiting:
+            report(task.name, _result(task))
+    for task, code in each_in_a_process(_work, waiting, workers):
         if task.done.exists():
             report(task.name, _result(task))
             continue
@@ -178,7 +191,7 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if task.config is not None:
         resume = (task.run / "config.yaml").exists()
-        best = clone(task.config, dataset, task.run, device=task.device, resume=resume)
+        best = clone(task.config, dataset, task.run, device=task.device, resume=resume, splits=task.splits)
         driver = resolve_driver(str(best), env)
         assert isinstance(driver, Driver)
         env = replace(env, mask_bar=driver.env_config["mask_bar"])
@@ -192,7 +205,9 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
     if task.tracks:
         name = driver_name(task.expert) if task.config is None else task.config.core
         asked = None if task.config is None else advisor
-        evaluation = evaluate(driver, task.tracks, name=name, env=env, crash=task.crash, advisor=asked)
+        evaluation = evaluate(
+            driver, task.tracks, name=name, env=env, crash=task.crash, renderer=task.renderer, advisor=asked
+        )
         result["rows"] = [asdict(row) for row in evaluation.rows]
     return result
 

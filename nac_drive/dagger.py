@@ -26,7 +26,7 @@ from data_collection.record import LapJob, append_laps, open_recording, record_l
 from data_collection.turns import TurnsConfig, turns_lap
 from envs import SPLITS, Control, EnvConfig, RendererName
 from nac_drive.metrics import agrees
-from nac_drive.training import Report, Trainer, cloned_driver, on_cpu
+from nac_drive.training import Report, Trainer, cloned_driver, frozen_vision, on_cpu
 from nac_drive.training_config import TrainingConfig
 from nac_drive.training_data import TrainingData
 from policies import Driver
@@ -151,7 +151,8 @@ def dagger(
     and per batch (round, pass, passes, epoch, batch, batches, loss).
 
     The laps are the dataset `folder/dataset`, their rows with the key `round`. Frames stay decoded in memory, 27 KiB
-    each. `resume` goes on from the last round and keeps finished laps, on a CPU bit for bit as if never interrupted.
+    each, or a hundredth of it as features where the vision head is frozen. `resume` goes on from the last round and
+    keeps finished laps, on a CPU bit for bit as if never interrupted.
 
     Raises FileExistsError for an existing run without `resume`; ValueError for a device that is not there, a teacher of
     another control or that was trained without the status bar, or other settings than the run was started with;
@@ -166,7 +167,9 @@ def dagger(
     if config.init:
         trainer.start_from(cloned_driver("init", config.init, env))
         resolved["init_sha256"] = driver_hash(config.init, env)
-    data = TrainingData(config, env, trainer.fabric.device)
+    if config.frozen:
+        resolved["frozen_sha256"] = driver_hash(config.frozen, env)
+    data = TrainingData(config, env, trainer.fabric.device, frozen_vision(config, env, trainer.fabric.device))
     meta = Meta(env, resolved["teacher"], resolved["teacher_sha256"], config.noise_config, config.seed)
     done = trainer.open(folder, resolved, resume=resume)
     if done == config.rounds:

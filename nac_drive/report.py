@@ -50,6 +50,12 @@ def _interval(interval: Interval | None) -> str:
     return _EMPTY if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
 
 
+def _interventions(contestant: Contestant) -> float | None:
+    """None where nobody would have intervened."""
+    intervening = contestant.evaluation.rows[0].crash_mode == "intervene"
+    return contestant.summary.interventions_per_lap if intervening else None
+
+
 COLUMNS: dict[str, Callable[[Contestant], str]] = {
     "driver": lambda c: c.summary.driver,
     "return": lambda c: f"{c.summary.return_mean:.0f} ± {c.summary.return_sd:.0f}",
@@ -58,7 +64,7 @@ COLUMNS: dict[str, Callable[[Contestant], str]] = {
     "vs baseline [95 %]": lambda c: _interval(c.summary.return_difference),
     "completion %": lambda c: _number(c.summary.completion, 1, 100),
     "crashes/lap": lambda c: _number(c.summary.crashes_per_lap, 2),
-    "interventions/lap": lambda c: _number(c.summary.interventions_per_lap, 2),
+    "interventions/lap": lambda c: _number(_interventions(c), 2),
     "off road %": lambda c: _number(c.summary.off_road_share, 1, 100),
     "driving score": lambda c: _number(c.summary.driving_score, 1),
     "agreement %": lambda c: _number(c.summary.agreement, 1, 100),

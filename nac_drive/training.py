@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,9 @@ from data_collection.run_folder import RunFolder, load_training_state, save_trai
 from envs import EnvConfig, track_seeds
 from nac_drive.evaluation import evaluate
 from nac_drive.training_config import TrainingConfig
-from nac_drive.training_data import See, TrainingData, augmented
+from nac_drive.training_data import TrainingData, augmented
 from policies import Driver, DriverConfig, load_driver, save_driver
+from policies.heads import VisionHead
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -33,7 +33,8 @@ _LEARNER = "learner.safetensors"
 class Trainer:
     """A driver that is trained step by step in a run folder. A step ends with `finish`, and a killed run goes on there.
 
-    device: `auto`, `cpu` or `cuda`. Raises ValueError for one that is not there, and for a driver that cannot be built.
+    device: `auto`, `cpu` or `cuda`. Raises ValueError for one that is not there, for a driver that cannot be built and
+    for a frozen vision head of another make.
     """
 
     def __init__(self, config: TrainingConfig, env: EnvConfig, device: str):
@@ -41,13 +42,14 @@ class Trainer:
         self.fabric = _fabric(device, config.precision)
         torch.manual_seed(config.seed)
         self._average: AveragedModel | None = None
-        self._frozen = False
         self._learner = Driver(
             DriverConfig(
                 core=config.core, core_args=config.core_args, vision=config.vision, residual=config.residual,
                 dropout=config.dropout, control=env.control,
             )
         )  # fmt: skip
+        if config.frozen:
+            self._freeze_vision(cloned_driver("frozen", config.frozen, env))
         self._optimizer = torch.optim.Adam(self._learner.parameters(), config.learning_rate)
 
     @property
@@ -56,8 +58,8 @@ class Trainer:
         return self._learner if self._average is None else self._average.module  # type: ignore[return-value]
 
     def start_from(self, driver: Driver) -> None:
-        """Begin with the weights of `driver` instead of random ones; a core of another make begins anew, and with or
-        without a residual path is no matter.
+        """Begin with the weights of `driver` instead of random ones; a core of another make begins anew, a frozen
+        vision head stays, and with or without a residual path is no matter.
 
         Raises ValueError for another vision or action head.
         """
@@ -68,17 +70,17 @@ class Trainer:
                 f"init must name a driver of the same vision and action head, got {other}, training {mine}; "
                 "pass the options that it was trained with."
             )
-        weights = driver.state_dict()
+        kept = ("vision",) if self.config.frozen else ()
         if (other.core, other.core_args) != (mine.core, mine.core_args):
-            core = {f"core.{name}": tensor for name, tensor in self._learner.core.state_dict().items()}
-            weights = {name: tensor for name, tensor in weights.items() if not name.startswith("core.")} | core
-        self._learner.load_state_dict(weights)
+            kept = (*kept, "core")
 
-    def freeze_vision(self, driver: Driver) -> See:
-        """Take the vision head of `driver`, which then learns no more; returns what it makes of frames.
+        def chosen(driver: Driver, mine: bool) -> dict[str, Tensor]:
+            return {name: w for name, w in driver.state_dict().items() if (name.split(".")[0] in kept) == mine}
 
-        Raises ValueError for another vision head.
-        """
+        self._learner.load_state_dict(chosen(driver, False) | chosen(self._learner, True))
+
+    def _freeze_vision(self, driver: Driver) -> None:
+        """Take the vision head of `driver`, which then learns no more: `epoch` goes through features."""
         mine, other = self._learner.config, driver.config
         if (mine.vision, mine.d_model, mine.frame_shape) != (other.vision, other.d_model, other.frame_shape):
             raise ValueError(
@@ -87,15 +89,6 @@ class Trainer:
             )
         self._learner.vision.load_state_dict(driver.vision.state_dict())
         self._learner.vision.requires_grad_(False)
-        self._frozen = True
-        vision = deepcopy(self._learner.vision).to(self.fabric.device).eval()
-
-        @torch.no_grad()
-        def see(frames: Tensor) -> Tensor:
-            with self.fabric.autocast():
-                return vision(frames).float()
-
-        return see
 
     def open(self, folder: Path, resolved: dict[str, Any], *, resume: bool, moved: Sequence[str] = ()) -> int | None:
         """Create the run, or go on from its last checkpoint; returns the step of that, None without one.
@@ -152,7 +145,7 @@ class Trainer:
             frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
             if config.augment:
                 frames = augmented(frames, config.augment, rng)
-            decide = self._model.decide if self._frozen else self._model
+            decide = self._model.decide if self.config.frozen else self._model
             prediction, _ = decide(frames, sequences.dt)
             classes = {} if data.classes is None else {"classes": data.classes}
             driver = self._model.module
@@ -232,6 +225,11 @@ def cloned_driver(option: str, spec: str, env: EnvConfig) -> Driver:
             f"{option} must name a cloned driver, got {spec!r}; pass the folder of a run of train or dagger."
         )
     return driver
+
+
+def frozen_vision(config: TrainingConfig, env: EnvConfig, device: torch.device) -> VisionHead | None:
+    """The vision head that `config` freezes, if any, on `device`. ValueError where that is no cloned driver's."""
+    return cloned_driver("frozen", config.frozen, env).vision.to(device).eval() if config.frozen else None
 
 
 def on_cpu(driver: Driver) -> Driver:

@@ -41,6 +41,9 @@ class TrainingConfig:
     augment: tuple[str, ...] = ()
     """Perturbations of pictures, such as gaussian-noise:1 shadows:2+colour:3: every sequence is shown under one of them
     or clean, all equally likely, with a draw of its own."""
+    frozen: str = ""
+    """Driver whose vision head is taken over and learns no more, such as expert or the folder of a run: the features of
+    all frames are computed once, which makes training many times faster. Empty: the driver learns end to end."""
     mask_bar: bool = False
     """Hide the status bar from the driver."""
     validation_tracks: str = "val-5"
@@ -62,6 +65,11 @@ class TrainingConfig:
             raise ValueError(f"change_weight must be positive, got {self.change_weight}; 1 weighs all frames alike.")
         track_seeds(self.validation_tracks)  # a bad name fails here, before epochs are spent
         Augmentation(self.augment)
+        if self.frozen and self.augment:
+            raise ValueError(
+                f"augment changes pictures, which a frozen vision head sees once, got {self.augment}; "
+                "train end to end, or augment when the vision head is trained."
+            )
 
     def require(self, **least: int) -> None:
         """Raises ValueError unless each of the named settings is at least the number given."""

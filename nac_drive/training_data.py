@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,7 @@ from torch import Tensor
 from data_collection.frames import Frames
 from envs import BAR_TOP, Augmentation, EnvConfig
 from nac_drive.training_config import TrainingConfig
-
-See = Callable[[Tensor], Tensor]
-"""Frames (N, 96, 96, 3) -> features (N, d)."""
+from policies.heads import VisionHead
 
 
 @dataclass(frozen=True)
@@ -27,19 +26,24 @@ class Sequences:
     dt: Tensor
     weight: Tensor | None
 
+    def to(self, device: torch.device) -> Sequences:
+        """On another device."""
+        weight = None if self.weight is None else self.weight.to(device)
+        return Sequences(self.frames.to(device), self.labels.to(device), self.dt.to(device), weight)
+
 
 class TrainingData:
     """Labelled episodes on the device, and the windows that an epoch goes through. Episodes may be added at any time.
 
-    see: with it, sequences hold `see(frames)` in place of frames, computed once, as they are and, where the config
-    mirrors, mirrored.
+    vision: with it, sequences hold what this vision head, in the mode it is in, makes of frames, in place of frames;
+    that is computed once, of the frames as they are and, where the config mirrors, mirrored.
     Raises ValueError for class weights without classes.
     """
 
-    def __init__(self, config: TrainingConfig, env: EnvConfig, device: torch.device, see: See | None = None):
+    def __init__(self, config: TrainingConfig, env: EnvConfig, device: torch.device, vision: VisionHead | None = None):
         if config.class_weights and env.control != "discrete":
             raise ValueError("class_weights applies to five actions; this dataset has continuous control.")
-        self.env, self.config, self.device, self._see = env, config, device, see
+        self.env, self.config, self.device, self._vision = env, config, device, vision
         self.window = config.window
         self.offsets = np.zeros(1, dtype=np.int64)
         """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
@@ -48,9 +52,7 @@ class TrainingData:
         self._counts = np.zeros(5, dtype=np.int64)
         self._begins: list[int] = []
         self._parts: list[Sequences] = []  # what was added at one time, T = 1
-        self._mirrors: list[
-            Sequences
-        ] = []  # the same, as if seen in a mirror; empty for frames, which are mirrored later
+        self._mirrors: list[Sequences] = []  # the same seen in a mirror; empty for frames, which are mirrored later
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -70,18 +72,26 @@ class TrainingData:
         images = self._place(masked(frames.frames, self.env))
         labels, dt = self._place(frames.labels), self._place(frames.dt)
         self._begins.append(len(self))
-        if self._see is None:
+        if self._vision is None:
             self._parts.append(Sequences(images, labels, dt, weight))
         else:
-            self._parts.append(Sequences(self._see(images), labels, dt, weight))
+            self._parts.append(Sequences(features(self._vision, images), labels, dt, weight))
             if self.config.mirror:
                 images, labels = mirrored(images, labels)
-                self._mirrors.append(Sequences(self._see(images), labels, dt, weight))
+                self._mirrors.append(Sequences(features(self._vision, images), labels, dt, weight))
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
         if self.config.class_weights:
             self._counts += np.bincount(frames.labels, minlength=5)
             counts = self._counts.clip(min=1)
             self.classes = torch.tensor(counts.mean() / counts, dtype=torch.float32, device=self.device)
+
+    def to(self, device: torch.device) -> TrainingData:
+        """On another device."""
+        moved = copy(self)
+        moved.device = device
+        moved.classes = None if self.classes is None else self.classes.to(device)
+        moved._parts, moved._mirrors = ([part.to(device) for part in parts] for parts in (self._parts, self._mirrors))
+        return moved
 
     def _place(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.device)
@@ -100,7 +110,7 @@ class TrainingData:
         features takes a config that mirrors."""
         parts = np.searchsorted(self._begins, starts, side="right") - 1
         places = [
-            ((self._mirrors if flip and self._see else self._parts)[part], start - self._begins[part])
+            ((self._mirrors if flip and self._vision else self._parts)[part], start - self._begins[part])
             for part, start, flip in zip(parts, starts, mirror, strict=True)
         ]
 
@@ -109,10 +119,16 @@ class TrainingData:
 
         weight = None if self.config.change_weight == 1 else stack("weight")
         frames, labels = stack("frames"), stack("labels")
-        if self._see is None:
+        if self._vision is None:
             rows = torch.from_numpy(mirror).to(self.device)
             frames[rows], labels[rows] = mirrored(frames[rows], labels[rows])
         return Sequences(frames, labels, stack("dt"), weight)
+
+
+@torch.no_grad()
+def features(vision: VisionHead, frames: Tensor) -> Tensor:
+    """What `vision` makes of frames (N, 96, 96, 3): (N, d), without gradients."""
+    return vision(frames)
 
 
 def mirrored(frames: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

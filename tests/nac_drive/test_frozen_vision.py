@@ -54,7 +54,7 @@ def test_a_frozen_vision_head_is_that_of_the_other_driver_and_the_rest_learns(da
     start = Driver(best.config)
     assert not torch.equal(best.core.cell.weight_hh_l0, start.core.cell.weight_hh_l0)  # type: ignore[union-attr]
     assert not torch.equal(best.head.out.weight, start.head.out.weight)
-    held_out = dataset.load(dataset.split(settings.validation_share, settings.seed)[1])
+    held_out = dataset.load(dataset.split(settings.validation_share)[1])
     told = rows(tmp_path / "run")[best.meta["epoch"] - 1]["held_out"]
     assert asdict(offline_accuracy(best, held_out, EnvConfig())) == pytest.approx(told)  # by way of the frames
 
