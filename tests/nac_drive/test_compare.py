@@ -13,11 +13,12 @@ import pytest
 
 from data_collection.dataset import Demonstrations
 from data_collection.drivers import resolve_driver
+from nac_drive.cloning import clone
 from nac_drive.compare import Comparison, compare
 from nac_drive.evaluation import Evaluation
 from nac_drive.metrics import EpisodeResult, summarise
 from nac_drive.report import COLUMNS, SHORT, Contestant, cells, markdown_table, save_results, terminal_table
-from policies import Driver
+from policies import Driver, load_driver
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, demonstrations
 
@@ -141,6 +142,9 @@ def test_a_shared_vision_head_is_trained_once_and_stays(dataset, tmp_path):
     assert isinstance(driver, Driver)
     weights = seer.vision.state_dict()
     assert all(weight.equal(weights[name]) for name, weight in driver.vision.state_dict().items())
+    alone = replace(settings, core="lstm", frozen=str(tmp_path / "c" / "vision"), augment=())
+    other = load_driver(clone(alone, dataset, tmp_path / "alone", device="cpu"))  # which computes its features itself
+    assert all(weight.equal(driver.state_dict()[name]) for name, weight in other.state_dict().items())
 
 
 @pytest.mark.parametrize(

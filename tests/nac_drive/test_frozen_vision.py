@@ -1,4 +1,4 @@
-"""Cloning on the features of another driver's vision head, computed once."""
+"""Trainings on the features of another driver's vision head, computed once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nac_drive import training
 from nac_drive.accuracy import offline_accuracy
 from nac_drive.training_data import TrainingData
 from policies import Driver, DriverConfig, load_driver, save_driver
-from tests.nac_drive.small import config, part_of, rows, synthetic, train
+from tests.nac_drive.small import config, dagger_config, part_of, rows, synthetic, train, train_dagger
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -78,6 +78,21 @@ def test_a_frozen_training_takes_the_steps_that_an_end_to_end_one_takes_without_
         on_frames = load_driver(train(replace(settings, frozen=""), dataset, tmp_path / "frames"))
     for name, weight in frozen.state_dict().items():
         torch.testing.assert_close(weight, on_frames.state_dict()[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_dagger_leaves_a_frozen_vision_head_as_it_is(seer, tmp_path):
+    settings = dagger_config(frozen=str(seer), vision="paper", rounds=1, mirror=True)
+    before, first = load_driver(seer), load_driver(train_dagger(settings, tmp_path / "first"))
+    other = tmp_path / "other"
+    save_driver(other, Driver(replace(first.config, core="gru")), env=asdict(settings.env), meta={})
+    settings = replace(settings, init=str(other), learning_rate=1e-12, rounds=0)
+    second = load_driver(train_dagger(settings, tmp_path / "second"))
+    for driver in (first, second):
+        for name, weight in before.vision.state_dict().items():
+            assert torch.equal(driver.vision.state_dict()[name], weight), name
+    assert not torch.equal(first.head.out.weight, second.head.out.weight)
+    torch.testing.assert_close(second.head.out.weight, load_driver(other).head.out.weight, rtol=0, atol=1e-8)
+    assert "frozen_sha256" in (tmp_path / "first" / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize(
