@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-import yaml
 from rich.console import Console
 from tyro.conf import Positional
 
@@ -23,6 +21,7 @@ from nac_drive.demo import DemoConfig, demo
 from nac_drive.jobs import Jobs, show_training
 from nac_drive.progress import progress
 from nac_drive.report import SHORT, terminal_table
+from nac_drive.training_config import core_settings
 from policies import CORES
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -78,7 +77,7 @@ class Words:
     def settings(self, config: type) -> dict[str, Any]:
         """The arguments of `config`. Raises ValueError for a bad setting of the core."""
         options = {option.name: getattr(self, option.name) for option in fields(config)}
-        return {**options, "core_args": _settings(self.core_args)}
+        return {**options, "core_args": core_settings(self.core_args)}
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ class Compare:
     out: Path
     """Folder of the comparison."""
     drivers: tuple[str, ...] = ("nac-exact", "lstm", "cfc")
-    """Cores to compare; `all` is every one."""
+    """Cores to compare; `all` is every one. Settings of a core follow its name, as in nac-exact,window=8."""
     repeats: int = 1
     """Trainings of each core, with the seeds SEED, SEED + 1, ..."""
     tracks: str = "test-10"
@@ -174,9 +173,9 @@ class Compare:
 
     def run(self, console: Console) -> None:
         options = self.training
-        cores = tuple(CORES) if self.drivers == ("all",) else self.drivers
+        cores = tuple(core for name in self.drivers for core in (CORES if name == "all" else [name]))
         frozen = options.vision == "frozen"
-        config = options.config(cores[0] if cores else CloneConfig.core)
+        config = options.config(cores[0].split(",")[0] if cores else CloneConfig.core)
         config = replace(config, vision="compact") if frozen else config
         with Jobs(console) as jobs:
             comparison = compare(
@@ -216,16 +215,3 @@ class Demo:
             demo(settings, self.out, device=self.device, pool=pool, report=jobs.demo_reporter())
         console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
         console.print(f"report: {report}\nvideo: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)
-
-
-def _settings(pairs: Sequence[str]) -> dict[str, Any]:
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ValueError(f"core-args must be KEY=VALUE, got {pair!r}; such as --core-args top_k=4 window=64.")
-        try:
-            settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ValueError(f"core-args: the value of {pair!r} is neither a number nor a word.") from None
-    return settings

@@ -21,6 +21,7 @@ from nac_drive.cloning import CloneConfig, Splits, clone, load_splits
 from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
 from nac_drive.metrics import EpisodeResult, summarise
 from nac_drive.report import Contestant, draw_leaderboard, save_results
+from nac_drive.training_config import core_settings
 from policies import CORES, Driver
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -43,7 +44,8 @@ class Comparison:
 class Task:
     """A training with its evaluation, in the folder `run`; without `config` the expert's evaluation alone."""
 
-    name: str
+    driver: str
+    """What it is called in the table."""
     run: Path
     dataset: Path
     config: CloneConfig | None
@@ -55,6 +57,11 @@ class Task:
     device: str
     splits: Splits | None = None
     """What all learn from, where it is loaded already."""
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return self.run.name
 
     @property
     def done(self) -> Path:
@@ -86,7 +93,8 @@ def compare(
 ) -> Comparison:
     """Train drivers with each core on `dataset`, evaluate them and the expert on `tracks`, and rank them.
 
-    config: of every training, its `core` replaced in turn.  repeats: trainings of each core, seeds config.seed,
+    cores: names in CORES, with settings of their own after a comma, such as `nac-exact,window=8`.  config: of every
+    training, its core replaced in turn.  repeats: trainings of each core, seeds config.seed,
     config.seed + 1, ...  frozen: one vision head is trained with the core `cnn` on single frames, as many a batch as in
     the windows of `config`, augmented as it says, and shared by all, who learn on its clean features.  expert: advisor
     of all, see `resolve_driver`; it sees the status bar even where the drivers do not.  crash, renderer: of the
@@ -99,9 +107,9 @@ def compare(
     Raises ValueError for an unknown core or when the shared vision head or the expert fails, FileExistsError when
     `folder` holds anything and `resume` is off.
     """
-    unknown = [core for core in cores if core not in CORES]
-    if unknown or not cores:
-        raise ValueError(f"drivers must be names of {sorted(CORES)}, got {unknown or 'none'}.")
+    if not cores:
+        raise ValueError(f"drivers must be names of {sorted(CORES)}, got none.")
+    configs = {core: _with_core(config, core) for core in cores}
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}.")
     if frozen and config.frozen:
@@ -120,25 +128,26 @@ def compare(
     else:
         RunFolder.create(folder, protocol)
 
-    def task(name: str, config: CloneConfig | None, tracks: Sequence[int] = tracks) -> Task:
-        return Task(name, folder / name, dataset.path, config, expert, tuple(tracks), crash, renderer, device)
+    def task(driver: str, name: str, config: CloneConfig | None, tracks: Sequence[int] = tracks) -> Task:
+        return Task(driver, folder / name, dataset.path, config, expert, tuple(tracks), crash, renderer, device)
 
     if frozen:
         frames = config.window * config.batch_size
         seeing = replace(config, core="cnn", core_args={}, window=1, batch_size=frames, frozen="")
-        ((_, why),) = _run([task("vision", seeing, ())], workers, report) or [("", "")]
+        ((_, why),) = _run([task("vision", "vision", seeing, ())], workers, report) or [("", "")]
         if why:
             raise ValueError(f"the shared vision head could not be trained: {why}")
-        config = replace(config, frozen=str(folder / "vision"), augment=())
+        seen = {"frozen": str(folder / "vision"), "augment": ()}
+        config, configs = replace(config, **seen), {core: replace(own, **seen) for core, own in configs.items()}
     runs = [
-        (core, task(f"{core}-{seed}", replace(config, core=core, seed=seed)))
+        (core, task(core, f"{core}-{seed}", replace(own, seed=seed)))
         for seed in range(config.seed, config.seed + repeats)
-        for core in cores
+        for core, own in configs.items()
     ]
     if config.frozen and not all(run.done.exists() for _, run in runs):
         splits = load_splits(config, dataset, torch.device("cpu"))
         runs = [(core, replace(run, splits=splits)) for core, run in runs]
-    baseline = task("expert", None)
+    baseline = task(driver_name(expert), "expert", None)
     failures = dict(_run([baseline, *(run for _, run in runs)], workers, report))
     if baseline.name in failures:
         raise ValueError(f"the expert {expert!r} could not be evaluated: {failures[baseline.name]}")
@@ -153,6 +162,13 @@ def compare(
 def expert_env(dataset: Demonstrations) -> EnvConfig:
     """What the expert of a comparison sees."""
     return replace(dataset.meta.env, mask_bar=False)
+
+
+def _with_core(config: CloneConfig, core: str) -> CloneConfig:
+    name, *settings = core.split(",")
+    if name not in CORES:
+        raise ValueError(f"drivers must be names of {sorted(CORES)}, got {core!r}.")
+    return replace(config, core=name, core_args={**config.core_args, **core_settings(settings)})
 
 
 def _run(tasks: Sequence[Task], workers: int, report: Report) -> list[tuple[str, str]]:
@@ -203,10 +219,9 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
             "held_out": max(history, key=lambda row: row.get("score", float("-inf"))).get("held_out"),
         }
     if task.tracks:
-        name = driver_name(task.expert) if task.config is None else task.config.core
         asked = None if task.config is None else advisor
         evaluation = evaluate(
-            driver, task.tracks, name=name, env=env, crash=task.crash, renderer=task.renderer, advisor=asked
+            driver, task.tracks, name=task.driver, env=env, crash=task.crash, renderer=task.renderer, advisor=asked
         )
         result["rows"] = [asdict(row) for row in evaluation.rows]
     return result

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import yaml
 
 from envs import Augmentation, track_seeds
 
@@ -76,3 +79,17 @@ class TrainingConfig:
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name} must be at least {number} for core {self.core!r}, got {getattr(self, name)}.")
+
+
+def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE words as settings of a core. Raises ValueError for a word of another form."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"core-args must be KEY=VALUE, got {pair!r}; such as --core-args top_k=4 window=64.")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"core-args: the value of {pair!r} is neither a number nor a word.") from None
+    return settings

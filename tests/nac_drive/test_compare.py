@@ -120,14 +120,16 @@ def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path
 
 
 def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path):
-    settings = replace(SETTINGS, core_args={"window": 0})
-    comparison, told = run(dataset, tmp_path / "c", cores=("nac-exact",), config=settings)
-    assert comparison.failures == {"nac-exact-0": "ValueError: window: must be at least 1 frame, got 0."}
-    assert [c.summary.driver for c in comparison.contestants] == ["controller"]
-    assert [name for name, row in told if "failed" in row] == ["nac-exact-0"]
-    again, told = run(dataset, tmp_path / "c", cores=("nac-exact",), config=settings, resume=True)
+    cores = ("nac-exact,window=0", "nac-exact,window=4,num_heads=2")
+    comparison, told = run(dataset, tmp_path / "c", cores=cores)
+    assert comparison.failures == {"nac-exact,window=0-0": "ValueError: window: must be at least 1 frame, got 0."}
+    assert [c.summary.driver for c in comparison.contestants] == ["controller", cores[1]]
+    driver: Any = resolve_driver(str(tmp_path / "c" / f"{cores[1]}-0"), dataset.meta.env)
+    assert (driver.config.core, driver.config.core_args) == ("nac-exact", {"window": 4, "num_heads": 2})
+    assert [name for name, row in told if "failed" in row] == ["nac-exact,window=0-0"]
+    again, told = run(dataset, tmp_path / "c", cores=cores, resume=True)
     assert again.failures == comparison.failures
-    assert [name for name, _ in told] == ["expert", "nac-exact-0"]
+    assert [name for name, _ in told] == ["expert", f"{cores[1]}-0", "nac-exact,window=0-0"]
 
 
 def test_a_shared_vision_head_is_trained_once_and_stays(dataset, tmp_path):
@@ -148,7 +150,7 @@ def test_a_shared_vision_head_is_trained_once_and_stays(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cores", "told"), [((), "got none"), (("lstm", "transformer"), r"got \['transformer'\]"), (("LSTM",), "LSTM")]
+    ("cores", "told"), [((), "got none"), (("lstm", "transformer"), "got 'transformer'"), (("LSTM",), "LSTM")]
 )
 def test_unknown_cores_are_refused_before_anything_is_trained(cores, told, dataset, tmp_path):
     with pytest.raises(ValueError, match=f"drivers must be names of .*nac-exact.*{told}"):
