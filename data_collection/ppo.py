@@ -8,6 +8,7 @@ Cheating", arXiv 1912.12294. The reward that PPO sees is the native one, scaled;
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -113,8 +114,10 @@ def train_expert(
     """Train (or go on training) an expert in the run folder `folder`; returns the folder of the best checkpoint.
 
     The expert is a `Driver` of core cnn. `report` gets a dict per event: `phase` (ppo, validation) with its figures;
-    validations are also rows of metrics.jsonl. Raises FileExistsError for an existing folder without `resume`,
-    ValueError for an `init` that has memory or that drives another environment.
+    validations are also rows of metrics.jsonl, `seconds` of which counts driving and learning alone.
+
+    Raises FileExistsError for an existing folder without `resume`, ValueError for an `init` that has memory or that
+    drives another environment.
     """
     env_config = EnvConfig(control=config.control, renderer=config.renderer)
     torch.manual_seed(config.seed)
@@ -283,6 +286,11 @@ class _Validation(BaseCallback):
         super().__init__()
         self._run, self._config, self._actor = run, config, actor
         self._env_config, self._report = env_config, report
+        self._since = time.perf_counter()
+        """When driving and learning began after the last validation."""
+
+    def _on_training_start(self) -> None:
+        self._since = time.perf_counter()
 
     def _on_rollout_start(self) -> None:
         self._actor.requires_grad_(self.num_timesteps >= self._config.value_warmup_steps)
@@ -304,7 +312,8 @@ class _Validation(BaseCallback):
             self.validate(model)
 
     def validate(self, model: Any) -> None:
-        step = model.num_timesteps
+        step, rows = model.num_timesteps, self._run.rows()
+        seconds = rows[-1].get("seconds", 0.0) + time.perf_counter() - self._since if rows else 0.0
         expert = Driver(self._actor.config).eval()
         expert.load_state_dict(self._actor.state_dict())
 
@@ -321,13 +330,14 @@ class _Validation(BaseCallback):
         score = float(np.mean(returns) - 0.5 * np.std(returns))
         row = {
             "step": step, "score": score, "mean": float(np.mean(returns)), "sd": float(np.std(returns)),
-            "minimum": float(np.min(returns)), "returns": returns,
+            "minimum": float(np.min(returns)), "returns": returns, "seconds": seconds,
         }  # fmt: skip
         self._run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
         checkpoint = self._run.checkpoint(step, write)
         if self._run.last_row_is_best():
             self._run.mark_best(checkpoint)
         self._report({"phase": "validation", **row})
+        self._since = time.perf_counter()
 
 
 def _validation_return(expert: Driver, env_config: EnvConfig, seed: int) -> float:

@@ -36,6 +36,6 @@ MODES: dict[str, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {"exact": ex
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "linear": lambda motor: motor,
+    "linear": torch.positive,
 }
 """The activation of phi: Eq. 15 and the variants of appendix D.2, which allow negative logits."""

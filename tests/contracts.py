@@ -10,6 +10,7 @@ A test class for a core:
 from __future__ import annotations
 
 import copy
+import pickle
 from abc import ABC, abstractmethod
 
 import pytest
@@ -140,6 +141,12 @@ class CoreContract(ABC):
             assert not torch.equal(other(x, dt, other.initial_state(BATCH))[0], expected)
         other.load_state_dict(copy.deepcopy(core.state_dict()))
         assert torch.equal(other(x, dt, other.initial_state(BATCH))[0], expected)
+
+    def test_a_pickled_copy_is_the_same(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        expected, _ = core(x, dt, core.initial_state(BATCH))
+        twin = pickle.loads(pickle.dumps(core))  # as on the way to another process
+        assert torch.equal(twin(x, dt, twin.initial_state(BATCH))[0], expected)
 
     def test_double_precision_works(self, core: Core) -> None:
         x, dt = self._inputs(core)

@@ -87,6 +87,9 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     rows = run.rows()
     assert [row["step"] for row in rows] == [0, 32, 64, 96]
     assert rows[0]["returns"] == rows[1]["returns"]
+    seconds = [row["seconds"] for row in rows]
+    assert seconds[0] == 0
+    assert seconds == sorted(set(seconds))  # they add up over interruptions
     for row in rows:
         assert len(row["returns"]) == 2
         assert row["score"] == pytest.approx(np.mean(row["returns"]) - 0.5 * np.std(row["returns"]))
