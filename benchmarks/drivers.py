@@ -1,6 +1,6 @@
 """How fast is every driver, beside the best public PyTorch version of its core?
 
-python benchmarks/drivers.py                # every core, about fifteen minutes
+python benchmarks/drivers.py                # every core, about five minutes
 python benchmarks/drivers.py lstm cfc ltc
 
 Protocol: one thread. `ms/act`: the median of 200 calls of `Driver.act` with the compact vision head, five actions, on
@@ -27,7 +27,7 @@ from envs import EnvConfig, make_env
 from policies import CORES, Driver, DriverConfig, build_core
 
 D_MODEL, LENGTH, BATCH, WINDOW, ACTS = 64, 64, 16, 32, 200
-BUDGET = 1.5
+BUDGET = 0.5
 """Seconds of repetition per figure; at least three runs."""
 
 Forward = Callable[[Tensor], Tensor]

@@ -40,7 +40,7 @@ from data_collection.processes import one_thread, worker_pool
 from policies import Driver, DriverConfig
 
 CORES: dict[str, dict[str, Any]] = {
-    "nac-exact": {"num_heads": 4}, "nac-pw": {"num_heads": 4}, "nac-steady": {"num_heads": 4},
+    **{core: {"num_heads": 4, "window": 32} for core in ("nac-exact", "nac-pw", "nac-steady")},
     "lstm": {}, "gru": {}, "cfc": {},
 }  # fmt: skip
 CELLS = (("tracks", 32), ("tracks", 1), ("frames", 1))

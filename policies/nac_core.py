@@ -21,6 +21,9 @@ class NACCore(Core):
     last M = window - 1 frames, their entries (B, H, M, D + E + 2 + D), see Tokens, their ages relative to the newest
     frame (B, M), so that float32 keeps its precision however long the episode, and whether the slot is filled.
 
+    The paper names no window. Eight frames are 0.16 s: drivers that average over more learn late which frame is the
+    present one (docs/cloning.md). In a window of eight, top_k = 8 allows every key; for selections to tell, widen it.
+
     Takes the settings of NAC; `backbone` is a wiring's `to_config()`, so that settings stay JSON-able. Raises
     ValueError if `window` is less than 1, or for selection "block", whose blocks would depend on how a stream is cut.
     """
@@ -31,7 +34,7 @@ class NACCore(Core):
         output_size: int,
         *,
         num_heads: int = 16,
-        window: int = 32,
+        window: int = 8,
         backbone: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
