@@ -2,8 +2,9 @@
 
     python benchmarks/curves.py docs/runs docs/figures/curves.png
 
-Left: DAgger, returns on the validation tracks after every round against labelled frames. Right: PPO from a clone,
-against the frames that it drove. A dot is a lap, a line the mean.
+Left: DAgger, returns on the validation tracks after every round against labelled frames. Middle: PPO, against the
+frames that it drove. Right: the same against the time that driving and learning took on one core, where the run tells
+of it. A dot is a lap, a line the mean.
 """
 
 from __future__ import annotations
@@ -23,35 +24,41 @@ DAGGER = (
     "champion-continuous-window-32",
     "champion-continuous-residual",
 )
-PPO = ("expert-discrete-first", "expert-discrete")
+PPO = ("expert-discrete-first", "expert-discrete-second", "expert-discrete", "expert-discrete-scratch")
 LABELS = {
-    "champion-continuous-window-32": "the same with a window of 32 frames, constant rate",
+    "champion-continuous-window-32": "the same, window of 32 frames, constant rate",
     "champion-continuous-residual": "that with a residual path past the attention",
     "expert-discrete-first": "without a price for frames off the road (val-10)",
-    "expert-discrete": "with it, from a later clone (val-25): shipped",
+    "expert-discrete-second": "with it, from a later clone (val-25)",
+    "expert-discrete": "from a still better clone (val-25): shipped",
+    "expert-discrete-scratch": "from random weights (val-5)",
 }
+PANELS = (
+    (DAGGER, "frames", 1000, "labelled frames, thousands", 350),
+    (PPO, "step", 1000, "frames of PPO, thousands", -100),
+    (PPO, "seconds", 60, "minutes of PPO on one core", -100),
+)
 
 
-def draw(axis: Any, rows: list[dict[str, Any]], frames: str, color: str, label: str) -> None:
-    at = [row[frames] / 1000 for row in rows]
-    for x, row in zip(at, rows, strict=True):
-        axis.plot([x] * len(row["returns"]), row["returns"], ".", color=color, alpha=0.3, markersize=4)
-    axis.plot(at, [sum(row["returns"]) / len(row["returns"]) for row in rows], "o-", color=color, label=label)
+def draw(axis: Any, at: list[float], returns: list[list[float]], color: str, label: str) -> None:
+    for x, laps in zip(at, returns, strict=True):
+        axis.plot([x] * len(laps), laps, ".", color=color, alpha=0.3, markersize=4)
+    axis.plot(at, [sum(laps) / len(laps) for laps in returns], "o-", markersize=4, color=color, label=label)
 
 
 def main(runs: Path, picture: Path) -> None:
-    figure = Figure(figsize=(10, 4))
-    left, right = figure.subplots(1, 2)
-    for axis, names, frames in ((left, DAGGER, "frames"), (right, PPO, "step")):
+    figure = Figure(figsize=(15, 4.5))
+    for axis, (names, key, unit, title, low) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         for i, name in enumerate(names):
             rows = [json.loads(line) for line in (runs / f"{name}.jsonl").read_text().splitlines()]
-            draw(axis, rows, frames, f"C{i}", LABELS.get(name, name))
+            if key in rows[0]:
+                at, returns = [row[key] / unit for row in rows], [row["returns"] for row in rows]
+                draw(axis, at, returns, f"C{i}", LABELS.get(name, name))
         axis.axhline(900, color="grey", linewidth=0.8, linestyle="--")
-        axis.set_ylim(350, 960)
+        axis.set_ylim(low, 960)
+        axis.set_xlabel(title)
         axis.set_ylabel("return of a validation lap")
-        axis.legend(fontsize=8, loc="lower right")
-    left.set_xlabel("labelled frames, thousands")
-    right.set_xlabel("frames of PPO, thousands")
+        axis.legend(fontsize=8, loc="lower right" if low > 0 else "center right")
     figure.tight_layout()
     figure.savefig(picture, dpi=150)
 
