@@ -174,10 +174,12 @@ def _with_core(config: CloneConfig, core: str) -> CloneConfig:
 def _run(tasks: Sequence[Task], workers: int, report: Report) -> list[tuple[str, str]]:
     """Do what is not done yet; returns (name, why) of the failures."""
     failures = []
-    waiting = [task for task in tasks if not task.done.exists()]
+    waiting = []
     for task in tasks:
-        if task not in waiting:
+        if task.done.exists():
             report(task.name, _result(task))
+        else:
+            waiting.append(task)
     for task, code in each_in_a_process(_work, waiting, workers):
         if task.done.exists():
             report(task.name, _result(task))
