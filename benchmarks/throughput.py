@@ -1,23 +1,19 @@
-"""How fast is each part? Frames/s of simulation and collection, milliseconds per `act`, training frames/s.
+"""How fast are simulation and recording? Frames/s; drivers have a benchmark of their own, drivers.py.
 
-python benchmarks/throughput.py            # all cores, about three minutes
-python benchmarks/throughput.py lstm cfc   # only these
+python benchmarks/throughput.py
 """
 
 from __future__ import annotations
 
 import os
-import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import gymnasium
 import numpy as np
-import torch
 
-from nac_drive import CORES, Driver, DriverConfig, EnvConfig, make_env, record
+from nac_drive import EnvConfig, make_env, record
 
 STEPS = 300
 
@@ -50,41 +46,6 @@ def collection() -> None:
     print(f"  {len(dataset)} laps, {frames} frames {frames / seconds:8.0f}")
 
 
-def drivers(names: list[str]) -> None:
-    """Per core: parameters, median ms of one `act` on one thread, and frames/s of training (16 windows of 32)."""
-    threads = torch.get_num_threads()
-    print(f"drivers: parameters, ms per act (one thread), training frames/s ({threads} threads)")
-    frame = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
-    for name in names:
-        driver = Driver(DriverConfig(core=name)).eval()
-        torch.set_num_threads(1)
-        state, times = driver.begin(), []
-        for _ in range(300):
-            started = time.perf_counter()
-            _, state = driver.act(frame, state, 0.02)
-            times.append(time.perf_counter() - started)
-        torch.set_num_threads(threads)
-        parameters = sum(parameter.numel() for parameter in driver.parameters())
-        print(f"  {name:12} {parameters:8,} {1000 * statistics.median(times[50:]):8.2f} {training(driver):8.0f}")
-
-
-def training(driver: Driver) -> float:
-    """Frames/s of forward, backward and Adam."""
-    frames = torch.randint(0, 256, (16, 32, 96, 96, 3), dtype=torch.uint8)
-    labels, dt = torch.randint(0, 5, (16, 32)), torch.full((16, 32), 0.02)
-    optimizer = torch.optim.Adam(driver.train().parameters())
-    times = []
-    for _ in range(6):
-        started = time.perf_counter()
-        loss = driver.head.loss(driver(frames, dt)[0], labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        times.append(time.perf_counter() - started)
-    return labels.numel() / statistics.median(times[1:])
-
-
 if __name__ == "__main__":
     simulation()
     collection()
-    drivers(sys.argv[1:] or list(CORES))

@@ -173,7 +173,7 @@ class Compare:
 
     def run(self, console: Console) -> None:
         options = self.training
-        cores = tuple(core for name in self.drivers for core in (CORES if name == "all" else [name]))
+        cores = tuple(dict.fromkeys(core for name in self.drivers for core in (CORES if name == "all" else [name])))
         frozen = options.vision == "frozen"
         config = options.config(cores[0].split(",")[0] if cores else CloneConfig.core)
         config = replace(config, vision="compact") if frozen else config

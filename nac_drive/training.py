@@ -70,14 +70,12 @@ class Trainer:
                 f"init must name a driver of the same vision and action head, got {other}, training {mine}; "
                 "pass the options that it was trained with."
             )
-        kept = ("vision",) if self.config.frozen else ()
+        kept: tuple[str, ...] = ("vision.",) if self.config.frozen else ()
         if (other.core, other.core_args) != (mine.core, mine.core_args):
-            kept = (*kept, "core")
-
-        def chosen(driver: Driver, mine: bool) -> dict[str, Tensor]:
-            return {name: w for name, w in driver.state_dict().items() if (name.split(".")[0] in kept) == mine}
-
-        self._learner.load_state_dict(chosen(driver, False) | chosen(self._learner, True))
+            kept += ("core.",)
+        own = {name: tensor for name, tensor in self._learner.state_dict().items() if name.startswith(kept)}
+        weights = {name: tensor for name, tensor in driver.state_dict().items() if not name.startswith(kept)}
+        self._learner.load_state_dict(weights | own)
 
     def _freeze_vision(self, driver: Driver) -> None:
         """Take the vision head of `driver`, which then learns no more: `epoch` goes through features."""

@@ -27,24 +27,6 @@ class LSTM(Core):
         return y, tuple(new[0].to(h.dtype) for new in after)  # of mixed precision nothing stays in the state
 
 
-class GRU(Core):
-    """One layer of torch.nn.GRU; state (h,), (B, d)."""
-
-    continuous_time = False
-
-    def __init__(self, input_size: int, output_size: int) -> None:
-        super().__init__()
-        self.input_size, self.output_size = input_size, output_size
-        self.cell = nn.GRU(input_size, output_size, batch_first=True)
-
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
-        return (((self.output_size,), None),)
-
-    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        y, h = self.cell(x, state[0][None])  # (B, T, d)
-        return y, (h[0].to(state[0].dtype),)
-
-
 class RNN(Core):
     """One layer of torch.nn.RNN, h' = tanh(W x + U h + b): the "Vanilla RNN" of Hasani's thesis, Table 6.1.
 
@@ -52,11 +34,12 @@ class RNN(Core):
     """
 
     continuous_time = False
+    layer: type[nn.RNN] | type[nn.GRU] = nn.RNN
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
-        self.cell = nn.RNN(input_size, output_size, batch_first=True)
+        self.cell = self.layer(input_size, output_size, batch_first=True)
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
         return (((self.output_size,), None),)
@@ -64,3 +47,9 @@ class RNN(Core):
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         y, h = self.cell(x, state[0][None])  # (B, T, d)
         return y, (h[0].to(state[0].dtype),)
+
+
+class GRU(RNN):
+    """One layer of torch.nn.GRU; state (h,), (B, d)."""
+
+    layer = nn.GRU
