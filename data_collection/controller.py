@@ -79,7 +79,7 @@ class ControllerConfig:
 DISCRETE = ControllerConfig()
 CONTINUOUS = ControllerConfig(
     line_share=0.6676, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
-    yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=100.0, slack=1.065,
+    yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=95.0, slack=1.065,
     gas_gain=0.2, brake_gain=0.03903, slip=5.135,
 )  # fmt: skip
 
