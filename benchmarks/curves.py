@@ -20,13 +20,16 @@ DAGGER = (
     "clone-discrete",
     "champion-discrete",
     "clone-continuous",
+    "champion-continuous-first",
     "champion-continuous",
     "champion-continuous-window-32",
     "champion-continuous-residual",
 )
 PPO = ("expert-discrete-first", "expert-discrete-second", "expert-discrete", "expert-discrete-scratch")
 LABELS = {
-    "champion-continuous-window-32": "the same, window of 32 frames, constant rate",
+    "champion-continuous-first": "champion-continuous, from the expert's vision",
+    "champion-continuous": "champion-continuous, from there, slower teacher: shipped",
+    "champion-continuous-window-32": "from the expert's vision, window of 32 frames, constant rate",
     "champion-continuous-residual": "that with a residual path past the attention",
     "expert-discrete-first": "without a price for frames off the road (val-10)",
     "expert-discrete-second": "with it, from a later clone (val-25)",
