@@ -26,7 +26,6 @@ from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from data_collection.drivers import driver_hash, resolve_driver, trained_env
 from data_collection.processes import default_workers, map_in_processes, one_thread
@@ -44,7 +43,7 @@ from envs import (
     track_seeds,
 )
 from envs.telemetry import OFF_ROAD_WHEELS
-from policies import Driver, DriverConfig, load_driver, save_driver
+from policies import Driver, DriverConfig, save_driver
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -89,9 +88,6 @@ class ExpertConfig:
     """Decay of generalised advantage estimation per frame: 0 trusts the value network, 1 the observed rewards."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
-    average: float = 0.9
-    """Decay per rollout of a moving average of the actor's weights: the average is validated and kept, while the
-    weights drive and go on learning. 0: no average."""
     reward_scale: float = 0.1
     """Native rewards are multiplied by this, in training only."""
     crash_penalty: float = 30.0
@@ -108,8 +104,6 @@ class ExpertConfig:
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.average < 1:
-            raise ValueError(f"average must lie in [0, 1), got {self.average}.")
         track_seeds(self.validation_tracks)  # a bad name fails here, before laps are driven
         Augmentation(self.augment)
 
@@ -139,10 +133,7 @@ def train_expert(
     last = run.checkpoint_folder("last")
     envs = [partial(_training_env, env_config, config, rank) for rank in range(config.envs)]
     model = _build(config, actor, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
-    average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(config.average))
-    average.update_parameters(actor)
     if last is not None:
-        average.module.load_state_dict(load_driver(last).state_dict())
         saved = load_file(last / "training_state" / "policy.safetensors")
         for name, parameter in model.policy.named_parameters():
             parameter.data.copy_(saved[name])
@@ -151,7 +142,7 @@ def train_expert(
         run.drop_rows_after(model.num_timesteps if last else -1)
         if last and run.last_row_is_best():  # killed between the checkpoint and its mark
             run.mark_best(last)
-    validation = _Validation(run, config, actor, average, env_config, report)
+    validation = _Validation(run, config, actor, env_config, report)
     validation.validate_once(model)
     if model.num_timesteps < config.steps:
         vec_env = SB3VecEnv(ProcessVectorEnv(envs, min(config.envs, default_workers())))
@@ -289,41 +280,19 @@ def _build(config: ExpertConfig, actor: Driver, vec_env: VecEnv) -> PPO:
 
 
 class _Validation(BaseCallback):
-    """Frees the actor after the value warm-up; averages its weights; saves and validates the average every so many
-    frames."""
+    """Frees the actor after the value warm-up; saves and validates the policy every so many frames."""
 
-    def __init__(
-        self,
-        run: RunFolder,
-        config: ExpertConfig,
-        actor: Driver,
-        average: AveragedModel,
-        env_config: EnvConfig,
-        report: Report,
-    ):
+    def __init__(self, run: RunFolder, config: ExpertConfig, actor: Driver, env_config: EnvConfig, report: Report):
         super().__init__()
-        self._run, self._config, self._actor, self._average = run, config, actor, average
+        self._run, self._config, self._actor = run, config, actor
         self._env_config, self._report = env_config, report
         self._since = time.perf_counter()
         """When driving and learning began after the last validation."""
-        self._averaged_at = 0
-        """Frames driven at the last update that the average has taken in."""
 
     def _on_training_start(self) -> None:
         self._since = time.perf_counter()
-        self._averaged_at = self.num_timesteps
-
-    def _on_training_end(self) -> None:
-        self._take_in()
-
-    def _take_in(self) -> None:
-        """Let the average take in what was learned from the rollout before, once."""
-        if self.num_timesteps > self._averaged_at:
-            self._average.update_parameters(self._actor)
-            self._averaged_at = self.num_timesteps
 
     def _on_rollout_start(self) -> None:
-        self._take_in()
         self._actor.requires_grad_(self.num_timesteps >= self._config.value_warmup_steps)
         if self.num_timesteps - self._run.rows()[-1]["step"] >= self._config.validate_every:
             self.validate(self.model)
@@ -346,7 +315,7 @@ class _Validation(BaseCallback):
         step, rows = model.num_timesteps, self._run.rows()
         seconds = rows[-1].get("seconds", 0.0) + time.perf_counter() - self._since if rows else 0.0
         expert = Driver(self._actor.config).eval()
-        expert.load_state_dict(self._average.module.state_dict())
+        expert.load_state_dict(self._actor.state_dict())
 
         def write(folder: Path) -> None:
             meta = {"step": step, "training": asdict(self._config)}

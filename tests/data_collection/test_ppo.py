@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
-from safetensors.torch import load_file
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from data_collection import ppo
@@ -106,31 +105,6 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
     finished = Watch(folder)
     assert train_expert(TINY, folder, resume=True, report=finished) == best
     assert finished.reports == []
-
-
-def test_what_is_kept_is_the_moving_average_of_what_is_learned(tmp_path):
-    """Two trainings that learn the same, with and without an average: its weights follow from theirs, also where the
-    training was interrupted in between."""
-
-    def experts(average: float) -> list[dict[str, torch.Tensor]]:
-        settings: dict[str, Any] = {"average": average, "steps": 64, "value_warmup_steps": 0}
-        watch = Watch(tmp_path / str(average), stop_at=32 if average else None)
-        config = replace(TINY, **settings)
-        if average:
-            with pytest.raises(KeyboardInterrupt):
-                train_expert(config, watch.folder, report=watch)
-            watch.stop_at = None
-        train_expert(config, watch.folder, resume=bool(average), report=watch)
-        return [watch.experts[step] for step in (0, 32, 64)]
-
-    (start, first, _), (also_start, mean, later) = experts(0.0), experts(0.75)
-    assert same(start, also_start)
-    assert not same(start, first)
-    for name in first:
-        expected = 0.75 * start[name] + 0.25 * first[name]
-        torch.testing.assert_close(mean[name], expected)
-        learned = load_file(tmp_path / "0.75/checkpoints/last/training_state/policy.safetensors")
-        torch.testing.assert_close(later[name], 0.75 * mean[name] + 0.25 * learned[f"features_extractor.driver.{name}"])
 
 
 def bias(expert: Driver, env_config: EnvConfig, seed: int) -> float:
