@@ -25,12 +25,19 @@ DAGGER = (
     "champion-continuous-window-32",
     "champion-continuous-residual",
 )
-PPO = ("expert-discrete-first", "expert-discrete-second", "expert-discrete", "expert-discrete-scratch")
+PPO = (
+    "expert-discrete-first",
+    "expert-discrete-second",
+    "expert-discrete",
+    "expert-discrete-scratch",
+    "expert-continuous-ppo",
+)
 LABELS = {
     "champion-continuous-first": "champion-continuous, from the expert's vision",
     "champion-continuous": "champion-continuous, from there, slower teacher: shipped",
     "champion-continuous-window-32": "from the expert's vision, window of 32 frames, constant rate",
     "champion-continuous-residual": "that with a residual path past the attention",
+    "expert-continuous-ppo": "continuous control (val-25)",
     "expert-discrete-first": "without a price for frames off the road (val-10)",
     "expert-discrete-second": "with it, from a later clone (val-25)",
     "expert-discrete": "from a still better clone (val-25): shipped",
