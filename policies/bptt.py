@@ -2,57 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import compress
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
+class Form(ABC):
+    """What a step does element by element: q <- f(u, *clock), u in k heads of d numbers, for a state q of d."""
+
+    @classmethod
+    @abstractmethod
+    def columns(cls, u: Tensor) -> tuple[Tensor, ...]:
+        """The parts of u (T, B, k d) that `step` works on."""
+
+    @classmethod
+    @abstractmethod
+    def step(cls, *parts: Tensor) -> None:
+        """Columns and clock of one frame, and where q goes (B, d). It may leave in the columns what `slope` wants."""
+
+    @classmethod
+    @abstractmethod
+    def slope(cls, u: Tensor, q: Tensor, *clock: Tensor) -> tuple[Tensor, ...]:
+        """All frames after their steps -> dq/du (T, B, k d), and dq by each of the clock."""
+
+
 def recur(
-    mix: Callable[..., Tensor],
+    form: type[Form],
     drive: Tensor,
-    dt: Tensor,
     h: Tensor,
     recurrent: Tensor,
-    heads: tuple[Tensor, Tensor] | None = None,
-    *own: Tensor,
+    heads: tuple[Tensor, Tensor] | None,
+    readout: tuple[Tensor, Tensor],
+    *clock: Tensor,
 ) -> Tensor:
-    """h <- mix(*u, dt, *own) at every step, u = drive + R h, or u = W sigmoid(drive + R h) + b with heads (W, b).
+    """h = scale q + offset, q <- form(u, *clock) at every step, u = drive + R h, or u = W sigmoid(drive + R h) + b.
 
-    u is cut into k heads of d numbers, and `mix` must work on these element by element. Shapes: drive (T, B, m), dt
-    (B, T), h (B, d), R (m, d), W (k d, m), b (k d), own (d) each -> y (B, T, d). Without W, m = k d.
+    Shapes: drive (B, T, m), h (B, d), R (m, d), heads W (k d, m) and b (k d), readout scale and offset (d), clock
+    (B, T, 1 or d) -> h after every step (B, T, d). Without heads, m = k d. drive is written over.
     """
-    inputs: Any = drive, h, recurrent, *(heads or (None, None)), dt.t().unsqueeze(2).to(h.dtype), *own
-    if torch.is_grad_enabled():
-        y: Any = _Recurrence.apply(mix, *inputs)
-    else:
-        y = _run(mix, *inputs)[0][1:]
-    return y.transpose(0, 1)
+    scale, offset = readout
+    drive += F.linear(offset, recurrent)
+    drive[:, 0] += F.linear(h - offset, recurrent)  # from here on R h is R scale q, and q starts at 0
+    drive, *ticks = (tensor.transpose(0, 1) for tensor in (drive, *clock))
+    inputs: Any = drive, scale * recurrent, *(heads or (None, None)), *ticks
+    q: Any = _Recurrence.apply(form, *inputs) if torch.is_grad_enabled() else _run(form, False, *inputs)[0][1:]
+    return torch.addcmul(offset, q, scale).transpose(0, 1)
 
 
 def _run(
-    mix: Callable[..., Tensor],
+    form: type[Form],
+    keep: bool,
     drive: Tensor,
-    h: Tensor,
     recurrent: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    dt: Tensor,
-    *own: Tensor,
+    *clock: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dt (T, B, 1) -> the states, the first too (T + 1, B, d), sigmoid(drive + R h) (T, B, m), and u (T, B, k d)."""
-    states, g = [h], torch.empty_like(drive)
-    u = g if weight is None else g.new_empty(*g.shape[:2], len(weight))
-    cut = zip(*(head.unbind() for head in u.split(h.shape[1], dim=2)), strict=True)
-    for drive_t, dt_t, g_t, u_t, heads_t in zip(drive.unbind(), dt.unbind(), g.unbind(), u.unbind(), cut, strict=True):
-        torch.addmm(drive_t, states[-1], recurrent.t(), out=g_t)  # (B, m)
+    """drive (T, B, m), clock (T, B, 1 or d) -> the states, the first too (T + 1, B, d), sigmoid(drive + R q) (T, B, m),
+    and u as the steps left it (T, B, k d); unless these two are to be kept, every step writes over those of the last.
+    """
+    length, batch, m = drive.shape
+    kept = length if keep else 1
+    path, g = drive.new_empty(length + 1, batch, recurrent.shape[1]), drive.new_empty(kept, batch, m)
+    u = g if weight is None else g.new_empty(kept, batch, len(weight))
+    state, *states = path.unbind()
+    state.zero_()
+    g_, u_, *columns = (part.unbind() if keep else part.unbind() * length for part in (g, u, *form.columns(u)))
+    parts = zip(*columns, *(tick.unbind() for tick in clock), states, strict=True)
+    recurrent, weight = recurrent.t(), None if weight is None else weight.t()
+    for drive_t, g_t, u_t, parts_t in zip(drive.unbind(), g_, u_, parts, strict=True):
+        torch.addmm(drive_t, state, recurrent, out=g_t)  # (B, m)
         if weight is not None and bias is not None:
-            torch.addmm(bias, g_t.sigmoid_(), weight.t(), out=u_t)  # (B, k d)
-        states.append(mix(*heads_t, dt_t, *own))  # (B, d)
-    return torch.stack(states), g, u
+            torch.addmm(bias, g_t.sigmoid_(), weight, out=u_t)  # (B, k d)
+        form.step(*parts_t)
+        state = parts_t[-1]
+    return path, g, u
 
 
 class _Recurrence(torch.autograd.Function):
@@ -60,11 +88,11 @@ class _Recurrence(torch.autograd.Function):
     step does element by element is differentiated for all steps at once, and so are the weights in the end."""
 
     @staticmethod
-    def forward(ctx: Any, mix: Callable[..., Tensor], *inputs: Any) -> Tensor:
-        path, g, u = _run(mix, *inputs)
-        _, _, recurrent, weight, _, *own = inputs
-        ctx.save_for_backward(g, u, path, recurrent, weight, *own)
-        ctx.mix = mix
+    def forward(ctx: Any, form: type[Form], *inputs: Any) -> Tensor:
+        path, g, u = _run(form, True, *inputs)
+        _, recurrent, weight, _, *clock = inputs
+        ctx.save_for_backward(g, u, path, recurrent, weight, *clock)
+        ctx.form = form
         return path[1:].clone()
 
     @staticmethod
@@ -76,12 +104,9 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        g, u, path, recurrent, weight, *own = ctx.saved_tensors
-        (length, batch, d), needed = grad.shape, ctx.needs_input_grad[6:]
-        with torch.enable_grad():
-            leaf, *own = (x.detach().requires_grad_(need) for x, need in zip((u, *own), (True, *needed), strict=True))
-            y = ctx.mix(*leaf.split(d, dim=2), *own)
-            (slope,) = torch.autograd.grad(y.sum(), leaf, retain_graph=any(needed))  # (T, B, k d)
+        g, u, path, recurrent, weight, *clock = ctx.saved_tensors
+        length, batch, d = grad.shape
+        slope, *paces = ctx.form.slope(u, path[1:], *clock)
         total = torch.cat((torch.zeros_like(grad[:1]), grad))  # becomes the whole gradient of each step's state
         d_u, d_drive, bend = torch.empty_like(u), torch.empty_like(g), g * (1.0 - g)
         at, drives, bends = total.unbind(), d_drive.unbind(), bend.unbind()
@@ -96,6 +121,5 @@ class _Recurrence(torch.autograd.Function):
         else:
             d_weight, d_bias = d_u.flatten(0, 1).t() @ g.flatten(0, 1), d_u.sum(dim=(0, 1))
         d_recurrent = d_drive.flatten(0, 1).t() @ path[:-1].flatten(0, 1)  # (m, d)
-        found = iter(torch.autograd.grad(y, [*compress(own, needed)], total[1:]) if any(needed) else ())
-        d_own = (next(found) if need else None for need in needed)
-        return None, d_drive, total[0], d_recurrent, d_weight, d_bias, *d_own
+        d_clock = ((total[1:] * pace).sum_to_size(tick.shape) for pace, tick in zip(paces, clock, strict=True))
+        return None, d_drive, d_recurrent, d_weight, d_bias, *d_clock

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from policies.bptt import recur
+from policies.cfc_forms import FORMS, Pure, as_gates, tanh_readout
 from policies.core import Core, State
 from policies.fold import Memo, weights_of
 
@@ -17,25 +16,6 @@ SCALE, SLOPE = 1.7159, 0.666
 
 FASTEST, SLOWEST = 20.0, 0.5
 """Range of the pure form's initial rates w_tau in 1 / s: time constants from 50 ms to 2 s, for frames of 20 ms."""
-
-
-def gated(f_1: Tensor, f_2: Tensor, t_a: Tensor, t_b: Tensor, dt: Tensor) -> Tensor:
-    """h' = (1 - z) tanh(f_1) + z tanh(f_2), z = sigmoid(t_a dt + t_b); heads (..., d), dt (..., 1)."""
-    return torch.lerp(f_1.tanh(), f_2.tanh(), torch.addcmul(t_b, t_a, dt).sigmoid())
-
-
-def no_gate(f_1: Tensor, f_2: Tensor, t_a: Tensor, t_b: Tensor, dt: Tensor) -> Tensor:
-    """h' = tanh(f_1) + z tanh(f_2), z = sigmoid(t_a dt + t_b)."""
-    return torch.addcmul(f_1.tanh(), f_2.tanh(), torch.addcmul(t_b, t_a, dt).sigmoid())
-
-
-def pure(f_1: Tensor, dt: Tensor, rate: Tensor, limit: Tensor) -> Tensor:
-    """h' = A - A exp(-(rate + |f_1|) dt) f_1, rate = |w_tau|."""
-    return torch.addcmul(limit, limit * f_1, torch.exp(-dt * (rate + f_1.abs())), value=-1.0)
-
-
-MODES: dict[str, tuple[int, Callable[..., Tensor]]] = {"gated": (4, gated), "no-gate": (4, no_gate), "pure": (1, pure)}
-"""Name -> heads per neuron, and what becomes of them."""
 
 
 class CfC(Core):
@@ -57,10 +37,11 @@ class CfC(Core):
         super().__init__()
         if backbone_units < 1:
             raise ValueError(f"backbone_units: must be at least 1, got {backbone_units}.")
-        if mode not in MODES:
-            raise ValueError(f"mode: must be one of {sorted(MODES)}, got {mode!r}.")
+        if mode not in FORMS:
+            raise ValueError(f"mode: must be one of {sorted(FORMS)}, got {mode!r}.")
         self.input_size, self.output_size = input_size, output_size
-        heads, self._mix = MODES[mode]
+        self._form = FORMS[mode]
+        heads = 1 if self._form is Pure else 4
         self.input = nn.Linear(input_size, backbone_units)
         self.recurrent = nn.Linear(output_size, backbone_units, bias=False)
         self.heads = nn.Linear(backbone_units, heads * output_size)
@@ -85,14 +66,21 @@ class CfC(Core):
         (h,), weights = state, weights_of(self.input, self.recurrent, self.heads)
         with torch.autocast(x.device.type, enabled=False):
             weight, bias, recurrent, *heads = self._folded(weights, self._fold)
-            drive = F.linear(x.to(h.dtype).transpose(0, 1), weight, bias)  # (T, B, units): all steps at once
-            own = () if self.w_tau is None or self.limit is None else (self.w_tau.abs(), self.limit)
-            y = recur(self._mix, drive, dt, h, recurrent, (heads[0], heads[1]), *own)  # (B, T, d)
+            drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, units): all steps at once
+            clock = dt.unsqueeze(2).to(h.dtype)  # (B, T, 1)
+            if self.w_tau is None or self.limit is None:
+                readout, clocks = tanh_readout(h), (clock,)
+            else:
+                readout, clocks = (-self.limit, self.limit), (-clock, -clock * self.w_tau.abs())
+            y = recur(self._form, drive, h, recurrent, (heads[0], heads[1]), readout, *clocks)  # (B, T, d)
         return y, (y[:, -1],)
 
     def _fold(self) -> tuple[Tensor, ...]:
-        """LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), taken into the weights around it: on
-        CPUs sigmoid is several times faster than tanh."""
+        """LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), taken into the weights around it, and
+        the heads as `Gated` takes them."""
         affine = self.input.weight, self.input.bias, self.recurrent.weight
         heads, bias = self.heads.weight, self.heads.bias
-        return *(2.0 * SLOPE * weight for weight in affine), 2.0 * SCALE * heads, bias - SCALE * heads.sum(dim=1)
+        heads, bias = 2.0 * SCALE * heads, bias - SCALE * heads.sum(dim=1)
+        if self._form is not Pure:
+            heads, bias = as_gates(heads), as_gates(bias)
+        return *(2.0 * SLOPE * weight for weight in affine), heads, bias

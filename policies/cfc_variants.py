@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from policies.bptt import recur
-from policies.cfc import gated
+from policies.cfc_forms import Gated, as_gates, tanh_readout
 from policies.core import Core, State
+from policies.fold import Memo, weights_of
 from policies.graphs import ncp_wiring
 from policies.wiring import Groups, Wiring
 
@@ -77,8 +78,13 @@ class CfCLayer(nn.Module):
         self.weight = nn.Parameter(weight[:, :inputs] * self.mask)
         self.recurrent = nn.Parameter(weight[:, inputs:].clone())
         self.bias = nn.Parameter(torch.empty(4 * neurons).uniform_(-1.0, 1.0) / (inputs + neurons) ** 0.5)
+        self._folded: Memo[tuple[Tensor, ...]] = Memo()
 
     def forward(self, x: Tensor, dt: Tensor, h: Tensor) -> Tensor:
         """x (B, T, F), dt (B, T), h (B, d) -> (B, T, d)."""
-        drive = F.linear(x.to(h.dtype).transpose(0, 1), self.weight * self.mask, self.bias)  # (T, B, 4 d)
-        return recur(gated, drive, dt, h, self.recurrent)
+        weight, bias, recurrent = self._folded(weights_of(self), self._fold)
+        drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, 4 d)
+        return recur(Gated, drive, h, recurrent, None, tanh_readout(h), dt.unsqueeze(2).to(h.dtype))
+
+    def _fold(self) -> tuple[Tensor, ...]:
+        return as_gates(self.weight * self.mask), as_gates(self.bias), as_gates(self.recurrent)

@@ -10,6 +10,7 @@ Shapes: B batch, T time, F inputs, N neurons, M sources of synapses (F or N), K 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ class LiquidNetwork(nn.Module):
             if torch.is_grad_enabled():
                 path: Any = _Unfold.apply(*inputs)  # (T, B, N)
             else:
-                path = _solve(*inputs)[0][self.unfolds :: self.unfolds]
+                path = _solve(False, *inputs)[0][1:]
         return path.transpose(0, 1)
 
     def _fold(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, Tensor]:
@@ -124,27 +125,30 @@ class Synapses(nn.Module):
 
 
 def _solve(
-    v: Tensor, drive: Tensor, inertia: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, unfolds: int
+    keep: bool, v: Tensor, drive: Tensor, inertia: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, unfolds: int
 ) -> tuple[Tensor, Tensor]:
     """K solver steps per frame: v' = (inertia v + a) / b, [a, b] = drive + weight s and s = sigmoid(shift + gain v).
 
     v (B, N), drive (T, N, 2, B), inertia (T, B, N), weight (N, 2, N), gain and shift (N, 1, N) -> the states before and
-    after every step (T K + 1, B, N), and every b (T K, B, N).
+    after every step (T K + 1, B, N), and every b (T K, B, N); or, if not all are to be kept, the states before and
+    after every frame (T + 1, B, N), and the last b (1, B, N).
     """
     length, units, _, batch = drive.shape
-    s = v.new_empty(units, batch, units)
-    sums = v.new_empty(length * unfolds, units, 2, batch)
-    path = v.new_empty(length * unfolds + 1, batch, units)
+    steps = length * unfolds
+    s, sums = v.new_empty(units, batch, units), v.new_empty(steps if keep else 1, units, 2, batch)
+    path = v.new_empty((steps if keep else length) + 1, batch, units)
     path[0] = v
-    a, b = sums.transpose(1, 3).unbind(2)  # (T K, B, N) each
-    source, states, totals = s.transpose(1, 2), path.unbind(), sums.unbind()
-    numerators, divisors, k = a.unbind(), b.unbind(), 0
+    a, b = sums.transpose(1, 3).unbind(2)  # (T K or 1, B, N) each
+    places = [tensor.unbind() if keep else tensor.unbind() * steps for tensor in (sums, a, b)]
+    first, *after = path.unbind() if keep else [path[0], *(end for end in path[1:] for _ in range(unfolds))]
+    rows = zip(*places, after, strict=True)
+    state, source = first, s.transpose(1, 2)
     for constant, hold in zip(drive.unbind(), inertia.unbind(), strict=True):
-        for _ in range(unfolds):
-            torch.addcmul(shift, gain, states[k], out=s).sigmoid_()  # (N, B, N)
-            torch.baddbmm(constant, weight, source, out=totals[k])  # (N, 2, B)
-            torch.addcmul(numerators[k], hold, states[k], out=states[k + 1]).div_(divisors[k])  # (B, N)
-            k += 1
+        for total, numerator, divisor, new in islice(rows, unfolds):
+            torch.addcmul(shift, gain, state, out=s).sigmoid_()  # (N, B, N)
+            torch.baddbmm(constant, weight, source, out=total)  # (N, 2, B)
+            torch.addcmul(numerator, hold, state, out=new).div_(divisor)  # (B, N)
+            state = new
     return path, b
 
 
@@ -157,7 +161,7 @@ class _Unfold(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        path, divisor = _solve(*inputs)
+        path, divisor = _solve(True, *inputs)
         ctx.save_for_backward(*inputs[2:6], path, divisor)
         ctx.unfolds = unfolds = inputs[6]
         return path[unfolds::unfolds].clone()

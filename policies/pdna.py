@@ -23,7 +23,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from policies.cfc import SCALE, SLOPE, CfC, gated
+from policies.cfc import SCALE, SLOPE, CfC
 from policies.core import Core, State, scan
 
 FRAMES_PER_SECOND = 50.0
@@ -155,7 +155,7 @@ class PDNAODE(Core):
             h = self.pulse.travel(state[0], middle, reach)  # (B, d)
             g = SCALE * torch.tanh(SLOPE * torch.addmm(drive, h, weight))  # (B, units): from here on CfC's own step
             f_1, f_2, t_a, t_b = cfc.heads(g).split(d, dim=1)
-            h = gated(f_1, f_2, t_a, t_b, dt)  # (B, d)
+            h = torch.lerp(f_1.tanh(), f_2.tanh(), torch.addcmul(t_b, t_a, dt).sigmoid())  # (B, d)
             return h, (h,)
 
         with torch.autocast(x.device.type, enabled=False):

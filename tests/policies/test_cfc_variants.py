@@ -11,7 +11,8 @@ from ncps.torch import CfCCell, WiredCfCCell
 from torch import Tensor
 from torch.func import functional_call
 
-from policies.cfc import MODES, CfC
+from policies.cfc import CfC
+from policies.cfc_forms import FORMS
 from policies.cfc_variants import WiredCfC
 from policies.core import Core
 from tests.contracts import CoreContract, unmoved_by_autocast
@@ -122,7 +123,7 @@ def test_the_pure_form_starts_at_its_head_and_ends_at_its_limit() -> None:
     torch.testing.assert_close(y[0, 0], core.limit.detach(), check_dtype=False)
 
 
-@pytest.mark.parametrize("mode", [*MODES, "wired"])
+@pytest.mark.parametrize("mode", [*FORMS, "wired"])
 def test_the_written_out_gradient_is_the_gradient(mode: str) -> None:
     torch.manual_seed(0)
     core = WiredCfC(3, 3, units=8) if mode == "wired" else CfC(3, 4, backbone_units=5, mode=mode)
@@ -139,13 +140,25 @@ def test_the_written_out_gradient_is_the_gradient(mode: str) -> None:
     assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
 
 
-@pytest.mark.parametrize("mode", [*MODES, "wired"])
+@pytest.mark.parametrize("mode", [*FORMS, "wired"])
+def test_a_gradient_that_is_not_recorded_changes_nothing(mode: str) -> None:
+    torch.manual_seed(0)
+    core = WiredCfC(5, 8) if mode == "wired" else CfC(5, 8, mode=mode)
+    x, dt = torch.randn(3, 7, 5), torch.rand(3, 7)
+    recorded, (last,) = core(x, dt, core.initial_state(3))
+    with torch.no_grad():
+        y, (after,) = core(x, dt, core.initial_state(3))
+    assert torch.equal(y, recorded)
+    assert torch.equal(after, last)
+
+
+@pytest.mark.parametrize("mode", [*FORMS, "wired"])
 def test_autocast_changes_nothing(mode: str) -> None:
     torch.manual_seed(0)
     assert unmoved_by_autocast(WiredCfC(5, 8) if mode == "wired" else CfC(5, 8, mode=mode))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", FORMS)
 def test_streaming_notices_new_weights(mode: str) -> None:
     torch.manual_seed(0)
     core = CfC(5, 8, mode=mode)

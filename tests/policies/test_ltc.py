@@ -155,6 +155,17 @@ def test_the_written_out_gradient_is_the_gradient(density: float) -> None:
     assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
 
 
+@pytest.mark.parametrize("unfolds", [1, 6])
+def test_a_gradient_that_is_not_recorded_changes_nothing(unfolds: int) -> None:
+    torch.manual_seed(0)
+    core = LTC(5, 8, unfolds=unfolds)
+    x, dt = torch.randn(3, 7, 5), torch.rand(3, 7)
+    recorded, _ = core(x, dt, core.initial_state(3))
+    with torch.no_grad():
+        y, _ = core(x, dt, core.initial_state(3))
+    assert torch.equal(y, recorded)
+
+
 def test_no_time_no_change() -> None:
     torch.manual_seed(0)
     core, start = LTC(5, 8), torch.rand(2, 8)
