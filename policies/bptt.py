@@ -106,19 +106,18 @@ class _Recurrence(torch.autograd.Function):
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         g, u, path, recurrent, weight, *clock = ctx.saved_tensors
         length, batch, d = grad.shape
-        slope, *paces = ctx.form.slope(u, path[1:], *clock)
+        d_u, *paces = ctx.form.slope(u, path[1:], *clock)  # of q so far
         total = torch.cat((torch.zeros_like(grad[:1]), grad))  # becomes the whole gradient of each step's state
-        d_u, d_drive, bend = torch.empty_like(u), torch.empty_like(g), g * (1.0 - g)
-        at, drives, bends = total.unbind(), d_drive.unbind(), bend.unbind()
-        outs, slopes = (tensor.view(length, batch, -1, d).unbind() for tensor in (d_u, slope))  # (B, k, d) each
+        d_drive = d_u if weight is None else g * (1.0 - g)  # likewise
+        wide, narrow = d_u.view(length, batch, -1, d).unbind(), d_drive.unbind()  # (B, k, d), (B, m) each
+        at, row = total.unbind(), torch.empty_like(narrow[0])
         for t in reversed(range(length)):
-            part = torch.mul(slopes[t], at[t + 1].unsqueeze(1), out=outs[t]).flatten(1)  # (B, k d)
+            part = wide[t].mul_(at[t + 1].unsqueeze(1)).view(batch, -1)  # (B, k d)
             if weight is not None:
-                part = torch.mm(part, weight, out=drives[t]).mul_(bends[t])  # (B, m)
+                part = narrow[t].mul_(torch.mm(part, weight, out=row))  # (B, m)
             at[t].addmm_(part, recurrent)  # (B, d)
-        if weight is None:
-            d_drive, d_weight, d_bias = d_u, None, None
-        else:
+        d_weight = d_bias = None
+        if weight is not None:
             d_weight, d_bias = d_u.flatten(0, 1).t() @ g.flatten(0, 1), d_u.sum(dim=(0, 1))
         d_recurrent = d_drive.flatten(0, 1).t() @ path[:-1].flatten(0, 1)  # (m, d)
         d_clock = ((total[1:] * pace).sum_to_size(tick.shape) for pace, tick in zip(paces, clock, strict=True))
