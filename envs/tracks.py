@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 SPLITS: dict[str, range] = {
     "train": range(100_000),
@@ -15,10 +16,13 @@ SPLITS: dict[str, range] = {
 def track_seeds(name: str) -> list[int]:
     """The seeds of a named list such as `test-20`: the first 20 of the split; or of a comma list such as `3,17,40`.
 
-    Raises ValueError for an unknown split or more tracks than it has.
+    Raises ValueError for an unknown split, more tracks than it has, or a track that is named twice.
     """
     if re.fullmatch(r"\d+(,\d+)*", name):
-        return [int(seed) for seed in name.split(",")]
+        seeds = [int(seed) for seed in name.split(",")]
+        if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
+            raise ValueError(f"tracks must be named once each, got {twice[0]} more often in {name!r}.")
+        return seeds
     match = re.fullmatch(r"([a-z]+)-(\d+)", name)
     if not match or match[1] not in SPLITS:
         raise ValueError(

@@ -49,11 +49,13 @@ def evaluate(
     `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.
     on_episode: called as rows come.
 
-    Warns when `driver` was trained on another EnvConfig, renderer aside. Raises ValueError without seeds and for a
-    perturbation that there is not.
+    Warns when `driver` was trained on another EnvConfig, renderer aside. Raises ValueError without seeds, for
+    a track that is named twice and for a perturbation that there is not.
     """
     if not seeds:
         raise ValueError("seeds must name at least one track, got none.")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must name every track once, got {list(seeds)}.")
     parse(perturbation)  # a bad one fails here, not in a process
     env = replace(env or EnvConfig(), renderer=renderer)
     _warn_of_other_env(driver, name, env)

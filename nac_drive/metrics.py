@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -180,15 +182,35 @@ class Interval:
     high: float
 
 
-def bootstrap(values: Sequence[float] | np.ndarray) -> Interval:
-    """Mean of `values` and its percentile bootstrap interval (10 000 resamples, fixed seed)."""
-    sample = np.asarray(values, dtype=np.float64)
-    mean = float(sample.mean())
-    if len(sample) < 2 or np.ptp(sample) == 0:
+def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
+    """Mean of `grid`, less that of `baseline` on the same tracks, with its percentile bootstrap interval (10 000
+    resamples, fixed seed).
+
+    Both (trainings, tracks). Tracks are drawn anew for both together, which pairs them, and trainings for each, where
+    there are several (the pigeonhole bootstrap: Owen, Annals of Applied Statistics 1(2), 2007).
+    """
+    grids = [grid] if baseline is None else [grid, baseline]
+    units = [np.arange(grid.shape[1]), *(np.arange(len(each)) for each in grids)]
+    drawable = [len(unit) > 1 for unit in units]
+
+    def difference(*drawn: np.ndarray, axis: int) -> np.ndarray:
+        indices = iter(drawn)
+        tracks, *rows = (
+            next(indices).astype(int) if able else unit for able, unit in zip(drawable, units, strict=True)
+        )
+        means = [
+            each[row[..., None], tracks[..., None, :]].mean(axis=(-2, -1))
+            for each, row in zip(grids, rows, strict=True)
+        ]
+        return means[0] if baseline is None else means[0] - means[1]
+
+    mean = float(grid.mean()) if baseline is None else float(grid.mean() - baseline.mean())
+    if not any(drawable):
         return Interval(mean, mean, mean)
     interval = stats.bootstrap(
-        (sample,), np.mean, n_resamples=10_000, method="percentile", rng=np.random.default_rng(0)
-    ).confidence_interval
+        tuple(compress(units, drawable)), difference, n_resamples=10_000, method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
     return Interval(mean, float(interval.low), float(interval.high))
 
 
@@ -219,28 +241,35 @@ class Summary:
     agreement: float | None
     latency_ms: float
     return_interval: Interval
+    training_returns: list[float]
+    """Mean return of each training."""
     versus: str | None = None
     """The driver that the differences are taken against, on the same tracks."""
     return_difference: Interval | None = None
     progress_difference: Interval | None = None
 
 
-def _track_means(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
-    """Mean of a figure on each track, in the order of their seeds."""
+def _grid(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
+    """A figure of every training on every track (trainings, tracks), tracks in the order of their seeds."""
     tracks = sorted({row.seed for row in rows})
-    return np.array([np.mean([getattr(row, name) for row in rows if row.seed == track]) for track in tracks])
+    return np.array([[getattr(row, name) for row in rows if row.seed == track] for track in tracks]).T
 
 
 def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] | None = None) -> Summary:
     """Mean figures of one driver's rows, and paired differences against the rows of `baseline` on the same tracks.
 
-    A driver may have several rows for a track, one for each time it was trained: differences are then those of the
-    track's means. Raises ValueError without rows, for rows of several drivers, or when the tracks differ.
+    A driver may have several rows for a track, one for each time it was trained, in the same order on all tracks: the
+    intervals then hold for other trainings too. Raises ValueError without rows, for rows of several drivers, for tracks
+    with more rows than others, or when the tracks differ.
     """
     drivers = {row.driver for row in rows}
     if len(drivers) != 1:
         raise ValueError(f"rows must come from exactly one driver, got {sorted(drivers) or 'none'}.")
-    returns = np.array([row.episode_return for row in rows])
+    laps = Counter(row.seed for row in rows)
+    if len(set(laps.values())) > 1:
+        raise ValueError(f"rows must be as many for every track, got (track, rows) {laps.most_common()}.")
+    grid = _grid(rows, "episode_return")
+    returns = grid.ravel()
     lap_times = [row.lap_time for row in rows if row.lap_time is not None]
     agreements = [row.agreement for row in rows if row.agreement is not None]
 
@@ -253,8 +282,7 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
             raise ValueError("baseline must hold the same tracks: the comparison is paired.")
         versus = baseline[0].driver
         difference, progress = (
-            bootstrap(_track_means(rows, name) - _track_means(baseline, name))
-            for name in ("episode_return", "completion")
+            bootstrap(_grid(rows, name), _grid(baseline, name)) for name in ("episode_return", "completion")
         )
     return Summary(
         driver=rows[0].driver,
@@ -278,7 +306,8 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
         steering_reversals=mean("steering_reversals"),
         agreement=float(np.mean(agreements)) if agreements else None,
         latency_ms=mean("latency_ms"),
-        return_interval=bootstrap(returns.tolist()),
+        return_interval=bootstrap(grid),
+        training_returns=grid.mean(axis=1).tolist(),
         versus=versus,
         return_difference=difference,
         progress_difference=progress,

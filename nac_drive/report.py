@@ -50,6 +50,10 @@ def _interval(interval: Interval | None) -> str:
     return _EMPTY if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
 
 
+def _each(returns: Sequence[float]) -> str:
+    return " ".join(f"{value:.0f}" for value in returns) if len(returns) > 1 else _EMPTY
+
+
 def _interventions(contestant: Contestant) -> float | None:
     """None where nobody would have intervened."""
     intervening = contestant.evaluation.rows[0].crash_mode == "intervene"
@@ -73,7 +77,7 @@ COLUMNS: dict[str, Callable[[Contestant], str]] = {
     "core": lambda c: _EMPTY if c.core_parameters is None else f"{c.core_parameters:,}",
     "parameters": lambda c: _EMPTY if c.parameters is None else f"{c.parameters:,}",
     "ms/act": lambda c: _number(c.summary.latency_ms, 2),
-    "trainings": lambda c: _EMPTY if c.trainings is None else str(c.trainings),
+    "each training": lambda c: _each(c.summary.training_returns if c.trainings else []),
     "trained s": lambda c: _number(c.training_seconds, 0),
 }
 """Heading and cell of every column; the meaning of each stands in docs/metrics.md."""
@@ -140,13 +144,16 @@ def draw_figure(path: Path, contestants: Sequence[Contestant]) -> None:
 
 
 def draw_leaderboard(path: Path, contestants: Sequence[Contestant]) -> None:
-    """A line for each contestant, the first on top: returns of all laps with mean and interval, and accuracies."""
+    """A line for each contestant, the first on top: returns of all laps, means of the trainings, mean and interval, and
+    accuracies."""
     figure = Figure(figsize=(11, 1.6 + 0.27 * len(contestants)))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
     for line, contestant in enumerate(contestants):
         summary, returns = contestant.summary, [row.episode_return for row in contestant.evaluation.rows]
         interval, color = summary.return_interval, "C1" if contestant.trainings is None else "C0"
         left.scatter(returns, np.full(len(returns), line), s=14, alpha=0.35, color=color, linewidths=0)
+        means = summary.training_returns if contestant.trainings else []
+        left.plot(means, [line] * len(means), "|", ms=11, mew=1.5, color=color)
         error = [[interval.mean - interval.low], [interval.high - interval.mean]]
         left.errorbar(interval.mean, line, xerr=error, fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3)
         for share, mark, fill in (
@@ -158,7 +165,7 @@ def draw_leaderboard(path: Path, contestants: Sequence[Contestant]) -> None:
     left.axvline(GOOD_LAP, color="grey", linewidth=0.8, linestyle="--")
     left.set_yticks(range(len(contestants)), [contestant.summary.driver for contestant in contestants])
     left.set_ylim(len(contestants) - 0.4, -0.6)
-    left.set_xlabel("return of a lap: all laps, mean, 95 % interval")
+    left.set_xlabel("return of a lap: all laps, each training's mean (|), mean and 95 % interval")
     right.set_xlabel("actions equal to the expert's, %")
     for label, mark, color, fill in (
         ("held-out tracks", "o", "C0", "C0"), ("held-out, where the action changes", "^", "C2", "C2"),

@@ -41,6 +41,7 @@ def test_a_longer_list_begins_with_the_shorter_one():
         ("test-101", "has 100 tracks; ask for 1 to 100"),
         ("val-26", "'val' has 25 tracks"),
         ("holdout-3", "SPLIT-COUNT"),
+        ("3,17,3", "named once each, got 3 more often"),
         *((name, "SPLIT-COUNT") for name in ("test", "test-", "test--1", "", "3,", "3, 4", "-3", "test-3\n", "TEST-3")),
     ],
 )

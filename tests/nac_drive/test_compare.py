@@ -175,13 +175,14 @@ def result(driver: str, seed: int, episode_return: float, **values: Any) -> Epis
 def contestants() -> list[Contestant]:
     expert = [result("expert", seed, value) for seed, value in ((1, 900.0), (2, 920.0))]
     mine = [
-        result("mine", seed, value, agreement=0.75, crash_mode="intervene") for seed, value in ((1, 880.0), (2, 900.0))
+        result("mine", seed, value, agreement=0.75, crash_mode="intervene")
+        for seed, value in ((1, 870.0), (2, 890.0), (1, 890.0), (2, 910.0))
     ]
     return [
         Contestant(Evaluation(expert, summarise(expert))),
         Contestant(
             Evaluation(mine, summarise(mine, expert)),
-            trainings=3,
+            trainings=2,
             parameters=12_345,
             core_parameters=5_432,
             held_out_accuracy=0.9,
@@ -192,7 +193,7 @@ def contestants() -> list[Contestant]:
 
 
 UNFILLED = {
-    "vs baseline [95 %]", "agreement %", "held-out %", "changes %", "core", "parameters", "trainings", "trained s",
+    "vs baseline [95 %]", "agreement %", "held-out %", "changes %", "core", "parameters", "each training", "trained s",
     "interventions/lap",
 }  # fmt: skip
 """By one who was not trained here, and was not set back on the road."""
@@ -210,13 +211,13 @@ def test_the_markdown_table_says_what_was_measured():
     expert, mine = parse(markdown_table(contestants()))
     assert list(mine) == [name for name in COLUMNS if name in mine]
     assert (expert["driver"], expert["return"], expert["min"]) == ("expert", "910 ± 14", "900")
-    assert (mine["driver"], mine["return"], mine["vs baseline [95 %]"]) == ("mine", "890 ± 14", "-20 [-20, -20]")
+    assert (mine["driver"], mine["return"], mine["vs baseline [95 %]"]) == ("mine", "890 ± 16", "-20 [-30, -10]")
     assert (mine["completion %"], mine["off road %"], mine["crashes/lap"]) == ("98.7", "3.4", "1.00")
     assert (expert["interventions/lap"], mine["interventions/lap"]) == ("-", "0.00")
     assert (mine["agreement %"], mine["held-out %"], mine["parameters"]) == ("75.0", "90.0", "12,345")
     assert (mine["ms/act"], mine["trained s"]) == ("2.50", "61")
-    assert (mine["changes %"], mine["core"], mine["trainings"]) == ("45.6", "5,432", "3")
-    assert (expert[">= 900 %"], mine[">= 900 %"]) == ("100", "50")
+    assert (mine["changes %"], mine["core"], mine["each training"]) == ("45.6", "5,432", "880 900")
+    assert (expert[">= 900 %"], mine[">= 900 %"]) == ("100", "25")
     empty = {expert[name] for name in UNFILLED}
     assert len(empty) == 1
     assert not any(character.isalnum() for character in empty.pop())
@@ -243,5 +244,6 @@ def test_results_are_saved_as_numbers(tmp_path):
     save_results(tmp_path, contestants())
     saved = json.loads((tmp_path / "results.json").read_text())
     assert saved[1]["parameters"] == 12_345
+    assert (saved[1]["trainings"], saved[1]["training_returns"]) == (2, [880.0, 900.0])
     assert saved[0]["return_interval"] == asdict(contestants()[0].summary.return_interval)
     assert (tmp_path / "table.md").read_text() == markdown_table(contestants())

@@ -209,6 +209,11 @@ def test_no_tracks_are_refused():
         evaluate(Controller(), [])
 
 
+def test_a_track_that_is_named_twice_is_refused():
+    with pytest.raises(ValueError, match=r"seeds must name every track once, got \[5, 6, 5\]"):
+        evaluate(Controller(), [5, 6, 5])
+
+
 def test_rows_and_summaries_are_saved(tmp_path):
     evaluations = [evaluate(Controller(), SEEDS[:2], name=name, env=ENV) for name in ("one", "two")]
     save_evaluations(tmp_path / "new" / "folder", evaluations)

@@ -171,17 +171,17 @@ def test_a_step_of_several_frames_counts_like_as_many_frames():
 
 
 def test_an_interval_of_equal_values_is_a_point():
-    for values in ([5.0], [5.0] * 10):
-        interval = bootstrap(values)
+    for shape in ((1, 1), (1, 10), (3, 1), (3, 10)):
+        interval = bootstrap(np.full(shape, 5.0))
         assert (interval.mean, interval.low, interval.high) == (5.0, 5.0, 5.0)
 
 
 def test_an_interval_is_repeatable_and_moves_and_scales_with_its_values():
-    values = np.random.default_rng(0).normal(size=20)
-    one = bootstrap(values.tolist())
-    assert bootstrap(values.tolist()) == one
+    values = np.random.default_rng(0).normal(size=(2, 20))
+    one = bootstrap(values)
+    assert bootstrap(values) == one
     assert one.low < one.mean < one.high
-    moved = bootstrap((10 * values + 3).tolist())
+    moved = bootstrap(10 * values + 3)
     for name in ("mean", "low", "high"):
         assert getattr(moved, name) == pytest.approx(10 * getattr(one, name) + 3)
 
@@ -191,11 +191,35 @@ def test_intervals_are_near_the_normal_theory_and_cover_it():
     covered = []
     for _ in range(60):
         sample = rng.normal(3.0, 2.0, size=40)
-        interval = bootstrap(sample.tolist())
+        interval = bootstrap(sample[None])
         covered.append(interval.low <= 3.0 <= interval.high)
         half = stats.norm.ppf(0.975) * sample.std() / np.sqrt(40)
         assert interval.high - interval.low == pytest.approx(2 * half, rel=0.08)
     assert 0.85 <= np.mean(covered) <= 1.0
+
+
+def test_one_training_is_paired_by_track_as_scipy_does_it():
+    mine, other = np.random.default_rng(2).normal(size=(2, 1, 12))
+    theirs = stats.bootstrap((mine[0] - other[0],), np.mean, n_resamples=10_000, method="percentile",
+                                   rng=np.random.default_rng(0)).confidence_interval  # fmt: skip
+    interval = bootstrap(mine, other)
+    assert (interval.low, interval.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_trainings_are_drawn_anew_too():
+    """Where trainings alone differ, or tracks alone, each interval is that of a plain mean over them; and trainings of
+    the baseline count like one's own."""
+    by_training = np.random.default_rng(3).normal(size=8)[:, None]
+    half = stats.norm.ppf(0.975) * by_training.std() / np.sqrt(8)
+    for interval in (
+        bootstrap(np.repeat(by_training, 5, axis=1)),
+        bootstrap(np.zeros((1, 5)), np.repeat(by_training, 5, axis=1)),
+    ):
+        assert interval.high - interval.low == pytest.approx(2 * half, rel=0.1)
+    by_track = np.random.default_rng(4).normal(size=30)[None]
+    alone, thrice = bootstrap(by_track), bootstrap(np.repeat(by_track, 3, axis=0))
+    assert (thrice.low, thrice.high) == pytest.approx((alone.low, alone.high))
+    assert vars(bootstrap(np.repeat(by_track, 3, axis=0), by_track)) == pytest.approx({"mean": 0, "low": 0, "high": 0})
 
 
 # The summary
@@ -236,13 +260,15 @@ def test_differences_are_paired():
     assert summary.progress_difference.mean == pytest.approx(-0.1)
 
 
-def test_differences_are_those_of_the_means_of_a_track():
-    """Two trainings against one: on track 1 the mean is 5 above, on track 2 it is 15 above."""
+def test_two_trainings_against_one():
+    """On track 1 they are 0 and 10 above, on track 2 20 and 10: the worst that can be drawn is 0, the best 20."""
     mine = [row(seed, episode_return=value) for seed, value in ((1, 900), (2, 920), (1, 910), (2, 910))]
     other = [row(seed, driver="expert", episode_return=900) for seed in (2, 1)]
-    difference = summarise(mine, other).return_difference
+    summary = summarise(mine, other)
+    difference = summary.return_difference
     assert difference is not None
-    assert (difference.mean, difference.low, difference.high) == pytest.approx((10.0, 5.0, 15.0))
+    assert (difference.mean, difference.low, difference.high) == pytest.approx((10.0, 0.0, 20.0))
+    assert summary.training_returns == [910.0, 910.0]
 
 
 @given(st.permutations(range(5)))
@@ -261,6 +287,7 @@ def test_the_order_of_tracks_changes_no_mean(order):
         ([row(), row(driver="two")], None, r"exactly one driver, got \['one', 'two'\]"),
         ([row(1), row(2)], [row(1)], "same tracks"),
         ([row(1)], [row(1), row(2)], "same tracks"),
+        ([row(1), row(2), row(2)], None, r"as many for every track, got \(track, rows\) \[\(2, 2\), \(1, 1\)\]"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(rows, baseline, told):
