@@ -153,7 +153,7 @@ def draw_leaderboard(path: Path, contestants: Sequence[Contestant]) -> None:
         interval, color = summary.return_interval, "C1" if contestant.trainings is None else "C0"
         left.scatter(returns, np.full(len(returns), line), s=14, alpha=0.35, color=color, linewidths=0)
         means = summary.training_returns if contestant.trainings else []
-        left.plot(means, [line] * len(means), "|", ms=11, mew=1.5, color=color)
+        left.plot(means, [line] * len(means), "|", ms=11, mew=1.5, color="C3", zorder=4)
         error = [[interval.mean - interval.low], [interval.high - interval.mean]]
         left.errorbar(interval.mean, line, xerr=error, fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3)
         for share, mark, fill in (
