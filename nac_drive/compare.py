@@ -69,6 +69,11 @@ class Task:
         return self.run / "result.json"
 
     @property
+    def latency(self) -> Path:
+        """How long its `act` takes with nothing else running, once that was measured."""
+        return self.run / "latency.json"
+
+    @property
     def failed(self) -> Path:
         """Why the last attempt failed."""
         return self.run / "failed.txt"
@@ -99,7 +104,8 @@ def compare(
     the windows of `config`, augmented as it says, and shared by all, who learn on its clean features.  expert: advisor
     of all, see `resolve_driver`; it sees the status bar even where the drivers do not.  crash, renderer: of the
     evaluation, see `evaluate`.  workers: processes; every training and its evaluation is one, of one thread, and what
-    kills it costs no other.  report: gets the name of every run that is done and its result, or {"failed": why}.
+    kills it costs no other; the time of an `act` is measured after them, on the first track, one driver of each core at
+    a time.  report: gets the name of every run that is done and its result, or {"failed": why}.
 
     The run of a core is `folder/CORE-SEED`. With `resume`, finished runs are kept, others go on, and cores or repeats
     may have been added. Writes table.md, results.json, rows.jsonl, summary.json and figure.png into `folder`.
@@ -151,8 +157,11 @@ def compare(
     failures = dict(_run([baseline, *(run for _, run in runs)], workers, report))
     if baseline.name in failures:
         raise ValueError(f"the expert {expert!r} could not be evaluated: {failures[baseline.name]}")
-    results = {core: [_result(run) for name, run in runs if name == core and run.done.exists()] for core in cores}
-    contestants = _ranked({core: found for core, found in results.items() if found}, _result(baseline))
+    finished = {core: [run for name, run in runs if name == core and run.done.exists()] for core in cores}
+    for run in (baseline, *(found[0] for found in finished.values() if found)):
+        _time_alone(run)
+    results = {core: [_result(run) for run in found] for core, found in finished.items() if found}
+    contestants = _ranked(results, _result(baseline))
     save_evaluations(folder, [contestant.evaluation for contestant in contestants])
     save_results(folder, contestants)
     draw_leaderboard(folder / "figure.png", contestants)
@@ -204,15 +213,12 @@ def _work(task: Task) -> None:
 
 def _train_and_evaluate(task: Task) -> dict[str, Any]:
     dataset = Demonstrations.open(task.dataset)
-    env = expert_env(dataset)
-    advisor = driver = resolve_driver(task.expert, env)
     result: dict[str, Any] = {}
     if task.config is not None:
         resume = (task.run / "config.yaml").exists()
-        best = clone(task.config, dataset, task.run, device=task.device, resume=resume, splits=task.splits)
-        driver = resolve_driver(str(best), env)
+        clone(task.config, dataset, task.run, device=task.device, resume=resume, splits=task.splits)
+        driver = resolve_driver(str(task.run), expert_env(dataset))
         assert isinstance(driver, Driver)
-        env = replace(env, mask_bar=driver.env_config["mask_bar"])
         history = RunFolder.open(task.run).rows()
         result = {
             "parameters": sum(parameter.numel() for parameter in driver.parameters()),
@@ -221,16 +227,32 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
             "held_out": max(history, key=lambda row: row.get("score", float("-inf"))).get("held_out"),
         }
     if task.tracks:
-        asked = None if task.config is None else advisor
-        evaluation = evaluate(
-            driver, task.tracks, name=task.driver, env=env, crash=task.crash, renderer=task.renderer, advisor=asked
-        )
-        result["rows"] = [asdict(row) for row in evaluation.rows]
+        result["rows"] = [asdict(row) for row in _drive(task, task.tracks, advised=task.config is not None).rows]
     return result
 
 
+def _drive(task: Task, tracks: Sequence[int], advised: bool) -> Evaluation:
+    env = expert_env(Demonstrations.open(task.dataset))
+    expert = driver = resolve_driver(task.expert, env)
+    if task.config is not None:
+        driver = resolve_driver(str(task.run), env)
+        assert isinstance(driver, Driver)
+        env = replace(env, mask_bar=driver.env_config["mask_bar"])
+    return evaluate(
+        driver, tracks, name=task.driver, env=env, crash=task.crash, renderer=task.renderer,
+        advisor=expert if advised else None,
+    )  # fmt: skip
+
+
+def _time_alone(task: Task) -> None:
+    """A lap with no other driver at work: what ran in parallel was slowed by the others."""
+    if not task.latency.exists():
+        (row,) = _drive(task, task.tracks[:1], advised=False).rows
+        write_atomically(task.latency, json.dumps({"latency_ms": row.latency_ms}).encode())
+
+
 def _result(task: Task) -> dict[str, Any]:
-    return json.loads(task.done.read_text())
+    return json.loads(task.done.read_text()) | (json.loads(task.latency.read_text()) if task.latency.exists() else {})
 
 
 def _ranked(results: dict[str, list[dict[str, Any]]], expert: dict[str, Any]) -> list[Contestant]:
@@ -251,7 +273,7 @@ def _ranked(results: dict[str, list[dict[str, Any]]], expert: dict[str, Any]) ->
         held_out = [result["held_out"] or {} for result in found]
         contestants.append(
             Contestant(
-                Evaluation(rows, summarise(rows, paired)),
+                _evaluation(rows, paired, found[0]),
                 trainings=len(found),
                 parameters=found[0]["parameters"],
                 core_parameters=found[0]["core_parameters"],
@@ -262,4 +284,8 @@ def _ranked(results: dict[str, list[dict[str, Any]]], expert: dict[str, Any]) ->
         )
     contestants.sort(key=lambda contestant: -contestant.summary.return_mean)
     rows = laps([expert])
-    return [Contestant(Evaluation(rows, summarise(rows, baseline if RIVAL in results else None))), *contestants]
+    return [Contestant(_evaluation(rows, baseline if RIVAL in results else None, expert)), *contestants]
+
+
+def _evaluation(rows: list[EpisodeResult], baseline: list[EpisodeResult] | None, timed: dict[str, Any]) -> Evaluation:
+    return Evaluation(rows, replace(summarise(rows, baseline), latency_ms=timed["latency_ms"]))

@@ -81,6 +81,9 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
         assert contestant.held_out_accuracy == pytest.approx(sum(accuracy) / 2)  # validated in the last epoch alone
         assert contestant.held_out_at_changes == (None if None in changes else pytest.approx(sum(changes) / 2))
         assert contestant.summary.agreement is not None
+        assert not (runs[1] / "latency.json").exists()  # one training of a core is timed, and once
+        alone = json.loads((runs[0] / "latency.json").read_text())
+        assert alone == {"latency_ms": contestant.summary.latency_ms}
     picture = cv2.imread(str(folder / "figure.png"))
     assert picture is not None
     assert picture.std() > 5  # something is drawn
