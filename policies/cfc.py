@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from policies.bptt import recur
-from policies.cfc_forms import FORMS, Pure, as_gates, tanh_readout
+from policies.bptt import Feedback, recur
+from policies.cfc_forms import FORMS, feedback_of_tanh
 from policies.core import Core, State
 from policies.fold import Memo, weights_of
 
@@ -41,7 +41,7 @@ class CfC(Core):
             raise ValueError(f"mode: must be one of {sorted(FORMS)}, got {mode!r}.")
         self.input_size, self.output_size = input_size, output_size
         self._form = FORMS[mode]
-        heads = 1 if self._form is Pure else 4
+        heads = self._form.heads
         self.input = nn.Linear(input_size, backbone_units)
         self.recurrent = nn.Linear(output_size, backbone_units, bias=False)
         self.heads = nn.Linear(backbone_units, heads * output_size)
@@ -57,30 +57,30 @@ class CfC(Core):
         if mode == "pure":
             self.w_tau = nn.Parameter(SLOWEST * (FASTEST / SLOWEST) ** torch.rand(output_size))
             self.limit = nn.Parameter(torch.ones(output_size))
-        self._folded: Memo[tuple[Tensor, ...]] = Memo()
+        self._folded: Memo[tuple[Tensor, Tensor, Feedback, tuple[Tensor, Tensor]]] = Memo()
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
         return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        (h,), weights = state, weights_of(self.input, self.recurrent, self.heads)
+        (h,), weights = state, weights_of(self, self.input, self.recurrent, self.heads)
         with torch.autocast(x.device.type, enabled=False):
-            weight, bias, recurrent, *heads = self._folded(weights, self._fold)
+            weight, bias, feedback, heads = self._folded(weights, self._fold)
             drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, units): all steps at once
             clock = dt.unsqueeze(2).to(h.dtype)  # (B, T, 1)
-            if self.w_tau is None or self.limit is None:
-                readout, clocks = tanh_readout(h), (clock,)
-            else:
-                readout, clocks = (-self.limit, self.limit), (-clock, -clock * self.w_tau.abs())
-            y = recur(self._form, drive, h, recurrent, (heads[0], heads[1]), readout, *clocks)  # (B, T, d)
+            clocks = (clock,) if self.w_tau is None else (-clock, -clock * self.w_tau.abs())
+            y = recur(self._form, drive, h, feedback, heads, *clocks)  # (B, T, d)
         return y, (y[:, -1],)
 
-    def _fold(self) -> tuple[Tensor, ...]:
-        """LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), taken into the weights around it, and
-        the heads as `Gated` takes them."""
+    def _fold(self) -> tuple[Tensor, Tensor, Feedback, tuple[Tensor, Tensor]]:
+        """LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), taken into the weights around it, the
+        heads as the form takes them, and what comes back of h."""
         affine = self.input.weight, self.input.bias, self.recurrent.weight
-        heads, bias = self.heads.weight, self.heads.bias
-        heads, bias = 2.0 * SCALE * heads, bias - SCALE * heads.sum(dim=1)
-        if self._form is not Pure:
-            heads, bias = as_gates(heads), as_gates(bias)
-        return *(2.0 * SLOPE * weight for weight in affine), heads, bias
+        weight, bias, recurrent = (2.0 * SLOPE * tensor for tensor in affine)
+        heads, offsets = self.heads.weight, self.heads.bias
+        heads, offsets = self._form.arrange(2.0 * SCALE * heads), self._form.arrange(offsets - SCALE * heads.sum(dim=1))
+        if self.limit is None:
+            bias, feedback = feedback_of_tanh(recurrent, bias)
+        else:
+            bias, feedback = Feedback.of(recurrent, bias, -self.limit, self.limit)
+        return weight, bias, feedback, (heads, offsets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from policies.bptt import Form
+from policies.bptt import Feedback, Form
 
 
 class Gated(Form):
@@ -17,6 +17,14 @@ class Gated(Form):
 
     q' = (1 - z) s_1 + z s_2 with s_i = sigmoid(u_i), from the heads u = (2 f_1, 2 f_2, t_b, t_a); the clock is dt.
     """
+
+    heads = 4
+
+    @classmethod
+    def arrange(cls, weights: Tensor) -> Tensor:
+        """f_1, f_2, t_a, t_b -> u."""
+        f, t_a, t_b = weights.tensor_split((len(weights) // 2, 3 * len(weights) // 4))
+        return torch.cat((2.0 * f, t_b, t_a))
 
     @classmethod
     def columns(cls, u: Tensor) -> tuple[Tensor, ...]:
@@ -63,6 +71,8 @@ class Pure(Form):
     """h' = A - A exp(-(|w_tau| + |f|) dt) f, as q' = f exp(-dt |w_tau| - dt |f|) with h = A - A q; the clock is -dt and
     -dt |w_tau|."""
 
+    heads = 1
+
     @classmethod
     def columns(cls, u: Tensor) -> tuple[Tensor, ...]:
         return (u,)
@@ -81,12 +91,7 @@ class Pure(Form):
 FORMS: dict[str, type[Form]] = {"gated": Gated, "no-gate": NoGate, "pure": Pure}
 
 
-def as_gates(weights: Tensor) -> Tensor:
-    """The rows of f_1, f_2, t_a, t_b (4 d, ...) -> those of the heads that `Gated` takes."""
-    f, t_a, t_b = weights.tensor_split((len(weights) // 2, 3 * len(weights) // 4))
-    return torch.cat((2.0 * f, t_b, t_a))
-
-
-def tanh_readout(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale and offset of h = 2 q - 1, (d) each, for h (B, d)."""
-    return h.new_full(h.shape[1:], 2.0), h.new_full(h.shape[1:], -1.0)
+def feedback_of_tanh(recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Feedback]:
+    """`Feedback.of` for h = 2 q - 1, h of d numbers and R (m, d)."""
+    scale = recurrent.new_full(recurrent.shape[1:], 2.0)
+    return Feedback.of(recurrent, bias, scale, -0.5 * scale)

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from policies.bptt import recur
-from policies.cfc_forms import Gated, as_gates, tanh_readout
+from policies.bptt import Feedback, recur
+from policies.cfc_forms import Gated, feedback_of_tanh
 from policies.core import Core, State
 from policies.fold import Memo, weights_of
 from policies.graphs import ncp_wiring
@@ -78,13 +78,14 @@ class CfCLayer(nn.Module):
         self.weight = nn.Parameter(weight[:, :inputs] * self.mask)
         self.recurrent = nn.Parameter(weight[:, inputs:].clone())
         self.bias = nn.Parameter(torch.empty(4 * neurons).uniform_(-1.0, 1.0) / (inputs + neurons) ** 0.5)
-        self._folded: Memo[tuple[Tensor, ...]] = Memo()
+        self._folded: Memo[tuple[Tensor, Tensor, Feedback]] = Memo()
 
     def forward(self, x: Tensor, dt: Tensor, h: Tensor) -> Tensor:
         """x (B, T, F), dt (B, T), h (B, d) -> (B, T, d)."""
-        weight, bias, recurrent = self._folded(weights_of(self), self._fold)
+        weight, bias, feedback = self._folded(weights_of(self), self._fold)
         drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, 4 d)
-        return recur(Gated, drive, h, recurrent, None, tanh_readout(h), dt.unsqueeze(2).to(h.dtype))
+        return recur(Gated, drive, h, feedback, None, dt.unsqueeze(2).to(h.dtype))
 
-    def _fold(self) -> tuple[Tensor, ...]:
-        return as_gates(self.weight * self.mask), as_gates(self.bias), as_gates(self.recurrent)
+    def _fold(self) -> tuple[Tensor, Tensor, Feedback]:
+        weight, bias, recurrent = map(Gated.arrange, (self.weight * self.mask, self.bias, self.recurrent))
+        return weight, *feedback_of_tanh(recurrent, bias)
