@@ -29,6 +29,16 @@ def where(task: int) -> tuple[int, int, int]:
     return task, os.getpid(), torch.get_num_threads()
 
 
+def where_both_are(job: tuple[int, Path]) -> tuple[int, int, int]:
+    """`where`, once two processes are at work: the first could do everything while the second still starts."""
+    task, present = job
+    (present / str(os.getpid())).touch()
+    late = time.monotonic() + 30.0
+    while len(list(present.iterdir())) < 2 and time.monotonic() < late:
+        time.sleep(0.01)
+    return where(task)
+
+
 def kill_itself(task: int) -> int:
     if task == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -39,8 +49,8 @@ def refuse(task: int) -> int:
     raise ValueError(f"no {task}")
 
 
-def test_results_come_in_order_or_as_they_come_from_processes_of_one_thread(pool):
-    results = list(pool.imap(where, range(6)))
+def test_results_come_in_order_or_as_they_come_from_processes_of_one_thread(pool, tmp_path):
+    results = list(pool.imap(where_both_are, [(task, tmp_path) for task in range(6)]))
     assert [task for task, _, _ in results] == list(range(6))
     assert {threads for _, _, threads in results} == {1}
     assert len({process for _, process, _ in results} - {os.getpid()}) == 2
