@@ -15,9 +15,9 @@ import time
 import torch
 from torch import Tensor
 
-from policies import NAC
-from policies.masks import Mask
-from policies.selection import Selection, block, topk
+from nac_drive.policies import NAC
+from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.selection import Selection, block, topk
 
 TOP_K = 8
 

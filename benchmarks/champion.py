@@ -5,7 +5,7 @@
 Beside the controller, the expert and the champion of a control stand two that tell what the champion relies on: the
 champion in front of a black status bar, and the champion without its core (what the core says is set to zero, so that
 the action head reads the present frame alone). `--driver` puts another driver in the champion's place, `--out FOLDER`
-keeps every lap.
+keeps every episode.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from data_collection.drivers import resolve_driver
-from data_collection.processes import Pool, default_workers, worker_pool
-from envs import Control, Driver, EnvConfig, track_seeds
-from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
-from nac_drive.report import Contestant, markdown_table
+from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.processes import Pool, default_workers, worker_pool
+from nac_drive.envs import Control, Driver, EnvConfig, track_seeds
+from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
+from nac_drive.leaderboard.tables import Entry, markdown_table
 
 
 class _Silent(nn.Module):
@@ -41,7 +41,7 @@ class _Silent(nn.Module):
 ROWS = ("controller", "expert", "champion", "masked", "silent")
 
 
-def contestant(row: str, control: Control, driver: str) -> tuple[Driver, EnvConfig]:
+def entry(row: str, control: Control, driver: str) -> tuple[Driver, EnvConfig]:
     """A driver and the environment that it drives in."""
     env = EnvConfig(control, mask_bar=row == "masked")
     if row in ("controller", "expert"):
@@ -53,7 +53,7 @@ def contestant(row: str, control: Control, driver: str) -> tuple[Driver, EnvConf
 
 
 def drive(row: str, control: Control, champion: str, tracks: str, pool: Pool | None) -> Evaluation:
-    driver, env = contestant(row, control, champion)
+    driver, env = entry(row, control, champion)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it was trained with the bar in sight is the point
         return evaluate(driver, track_seeds(tracks), name=row, env=env, pool=pool)
@@ -70,7 +70,7 @@ def main() -> None:
     options = parser.parse_args()
     with worker_pool(options.workers) as pool:
         evaluations = [drive(row, options.control, options.driver, options.tracks, pool) for row in options.rows]
-    print(markdown_table([Contestant(evaluation) for evaluation in evaluations]))
+    print(markdown_table([Entry(evaluation) for evaluation in evaluations]))
     if options.out:
         save_evaluations(options.out, evaluations)
 

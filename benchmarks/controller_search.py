@@ -17,48 +17,48 @@ from typing import get_args
 import numpy as np
 import tyro
 
-from data_collection.controller import Controller, ControllerConfig
-from data_collection.controller_search import Lap, SearchConfig, drive, numbers, search
-from data_collection.processes import Pool, default_workers, worker_pool
-from envs import Control, EnvConfig, Episode, make_env, rollout, track_seeds
+from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
+from nac_drive.data_collection.controller.search import EpisodeActions, SearchConfig, drive, numbers, search
+from nac_drive.data_collection.processes import Pool, default_workers, worker_pool
+from nac_drive.envs import Control, EnvConfig, Episode, make_env, rollout, track_seeds
 
 
-def figures(laps: list[Lap]) -> str:
-    returns = np.array([lap.episode_return for lap in laps])
+def figures(episodes: list[EpisodeActions]) -> str:
+    returns = np.array([episode.episode_return for episode in episodes])
     frames, grass, off = (
-        np.mean([getattr(lap, name) for lap in laps]) for name in ("frames", "touching_grass", "off_road")
+        np.mean([getattr(episode, name) for episode in episodes]) for name in ("frames", "touching_grass", "off_road")
     )
     return (
-        f"return {returns.mean():.1f} +- {returns.std():.1f}, minimum {returns.min():.1f}; a lap: {frames:.0f} frames, "
+        f"return {returns.mean():.1f} +- {returns.std():.1f}, minimum {returns.min():.1f}; a episode: {frames:.0f} frames, "
         f"{grass:.1f} with a wheel on the grass, {off:.2f} off-road"
     )
 
 
 def shipped_figures(control: Control, seeds: list[int], pool: Pool | None) -> str:
     """Through the public environment and the rollout loop, with the crashes of docs/metrics.md."""
-    episodes = list((pool.imap if pool else map)(partial(shipped_lap, control), seeds))
+    episodes = list((pool.imap if pool else map)(partial(shipped_episode, control), seeds))
     returns = np.array([episode.episode_return for episode in episodes])
     crashes = sum(episode.outcome["crashes"] for episode in episodes)
     finished = sum(episode.outcome["lap_finished"] for episode in episodes)
     return (
         f"return {returns.mean():.1f} +- {returns.std():.1f}, minimum {returns.min():.1f}, 10th percentile "
         f"{np.percentile(returns, 10):.1f}; {finished} of {len(seeds)} laps finished, {crashes} crashes, "
-        f"{np.mean([episode.length for episode in episodes]):.0f} frames a lap"
+        f"{np.mean([episode.length for episode in episodes]):.0f} frames a episode"
     )
 
 
-def shipped_lap(control: Control, seed: int) -> Episode:
+def shipped_episode(control: Control, seed: int) -> Episode:
     env = make_env(EnvConfig(control))
     env.unwrapped.observe = False  # type: ignore[attr-defined]
     return rollout(env, Controller(control), seed)
 
 
-def report(control: Control) -> Callable[[int, ControllerConfig, list[Lap]], None]:
+def report(control: Control) -> Callable[[int, ControllerConfig, list[EpisodeActions]], None]:
     started = time.monotonic()
 
-    def show(generation: int, mean: ControllerConfig, laps: list[Lap]) -> None:
+    def show(generation: int, mean: ControllerConfig, episodes: list[EpisodeActions]) -> None:
         seconds = time.monotonic() - started
-        print(f"{generation:3d}  {seconds:5.0f} s  {figures(laps)}\n     {numbers(control, mean)}", flush=True)
+        print(f"{generation:3d}  {seconds:5.0f} s  {figures(episodes)}\n     {numbers(control, mean)}", flush=True)
 
     return show
 
@@ -71,8 +71,8 @@ def main(settings: SearchConfig, tracks: str = "", workers: int = 0) -> None:
                 print(f"{control}, {tracks}: {shipped_figures(control, track_seeds(tracks), pool)}", flush=True)
             return
         found = search(settings, pool=pool, report=report(settings.control))
-        laps = list((pool.imap if pool else map)(partial(drive, settings.control, found), track_seeds("val-25")))
-        print(f"found, on val-25: {figures(laps)}\n{numbers(settings.control, found)}")
+        episodes = list((pool.imap if pool else map)(partial(drive, settings.control, found), track_seeds("val-25")))
+        print(f"found, on val-25: {figures(episodes)}\n{numbers(settings.control, found)}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Left: DAgger, returns on the validation tracks after every round against labelled frames. Middle: PPO, against the
 frames that it drove. Right: the same against the time that driving and learning took on one core, where the run tells
-of it. A dot is a lap, a line the mean.
+of it. A dot is a episode, a line the mean.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PPO = (
     "expert-continuous-ppo",
 )
 LABELS = {
-    "champion-continuous-first": "champion-continuous, from the expert's vision",
-    "champion-continuous": "champion-continuous, from there, slower teacher: shipped",
-    "champion-continuous-window-32": "from the expert's vision, window of 32 frames, constant rate",
+    "champion-continuous-first": "champion-continuous, from the expert's encoder",
+    "champion-continuous": "champion-continuous, from there, slower expert: shipped",
+    "champion-continuous-window-32": "from the expert's encoder, window of 32 frames, constant rate",
     "champion-continuous-residual": "that with a residual path past the attention",
     "expert-continuous-ppo": "continuous control (val-25)",
     "expert-discrete-first": "without a price for frames off the road (val-10)",
@@ -51,9 +51,9 @@ PANELS = (
 
 
 def draw(axis: Any, at: list[float], returns: list[list[float]], color: str, label: str) -> None:
-    for x, laps in zip(at, returns, strict=True):
-        axis.plot([x] * len(laps), laps, ".", color=color, alpha=0.3, markersize=4)
-    axis.plot(at, [sum(laps) / len(laps) for laps in returns], "o-", markersize=4, color=color, label=label)
+    for x, episodes in zip(at, returns, strict=True):
+        axis.plot([x] * len(episodes), episodes, ".", color=color, alpha=0.3, markersize=4)
+    axis.plot(at, [sum(episodes) / len(episodes) for episodes in returns], "o-", markersize=4, color=color, label=label)
 
 
 def main(runs: Path, picture: Path) -> None:
@@ -67,7 +67,7 @@ def main(runs: Path, picture: Path) -> None:
         axis.axhline(900, color="grey", linewidth=0.8, linestyle="--")
         axis.set_ylim(low, 960)
         axis.set_xlabel(title)
-        axis.set_ylabel("return of a validation lap")
+        axis.set_ylabel("return of a validation episode")
         axis.legend(fontsize=8, loc="lower right" if low > 0 else "center right")
     figure.tight_layout()
     figure.savefig(picture, dpi=150)

@@ -3,9 +3,9 @@
 python benchmarks/drivers.py                # every core, about five minutes
 python benchmarks/drivers.py lstm cfc ltc
 
-Protocol: one thread. `ms/act`: the least of eight medians of 100 calls of `Driver.act` each, with the compact vision
-head, five actions, on one frame at a time, once windows are full. `sequences/s`: forward and backward through the core
-alone, 64 features in and out, batches of 16 sequences of 64 frames. Beside a rival, the same for it, in turns with
+Protocol: one thread. `ms/act`: the least of eight medians of 100 calls of `Driver.act` each, with the compact encoder
+head, discrete actions, on one frame at a time, once windows are full. `sequences/s`: forward and backward through the core
+alone, 64 features in and out, batches of 16 sequences of 64 frames. Beside a baseline, the same for it, in turns with
 ours; the fastest of the runs that fit the budget. A ratio of 2 means that ours takes half the time. Rivals: ncps (its
 cells step through time in Python), torch.nn.MultiheadAttention under the mask of the window.
 """
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from envs import EnvConfig, make_env
-from policies import CORES, Driver, DriverConfig, build_core
+from nac_drive.envs import EnvConfig, make_env
+from nac_drive.policies import CORES, Driver, DriverConfig, build_core
 
 D_MODEL, LENGTH, BATCH, WINDOW = 64, 64, 16, 32
 MEDIANS, ACTS = 8, 100
@@ -53,7 +53,7 @@ def ncp_wiring(core: str) -> ncps.wirings.Wiring:
     )  # fmt: skip
 
 
-RIVALS: dict[str, tuple[str, Callable[[], Forward]]] = {
+BASELINES: dict[str, tuple[str, Callable[[], Forward]]] = {
     "ltc": ("ncps LTC", lambda: ncps_forward(ncps.torch.LTC(D_MODEL, D_MODEL))),
     "ncp": ("ncps LTC, NCP wiring", lambda: ncps_forward(ncps.torch.LTC(D_MODEL, ncp_wiring("ncp")))),
     "cfc": ("ncps CfC", lambda: ncps_forward(ncps.torch.CfC(D_MODEL, D_MODEL))),
@@ -94,7 +94,7 @@ def seconds(calls: Sequence[Callable[[], object]]) -> list[float]:
 
 
 def milliseconds_per_act(name: str, frames: Sequence[np.ndarray]) -> float:
-    driver = Driver(DriverConfig(core=name, vision="compact")).eval()
+    driver = Driver(DriverConfig(core=name, encoder="compact")).eval()
     state, times = driver.initial_state(1), []
     for frame in frames:
         started = time.perf_counter()
@@ -110,7 +110,7 @@ def row(name: str, frames: Sequence[np.ndarray]) -> list[str]:
     def ours(x: Tensor) -> Tensor:
         return core(x, torch.full(x.shape[:2], 0.02), core.initial_state(len(x)))[0]
 
-    title, make = RIVALS.get(name, ("", None))
+    title, make = BASELINES.get(name, ("", None))
     models = [ours] if make is None else [ours, make()]
     ratios, trained = [], 0.0
     for measure in (forward, training):
@@ -143,7 +143,7 @@ def main() -> None:
     print(
         f"torch {torch.__version__}, one CPU thread; ratios for batches of 1 and {BATCH} sequences of {LENGTH} frames\n"
     )
-    print("| core | parameters | ms/act | sequences/s | rival | forward, 1 | 16 | training, 1 | 16 |")
+    print("| core | parameters | ms/act | sequences/s | baseline | forward, 1 | 16 | training, 1 | 16 |")
     print("|---|---:|---:|---:|---|---:|---:|---:|---:|")
     for name in options.cores:
         print("| " + " | ".join(row(name, frames)) + " |", flush=True)

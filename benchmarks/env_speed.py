@@ -24,9 +24,9 @@ import cv2
 import gymnasium
 import numpy as np
 
-from data_collection.controller import Controller
-from envs import BAR_TOP, ActionRepeat, EnvConfig, Renderer, Step, make_env, rollout
-from envs.renderer import FULL_ZOOM, draw_car, score
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import BAR_TOP, ActionRepeat, EnvConfig, Renderer, Step, make_env, rollout
+from nac_drive.envs.renderer import FULL_ZOOM, draw_car, score
 
 FRAMES = 300
 REPEAT = 4
@@ -68,7 +68,7 @@ if importlib.util.find_spec("envpool"):
     CONTESTANTS["EnvPool"] = EnvPool
 
 
-def lap(seed: int) -> list[np.ndarray]:
+def episode(seed: int) -> list[np.ndarray]:
     """The controller's actions in the first 300 frames of a track."""
     steps: list[Step] = []
     env = make_env(EnvConfig("continuous", max_steps=FRAMES))
@@ -78,12 +78,12 @@ def lap(seed: int) -> list[np.ndarray]:
 
 
 def rates(rounds: int) -> None:
-    """Frames/s of all contestants."""
-    contestants = {name: make() for name, make in CONTESTANTS.items()}
+    """Frames/s of all entries."""
+    entries = {name: make() for name, make in CONTESTANTS.items()}
     frames = defaultdict(list)
     for seed in range(rounds + 1):
-        actions = lap(seed)
-        for name, env in contestants.items():
+        actions = episode(seed)
+        for name, env in entries.items():
             env.reset(seed=seed)
             started = time.perf_counter()
             for action in actions[::REPEAT] if isinstance(env, ActionRepeat) else actions:
@@ -91,10 +91,10 @@ def rates(rounds: int) -> None:
             if seed:  # the first round warms up
                 frames[name].append(len(actions) / (time.perf_counter() - started))
     print(f"{'frames/s':32} {'median':>8} {'x gymnasium':>12} {'x EnvPool':>10}")
-    for name in contestants:
+    for name in entries:
         ratios = [
             f"{statistics.median(a / b for a, b in zip(frames[name], frames[other], strict=True)):.2f}"
-            if other in contestants
+            if other in entries
             else "-"
             for other in ("gymnasium", "EnvPool")
         ]
@@ -144,7 +144,7 @@ def parts(rounds: int) -> None:
     renderer = Renderer(car_racing.bg_color, car_racing.grass_color)
     frame = np.empty((96, 96, 3), np.uint8)
     for seed in range(1, rounds + 1):
-        actions = lap(seed)
+        actions = episode(seed)
         with of_reset("gymnasium: track and car"):
             bare.reset(seed=seed)
         env.reset(seed=seed)

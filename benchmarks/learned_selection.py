@@ -1,6 +1,6 @@
 """Does a trained score pick better keys than the plain one? `selection="learned"` against "topk", on driving.
 
-Records laps of the shipped expert, trains one vision head end to end, and then trains core and action head alone on its
+Records episodes of the shipped expert, trains one encoder end to end, and then trains core and action head alone on its
 frozen features: every variant on the same batches in the same order, learned and plain selection from the same initial
 weights. Twice: on every frame, and with half of the frames lost (features 0), so that an answer must be fetched from
 earlier ones. A finished training is a row of DATA/results.jsonl and is not repeated; start again to go on.
@@ -27,21 +27,21 @@ import tyro
 from scipy import stats
 from torch import Tensor, nn
 
-from data_collection.files import write_atomically
-from data_collection.run_folder import describe_machine
-from envs import SPLITS
 from nac_drive import CloneConfig, Demonstrations, EnvConfig, NoiseConfig, ages, clone, load_driver, record
-from nac_drive.accuracy import measure_accuracy
-from nac_drive.training_data import action_changes
-from policies.cores import build_core
-from policies.heads import DiscreteActionHead
-from policies.nac_core import NACCore
+from nac_drive.data_collection.files import write_atomically
+from nac_drive.envs import SPLITS
+from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.registry import build_core
+from nac_drive.policies.encoders import DiscreteActionHead
+from nac_drive.training.data import action_changes
+from nac_drive.training.offline import measure_accuracy
+from nac_drive.training.run_folder import describe_machine
 
 LAPS, HELD_OUT, VALIDATION = 26, 12, 4
-"""Recorded laps, those of them that no training sees, and those of these that choose the best epoch."""
+"""Recorded episodes, those of them that no training sees, and those of these that choose the best epoch."""
 D_MODEL, WINDOW, BATCH, LEARNING_RATE = 64, 32, 16, 1e-3
 CHUNK, LOST = 64, 0.5
-"""Frames at a time when a core streams over laps; share of the frames that are lost in the gapped setting."""
+"""Frames at a time when a core streams over episodes; share of the frames that are lost in the gapped setting."""
 
 SETTINGS = {"every frame": False, "half of the frames lost": True}
 TOP_KS = (2, 4, 8)
@@ -62,7 +62,7 @@ FIGURES = {
     ("last", "at_lost"): ("on lost frames, %", 100.0, 2),
     ("last", "at_changes"): ("where the action changes, %", 100.0, 2),
     ("last", "cross_entropy"): ("cross-entropy", 1.0, 4),
-    ("last", "laps"): ("agreement by lap, %", 100.0, 2),
+    ("last", "episodes"): ("agreement by episode, %", 100.0, 2),
 }
 """Of a row: title, factor, decimals."""
 
@@ -86,8 +86,8 @@ def main(data: Path = DATA, out: Path = OUT, seeds: int = 5, epochs: int = 16) -
     """Do what is missing in `data`; write the tables into `out`, below its text."""
     torch.set_num_threads(1)
     data.mkdir(parents=True, exist_ok=True)
-    laps, train = prepare(data), LAPS - HELD_OUT
-    splits = laps.part(0, train), laps.part(train, train + VALIDATION), laps.part(train + VALIDATION, LAPS)
+    episodes, train = prepare(data), LAPS - HELD_OUT
+    splits = episodes.part(0, train), episodes.part(train, train + VALIDATION), episodes.part(train + VALIDATION, LAPS)
     (data / "weights").mkdir(exist_ok=True)
     results = data / "results.jsonl"
     rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
@@ -110,11 +110,11 @@ def main(data: Path = DATA, out: Path = OUT, seeds: int = 5, epochs: int = 16) -
 
 
 @dataclass(frozen=True)
-class Laps:
-    """E laps of at most L frames, padded at the end.
+class Episodes:
+    """E episodes of at most L frames, padded at the end.
 
-    x: (E, L, d), the vision head's features.  dt: (E, L) seconds since the previous frame.  labels: (E, L) int64, the
-    expert's actions.  counted: (E, L) bool, False for padding and for the zoom at the start of a lap.  changes: (E, L)
+    x: (E, L, d), the encoder's features.  dt: (E, L) seconds since the previous frame.  labels: (E, L) int64, the
+    expert's actions.  counted: (E, L) bool, False for padding and for the zoom at the start of a episode.  changes: (E, L)
     bool, where the expert's action changes.  length: (E,) int64.
     """
 
@@ -125,48 +125,48 @@ class Laps:
     changes: Tensor
     length: Tensor
 
-    def part(self, first: int, end: int) -> Laps:
-        """The laps `first` to `end`."""
-        return Laps(**{name: tensor[first:end] for name, tensor in vars(self).items()})
+    def part(self, first: int, end: int) -> Episodes:
+        """The episodes `first` to `end`."""
+        return Episodes(**{name: tensor[first:end] for name, tensor in vars(self).items()})
 
 
-def prepare(data: Path) -> Laps:
-    """All laps, those for training first: recorded, seen through one trained vision head, and kept in features.pt."""
+def prepare(data: Path) -> Episodes:
+    """All episodes, those for training first: recorded, seen through one trained encoder, and kept in features.pt."""
     cache = data / "features.pt"
     if cache.exists():
-        return Laps(**torch.load(cache, weights_only=True))
-    folder, run_folder = data / "demonstrations", data / "vision"
+        return Episodes(**torch.load(cache, weights_only=True))
+    folder, run_folder = data / "demonstrations", data / "encoder"
     tracks, noise = list(SPLITS["train"][-LAPS:]), NoiseConfig(0.1, 4.0)
     dataset = record(folder, "expert", env=EnvConfig(), seeds=tracks, noise=noise, resume=folder.exists())
     config = CloneConfig(
-        core="lstm", epochs=10, learning_rate=1e-3, mirror=True, validation_share=HELD_OUT / LAPS, validate_every=10,
+        core="lstm", epochs=10, learning_rate=1e-3, mirror=True, validation_fraction=HELD_OUT / LAPS, validate_every=10,
         validation_tracks="val-1",
     )  # fmt: skip
     best = clone(config, dataset, run_folder, device="cpu", resume=(run_folder / "config.yaml").exists())
-    train, held_out = dataset.split(config.validation_share)
-    order = [*train, *np.random.default_rng(0).permutation(held_out).tolist()]
-    laps = see(dataset, order, load_driver(best).vision.eval())
-    torch.save(vars(laps), cache.with_suffix(".tmp"))
+    train, validation = dataset.split(config.validation_fraction)
+    order = [*train, *np.random.default_rng(0).permutation(validation).tolist()]
+    episodes = see(dataset, order, load_driver(best).encoder.eval())
+    torch.save(vars(episodes), cache.with_suffix(".tmp"))
     cache.with_suffix(".tmp").replace(cache)
-    return laps
+    return episodes
 
 
 @torch.no_grad()
-def see(dataset: Demonstrations, seeds: Sequence[int], vision: nn.Module) -> Laps:
-    """The laps on the tracks `seeds`, in that order."""
+def see(dataset: Demonstrations, seeds: Sequence[int], encoder: nn.Module) -> Episodes:
+    """The episodes on the tracks `seeds`, in that order."""
     longest, columns = max(row["length"] for row in dataset.rows), []
     for seed in seeds:
         frames = dataset.load([seed])
         changes = action_changes(frames.labels, frames.offsets)
         rest = map(torch.from_numpy, (frames.dt, frames.labels, ~frames.zooming, changes))
-        lap, pad = (vision(torch.from_numpy(frames.frames)), *rest), (0, longest - len(frames))
-        padded = (F.pad(column, (0, 0) * (column.dim() - 1) + pad) for column in lap)
+        episode, pad = (encoder(torch.from_numpy(frames.frames)), *rest), (0, longest - len(frames))
+        padded = (F.pad(column, (0, 0) * (column.dim() - 1) + pad) for column in episode)
         columns.append([*padded, torch.tensor(len(frames))])
-    return Laps(*(torch.stack(tensors) for tensors in zip(*columns, strict=True)))
+    return Episodes(*(torch.stack(tensors) for tensors in zip(*columns, strict=True)))
 
 
-def run(key: Row, train: Laps, validation: Laps, test: Laps, weights: Path) -> Row:
-    """Train one variant with one seed; its figures on the test laps, and what it selects there."""
+def run(key: Row, train: Episodes, validation: Episodes, test: Episodes, weights: Path) -> Row:
+    """Train one variant with one seed; its figures on the test episodes, and what it selects there."""
     name, settings = VARIANTS[key["variant"]]
     gapped, seed = SETTINGS[key["setting"]], key["seed"]
     torch.manual_seed(seed)
@@ -184,7 +184,7 @@ def run(key: Row, train: Laps, validation: Laps, test: Laps, weights: Path) -> R
             loss.backward()
             optimizer.step()
         seconds.append(time.perf_counter() - started)
-        figures = [score(predict(core, head, laps), laps) for laps in (validation, test)]
+        figures = [score(predict(core, head, episodes), episodes) for episodes in (validation, test)]
         curve.append(figures[1] | {"validation": figures[0]["agreement"]})
     row = {"seconds": statistics.median(seconds), "last": curve[-1], "best": max(curve, key=lambda c: c["validation"])}
     row |= {"best_epoch": curve.index(row["best"]) + 1, "curve": [round(c["agreement"], 4) for c in curve]}
@@ -195,83 +195,83 @@ def run(key: Row, train: Laps, validation: Laps, test: Laps, weights: Path) -> R
     return row
 
 
-def batches(laps: Laps, rng: np.random.Generator, gapped: bool) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """One epoch of x (B, T, d), dt (B, T), labels (B, T): windows that tile every lap from a random phase on."""
+def batches(episodes: Episodes, rng: np.random.Generator, gapped: bool) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """One epoch of x (B, T, d), dt (B, T), labels (B, T): windows that tile every episode from a random phase on."""
     windows = []
-    for lap, length in enumerate(laps.length.tolist()):
+    for episode, length in enumerate(episodes.length.tolist()):
         tiles = np.arange(-rng.integers(WINDOW), length, WINDOW).clip(0, length - WINDOW)
-        windows += [(lap, start) for start in np.unique(tiles)]
+        windows += [(episode, start) for start in np.unique(tiles)]
     chosen = torch.from_numpy(rng.permutation(np.array(windows)))  # (N, 2)
-    lap, frame = chosen[:, :1], chosen[:, 1:] + torch.arange(WINDOW)
-    x = laps.x[lap, frame]  # (N, T, d)
+    episode, frame = chosen[:, :1], chosen[:, 1:] + torch.arange(WINDOW)
+    x = episodes.x[episode, frame]  # (N, T, d)
     if gapped:
         x = x * torch.from_numpy(rng.random(frame.shape) >= LOST).unsqueeze(2)
-    columns = [column.split(BATCH) for column in (x, laps.dt[lap, frame], laps.labels[lap, frame])]
+    columns = [column.split(BATCH) for column in (x, episodes.dt[episode, frame], episodes.labels[episode, frame])]
     return list(zip(*columns, strict=True))
 
 
-def lose(laps: Laps, gapped: bool) -> Laps:
-    """The laps, with the same frames lost each time."""
-    seen = torch.rand(laps.dt.shape, generator=torch.Generator().manual_seed(0)) >= LOST
-    return replace(laps, x=laps.x * seen.unsqueeze(2)) if gapped else laps
+def lose(episodes: Episodes, gapped: bool) -> Episodes:
+    """The episodes, with the same frames lost each time."""
+    seen = torch.rand(episodes.dt.shape, generator=torch.Generator().manual_seed(0)) >= LOST
+    return replace(episodes, x=episodes.x * seen.unsqueeze(2)) if gapped else episodes
 
 
 @torch.no_grad()
-def predict(core: Any, head: nn.Module, laps: Laps) -> Tensor:
-    """Logits (E, L, 5), streaming over whole laps."""
-    state, logits = core.initial_state(len(laps.x)), []
-    for x, dt in zip(laps.x.split(CHUNK, 1), laps.dt.split(CHUNK, 1), strict=True):
+def predict(core: Any, head: nn.Module, episodes: Episodes) -> Tensor:
+    """Logits (E, L, 5), streaming over whole episodes."""
+    state, logits = core.initial_state(len(episodes.x)), []
+    for x, dt in zip(episodes.x.split(CHUNK, 1), episodes.dt.split(CHUNK, 1), strict=True):
         y, state = core(x, dt, state)
         logits.append(head(y))
     return torch.cat(logits, dim=1)
 
 
-def score(logits: Tensor, laps: Laps) -> Row:
-    """Agreement with the expert: of all, of every lap, on lost frames, at changes of its action; and cross-entropy."""
-    counted, right = laps.counted, (logits.argmax(dim=2) == laps.labels).double()
-    lost = counted & ~observed(laps)
-    tensors = logits.argmax(dim=2)[counted], laps.labels[counted], laps.changes[counted]
+def score(logits: Tensor, episodes: Episodes) -> Row:
+    """Agreement with the expert: of all, of every episode, on lost frames, at changes of its action; and cross-entropy."""
+    counted, right = episodes.counted, (logits.argmax(dim=2) == episodes.labels).double()
+    lost = counted & ~observed(episodes)
+    tensors = logits.argmax(dim=2)[counted], episodes.labels[counted], episodes.changes[counted]
     accuracy = measure_accuracy(*(tensor.numpy() for tensor in tensors))
     return {
         "agreement": accuracy.accuracy,
         "at_lost": float(right[lost].mean()) if lost.any() else None,
         "at_changes": accuracy.at_changes,
-        "cross_entropy": float(F.cross_entropy(logits[counted], laps.labels[counted])),
-        "laps": ((right * counted).sum(dim=1) / counted.sum(dim=1)).tolist(),
+        "cross_entropy": float(F.cross_entropy(logits[counted], episodes.labels[counted])),
+        "episodes": ((right * counted).sum(dim=1) / counted.sum(dim=1)).tolist(),
     }
 
 
-def observed(laps: Laps) -> Tensor:
+def observed(episodes: Episodes) -> Tensor:
     """(E, L) bool, the frames that are there."""
-    return (laps.x != 0).any(dim=2)
+    return (episodes.x != 0).any(dim=2)
 
 
 @torch.no_grad()
-def kept(core: NACCore, laps: Laps, plain: Path) -> Row:
-    """What a trained core keeps on the test laps: mean age of the keys in frames, how often the present frame is among
+def kept(core: NACCore, episodes: Episodes, plain: Path) -> Row:
+    """What a trained core keeps on the test episodes: mean age of the keys in frames, how often the present frame is among
     them, share of them that hold an observation; the share in common with its own q k (M the identity), and with the
     core saved in `plain`."""
-    index, where = kept_index(core, laps), laps.counted.nonzero(as_tuple=True)  # (E, H, L, K)
+    index, where = kept_index(core, episodes), episodes.counted.nonzero(as_tuple=True)  # (E, H, L, K)
 
     def mean(values: Tensor) -> float:
         return float(values.transpose(1, 2)[where].double().mean())
 
     age = torch.arange(index.shape[2]).view(-1, 1) - index
-    held = observed(laps)[:, None, None, :].expand(*index.shape[:3], -1).gather(3, index)
+    held = observed(episodes)[:, None, None, :].expand(*index.shape[:3], -1).gather(3, index)
     row = {"age": mean(age), "newest": mean((age == 0).any(dim=3)), "observed": mean(held)}
     if (weight := core.nac.score_weight) is not None:
         own, other = deepcopy(core), deepcopy(core)
         own.nac.score_weight = other.nac.score_weight = None
         other.load_state_dict(torch.load(plain, weights_only=True))
         for name, twin in (("as_own", own), ("as_plain", other)):
-            row[name] = mean((index.unsqueeze(4) == kept_index(twin, laps).unsqueeze(3)).any(dim=4))
+            row[name] = mean((index.unsqueeze(4) == kept_index(twin, episodes).unsqueeze(3)).any(dim=4))
         row["moved"] = float((weight - torch.eye(weight.shape[1])).norm(dim=(1, 2)).mean())
     return row
 
 
-def kept_index(core: NACCore, laps: Laps) -> Tensor:
+def kept_index(core: NACCore, episodes: Episodes) -> Tensor:
     """(E, H, L, K) positions of the kept keys."""
-    pairs = zip(laps.x.split(1), laps.dt.split(1), strict=True)  # a lap at a time bounds memory
+    pairs = zip(episodes.x.split(1), episodes.dt.split(1), strict=True)  # a episode at a time bounds memory
     details = (core.nac(x, ages(dt.cumsum(dim=1)), window=WINDOW, return_attention=True)[1] for x, dt in pairs)
     return torch.cat([detail.index for detail in details])
 
@@ -285,10 +285,10 @@ def report(rows: list[Row], lengths: Sequence[int]) -> str:
 
 Written by `python benchmarks/learned_selection.py --seeds {seeds} --epochs {rows[0]["epochs"]}` on
 {time.strftime("%Y-%m-%d")}: {machine["cpu_count"]} CPU cores, one thread; Python {machine["python"]}, {versions}.
-{LAPS - HELD_OUT} laps to train, {VALIDATION} to pick the best epoch, {len(lengths)} to test ({sum(lengths):,} frames).
+{LAPS - HELD_OUT} episodes to train, {VALIDATION} to pick the best epoch, {len(lengths)} to test ({sum(lengths):,} frames).
 
-Variants: test laps after the last epoch, mean ± sd over seeds. Learned minus plain: mean of the seeds' differences and
-its 95 % t interval, over test laps in the last column, over seeds elsewhere. Kept keys: plain / learned after the last
+Variants: test episodes after the last epoch, mean ± sd over seeds. Learned minus plain: mean of the seeds' differences and
+its 95 % t interval, over test episodes in the last column, over seeds elsewhere. Kept keys: plain / learned after the last
 epoch, means over seeds, heads and test frames.
 """
     for setting in SETTINGS:
@@ -304,13 +304,13 @@ def table(*lines: Sequence[str]) -> str:
 
 
 def found(rows: list[Row], variant: str, part: str, name: str) -> np.ndarray:
-    """That figure of every seed, in order: (S,), or (S, laps)."""
+    """That figure of every seed, in order: (S,), or (S, episodes)."""
     mine = sorted((row for row in rows if row["variant"] == variant), key=lambda row: row["seed"])
     return np.array([row[part][name] for row in mine])
 
 
 def summary(rows: list[Row], figures: dict[tuple[str, str], Any]) -> str:
-    figures = {at: figure for at, figure in figures.items() if at[1] != "laps"}
+    figures = {at: figure for at, figure in figures.items() if at[1] != "episodes"}
     lines = [["variant", *(title for title, _, _ in figures.values()), "training, s/epoch", "seeds"]]
     for variant in VARIANTS:
         seconds = [row["seconds"] for row in rows if row["variant"] == variant]
@@ -325,8 +325,8 @@ def differences(rows: list[Row], figures: dict[tuple[str, str], Any]) -> str:
     lines += [[f"K = {k}"] for k in TOP_KS] + [["mean of these"]]
     for at, (_, factor, digits) in figures.items():
         pairs = [[found(rows, f"{name}, K = {k}", *at) for name in ("learned", "topk")] for k in TOP_KS]
-        gaps = [factor * (learned - plain) for learned, plain in pairs]  # (S,) or (S, laps) each
-        gaps = [gap.mean(axis=0) if at[1] == "laps" else gap for gap in gaps]
+        gaps = [factor * (learned - plain) for learned, plain in pairs]  # (S,) or (S, episodes) each
+        gaps = [gap.mean(axis=0) if at[1] == "episodes" else gap for gap in gaps]
         for cells, gap in zip(lines[1:], [*gaps, np.mean(gaps, axis=0)], strict=True):
             half = stats.t.ppf(0.975, len(gap) - 1) * stats.sem(gap)
             cells.append(f"{gap.mean():+.{digits}f} ± {half:.{digits}f}")

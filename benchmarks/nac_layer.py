@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from policies import NAC, NAC_VARIANTS, NACCore
+from nac_drive.policies import NAC, NAC_VARIANTS, NACCore
 
 D_MODEL, HEADS, WINDOW = 64, 4, 32
 NAC_ROWS = ["nac-exact", "nac-block", "nac-2k", "nac-32k", "nac-pw", "nac-steady", "nac-euler", "nac-fc"]

@@ -16,9 +16,9 @@ import tyro
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nac_drive.theory import GRID, REGIMES, Coefficient, FrozenError, frozen_error
-from nac_drive.wiring_figure import draw_wiring
-from policies import NAC, Circuit, backbone_wiring, sensory_gate_wiring
+from nac_drive.analysis.theory import GRID, REGIMES, Coefficient, FrozenError, frozen_error
+from nac_drive.analysis.wiring_figure import draw_wiring
+from nac_drive.policies import NAC, CircuitRecord, backbone_wiring, sensory_gate_wiring
 
 PHI_0, OMEGA_0 = 0.5, 1.0
 PAPER = {  # Table 2: mean and max error, variation of phi and of omega, all in %
@@ -150,7 +150,7 @@ class Sine(nn.Module):
         """The mean over queries and heads of largest / smallest weight; the output with uniform weights."""
         answer = self.layer(self.feature(x), context=self.context, return_circuit=True)
         circuit = answer[1]
-        assert isinstance(circuit, Circuit)
+        assert isinstance(circuit, CircuitRecord)
         alpha, t = circuit.attention.alpha, circuit.attention.t
         uniform = (t / t.shape[3]) @ circuit.v  # (1, H, N, D)
         y = self.readout(self.layer.out(uniform.transpose(1, 2).flatten(2))).flatten()

@@ -5,7 +5,7 @@ python benchmarks/nac_variants.py
 
 from __future__ import annotations
 
-from policies import NAC, NAC_VARIANTS
+from nac_drive.policies import NAC, NAC_VARIANTS
 
 
 def main() -> None:

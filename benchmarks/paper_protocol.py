@@ -6,14 +6,14 @@ The published figures (about 80.6 %) come from folds over shuffled frames, so th
 were trained on, and from sequences of length 1, in which no core remembers anything. Here every core is trained in
 5 folds over
 
-- `tracks`, in sequences of 32 frames and streamed over whole laps when tested: the honest figure,
+- `tracks`, in sequences of 32 frames and streamed over whole episodes when tested: the honest figure,
 - `tracks`, in sequences of length 1,
 - `frames`, shuffled, in sequences of length 1: the published protocol.
 
 A training stops when the loss on an eighth of its own training tracks (or frames) has not fallen for 3 epochs, at most
 100, and is tested where that loss was least. Windows of neighbouring frames teach seeing slowly, so the convolutions
 are those of a memoryless driver that learned from the same training part, end to end on shuffled frames; cores and
-action heads learn on their features. The zoom at the start of a lap is left out. Rows are kept in rows.jsonl: run it
+action heads learn on their features. The zoom at the start of a episode is left out. Rows are kept in rows.jsonl: run it
 again to go on.
 """
 
@@ -34,10 +34,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from data_collection.dataset import Demonstrations
-from data_collection.frames import Frames
-from data_collection.processes import one_thread, worker_pool
-from policies import Driver, DriverConfig
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.frames import Frames
+from nac_drive.data_collection.processes import one_thread, worker_pool
+from nac_drive.policies import Driver, DriverConfig
 
 CORES: dict[str, dict[str, Any]] = {
     **{core: {"num_heads": 4, "window": 32} for core in ("nac-exact", "nac-pw", "nac-steady")},
@@ -73,23 +73,23 @@ def load(dataset: Path) -> Frames:
 
 
 def parts(frames: Frames, task: Task) -> Parts:
-    """Of frames after the zoom. Sequences never cross laps; of `tracks` they tile every lap."""
-    laps = list(zip(frames.offsets[:-1], frames.offsets[1:], strict=True))
+    """Of frames after the zoom. Sequences never cross episodes; of `tracks` they tile every episode."""
+    episodes = list(zip(frames.offsets[:-1], frames.offsets[1:], strict=True))
     rng = np.random.default_rng(task.fold)
     if task.split == "frames":
         shuffled = np.random.default_rng(0).permutation(np.flatnonzero(~frames.zooming))
         test, rest = shuffled[task.fold :: FOLDS], np.delete(shuffled, np.s_[task.fold :: FOLDS])
         return Parts(rest[len(rest) // 8 :], rest[: len(rest) // 8], test)
-    order = np.random.default_rng(0).permutation(len(laps))
+    order = np.random.default_rng(0).permutation(len(episodes))
     tested = set(order[task.fold :: FOLDS].tolist())
-    rest = rng.permutation([lap for lap in order if lap not in tested]).tolist()
+    rest = rng.permutation([episode for episode in order if episode not in tested]).tolist()
     stop = rest[: len(rest) // 8]
 
     def tiles(chosen: list[int]) -> np.ndarray:
-        begun = [laps[lap][0] + int(frames.zooming[slice(*laps[lap])].sum()) for lap in chosen]
+        begun = [episodes[episode][0] + int(frames.zooming[slice(*episodes[episode])].sum()) for episode in chosen]
         return np.concatenate([
-            np.arange(first, laps[lap][1] - task.length + 1, task.length)
-            for lap, first in zip(chosen, begun, strict=True)
+            np.arange(first, episodes[episode][1] - task.length + 1, task.length)
+            for episode, first in zip(chosen, begun, strict=True)
         ])  # fmt: skip
 
     return Parts(tiles(rest[len(stop) :]), tiles(stop), tiles(sorted(tested)))
@@ -147,7 +147,7 @@ class Fold:
                 frames, dt, labels = self.windows(batch)
                 with self.autocast():
                     prediction, _ = self.decide(driver, frames, dt)
-                loss = driver.head.loss(prediction.float(), labels)
+                loss = driver.action_head.loss(prediction.float(), labels)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -163,9 +163,9 @@ class Fold:
 def see(dataset: Path, precision: str, folder: Path, task: Task) -> None:
     """Leave the convolutions of a memoryless driver of this split and fold in `folder`."""
     torch.manual_seed(task.fold)
-    driver, _ = Fold(dataset, precision, task).train(Driver(DriverConfig(core="cnn", vision="compact", dropout=0.2)))
+    driver, _ = Fold(dataset, precision, task).train(Driver(DriverConfig(core="cnn", encoder="compact", dropout=0.2)))
     save_file(
-        {name: tensor.contiguous() for name, tensor in driver.vision.state_dict().items()}, head_file(folder, task)
+        {name: tensor.contiguous() for name, tensor in driver.encoder.state_dict().items()}, head_file(folder, task)
     )
 
 
@@ -177,9 +177,9 @@ def head_file(folder: Path, task: Task) -> Path:
 @torch.no_grad()
 def features(dataset: Path, head: Path) -> Tensor:
     """What the convolutions in the file `head` make of all frames."""
-    driver = Driver(DriverConfig(core="cnn", vision="compact")).eval()
-    driver.vision.load_state_dict(load_file(head))
-    return driver.vision(torch.from_numpy(load(dataset).frames))  # (N, d)
+    driver = Driver(DriverConfig(core="cnn", encoder="compact")).eval()
+    driver.encoder.load_state_dict(load_file(head))
+    return driver.encoder(torch.from_numpy(load(dataset).frames))  # (N, d)
 
 
 def train(dataset: Path, precision: str, folder: Path, task: Task) -> dict[str, Any]:
@@ -187,8 +187,8 @@ def train(dataset: Path, precision: str, folder: Path, task: Task) -> dict[str, 
     head = head_file(folder, task)
     fold = Fold(dataset, precision, task, features(dataset, head))
     torch.manual_seed(task.fold)
-    driver = Driver(DriverConfig(core=task.core, core_args=CORES[task.core], vision="compact"))
-    driver.vision.load_state_dict(load_file(head))
+    driver = Driver(DriverConfig(core=task.core, core_args=CORES[task.core], encoder="compact"))
+    driver.encoder.load_state_dict(load_file(head))
     driver, epochs = fold.train(driver)
     loss, accuracy = fold.test(driver, fold.parts.test)
     return {**vars(task), "epochs": epochs, "loss": loss, "accuracy": accuracy}
@@ -217,7 +217,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = ArgumentParser(description="Cross-validated action accuracy over tracks and over shuffled frames.")
-    parser.add_argument("dataset", type=Path, help="laps of the expert, such as nac-drive dataset rebuild makes")
+    parser.add_argument("dataset", type=Path, help="episodes of the expert, such as nac-drive dataset rebuild makes")
     parser.add_argument("--out", type=Path, default=Path("runs/paper_protocol"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])

@@ -17,9 +17,9 @@ import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, EnvConfig, make_env, perturb
-from envs.frame_loss import IrregularRate
-from envs.perturbations import Setting
+from nac_drive.envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, EnvConfig, make_env, perturb
+from nac_drive.envs.perturbations.frames import IrregularRate
+from nac_drive.envs.perturbations.registry import Setting
 
 TRACK, SEED, DARK_SEED, LEVELS = 3, 3, 5, range(4)
 DRIVES = tuple(name for name in PERTURBATIONS if name not in CORRUPTIONS)

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor
 
-from policies import NAC, Attention, Circuit
-from policies.logits import MODES, OMEGA_FLOOR
+from nac_drive.policies import NAC, AttentionRecord, CircuitRecord
+from nac_drive.policies.nac.logits import MODES, OMEGA_FLOOR
 
 D_MODEL, HEADS, T = 64, 8, 32
 
@@ -56,7 +56,7 @@ def make(**arguments: str | int) -> NAC:
     return layer
 
 
-def attention_of(layer: NAC, x: Tensor, causal: bool = False, valid: Tensor | None = None) -> Attention:
+def attention_of(layer: NAC, x: Tensor, causal: bool = False, valid: Tensor | None = None) -> AttentionRecord:
     detail = layer(x, causal=causal, valid=valid, return_attention=True)[1]
     assert isinstance(detail, Attention)
     return detail
@@ -67,7 +67,7 @@ def one_step() -> list[Row]:
     """The backbone for one step from a zero state, and settled for three."""
     layer = make()
     circuit = layer(torch.randn(1, T, D_MODEL), return_circuit=True)[1]
-    assert isinstance(circuit, Circuit)
+    assert isinstance(circuit, CircuitRecord)
     cell = layer.backbone
     found = []
     for motor in circuit.neurons["motor"][[0, -1]]:  # (B, H, Tq, K, 2) after the first step and after the last

@@ -1,8 +1,8 @@
 """The moving picture of the README, from a video of the champion.
 
-    python benchmarks/readme_gif.py lap.mp4 docs/champion.gif
+    python benchmarks/readme_gif.py episode.mp4 docs/champion.gif
 
-Half the size, every third picture, some seconds of the lap at true speed; at most 3 MB.
+Half the size, every third picture, some seconds of the episode at true speed; at most 3 MB.
 """
 
 from __future__ import annotations

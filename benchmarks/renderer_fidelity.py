@@ -21,9 +21,9 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from data_collection.drivers import resolve_driver
-from envs import BAR_TOP, EnvConfig, make_env
-from envs.renderer import CAR_BOTTOM, CAR_LEFT, CAR_RIGHT, CAR_TOP, SCORE_W
+from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.envs import BAR_TOP, EnvConfig, make_env
+from nac_drive.envs.renderer import CAR_BOTTOM, CAR_LEFT, CAR_RIGHT, CAR_TOP, SCORE_W
 
 mpl.use("agg")
 from matplotlib import pyplot as plt
@@ -55,9 +55,9 @@ def drive(seed: int) -> Iterator[tuple[int, np.ndarray, np.ndarray, dict[str, An
     state = expert.begin(ours)
     for frame in range(FRAMES):
         yield frame, drawn, observation, info
-        advice, state = expert.act(observation, state, info["dt"])
+        expert_action, state = expert.act(observation, state, info["dt"])
         if frame // TURN % 2 == 0:
-            action = advice
+            action = expert_action
         elif frame % 5 == 0:
             action = rng.choice(5, p=[0.1, 0.2, 0.2, 0.4, 0.1])
         drawn, *one, info = ours.step(action)

@@ -39,11 +39,11 @@ def collection() -> None:
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         dataset = record(
-            Path(folder) / "laps", "expert", env=EnvConfig(), seeds=list(range(4 * workers)), workers=workers
+            Path(folder) / "episodes", "expert", env=EnvConfig(), seeds=list(range(4 * workers)), workers=workers
         )
         seconds = time.perf_counter() - started
     frames = sum(row["length"] for row in dataset.rows)
-    print(f"  {len(dataset)} laps, {frames} frames {frames / seconds:8.0f}")
+    print(f"  {len(dataset)} episodes, {frames} frames {frames / seconds:8.0f}")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from data_collection.drivers import driver_name, resolve_driver, trained_env
-from data_collection.processes import default_workers, worker_pool
-from envs import track_seeds
-from nac_drive.evaluation import evaluate
+from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.processes import default_workers, worker_pool
+from nac_drive.envs import track_seeds
+from nac_drive.evaluation.evaluate import evaluate
 
 
 def main() -> None:

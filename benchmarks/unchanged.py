@@ -22,19 +22,22 @@ import torch
 from safetensors.torch import load_file
 
 import nac_drive as nd
-from data_collection.episode_file import read_episode
-from data_collection.run_folder import RunFolder
+from nac_drive.data_collection.dataset.episode_file import read_episode
+from nac_drive.policies import PRETRAINED
+from nac_drive.training.run_folder import RunFolder
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "runs" / "unchanged.json"
 SHORT = nd.EnvConfig(max_steps=120, renderer="fast")
 TRACKS = [0, 1, 2, 3]
+NAMES = {"encoder": "vision"}
+"""The reference was recorded by version 0.1."""
 
 
 def shipped() -> dict[str, Any]:
     """Actions of every shipped driver in three validation episodes."""
     found = {}
-    for name in ("champion-continuous", "champion-discrete", "expert-continuous", "expert-discrete"):
-        driver = nd.load_driver(Path(__file__).parents[1] / "policies" / "shipped" / name)
+    for name in PRETRAINED:
+        driver = nd.load_driver(name)
         for track in nd.track_seeds("val-3"):
             actions: list[Any] = []
             env = nd.make_env(nd.EnvConfig(**driver.env_config))
@@ -44,9 +47,7 @@ def shipped() -> dict[str, Any]:
 
 
 def collect(folder: Path) -> nd.Demonstrations:
-    return nd.record(
-        folder, "expert", env=SHORT, seeds=TRACKS, noise=nd.NoiseConfig(0.2, 4), seed=1, workers=2
-    )  # fmt: skip
+    return nd.collect(folder, "expert", env=SHORT, seeds=TRACKS, noise=nd.NoiseConfig(0.2, 4), seed=1, workers=2)
 
 
 def collected(dataset: nd.Demonstrations) -> dict[str, Any]:
@@ -59,51 +60,53 @@ def collected(dataset: nd.Demonstrations) -> dict[str, Any]:
 
 
 def train(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
-    config = nd.CloneConfig(
-        core="nac-exact", core_args={"num_heads": 4}, vision="paper", residual=False, dropout=0.2, window=16,
-        batch_size=4, learning_rate=1e-3, average=0.9, class_weights=True, change_weight=2.0, mirror=True,
-        augment=("gaussian-noise:1",), validation_tracks="val-1", seed=3, epochs=2, validation_share=0.25,
-        validate_every=2,
+    config = nd.TrainConfig(
+        nd.DriverConfig(core="nac-exact", core_args={"num_heads": 4}, encoder="paper", dropout=0.2),
+        nd.DataConfig(16, 4, class_weights=True, change_weight=2.0, augment=("gaussian-noise:1",)),
+        nd.OptimConfig(ema_decay=0.9),
+        nd.EvalConfig("val-1", validate_every=2),
+        seed=3, epochs=2, validation_fraction=0.25,
     )  # fmt: skip
-    nd.clone(config, dataset, folder, device="cpu")
+    nd.train(config, dataset, folder, device="cpu")
     return run(folder)
 
 
 def dagger(folder: Path) -> dict[str, Any]:
     config = nd.DaggerConfig(
-        core="cfc", vision="compact", residual=True, dropout=0.0, window=16, batch_size=4, learning_rate=1e-3,
-        final_learning_rate=2e-4, average=0.99, mirror=True, validation_tracks="val-1", seed=5, control="continuous",
-        renderer="fast", max_steps=100, rounds=2, first_laps=2, laps=2, noise=0.15, noise_hold=4.0, student_share=0.8,
-        segment=25, first_epochs=1, epochs=1,
+        nd.DriverConfig(core="cfc", residual=True, control="continuous"),
+        nd.DataConfig(16, 4),
+        nd.OptimConfig(ema_decay=0.99),
+        nd.EvalConfig("val-1"),
+        seed=5, renderer="fast", max_steps=100, rounds=2, initial_episodes=2, episodes=2, noise=0.15, noise_hold=4.0,
+        beta=0.2, switch_interval=25, initial_epochs=1, epochs=1, final_learning_rate=2e-4,
     )  # fmt: skip
-    nd.dagger(config, folder, teacher="controller", device="cpu")
+    nd.dagger(config, folder, expert="controller", device="cpu")
     return {**run(folder), "dataset": collected(nd.Demonstrations.open(folder / "dataset"))}
 
 
 def ppo(folder: Path) -> dict[str, Any]:
-    config = nd.ExpertConfig(
-        control="discrete", renderer="fast", seed=2, sharpness=1.0, steps=256, envs=2, rollout_steps=64,
-        value_warmup_steps=64, batch_size=64, epochs=2, learning_rate=1e-4, clip_range=0.1, gamma=0.99, gae_lambda=0.95,
-        entropy=0.01, validate_every=128, validation_tracks="val-1", init="expert",
+    config = nd.PPOConfig(
+        control="discrete", renderer="fast", seed=2, total_timesteps=256, n_envs=2, n_steps=64, value_warmup_steps=64,
+        batch_size=64, n_epochs=2, ent_coef=0.01, validate_every=128, validation_tracks="val-1", init_from="expert",
     )  # fmt: skip
-    nd.train_expert(config, folder)
+    nd.ppo(config, folder)
     return run(folder)
 
 
 def compare(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
-    config = nd.CloneConfig(
-        core="lstm", vision="compact", residual=False, dropout=0.2, window=16, batch_size=4, learning_rate=1e-3,
-        average=0.0, mirror=True, validation_tracks="val-1", seed=0, epochs=1, validation_share=0.25, validate_every=1,
+    config = nd.TrainConfig(
+        nd.DriverConfig(core="lstm", dropout=0.2), nd.DataConfig(16, 4), nd.OptimConfig(ema_decay=0.0),
+        nd.EvalConfig("val-1", validate_every=1), seed=0, epochs=1, validation_fraction=0.25,
     )  # fmt: skip
     nd.compare(
-        ("lstm", "nac-exact"), dataset, nd.track_seeds("val-2"), folder, config=config, repeats=2, frozen=True,
+        ("lstm", "nac-exact"), dataset, "val-2", folder, config=config, num_seeds=2, shared_encoder=True,
         renderer="fast", device="cpu", workers=2,
     )  # fmt: skip
     runs = sorted(path.parent for path in folder.glob("*/config.yaml"))
     lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     driven = {name: [row for row in lines if row["driver"] == name] for name in sorted({r["driver"] for r in lines})}
     return {
-        "weights": {path.name: weights(path) for path in runs},
+        "weights": {NAMES.get(path.name, path.name): weights(path) for path in runs},
         "rows": {
             name: [[row["seed"], row["episode_return"], row["length"], row["agreement"]] for row in rows]
             for name, rows in driven.items()

@@ -28,7 +28,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from envs import EnvConfig, ProcessVectorEnv, RendererName, make_env
+from nac_drive.envs import EnvConfig, ProcessVectorEnv, RendererName, make_env
 
 CORES = len(os.sched_getaffinity(0))
 SIZES = (1, 4, 8, 16)
@@ -61,10 +61,10 @@ def make(renderer: RendererName, observe: bool) -> gym.Env:
     return AfterTheZoom(make_env(EnvConfig(renderer=renderer, max_steps=100_000)), observe)
 
 
-def contestants(renderer: RendererName, observe: bool, size: int) -> dict[str, Any]:
+def entries(renderer: RendererName, observe: bool, size: int) -> dict[str, Any]:
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv  # here: spawned processes need no torch
 
-    from data_collection.sb3_vec_env import SB3VecEnv
+    from nac_drive.training.sb3_vec_env import SB3VecEnv
 
     env_fns = [partial(make, renderer, observe)] * size
     processes = ProcessVectorEnv(env_fns, min(size, CORES))
@@ -79,9 +79,9 @@ def contestants(renderer: RendererName, observe: bool, size: int) -> dict[str, A
 
 
 def medians(row: str, size: int, rounds: int) -> dict[str, float]:
-    """Frames/s of all contestants."""
+    """Frames/s of all entries."""
     renderer, observe, frames = ROWS[row]
-    envs = contestants(renderer, observe, size)
+    envs = entries(renderer, observe, size)
     rates: dict[str, list[float]] = {name: [] for name in envs}
     rng = np.random.default_rng(0)
     for env in envs.values():

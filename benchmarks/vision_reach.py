@@ -1,12 +1,12 @@
-"""What can be read from a frame through each vision? Speed, place across the road and heading, by regression.
+"""What can be read from a frame through each encoder? Speed, place across the road and heading, by regression.
 
-    nac-drive collect --driver controller --noise 0.15 --laps 40 --renderer fast --out laps
-    python benchmarks/vision_reach.py laps
+    nac-drive collect --driver controller --noise 0.15 --episodes 40 --renderer fast --out episodes
+    python benchmarks/vision_reach.py episodes
 
 Speed stands in the status bar only, as a gauge of at most five rows at the bottom of the frame. Without padding,
 strides of 2 leave out what does not fill a step: four of them leave out the last 15 rows and columns, the whole bar.
-Prints the last row that the features of a vision depend on, and the share of the variance that a new network explains
-on every eighth lap, which it did not learn from.
+Prints the last row that the features of a encoder depend on, and the share of the variance that a new network explains
+on every eighth episode, which it did not learn from.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from data_collection.dataset import Demonstrations
-from policies import VisionHead
-from policies.heads import VISIONS
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.policies import ConvEncoder
+from nac_drive.policies.encoders import ENCODERS
 
 TARGETS = ("speed", "lateral_offset", "heading_error")
 EPOCHS, BATCH = 4, 128
-LAYERS = {**VISIONS, "compact, unpadded": ((16, 5, 0), (32, 3, 0), (32, 3, 0), (32, 3, 0))}
+LAYERS = {**ENCODERS, "compact, unpadded": ((16, 5, 0), (32, 3, 0), (32, 3, 0), (32, 3, 0))}
 
 
 def last_row(layers: tuple[tuple[int, int, int], ...]) -> int:
@@ -39,16 +39,16 @@ def last_row(layers: tuple[tuple[int, int, int], ...]) -> int:
     return min(row, 95)
 
 
-def explained(layers: tuple[tuple[int, int, int], ...], laps: Path) -> list[float]:
-    frames = Demonstrations.open(laps).load()
+def explained(layers: tuple[tuple[int, int, int], ...], episodes: Path) -> list[float]:
+    frames = Demonstrations.open(episodes).load()
     images = torch.from_numpy(frames.frames)
     targets = np.stack([frames.telemetry[name] for name in TARGETS], axis=1)
-    lap = np.repeat(np.arange(len(frames.seeds)), np.diff(frames.offsets))
-    learned, held_out = (np.flatnonzero(~frames.zooming & (lap % 8 == 7) == kept) for kept in (False, True))
+    episode = np.repeat(np.arange(len(frames.seeds)), np.diff(frames.offsets))
+    learned, validation = (np.flatnonzero(~frames.zooming & (episode % 8 == 7) == kept) for kept in (False, True))
     mean, sd = targets[learned].mean(axis=0), targets[learned].std(axis=0)
     scaled = torch.from_numpy((targets - mean) / sd).float()
     torch.manual_seed(0)
-    network = nn.Sequential(VisionHead((96, 96, 3), 64, 0.0, layers), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
+    network = nn.Sequential(ConvEncoder((96, 96, 3), 64, 0.0, layers), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
     optimizer = torch.optim.Adam(network.parameters(), 1e-3)
     rng = np.random.default_rng(0)
     for _ in range(EPOCHS):
@@ -58,18 +58,18 @@ def explained(layers: tuple[tuple[int, int, int], ...], laps: Path) -> list[floa
             loss.backward()
             optimizer.step()
     with torch.no_grad():
-        read = torch.cat([network(images[rows]) for rows in np.array_split(held_out, 32)])
-    error = (read - scaled[held_out]).square().mean(dim=0)
-    return (1 - error / scaled[held_out].var(dim=0)).tolist()
+        read = torch.cat([network(images[rows]) for rows in np.array_split(validation, 32)])
+    error = (read - scaled[validation]).square().mean(dim=0)
+    return (1 - error / scaled[validation].var(dim=0)).tolist()
 
 
 def main() -> None:
-    parser = ArgumentParser(description="What can be read from a frame through each vision?")
-    parser.add_argument("laps", type=Path)
+    parser = ArgumentParser(description="What can be read from a frame through each encoder?")
+    parser.add_argument("episodes", type=Path)
     options = parser.parse_args()
-    print("| vision | last row seen, of 95 | " + " | ".join(TARGETS) + " |\n|---|---:|" + "---:|" * len(TARGETS))
+    print("| encoder | last row seen, of 95 | " + " | ".join(TARGETS) + " |\n|---|---:|" + "---:|" * len(TARGETS))
     for name, layers in LAYERS.items():
-        shares = " | ".join(f"{share:.2f}" for share in explained(layers, options.laps))
+        shares = " | ".join(f"{share:.2f}" for share in explained(layers, options.episodes))
         print(f"| {name} | {last_row(layers)} | {shares} |", flush=True)
 
 

@@ -1,0 +1,8 @@
+"""Demonstrations: who drives, what is recorded, and how it is stored, verified and driven again.
+
+The names are in `__init__.pyi`.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

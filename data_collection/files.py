@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -37,7 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an error of the disk in a write to `path` into one line with cause and fix. FileExistsError passes."""
+    """MixturePolicy an error of the disk in a write to `path` into one line with cause and fix. FileExistsError passes."""
     try:
         yield
     except FileExistsError:
@@ -80,3 +81,11 @@ def sync_tree(folder: Path) -> None:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     sync_folder(folder)
+
+
+def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one dict; keys are joined by dots."""
+    flat = {}
+    for key, value in nested.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -16,8 +17,6 @@ from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from threading import Thread
 from typing import Any, Protocol
-
-import torch
 
 
 class Pool(Protocol):
@@ -36,7 +35,7 @@ class Workers:
 
     def __init__(self, count: int):
         self._count = count
-        self._executor = ProcessPoolExecutor(count, get_context("spawn"), _start)
+        self._executor = ProcessPoolExecutor(count, get_context("spawn"), init_worker)
 
     def __enter__(self) -> Workers:
         return self
@@ -114,25 +113,17 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Lets torch add up in one order, whoever works: the order of a sum depends on the threads, so an argmax may."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _alone(function: Callable[[Any], None], task: Any) -> None:
-    _start()
+    init_worker()
     function(task)
 
 
-def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a word: the parent tells of it
-    torch.set_num_threads(1)
+def init_worker() -> None:
+    """Make this process a worker: one thread, no traceback on Ctrl-C, and an end when its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports it
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is loaded later
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -1,14 +1,29 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
-from envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
-from envs.frame_loss import ActionRepeat
-from envs.perturbations import CORRUPTIONS, PERTURBATIONS, Augmentation, draw_effect, parse_corruptions, perturb
-from envs.renderer import Renderer
-from envs.rollout import Driver, Episode, Step, rollout
-from envs.telemetry import FRAMES_PER_SECOND, TRACK_HALF_WIDTH, EventDetector, LapDetector, Pose, Track, wrap_angle
-from envs.tracks import SPLITS, track_seeds
-from envs.vector import ProcessVectorEnv, make_vec_env
-from envs.wrappers import BAR_TOP, MaskBar
+from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
+from nac_drive.envs.perturbations.frames import ActionRepeat
+from nac_drive.envs.perturbations.registry import (
+    CORRUPTIONS,
+    PERTURBATIONS,
+    Augmentation,
+    draw_effect,
+    parse_corruptions,
+    perturb,
+)
+from nac_drive.envs.renderer import Renderer
+from nac_drive.envs.rollout import Driver, Episode, Step, rollout
+from nac_drive.envs.telemetry import (
+    FRAMES_PER_SECOND,
+    TRACK_HALF_WIDTH,
+    EventDetector,
+    LapDetector,
+    Pose,
+    Track,
+    wrap_angle,
+)
+from nac_drive.envs.tracks import SPLITS, track_seeds
+from nac_drive.envs.vector import ProcessVectorEnv, make_vec_env
+from nac_drive.envs.wrappers import BAR_TOP, MaskBar
 
 __all__ = [
     "BAR_TOP",

@@ -11,9 +11,9 @@ from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
 from gymnasium.wrappers import TimeLimit
 
-from envs.renderer import Renderer
-from envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
-from envs.wrappers import MaskBar
+from nac_drive.envs.renderer import Renderer
+from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
+from nac_drive.envs.wrappers import MaskBar
 
 Control = Literal["discrete", "continuous"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
@@ -32,7 +32,7 @@ class EnvConfig:
     """What a driver sees and does. Saved in every dataset and every driver folder."""
 
     control: Control = "discrete"
-    """discrete: the five actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
+    """discrete: the discrete actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
     mask_bar: bool = False
     """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
     max_steps: int = 1000
@@ -56,7 +56,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
     Track, physics, rewards and terminations are gymnasium's own, bit for bit (tests hold it).
 
     renderer: who draws the observations. `gymnasium`: gymnasium, bit for bit; polygons that lie off the screen are left
-    out before they are transformed, which doubles the frame rate. `fast`: `envs.renderer`, close to gymnasium's and
+    out before they are transformed, which doubles the frame rate. `fast`: `nac_drive.envs.renderer`, close to gymnasium's and
     many times faster. What `render` returns and shows is gymnasium's drawing in either case.
 
     crash: what a crash (see `EventDetector`) does. `ignore`: nothing. `terminate`: the episode ends. `intervene`: the
@@ -77,7 +77,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
     def __init__(
         self,
         render_mode: str | None = None,
-        continuous: bool = True,
+        control: Control = "discrete",
         crash: CrashMode = "ignore",
         renderer: RendererName = "gymnasium",
     ):
@@ -85,7 +85,9 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             raise ValueError(f"crash must be one of {get_args(CrashMode)}, got {crash!r}.")
         if renderer not in get_args(RendererName):
             raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {renderer!r}.")
-        super().__init__(render_mode=render_mode, continuous=continuous)
+        if control not in get_args(Control):
+            raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
+        super().__init__(render_mode=render_mode, continuous=control == "continuous")
         self.crash = crash
         self.renderer = renderer
         self._fast_renderer = Renderer(self.bg_color, self.grass_color) if renderer == "fast" else None
@@ -101,7 +103,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.frame = 0
         track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
         self.centre_line = Track(track[:, 2:4], track[:, 1])
-        self.lap = LapDetector(len(track))
+        self.episode = LapDetector(len(track))
         return observation, self._telemetry(self._pose(), dt=0.0, crash=None)
 
     def step(self, action):
@@ -120,7 +122,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         outside = max(abs(x), abs(y)) > gymnasium_car_racing.PLAYFIELD
         pose = self._pose()
         crash = self.events.update(self._wheels_off_road(), pose.heading, outside)
-        self.lap.update(pose.index, self.tile_visited_count)
+        self.episode.update(pose.index, self.tile_visited_count)
         info = self._telemetry(pose, dt=1 / FRAMES_PER_SECOND, crash=crash)
         if crash and self.crash == "terminate":
             terminated = True
@@ -163,7 +165,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             "tiles_visited": visited,
             "tiles_total": total,
             "completion": visited / total,
-            "lap_finished": self.lap.finished,
+            "lap_finished": self.episode.finished,
             "dt": dt,
             "zooming": self.frame < ZOOM_FRAMES,
             "off_road": self.events.off_road,
@@ -251,11 +253,7 @@ def make_env(
     `config` is what a driver was made for and is saved with it; `crash` is how it is judged (see `CarRacing`).
     """
     config = config or EnvConfig()
-    env: gym.Env = CarRacing(render_mode, config.control == "continuous", crash, config.renderer)
+    env: gym.Env = CarRacing(render_mode, config.control, crash, config.renderer)
     if config.mask_bar:
         env = MaskBar(env)
     return TimeLimit(env, max_episode_steps=config.max_steps)
-
-
-# gymnasium 1.0 dropped plugin entry points: an environment is registered by importing its package.
-gym.register(id="nac_drive/CarRacing-v0", entry_point="envs.car_racing:CarRacing", max_episode_steps=1000)

@@ -29,7 +29,7 @@ class Step:
 
     observation, info, dt: what the driver was shown; dt is the time since the previous observation in seconds.
     intended: the action that the driver chose.  action: what was executed (they differ under noise).
-    advice: what the advisor would have done, None without one.  outcome: `info` after the action.
+    expert_action: what the expert would have done, None without one.  outcome: `info` after the action.
     latency: seconds that `act` took.
     """
 
@@ -39,7 +39,7 @@ class Step:
     dt: float
     intended: Any
     action: Any
-    advice: Any
+    expert_action: Any
     reward: float
     terminated: bool
     truncated: bool
@@ -63,13 +63,13 @@ def rollout(
     driver: Driver,
     seed: int,
     *,
-    advisor: Driver | None = None,
+    expert: Driver | None = None,
     execute: Callable[[Any], Any] = lambda action: action,
     subscribers: Iterable[Callable[[Step], None]] = (),
 ) -> Episode:
     """Drive one episode on the track of `seed`.
 
-    advisor: a second driver that is asked at every frame and never steers; it sees the clean frame, before any mask.
+    expert: a second driver that is asked at every frame and never steers; it sees the clean frame, before any mask.
     execute: turns the intended action into the executed one (action noise).  subscribers: called with every `Step`,
     in order.
     """
@@ -77,20 +77,20 @@ def rollout(
     observation, info = env.reset(seed=seed)
     car_racing: Any = env.unwrapped
     state = driver.begin(env)
-    advisor_state = advisor.begin(env) if advisor else None
+    expert_state = expert.begin(env) if expert else None
     episode_return, index = 0.0, 0
     while True:
         dt = info["dt"]
         started = time.perf_counter()
         intended, state = driver.act(observation, state, dt)
         latency = time.perf_counter() - started
-        advice = None
-        if advisor:
-            advice, advisor_state = advisor.act(car_racing.state, advisor_state, dt)
+        expert_action = None
+        if expert:
+            expert_action, expert_state = expert.act(car_racing.state, expert_state, dt)
         action = execute(intended)
         next_observation, reward, terminated, truncated, outcome = env.step(action)
         step = Step(
-            index, observation, info, dt, intended, action, advice,
+            index, observation, info, dt, intended, action, expert_action,
             float(reward), terminated, truncated, outcome, latency,
         )  # fmt: skip
         for subscriber in subscribers:

@@ -21,7 +21,7 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
-from envs.car_racing import CrashMode, EnvConfig, make_env
+from nac_drive.envs.car_racing import CrashMode, EnvConfig, make_env
 
 
 def make_vec_env(
@@ -46,6 +46,18 @@ def make_vec_env(
         raise ValueError(f"num_envs must be at least 1, got {num_envs}.")
     env_fns = [partial(make_env, config, crash=crash)] * num_envs
     return ProcessVectorEnv(env_fns, processes) if processes else SyncVectorEnv(env_fns)
+
+
+def vector_env(num_envs: int = 1, *, processes: int = 0, crash: CrashMode = "ignore", **config: Any) -> VectorEnv:
+    """Make `gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs, vectorization_mode="vector_entry_point")`.
+
+    Args:
+        num_envs: How many environments.
+        processes: As in `make_vec_env`.
+        crash: As in `make_vec_env`.
+        **config: Settings of `EnvConfig`.
+    """
+    return make_vec_env(EnvConfig(**config), num_envs, processes=processes, crash=crash)
 
 
 class ProcessVectorEnv(VectorEnv):

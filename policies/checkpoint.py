@@ -1,9 +1,13 @@
-"""A driver on disk: a folder with config.json and model.safetensors. Nothing is ever unpickled."""
+"""A driver on disk: a folder with config.json and model.safetensors. Nothing is ever unpickled.
+
+The package ships some, each with its model card (`README.md`): `PRETRAINED`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -13,10 +17,26 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from policies.driver import Driver, DriverConfig
+from nac_drive.policies.config import CONTROLS, DriverConfig
+from nac_drive.policies.driver import Driver
+from nac_drive.suggest import did_you_mean
 
 SCHEMA = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+PRETRAINED: dict[str, Path] = {
+    config.parent.name: config.parent for config in sorted((Path(__file__).parent / "pretrained").glob(f"*/{CONFIG}"))
+}
+"""NAME-CONTROL, such as champion-discrete, -> driver folder."""
+
+_OLD_SETTINGS = {"vision": "encoder"}
+_OLD_CORE_ARGS = {"gate": "phi_activation", "graph": "wiring", "gates": "gate_wirings"}
+_OLD_TENSORS = (
+    (r"^vision\.", "encoder."),
+    (r"^head\.", "action_head."),
+    (r"^core\.((?:\w+\.)*)entry\.", r"core.\1kv."),
+)
+"""Names in driver folders that version 0.1 wrote, and today's."""
 
 
 class CheckpointError(ValueError):
@@ -24,15 +44,29 @@ class CheckpointError(ValueError):
 
 
 def save_driver(
-    path: str | os.PathLike[str], driver: Driver, *, env: dict[str, Any], meta: dict[str, Any] | None = None
+    path: str | os.PathLike[str],
+    driver: Driver,
+    *,
+    env: dict[str, Any] | None = None,
+    meta: dict[str, Any] | None = None,
 ) -> Path:
-    """Write the driver folder: all of it or nothing. A driver already there is replaced; anything else is refused.
+    """Write a driver folder: all of it or nothing.
 
-    `env` is the configuration of its environment, `meta` anything JSON-able worth keeping.
-    Raises ValueError if those are not JSON-able or if `path` exists and is not a driver folder.
+    Args:
+        path: The folder. A driver that is already there is replaced; anything else is refused.
+        driver: The driver to save.
+        env: The configuration of its environment; that of the driver itself by default.
+        meta: Anything JSON-able worth keeping; that of the driver itself by default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: If `env` or `meta` is not JSON-able, or if `path` exists and is not a driver folder.
     """
     path = Path(path)
-    config = {"schema": SCHEMA, "driver": asdict(driver.config), "env": env, "meta": {} if meta is None else meta}
+    config = {"schema": SCHEMA, "driver": asdict(driver.config), "env": driver.env_config if env is None else env}
+    config["meta"] = driver.meta if meta is None else meta
     try:
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -64,20 +98,38 @@ def save_driver(
     return path
 
 
-def load_driver(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Driver:
-    """The driver in a folder, in evaluation mode, with its `env_config` and `meta`.
+def load_driver(
+    source: str | os.PathLike[str], control: str | None = None, *, device: torch.device | str = "cpu"
+) -> Driver:
+    """Load a driver, in evaluation mode, with its `env_config` and `meta`.
 
-    Raises FileNotFoundError if the folder or a file is missing, CheckpointError if one cannot be read or does not fit.
+    Args:
+        source: A driver that comes with the package (`champion`, `expert`, or with its control, such as
+            `champion-continuous`), the folder of a driver, or the folder of a run (its best checkpoint).
+        control: "discrete" or "continuous": which of two shipped drivers a name without control means, discrete by
+            default.
+        device: Where the weights go.
+
+    Returns:
+        The driver.
+
+    Raises:
+        FileNotFoundError: If the folder or one of its files is missing.
+        CheckpointError: If a file cannot be read or does not fit the other.
     """
-    path = Path(path)
+    path = driver_folder(source, control)
     if not path.is_dir():
-        raise FileNotFoundError(f"path: {path} is not a folder; give the folder that holds {CONFIG} and {WEIGHTS}.")
+        names = {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
+        raise FileNotFoundError(
+            f"driver: there is no folder {path} and the package ships no driver of that name; pass one of "
+            f"{', '.join(sorted(names))}, or the folder of a driver or run.{did_you_mean(str(source), names)}"
+        )
     for name in (CONFIG, WEIGHTS):
         if not (path / name).is_file():
             raise FileNotFoundError(f"path: {path} has no {name}; it is not a complete driver folder.")
     saved = _read_config(path / CONFIG)
     try:
-        weights = load_file(path / WEIGHTS)
+        weights = _with_new_names(load_file(path / WEIGHTS))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path / WEIGHTS}: damaged or not a safetensors file ({error}).") from error
     with torch.random.fork_rng(devices=[]):  # building draws initial weights; loading must not move the generator
@@ -89,6 +141,17 @@ def load_driver(path: str | os.PathLike[str], device: torch.device | str = "cpu"
     driver.load_state_dict(weights)
     driver.env_config, driver.meta = saved["env"], saved["meta"]
     return driver.to(device).eval()
+
+
+def driver_folder(source: str | os.PathLike[str], control: str | None = None) -> Path:
+    """The folder that `load_driver(source, control)` reads; it may be missing."""
+    if control is not None and control not in CONTROLS:
+        raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
+    name = os.fspath(source)
+    if shipped := PRETRAINED.get(name) or PRETRAINED.get(f"{name}-{control or CONTROLS[0]}"):
+        return shipped
+    best = Path(source) / "checkpoints" / "best"
+    return best if best.is_dir() else Path(source)
 
 
 def _read_config(file: Path) -> dict[str, Any]:
@@ -107,11 +170,24 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{file}: schema must be {SCHEMA}, got {saved['schema']!r}; save it again with this version."
         )
+    saved["driver"] = {_OLD_SETTINGS.get(name, name): value for name, value in saved["driver"].items()}
+    arguments = saved["driver"].get("core_args")
+    if isinstance(arguments, dict):
+        saved["driver"]["core_args"] = {_OLD_CORE_ARGS.get(name, name): value for name, value in arguments.items()}
     known = {f.name for f in fields(DriverConfig)}
     if set(saved["driver"]) != known:
         unknown, missing = sorted(set(saved["driver"]) - known), sorted(known - set(saved["driver"]))
         raise CheckpointError(f"{file}: driver keys must be {sorted(known)}; unknown {unknown}, missing {missing}.")
     return saved
+
+
+def _with_new_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    renamed = {}
+    for name, tensor in weights.items():
+        for old, new in _OLD_TENSORS:
+            name = re.sub(old, new, name)
+        renamed[name] = tensor
+    return renamed
 
 
 def _fit(file: Path, driver: Driver, weights: dict[str, torch.Tensor]) -> None:

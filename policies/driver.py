@@ -1,17 +1,19 @@
-"""The driver: vision head -> core -> action head."""
+"""The driver: encoder -> core -> action head."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.core import State, reset_rows
-from policies.cores import build_core
-from policies.heads import ACTION_HEADS, VISIONS, VisionHead
+from nac_drive.policies.action_heads import ACTION_HEADS
+from nac_drive.policies.config import DriverConfig
+from nac_drive.policies.cores.base import State, reset_rows
+from nac_drive.policies.cores.registry import build_core
+from nac_drive.policies.encoders import ENCODERS
+from nac_drive.policies.ops.threads import one_thread
 
 NOMINAL_DT = 1.0 / 50.0
 """Seconds between two frames of CarRacing; what `predict` assumes, since its caller has no clock."""
@@ -19,70 +21,27 @@ NOMINAL_DT = 1.0 / 50.0
 Action = int | np.ndarray
 
 
-@dataclass(frozen=True)
-class DriverConfig:
-    """All it takes to build a driver."""
-
-    core: str = "nac-exact"
-    """A name in CORES."""
-    core_args: dict[str, Any] = field(default_factory=dict)
-    """Settings of that core, JSON-able."""
-    vision: str = "paper"
-    """A name in VISIONS: the convolutions."""
-    residual: bool = False
-    """The action head sees the sum of the core's output and its input, instead of the output alone."""
-    d_model: int = 64
-    """Features between vision head, core and action head."""
-    dense: int = 64
-    """Units of the action head's hidden layer."""
-    control: str = "discrete"
-    """"discrete" (five actions) or "continuous" (steering, gas, brake)."""
-    frame_shape: tuple[int, int, int] = (96, 96, 3)
-    """Height, width, channels of an observation."""
-    dropout: float = 0.2
-    """Share of convolutional features dropped in training."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
-        if self.control not in ACTION_HEADS:
-            raise ValueError(f"control: must be one of {sorted(ACTION_HEADS)}, got {self.control!r}.")
-        if self.vision not in VISIONS:
-            raise ValueError(f"vision: must be one of {sorted(VISIONS)}, got {self.vision!r}.")
-        for name in ("d_model", "dense"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}.")
-        if len(self.frame_shape) != 3:
-            raise ValueError(f"frame_shape: must be (H, W, 3), got {self.frame_shape}.")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout: must be in [0, 1), got {self.dropout}.")
-
-
 class Driver(nn.Module):
     """Drives, one observation at a time or over whole sequences. The state is the core's, held by the caller."""
 
     def __init__(self, config: DriverConfig) -> None:
         super().__init__()
+        config.check()
         self.config = config
         self.env_config: dict[str, Any] = {}
         """The environment it was trained in; filled by `load_driver`."""
         self.meta: dict[str, Any] = {}
         """Whatever the saver noted; filled by `load_driver`."""
-        self.vision = VisionHead(config.frame_shape, config.d_model, config.dropout, VISIONS[config.vision])
+        if config.encoder not in ENCODERS:
+            raise ValueError(f"encoder: must be one of {sorted(ENCODERS)}, got {config.encoder!r}.")
+        self.encoder = ENCODERS[config.encoder](config.frame_shape, config.d_model, config.dropout)
         self.core = build_core(config.core, config.d_model, config.d_model, **config.core_args)
-        self.head = ACTION_HEADS[config.control](config.d_model, config.dense)
-
-    @classmethod
-    def from_pretrained(cls, name: str, control: str = "discrete") -> Driver:
-        """A driver that comes with the package: "champion" or "expert" for a control, or their full names, such as
-        "champion-continuous". ValueError for one that there is not."""
-        from policies.pretrained import load_pretrained  # loading needs this module
-
-        return load_pretrained(name, control)
+        self.action_head = ACTION_HEADS[config.control](config.d_model, config.dense)
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.head.out.weight.device
+        return self.action_head.out.weight.device
 
     def forward(self, frames: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """frames (B, T, H, W, 3), dt (B, T) seconds -> prediction (B, T, A), new state.
@@ -91,14 +50,14 @@ class Driver(nn.Module):
         start of an episode. Raises ValueError on inputs that break these rules.
         """
         self._check(frames, dt)
-        return self.decide(self.vision(frames), dt, state)
+        return self.decide(self.encoder(frames), dt, state)
 
     def decide(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """`forward` from what the vision head made of the frames: features (B, T, d) -> prediction (B, T, A), new
+        """`forward` from what the encoder made of the frames: features (B, T, d) -> prediction (B, T, A), new
         state."""
         start = self.initial_state(features.shape[0]) if state is None else state
-        y, after = self.core(features, dt.to(self.head.out.weight.dtype), start)  # (B, T, d)
-        return self.head(y + features if self.config.residual else y), after
+        y, after = self.core(features, dt.to(self.action_head.out.weight.dtype), start)  # (B, T, d)
+        return self.action_head(y + features if self.config.residual else y), after
 
     def initial_state(self, batch: int) -> State:
         """The start of `batch` episodes."""
@@ -115,7 +74,7 @@ class Driver(nn.Module):
         """
         frames = self._frames(np.asarray(observation)[None])
         prediction, state = self._infer(frames, torch.tensor([[dt]], device=self.device), state)
-        action = self.head.action(prediction[0, 0])
+        action = self.action_head.action(prediction[0, 0])
         return (int(action) if self.config.control == "discrete" else action), state
 
     def predict(
@@ -125,31 +84,45 @@ class Driver(nn.Module):
         episode_start: np.ndarray | None = None,
         deterministic: bool = True,
     ) -> tuple[np.ndarray, State]:
-        """stable-baselines3's interface, for its `evaluate_policy`: observations (n, H, W, 3), or (n, 3, H, W) as
-        VecTransposeImage makes them -> actions (n,) or (n, 3), new state. Frames are taken to be 1/50 s apart.
+        """Choose actions, by the interface of stable-baselines3 (`BaseAlgorithm.predict`, `evaluate_policy`).
 
-        Rows where `episode_start` (n,) is true start afresh. Raises ValueError if `deterministic` is False: a cloned
-        driver has no exploration noise.
+        Args:
+            observation: One observation (H, W, 3) or a batch (n, H, W, 3), or with channels first, as
+                VecTransposeImage makes them. Frames are taken to be 1/50 s apart.
+            state: What the last call returned; None is the start of an episode.
+            episode_start: (n,) bool, True for the rows that start afresh.
+            deterministic: Must be True: a cloned driver has no exploration noise.
+
+        Returns:
+            The action of one observation, or (n,) or (n, 3) of a batch; and the new state.
+
+        Raises:
+            ValueError: If `deterministic` is False, or an observation has another shape than the driver's frames.
         """
         if not deterministic:
             raise ValueError("deterministic: must be True, got False; a cloned driver has no exploration noise.")
         observation = np.asarray(observation)
+        single = observation.ndim == 3
+        if single:
+            observation = observation[None]
         if observation.ndim == 4 and observation.shape[-1] != 3 and observation.shape[1] == 3:
             observation = np.moveaxis(observation, 1, -1)
         frames = self._frames(observation)
         state = self.initial_state(frames.shape[0]) if state is None else state
         if episode_start is not None:
-            state = reset_rows(state, torch.as_tensor(episode_start, dtype=torch.bool, device=self.device))
+            starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool, device=self.device)
+            state = reset_rows(state, starts)
         dt = torch.full(frames.shape[:2], NOMINAL_DT, device=self.device)
         prediction, state = self._infer(frames, dt, state)
-        return self.head.action(prediction[:, 0]), state
+        action = self.action_head.action(prediction[:, 0])
+        return (action[0] if single else action), state
 
     def _infer(self, frames: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """`forward` in evaluation mode and without gradients."""
+        """`forward` in evaluation mode, without gradients, on one thread."""
         training = self.training
         if training:
             self.eval()
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             result = self(frames, dt, state)
         if training:
             self.train()

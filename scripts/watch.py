@@ -2,7 +2,7 @@
 
 import sys
 
-from nac_drive.cli import main
+from nac_drive.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["watch", *sys.argv[1:]]))

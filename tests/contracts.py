@@ -16,13 +16,13 @@ from abc import ABC, abstractmethod
 import pytest
 import torch
 
-from policies.core import Core, State, map_state, reset_rows
+from nac_drive.policies.cores.base import Core, State, map_state, reset_rows
 
 BATCH, LENGTH = 3, 11
 
 
 class CoreContract(ABC):
-    """What policies.core.Core promises. `make_core` may be called several times in a test."""
+    """What nac_drive.policies.cores.base.Core promises. `make_core` may be called several times in a test."""
 
     @abstractmethod
     def make_core(self) -> Core:
@@ -184,6 +184,6 @@ def unmoved_by_autocast(core: Core) -> bool:
         (y.square().sum() + state.sum()).backward()
         results.append((y, state, *(parameter.grad for parameter in core.parameters())))
     core.zero_grad()  # lest the next gradients are added to these
-    with torch.autocast("cpu", torch.bfloat16):  # the backward pass too: not advised, but it must run
+    with torch.autocast("cpu", torch.bfloat16):  # the backward pass too: not with_expert, but it must run
         core(x, dt, core.initial_state(2))[0].square().sum().backward()
     return all(plain.dtype == cast.dtype and torch.equal(plain, cast) for plain, cast in zip(*results, strict=True))

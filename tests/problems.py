@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envs import TRACK_HALF_WIDTH, Track
+from nac_drive.envs import TRACK_HALF_WIDTH, Track
 
 
 def circle(radius: float = 100.0, tiles: int = 720) -> Track:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from data_collection import files
-from data_collection.dataset import Demonstrations
-from envs import EnvConfig
 from nac_drive import cli, cli_driving
-from nac_drive.cloning import clone
-from policies import Driver, DriverConfig, save_driver
+from nac_drive.data_collection import files
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.envs import EnvConfig
+from nac_drive.policies import Driver, DriverConfig, save_driver
+from nac_drive.training.train import clone
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, demonstrations
 
@@ -95,11 +95,11 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a recipe over a file": (("dataset", "recipe", "data", "--out", "file", *BASE), ("file already exists", "another")),
     "a recipe of a truncated dataset": (
         ("dataset", "recipe", "truncated_data", "--out", "new", *BASE),
-        ("content has changed", "record those laps"),
+        ("content has changed", "record those episodes"),
     ),
     "rebuilding a dataset": (("dataset", "rebuild", "data", "--out", "new"), ("no recipe at data", "dataset recipe")),
     "rebuilding no recipe": (("dataset", "rebuild", "file", "--out", "new"), ("no recipe at file", "dataset recipe")),
-    "verifying a truncated one": (("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "record those laps")),
+    "verifying a truncated one": (("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "record those episodes")),
     # Settings
     "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("unknown name 'mamba'", "lstm")),
     "unknown core key": ((*TRAIN, "--core-args", "foo=1"), ("core_args", "foo")),
@@ -116,18 +116,18 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no epochs": ((*TRAIN, "--epochs", "0"), ("epochs", "at least 1", "0")),
     "long window": ((*TRAIN, "--window", "500"), ("window", "longest episode", "60 frames")),
     "unknown validation tracks": ((*TRAIN, "--validation-tracks", "val-99"), ("val-99", "25 tracks")),
-    "bad share": ((*TRAIN, "--validation-share", "1.5"), ("validation_share", "[0, 1)")),
+    "bad share": ((*TRAIN, "--validation-share", "1.5"), ("validation_fraction", "[0, 1)")),
     "negative workers": ((*TRAIN, "--workers", "-1"), ("workers must be at least 1",)),
     # DAgger
-    "DAgger with a missing teacher": ((*DAGGER, "--teacher", "typo"), ("typo", "config.json")),
-    "DAgger with a teacher of another control": (
-        (*DAGGER, "--teacher", "continuous_driver"), ("made for continuous control", "--control continuous")
+    "DAgger with a missing expert": ((*DAGGER, "--expert", "typo"), ("typo", "config.json")),
+    "DAgger with a expert of another control": (
+        (*DAGGER, "--expert", "continuous_driver"), ("made for continuous control", "--control continuous")
     ),
     "DAgger with too large a share": ((*DAGGER, "--student-share", "2"), ("student_share", "[0, 1]", "got 2")),
-    "DAgger without laps": ((*DAGGER, "--laps", "0"), ("laps", "at least 1", "0")),
+    "DAgger without episodes": ((*DAGGER, "--episodes", "0"), ("episodes", "at least 1", "0")),
     "DAgger over a run": (("dagger", "--out", "run", *BASE), ("run already exists", "--resume")),
     "no DAgger to resume": ((*DAGGER, "--resume"), ("not a run folder",)),
-    "another run resumed by DAgger": (("dagger", "--out", "run", "--resume", *BASE), ("cannot resume run", "teacher")),
+    "another run resumed by DAgger": (("dagger", "--out", "run", "--resume", *BASE), ("cannot resume run", "expert")),
     # Folders
     "existing run": (("train", "data", "--out", "run", *SHORT), ("run already exists", "--resume")),
     "foreign out": (("train", "data", "--out", "foreign", *SHORT), ("foreign already exists",)),
@@ -183,7 +183,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("collect", "--out", "foreign", "--driver", "controller", "--resume", *BASE), ("meta.json is missing",)
     ),
     "collect into a file": (("collect", "--out", "file", "--driver", "controller", *BASE), ("file",)),
-    "no laps": (("collect", "--out", "new", "--driver", "controller", "--laps", "0", *BASE), ("laps", "got 0")),
+    "no episodes": (("collect", "--out", "new", "--driver", "controller", "--episodes", "0", *BASE), ("episodes", "got 0")),
     "too much noise": (
         ("collect", "--out", "new", "--driver", "controller", "--noise", "1.5", *BASE), ("noise probability", "1.5")
     ),
@@ -192,9 +192,9 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("noise hold", "at least 1"),
     ),
     # Watching
-    "no display": (("watch", "--driver", "controller"), ("no display", "--video lap.mp4")),
+    "no display": (("watch", "--driver", "controller"), ("no display", "--video episode.mp4")),
     "existing video": (("watch", "--driver", "controller", "--video", "file"), ("file already exists", "another name")),
-    "watch a missing driver": (("watch", "--driver", "typo", "--video", "lap.mp4"), ("typo",)),
+    "watch a missing driver": (("watch", "--driver", "typo", "--video", "episode.mp4"), ("typo",)),
     "an existing run of the expert": (("expert", "--out", "run"), ("run already exists", "--resume")),
 }  # fmt: skip
 
@@ -238,7 +238,7 @@ def test_a_disk_that_fails_is_told_in_one_line(here, capsys, monkeypatch, code, 
 
     before = contents(here)
     monkeypatch.setattr(files.os, "replace", fails)
-    for arguments in (TRAIN, ("collect", "--out", "new", "--driver", "controller", "--laps", "1", *BASE)):
+    for arguments in (TRAIN, ("collect", "--out", "new", "--driver", "controller", "--episodes", "1", *BASE)):
         line = refused(capsys, *arguments)
         assert "cannot write new" in line
         assert fix in line
@@ -260,7 +260,7 @@ def test_a_disk_that_fills_while_training_leaves_a_run_to_resume(here, capsys, m
         patch.setattr(files.os, "replace", full)
         line = refused(capsys, *TRAIN, "--epochs", "2")
     assert "No space left on device; free some space" in line
-    monkeypatch.setattr("nac_drive.training.closed_loop", lambda *_: {"score": 1.0, "return_mean": 1.0})
+    monkeypatch.setattr("nac_drive.training.trainer.closed_loop", lambda *_: {"score": 1.0, "return_mean": 1.0})
     assert call(*TRAIN, "--epochs", "2", "--resume") == 0
     assert (here / "new" / "checkpoints" / "best" / "model.safetensors").exists()
 
@@ -330,16 +330,16 @@ def test_a_dataset_is_told_and_verified(here, capsys):
     told = capsys.readouterr().out
     assert "episodes  3" in told
     assert call("dataset", "verify", "data", "--replay", *BASE) == 0
-    assert "3 laps, all sound, replayed frame by frame" in capsys.readouterr().out
+    assert "3 episodes, all sound, replayed frame by frame" in capsys.readouterr().out
 
 
 def test_a_dataset_goes_through_a_recipe(here, capsys):
-    assert call("dataset", "recipe", "data", "--out", "laps.npz", *BASE) == 0
-    assert "laps.npz: 3 laps in " in capsys.readouterr().out
-    assert call("dataset", "rebuild", "laps.npz", "--out", "new", *BASE) == 0
+    assert call("dataset", "recipe", "data", "--out", "episodes.npz", *BASE) == 0
+    assert "episodes.npz: 3 episodes in " in capsys.readouterr().out
+    assert call("dataset", "rebuild", "episodes.npz", "--out", "new", *BASE) == 0
     assert "episodes  3" in capsys.readouterr().out
     assert contents(here / "new") == contents(here / "data")
-    assert call("dataset", "rebuild", "laps.npz", "--out", "new", "--resume", *BASE) == 0
+    assert call("dataset", "rebuild", "episodes.npz", "--out", "new", "--resume", *BASE) == 0
 
 
 def test_train_resume_evaluate_and_watch(here, capsys):
@@ -356,14 +356,14 @@ def test_train_resume_evaluate_and_watch(here, capsys):
     ]  # fmt: skip
     assert rows[2]["agreement"] is not None
     capsys.readouterr()
-    assert call("watch", "--driver", "new", "--track", "5", "--video", "lap.mp4") == 0
+    assert call("watch", "--driver", "new", "--track", "5", "--video", "episode.mp4") == 0
     assert "60 frames" in capsys.readouterr().out
-    assert (here / "lap.mp4").stat().st_size > 1000
+    assert (here / "episode.mp4").stat().st_size > 1000
 
 
 def test_dagger(here, capsys):
-    short = ("--max-steps", "55", "--window", "1", "--rounds", "1", "--first-laps", "1", "--laps", "1")
-    arguments = (*DAGGER, *short, "--teacher", "controller", "--validation-tracks", "800000", "--first-track", "7")
+    short = ("--max-steps", "55", "--window", "1", "--rounds", "1", "--first-episodes", "1", "--episodes", "1")
+    arguments = (*DAGGER, *short, "--expert", "controller", "--validation-tracks", "800000", "--first-track", "7")
     assert call(*arguments) == 0
     told = capsys.readouterr().out.replace(str(here) + "/", "")
     assert "round 1: 110 frames, closed loop" in told
@@ -377,10 +377,10 @@ def test_dagger(here, capsys):
 def test_collect(here, capsys, monkeypatch):
     monkeypatch.setattr(cli_driving, "EnvConfig", lambda **values: EnvConfig(**values, max_steps=15))
     arguments = ("collect", "--out", "new", "--driver", "controller", "--noise", "0.2", *BASE)
-    assert call(*arguments, "--laps", "2", "--first-track", "7") == 0
+    assert call(*arguments, "--episodes", "2", "--first-track", "7") == 0
     assert "disturbed" in capsys.readouterr().out
     dataset = Demonstrations.open(here / "new")
     assert dataset.seeds == [7, 8]
     assert dataset.meta.noise is not None
-    assert call(*arguments, "--laps", "3", "--first-track", "7", "--resume") == 0
+    assert call(*arguments, "--episodes", "3", "--first-track", "7", "--resume") == 0
     assert Demonstrations.open(here / "new").seeds == [7, 8, 9]

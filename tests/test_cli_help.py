@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from data_collection.ppo import ExpertConfig
 from nac_drive import cli
-from nac_drive.cli_training import DaggerOptions, ExpertOptions, Training
-from nac_drive.cloning import CloneConfig
-from nac_drive.dagger import DaggerConfig
+from nac_drive.cli.training import DaggerOptions, ExpertOptions, Training
+from nac_drive.training.dagger import DaggerConfig
+from nac_drive.training.ppo import ExpertConfig
+from nac_drive.training.train import CloneConfig
 from tests.test_cli import call
 
 
@@ -53,14 +53,14 @@ def test_the_options_of_dagger_are_those_of_the_library(monkeypatch):
     commands: list[Any] = []
     monkeypatch.setattr(cli.Dagger, "run", lambda self, console: commands.append(self))
     assert call("dagger", "--out", "new") == 0
-    options = ("--core-args", "top_k=4", "--laps", "3", "--noise", "0.2", "--mask-bar", "--augment", "fog:1")
-    assert call("dagger", "--out", "new", "--teacher", "controller", *options, "--workers", "2", "--resume") == 0
+    options = ("--core-args", "top_k=4", "--episodes", "3", "--noise", "0.2", "--mask-bar", "--augment", "fog:1")
+    assert call("dagger", "--out", "new", "--expert", "controller", *options, "--workers", "2", "--resume") == 0
     first, second = commands
-    assert (first.teacher, first.training.config()) == ("expert", DaggerConfig())
-    assert (second.teacher, second.training.workers, second.training.resume) == ("controller", 2, True)
+    assert (first.expert, first.training.config()) == ("expert", DaggerConfig())
+    assert (second.expert, second.training.workers, second.training.resume) == ("controller", 2, True)
     with pytest.raises(ValueError, match="'fog' is unknown"):
         second.training.config()
-    asked = DaggerConfig(core_args={"top_k": 4}, laps=3, noise=0.2, mask_bar=True)
+    asked = DaggerConfig(core_args={"top_k": 4}, episodes=3, noise=0.2, mask_bar=True)
     assert replace(second.training, augment=()).config() == asked
 
 

@@ -47,7 +47,10 @@ def test_a_package_imports_only_what_its_arrow_allows(package):
 
 
 def test_the_walk_sees_imports_wherever_they_stand():
-    assert imported("import torch.nn as nn\ndef f():\n    from envs.rollout import Step\n") == {"torch", "envs"}
+    assert imported("import torch.nn as nn\ndef f():\n    from nac_drive.envs.rollout import Step\n") == {
+        "torch",
+        "envs",
+    }
 
 
 def test_importing_envs_or_policies_loads_nothing_of_the_other():

@@ -10,10 +10,10 @@ from typing import Any
 
 import h5py
 
-from data_collection.dataset import Demonstrations
-from data_collection.noise import NoiseConfig
-from data_collection.record import record
-from envs import EnvConfig
+from nac_drive.data_collection.collect import record
+from nac_drive.data_collection.dart import NoiseConfig
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.envs import EnvConfig
 
 ENV = EnvConfig(max_steps=60)
 NOISE = NoiseConfig(probability=0.3, hold=4)

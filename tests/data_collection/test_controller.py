@@ -12,9 +12,9 @@ from gymnasium.envs.box2d.car_dynamics import Car
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_collection.controller import Controller
-from data_collection.racing_line import Path, racing_line, smooth_path, speed_profile
-from envs import EnvConfig, Track, make_env, rollout
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.controller.racing_line import Path, racing_line, smooth_path, speed_profile
+from nac_drive.envs import EnvConfig, Track, make_env, rollout
 from tests.problems import ToyEnv, circle, square
 
 
@@ -58,9 +58,9 @@ def test_it_drives_the_same_lap_twice_and_looks_at_no_pixel(control):
             return np.full_like(observation, 255)
 
     env = quiet_env(EnvConfig(control, max_steps=150))
-    lap = rollout(env, Controller(control), 5)
-    assert rollout(env, Controller(control), 5) == lap
-    assert rollout(Blinded(env), Controller(control), 5) == lap
+    episode = rollout(env, Controller(control), 5)
+    assert rollout(env, Controller(control), 5) == episode
+    assert rollout(Blinded(env), Controller(control), 5) == episode
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])

@@ -7,23 +7,31 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from data_collection import controller_search
-from data_collection.controller import CONTINUOUS, DISCRETE, Controller, ControllerConfig
-from data_collection.controller_search import START, Lap, SearchConfig, drive, fitness, numbers, search
-from envs import EnvConfig, make_env, rollout
+from nac_drive.data_collection import controller_search
+from nac_drive.data_collection.controller.controller import CONTINUOUS, DISCRETE, Controller, ControllerConfig
+from nac_drive.data_collection.controller.search import (
+    START,
+    EpisodeActions,
+    SearchConfig,
+    drive,
+    fitness,
+    numbers,
+    search,
+)
+from nac_drive.envs import EnvConfig, make_env, rollout
 
 
 @pytest.mark.parametrize(("control", "config"), [("discrete", DISCRETE), ("continuous", CONTINUOUS)])
 def test_a_lap_is_that_of_the_rollout(control, config):
     env = make_env(EnvConfig(control))
     env.unwrapped.observe = False  # type: ignore[attr-defined]
-    episode, lap = rollout(env, Controller(control), 42), drive(control, config, 42)
-    assert lap.episode_return == pytest.approx(episode.episode_return)
-    assert lap.frames == episode.length
+    episode, episode = rollout(env, Controller(control), 42), drive(control, config, 42)
+    assert episode.episode_return == pytest.approx(episode.episode_return)
+    assert episode.frames == episode.length
 
 
 def test_fitness_by_hand():
-    clean, dirty = Lap(920.0, 800, 0, 0), Lap(900.0, 1000, 100, 20)
+    clean, dirty = EpisodeActions(920.0, 800, 0, 0), EpisodeActions(900.0, 1000, 100, 20)
     assert fitness([clean]) == 920.0
     assert fitness([clean, dirty]) == pytest.approx(910 - 5 - (0.02 * 100 + 0.05 * 20) / 2)
 
@@ -40,7 +48,7 @@ def best_at(wanted: dict[str, float]):
     def drive(control, config, seed):
         spread = {name: start[1] for name, start in START[control].items()}
         off = [(getattr(config, name) - value) / spread[name] for name, value in wanted.items()]
-        return Lap(900.0 - float(np.sum(np.square(off))), 800, 0, 0)
+        return EpisodeActions(900.0 - float(np.sum(np.square(off))), 800, 0, 0)
 
     return drive
 
@@ -50,8 +58,8 @@ def test_it_finds_the_numbers_that_drive_best(monkeypatch):
     monkeypatch.setattr(controller_search, "drive", best_at(wanted))
     generations = []
     found = search(
-        SearchConfig(generations=30, candidates=40, elites=8, laps=1),
-        report=lambda number, mean, laps: generations.append(fitness(laps)),
+        SearchConfig(generations=30, candidates=40, elites=8, episodes=1),
+        report=lambda number, mean, episodes: generations.append(fitness(episodes)),
     )
     assert len(generations) == 30
     assert generations[-1] > 899.9 > generations[0]

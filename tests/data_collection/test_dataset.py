@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_collection.dataset import DatasetError, Demonstrations, Meta
-from data_collection.episode_file import (
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Meta
+from nac_drive.data_collection.dataset.episode_file import (
     SUMMARY,
     TELEMETRY,
     EpisodeArrays,
     encode_episode,
     read_episode,
 )
-from data_collection.files import write_atomically
-from envs import EnvConfig
+from nac_drive.data_collection.files import write_atomically
+from nac_drive.envs import EnvConfig
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, contents, record_small, rewrite_row, tamper
 
 

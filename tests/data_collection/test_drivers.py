@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_collection.controller import Controller
-from data_collection.drivers import driver_hash, driver_name, resolve_driver, trained_env
-from data_collection.run_folder import RunFolder
-from envs import Control, EnvConfig
-from policies import PRETRAINED, Driver, DriverConfig, save_driver
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.envs import Control, EnvConfig
+from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
+from nac_drive.training.run_folder import RunFolder
 
 CONTROLS: tuple[Control, ...] = ("discrete", "continuous")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_collection.noise import ActionNoise, NoiseConfig
+from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 
 PEDALS = gym.spaces.Box(np.array([-1, 0, 0], np.float32), np.array([1, 1, 1], np.float32))
 INTENDED = np.array([0.25, 0.5, 0.0], dtype=np.float32)

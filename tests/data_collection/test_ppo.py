@@ -16,13 +16,13 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from data_collection import ppo
-from data_collection.drivers import driver_hash
-from data_collection.ppo import ExpertConfig, train_expert
-from data_collection.processes import one_thread
-from data_collection.run_folder import RunFolder
-from envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
-from policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.data_collection import ppo
+from nac_drive.data_collection.experts import driver_hash
+from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
+from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies.ops.threads import one_thread
+from nac_drive.training.ppo import ExpertConfig, train_expert
+from nac_drive.training.run_folder import RunFolder
 from tests.killing import Fuse, Killed
 
 TINY = ExpertConfig(
@@ -108,8 +108,8 @@ def test_a_training_warms_up_learns_validates_and_goes_on_after_an_interruption(
 
 
 def bias(expert: Driver, env_config: EnvConfig, seed: int) -> float:
-    """Stands for the return of a lap: depends on the weights alone."""
-    return float(expert.head.out.bias.detach().sum())
+    """Stands for the return of a episode: depends on the weights alone."""
+    return float(expert.action_head.out.bias.detach().sum())
 
 
 def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monkeypatch):
@@ -212,7 +212,7 @@ def test_the_value_network_sends_no_gradient_into_the_actors_features():
 
 def saved(path: Path, control: Control, core: str = "cnn", *, residual: bool = False, mask_bar: bool = False) -> Driver:
     torch.manual_seed(3)
-    driver = Driver(DriverConfig(core=core, vision="compact", dropout=0.0, control=control, residual=residual)).eval()
+    driver = Driver(DriverConfig(core=core, encoder="compact", dropout=0.0, control=control, residual=residual)).eval()
     save_driver(path, driver, env=asdict(EnvConfig(control, mask_bar=mask_bar)))
     return driver
 
@@ -223,7 +223,7 @@ def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, residual
     """stable-baselines3's own forward pass gives the actions that the driver gives."""
     driver = saved(tmp_path / "clone", control, residual=residual)
     with torch.no_grad():
-        driver.head.out.weight.mul_(5.0)  # different actions on noise
+        driver.action_head.out.weight.mul_(5.0)  # different actions on noise
     save_driver(tmp_path / "clone", driver, env=asdict(EnvConfig(control)))
     policy = model(replace(TINY, control=control, init=str(tmp_path / "clone"), sharpness=3.0)).policy
     frames = np.random.default_rng(0).integers(256, size=(6, 96, 96, 3), dtype=np.uint8)
@@ -255,7 +255,7 @@ def test_the_run_notes_which_driver_it_started_from(tmp_path):
     train_expert(config, tmp_path / "run")
     assert RunFolder.open(tmp_path / "run").config["init_sha256"] == driver_hash(config.init, EnvConfig())
     torch.manual_seed(4)
-    other = Driver(DriverConfig(core="cnn", vision="compact", dropout=0.0))
+    other = Driver(DriverConfig(core="cnn", encoder="compact", dropout=0.0))
     save_driver(tmp_path / "clone", other, env=asdict(EnvConfig()))
     with pytest.raises(ValueError, match="init_sha256"):
         train_expert(config, tmp_path / "run", resume=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_collection.processes import Workers, each_in_a_process, map_in_processes, one_thread, worker_pool
+from nac_drive.data_collection.processes import Workers, each_in_a_process, map_in_processes, worker_pool
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ def test_a_killed_worker_is_an_error_and_no_hang(way):
 @pytest.mark.timeout(60)
 def test_workers_end_with_a_killed_parent():
     script = (
-        "import time; from data_collection.processes import Workers\n"
+        "import time; from nac_drive.data_collection.processes import Workers\n"
         "from tests.data_collection.test_processes import where\n"
         "if __name__ == '__main__':\n"
         "    workers = Workers(1)\n"
@@ -93,7 +93,7 @@ def test_workers_end_with_a_killed_parent():
 @pytest.mark.timeout(60)
 def test_an_interruption_ends_workers_at_once_and_is_told_once():
     script = (
-        "import signal; from data_collection.processes import Workers\n"
+        "import signal; from nac_drive.data_collection.processes import Workers\n"
         "from tests.data_collection.test_processes import where\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it

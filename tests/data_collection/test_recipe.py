@@ -1,4 +1,4 @@
-"""Recipes: a dataset in a few kilobytes, driven again bit for bit; what is not the recipe's lap is never written."""
+"""Recipes: a dataset in a few kilobytes, driven again bit for bit; what is not the recipe's episode is never written."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from data_collection import recipe as recipe_module
-from data_collection import record as record_module
-from data_collection.dataset import DatasetError, Demonstrations, Meta
-from data_collection.drivers import driver_hash
-from data_collection.noise import NoiseConfig
-from data_collection.recipe import rebuild, save_recipe
-from data_collection.recipe_file import Recipe, encode_recipe, read_recipe
-from data_collection.record import LapJob, add_missing, open_recording, record, record_lap
-from data_collection.turns import TurnsConfig, turns_lap
-from envs import EnvConfig
-from policies import Driver, DriverConfig
+from nac_drive.data_collection import recipe as recipe_module
+from nac_drive.data_collection import record as record_module
+from nac_drive.data_collection.collect import EpisodeJob, add_missing, collect_episode, open_recording, record
+from nac_drive.data_collection.dart import NoiseConfig
+from nac_drive.data_collection.dataset.action_log import ActionLog, encode_action_log, read_action_log
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Meta
+from nac_drive.data_collection.experts import driver_hash
+from nac_drive.data_collection.mixture import MixtureConfig, collect_mixture_episode
+from nac_drive.data_collection.replay import rebuild, save_action_log
+from nac_drive.envs import EnvConfig
+from nac_drive.policies import Driver, DriverConfig
 from tests.data_collection.recordings import TRACKS, contents, record_small, rewrite_row, tamper
 from tests.killing import Fuse, Killed
 
@@ -35,15 +35,15 @@ CONTINUOUS = replace(ENV, control="continuous")
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    """A dataset of three laps under noise."""
+    """A dataset of three episodes under noise."""
     return record_small(tmp_path_factory.mktemp("recorded") / "dataset", env=ENV).path
 
 
 @pytest.fixture(scope="module")
 def file(recorded, tmp_path_factory) -> Path:
     """Its recipe."""
-    path = tmp_path_factory.mktemp("recipe") / "laps.npz"
-    save_recipe(Demonstrations.open(recorded), path)
+    path = tmp_path_factory.mktemp("recipe") / "episodes.npz"
+    save_action_log(Demonstrations.open(recorded), path)
     return path
 
 
@@ -53,19 +53,19 @@ def copy(recorded, tmp_path) -> Path:
 
 
 def turns(path: Path, env: EnvConfig, share: float = 0.8) -> Demonstrations:
-    """As DAgger records: round 0 is the teacher's under noise, round 1 is driven in turns."""
+    """As DAgger records: round 0 is the expert's under noise, round 1 is driven in turns."""
     meta = Meta(env, "controller", driver_hash("controller", env), NoiseConfig(0.3, 4), 3)
     student = pickle.dumps(Driver(DriverConfig(core="cnn", control=env.control)).eval())
     dataset = open_recording(path, meta, [5, 6], resume=False)
-    job = LapJob(path, "controller", meta)
-    in_turns = partial(turns_lap, replace(job, round=1), TurnsConfig(share, 10), student)
-    add_missing(dataset, partial(record_lap, replace(job, round=0)), [(0, 5)], 1, None)
+    job = EpisodeJob(path, "controller", meta)
+    in_turns = partial(collect_mixture_episode, replace(job, round=1), MixtureConfig(share, 10), student)
+    add_missing(dataset, partial(collect_episode, replace(job, round=0)), [(0, 5)], 1, None)
     add_missing(dataset, in_turns, [(1, 6)], 1, None)
     return dataset
 
 
 class StraightOn:
-    """Leaves the playfield: its laps end early."""
+    """Leaves the playfield: its episodes end early."""
 
     env_config = None
 
@@ -110,10 +110,10 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
         }[kind]
         dataset = record_small(path, **changed)
     assert disturbed(dataset) == (kind not in ("noiseless", "early end"))
-    save_recipe(dataset, tmp_path / "laps.npz")
+    save_action_log(dataset, tmp_path / "episodes.npz")
     shutil.move(path, tmp_path / "away")  # the recipe is all there is
     rows: list[dict[str, Any]] = []
-    rebuilt = rebuild(tmp_path / "laps.npz", path, on_episode=rows.append)
+    rebuilt = rebuild(tmp_path / "episodes.npz", path, on_episode=rows.append)
     assert contents(path) == contents(tmp_path / "away")
     assert rows == rebuilt.rows == dataset.rows
     assert rebuilt.meta == dataset.meta
@@ -126,8 +126,8 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
 def test_a_lap_takes_a_few_bytes_a_frame(tmp_path, driver, control, bytes_per_frame):
     env = EnvConfig(control=control, renderer="fast")
     dataset = record(tmp_path / "dataset", driver, env=env, seeds=[1], noise=NoiseConfig(0.15, 4))
-    save_recipe(dataset, tmp_path / "laps.npz")
-    size, (row,) = (tmp_path / "laps.npz").stat().st_size, dataset.rows
+    save_action_log(dataset, tmp_path / "episodes.npz")
+    size, (row,) = (tmp_path / "episodes.npz").stat().st_size, dataset.rows
     assert row["length"] > 500
     assert size < bytes_per_frame * row["length"]
 
@@ -164,14 +164,14 @@ def test_resuming_mends_the_laps_of_the_original(file, recorded, copy):
     assert contents(copy) == contents(recorded)
 
 
-# Laps that come out otherwise
+# Episodes that come out otherwise
 
 
-def change_lap(file: Path, path: Path, index: int, **changed: Any) -> Path:
-    """A recipe in which lap `index` is another."""
-    recipe = read_recipe(file)
-    laps = [replace(lap, **changed) if i == index else lap for i, lap in enumerate(recipe.laps)]
-    path.write_bytes(encode_recipe(Recipe(recipe.document, laps)))
+def change_episode(file: Path, path: Path, index: int, **changed: Any) -> Path:
+    """A recipe in which episode `index` is another."""
+    recipe = read_action_log(file)
+    episodes = [replace(episode, **changed) if i == index else episode for i, episode in enumerate(recipe.episodes)]
+    path.write_bytes(encode_action_log(ActionLog(recipe.document, episodes)))
     return path
 
 
@@ -183,9 +183,9 @@ def flipped(actions: np.ndarray, frame: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["action", "label"])
 def test_one_flipped_action_or_label_is_noticed_and_its_lap_named(file, tmp_path, name):
-    lap = read_recipe(file).laps[1]
-    other = change_lap(file, tmp_path / "other.npz", 1, **{name: flipped(getattr(lap, name), 55)})
-    with pytest.raises(DatasetError, match=r"lap 1 \(track 3\) of .*other.npz comes out otherwise here:") as caught:
+    episode = read_action_log(file).episodes[1]
+    other = change_episode(file, tmp_path / "other.npz", 1, **{name: flipped(getattr(episode, name), 55)})
+    with pytest.raises(DatasetError, match=r"episode 1 \(track 3\) of .*other.npz comes out otherwise here:") as caught:
         rebuild(other, tmp_path / "dataset")
     assert "columns differ" in str(caught.value)
     assert ("frames differ" in str(caught.value)) == (name == "action")
@@ -194,14 +194,14 @@ def test_one_flipped_action_or_label_is_noticed_and_its_lap_named(file, tmp_path
     assert [row["index"] for row in kept.rows] == [0]
     assert kept.verify(replay=True) == []
     if name == "action":
-        with pytest.raises(DatasetError, match="lap 1"):  # out of another process, too
+        with pytest.raises(DatasetError, match="episode 1"):  # out of another process, too
             rebuild(other, tmp_path / "dataset", resume=True, workers=2)
     assert len(rebuild(file, tmp_path / "dataset", resume=True)) == len(TRACKS)  # the right recipe goes on
 
 
 def test_the_versions_that_differ_are_told(file, tmp_path, monkeypatch):
-    lap = read_recipe(file).laps[0]
-    other = change_lap(file, tmp_path / "other.npz", 0, sha256={**lap.sha256, "frames": "0"})
+    episode = read_action_log(file).episodes[0]
+    other = change_episode(file, tmp_path / "other.npz", 0, sha256={**episode.sha256, "frames": "0"})
     with pytest.raises(DatasetError, match="frames differ; the versions are the same"):
         rebuild(other, tmp_path / "one")
     here = recipe_module.installed_versions()
@@ -214,15 +214,15 @@ def test_the_versions_that_differ_are_told(file, tmp_path, monkeypatch):
 
 
 def test_other_laps_of_the_same_drivers_tracks_and_settings_are_left_alone(tmp_path):
-    save_recipe(turns(tmp_path / "one", ENV, share=0.8), tmp_path / "laps.npz")
+    save_action_log(turns(tmp_path / "one", ENV, share=0.8), tmp_path / "episodes.npz")
     other = turns(tmp_path / "other", ENV, share=0.2).path
     (other / "episodes" / "000000.h5").write_bytes(b"damaged")
     before = contents(other)
     with pytest.raises(DatasetError, match=r"its episode 1 is not the recipe's \(.*frames differ.*another folder"):
-        rebuild(tmp_path / "laps.npz", other, resume=True)
+        rebuild(tmp_path / "episodes.npz", other, resume=True)
     (other / "episodes.jsonl").write_bytes(b"")  # nor are they taken for the recipe's without a row
     with pytest.raises(DatasetError, match="its episode 1 is not the recipe's"):
-        rebuild(tmp_path / "laps.npz", other, resume=True)
+        rebuild(tmp_path / "episodes.npz", other, resume=True)
     assert contents(other) == before | {"episodes.jsonl": [b""]}
 
 
@@ -232,13 +232,13 @@ def test_rebuilding_touches_nothing_that_is_not_the_recipes(file, copy, tmp_path
     before = contents(copy)
     with pytest.raises(FileExistsError, match="already exists"):
         rebuild(file, copy)
-    recipe = read_recipe(file)
+    recipe = read_action_log(file)
     shorter = tmp_path / "shorter.npz"
-    shorter.write_bytes(encode_recipe(Recipe(recipe.document, recipe.laps[:1])))
+    shorter.write_bytes(encode_action_log(ActionLog(recipe.document, recipe.episodes[:1])))
     with pytest.raises(DatasetError, match=r"its episode 1 is not the recipe's \(there is none in the recipe\)"):
         rebuild(shorter, copy, resume=True)
     reseeded = tmp_path / "reseeded.npz"
-    reseeded.write_bytes(encode_recipe(Recipe(recipe.document | {"seed": 9}, recipe.laps)))
+    reseeded.write_bytes(encode_action_log(ActionLog(recipe.document | {"seed": 9}, recipe.episodes)))
     with pytest.raises(DatasetError, match="seed: dataset has 0, asked for 9"):
         rebuild(reseeded, copy, resume=True)
     assert contents(copy) == before
@@ -252,7 +252,7 @@ def test_rebuilding_touches_nothing_that_is_not_the_recipes(file, copy, tmp_path
 def test_a_recipe_overwrites_nothing(recorded, tmp_path):
     (tmp_path / "thesis.npz").write_text("all my work")
     with pytest.raises(FileExistsError, match="choose another file"):
-        save_recipe(Demonstrations.open(recorded), tmp_path / "thesis.npz")
+        save_action_log(Demonstrations.open(recorded), tmp_path / "thesis.npz")
     assert (tmp_path / "thesis.npz").read_text() == "all my work"
 
 
@@ -275,7 +275,7 @@ def with_a_wide_action(path: Path) -> None:
     tamper(path, 1, change)
 
 
-def with_a_short_lap(path: Path) -> None:
+def with_a_short_episode(path: Path) -> None:
     meta = json.loads((path / "meta.json").read_text())
     (path / "meta.json").write_text(json.dumps(meta | {"env": meta["env"] | {"max_steps": 61}}))
 
@@ -285,16 +285,16 @@ def with_a_short_lap(path: Path) -> None:
     [
         (lambda path: (path / "episodes" / "000001.h5").write_bytes(b"damaged"), r"content has changed .*\(2 problem"),
         (lambda path: rewrite_row(path, 1, crashes=9), "crashes is 0, its row says 9"),
-        (empty, "there is no lap in it"),
+        (empty, "there is no episode in it"),
         (without_the_middle, "its episode 1 is missing"),
-        (with_a_wide_action, "lap 1 has a value of action outside of 0 to 4"),
-        (with_a_short_lap, "lap 0 has 60 frames of 61, but nothing ended it there"),
+        (with_a_wide_action, "episode 1 has a value of action outside of 0 to 4"),
+        (with_a_short_episode, "episode 0 has 60 frames of 61, but nothing ended it there"),
     ],
 )
 def test_a_damaged_or_unfinished_dataset_makes_no_recipe(copy, tmp_path, damage, told):
     damage(copy)
     with pytest.raises(DatasetError, match=told) as caught:
-        save_recipe(Demonstrations.open(copy), tmp_path / "laps.npz")
+        save_action_log(Demonstrations.open(copy), tmp_path / "episodes.npz")
     assert "\n" not in str(caught.value)
     assert str(copy) in str(caught.value)
-    assert not list(tmp_path.glob("laps*"))
+    assert not list(tmp_path.glob("episodes*"))

@@ -10,35 +10,35 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_collection.dataset import DatasetError, Demonstrations
-from data_collection.recipe import rebuild, save_recipe
-from data_collection.recipe_file import encode_recipe, read_recipe
+from nac_drive.data_collection.dataset.action_log import encode_action_log, read_action_log
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
+from nac_drive.data_collection.replay import rebuild, save_action_log
 from tests.data_collection.recordings import ENV, contents, record_small
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Demonstrations:
-    """Three laps under noise."""
+    """Three episodes under noise."""
     return record_small(tmp_path_factory.mktemp("recorded") / "dataset", env=replace(ENV, renderer="fast"))
 
 
 @pytest.fixture(scope="module")
 def file(recorded, tmp_path_factory) -> Path:
     """Their recipe."""
-    path = tmp_path_factory.mktemp("recipe") / "laps.npz"
-    save_recipe(recorded, path)
+    path = tmp_path_factory.mktemp("recipe") / "episodes.npz"
+    save_action_log(recorded, path)
     return path
 
 
 def test_the_same_dataset_gives_the_same_bytes_and_they_tell_all(file, recorded, tmp_path):
-    save_recipe(recorded, tmp_path / "again.npz")
+    save_action_log(recorded, tmp_path / "again.npz")
     assert (tmp_path / "again.npz").read_bytes() == file.read_bytes()
-    recipe, frames = read_recipe(file), recorded.load()
+    recipe, frames = read_action_log(file), recorded.load()
     assert recipe.meta == recorded.meta
-    assert encode_recipe(recipe) == file.read_bytes()
-    np.testing.assert_array_equal(np.concatenate([lap.action for lap in recipe.laps]), frames.actions)
-    np.testing.assert_array_equal(np.concatenate([lap.label for lap in recipe.laps]), frames.labels)
-    assert [lap.summary for lap in recipe.laps] == [
+    assert encode_action_log(recipe) == file.read_bytes()
+    np.testing.assert_array_equal(np.concatenate([episode.action for episode in recipe.episodes]), frames.actions)
+    np.testing.assert_array_equal(np.concatenate([episode.label for episode in recipe.episodes]), frames.labels)
+    assert [episode.summary for episode in recipe.episodes] == [
         {key: row[key] for key in row if key not in ("index", "file", "sha256")} for row in recorded.rows
     ]
 
@@ -51,7 +51,9 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(file, tmp_path):
         path = tmp_path / "damaged.npz"
         path.write_bytes(damaged)
         try:
-            assert encode_recipe(read_recipe(path)) == content, place  # an archive has idle bits, such as the date's
+            assert encode_action_log(read_action_log(path)) == content, (
+                place
+            )  # an archive has idle bits, such as the date's
         except DatasetError as error:
             told.append(str(error))
     assert len(told) > 0.8 * len(content) / 3
@@ -60,7 +62,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(file, tmp_path):
 
 def foreign(path: Path, kind: str, file: Path) -> str:
     """Make a file that is no recipe; returns what the error must mention."""
-    recipe = read_recipe(file)
+    recipe = read_action_log(file)
     with np.load(file) as stored:
         arrays: dict[str, Any] = dict(stored)
     document = json.loads(arrays["recipe"].item())
@@ -71,7 +73,7 @@ def foreign(path: Path, kind: str, file: Path) -> str:
     def save_document(**changed: Any) -> None:
         save(recipe=np.bytes_(json.dumps(document | changed).encode()))
 
-    laps, env = document["laps"], document["dataset"]["env"]
+    episodes, env = document["episodes"], document["dataset"]["env"]
     match kind:
         case "missing":
             return "there is no such file"
@@ -101,11 +103,11 @@ def foreign(path: Path, kind: str, file: Path) -> str:
         case "other environment":
             save_document(dataset=document["dataset"] | {"env": env | {"wheels": 4}})
             return "wheels"
-        case "no laps":
-            save_document(laps=[])
+        case "no episodes":
+            save_document(episodes=[])
             return "expected uint8 (0,)"
-        case "a lap too many":
-            save_document(laps=[*laps, laps[0]])
+        case "a episode too many":
+            save_document(episodes=[*episodes, episodes[0]])
             return "action is uint8 (180,), expected uint8 (240,)"
         case "other control":
             save_document(dataset=document["dataset"] | {"env": env | {"control": "continuous"}})
@@ -114,11 +116,11 @@ def foreign(path: Path, kind: str, file: Path) -> str:
             save(label=arrays["label"].astype(np.int64))
             return "label is int64"
         case "no track":
-            save_document(laps=[laps[0] | {"seed": -1}, *laps[1:]])
-            return "lap 0 is on track -1"
+            save_document(episodes=[episodes[0] | {"seed": -1}, *episodes[1:]])
+            return "episode 0 is on track -1"
         case "no reason to end":
             save_document(dataset=document["dataset"] | {"env": env | {"max_steps": 61}})
-            return "lap 0 has 60 frames of 61"
+            return "episode 0 has 60 frames of 61"
         case "sixth action":
             save(action=arrays["action"] | np.uint8(8))
             return "value of action outside of 0 to 4"
@@ -127,10 +129,10 @@ def foreign(path: Path, kind: str, file: Path) -> str:
             return "value of label outside of 0 to 4"
         case "not finite" | "too much gas":
             bad = np.float32("nan") if kind == "not finite" else np.float32(1.5)
-            lap = replace(recipe.laps[0], action=np.full((60, 3), bad), label=np.zeros((60, 3), np.float32))
+            episode = replace(recipe.episodes[0], action=np.full((60, 3), bad), label=np.zeros((60, 3), np.float32))
             object.__setattr__(recipe, "document", document["dataset"] | {"env": env | {"control": "continuous"}})
-            object.__setattr__(recipe, "laps", [lap])
-            path.write_bytes(encode_recipe(recipe))
+            object.__setattr__(recipe, "episodes", [episode])
+            path.write_bytes(encode_action_log(recipe))
             return "value of action outside of"
         case _:
             raise AssertionError(kind)
@@ -141,7 +143,7 @@ def foreign(path: Path, kind: str, file: Path) -> str:
     "kind",
     [
         "missing", "folder", "text", "cut short", "other npz", "pickle", "list", "other schema", "other dataset schema",
-        "other environment", "no laps", "a lap too many", "other control", "wide labels", "no track",
+        "other environment", "no episodes", "a episode too many", "other control", "wide labels", "no track",
         "no reason to end", "sixth action", "sixth label", "not finite", "too much gas",
     ],
 )  # fmt: skip

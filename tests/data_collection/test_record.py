@@ -20,14 +20,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from data_collection import files
-from data_collection import record as record_module
-from data_collection.controller import Controller
-from data_collection.dataset import DatasetError, Demonstrations
-from data_collection.files import WriteError
-from data_collection.noise import ActionNoise, NoiseConfig
-from data_collection.record import record
-from envs import EnvConfig, Step, make_env, rollout
+from nac_drive.data_collection import files
+from nac_drive.data_collection import record as record_module
+from nac_drive.data_collection.collect import record
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
+from nac_drive.data_collection.files import WriteError
+from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, contents, record_small
 from tests.killing import Fuse, Killed
 
@@ -74,10 +74,10 @@ def test_under_noise_labels_stay_the_drivers_and_executed_actions_are_the_noises
     dataset = record_small(tmp_path / "dataset", env=env, seeds=[5], seed=9)
     frames = dataset.load()
     assert (frames.labels != frames.actions).any()
-    # Two routes to the labels: an advisor that is asked while the executed actions are repeated.
+    # Two routes to the labels: an expert that is asked while the executed actions are repeated.
     steps: list[Step] = []
-    rollout(make_env(env), Repeat(frames.actions), 5, advisor=Controller(control), subscribers=[steps.append])
-    np.testing.assert_array_equal(frames.labels, [step.advice for step in steps])
+    rollout(make_env(env), Repeat(frames.actions), 5, expert=Controller(control), subscribers=[steps.append])
+    np.testing.assert_array_equal(frames.labels, [step.expert_action for step in steps])
     np.testing.assert_array_equal(frames.frames, [step.observation for step in steps])
     # And to the executed actions: the noise of this seed and track, applied to the labels.
     noise = ActionNoise(NOISE.probability, NOISE.hold, make_env(env).action_space, (9, 5))

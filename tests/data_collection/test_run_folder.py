@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_collection import run_folder
-from data_collection.files import WriteError
-from data_collection.run_folder import RunFolder, load_training_state, save_training_state
+from nac_drive.data_collection import run_folder
+from nac_drive.data_collection.files import WriteError
+from nac_drive.training.run_folder import RunFolder, load_training_state, save_training_state
 from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
 
@@ -97,7 +97,7 @@ def test_another_config_is_refused_with_the_keys_that_differ(run):
 
 def test_rows_survive_a_line_cut_off_anywhere(run):
     assert run.rows() == []
-    rows = [{"step": step, "loss": 0.1 * step, "held_out": {"accuracy": 0.5}} for step in (1, 2, 3)]
+    rows = [{"step": step, "loss": 0.1 * step, "validation": {"accuracy": 0.5}} for step in (1, 2, 3)]
     for row in rows:
         run.log(row)
     path = run.path / "metrics.jsonl"

@@ -14,9 +14,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-from data_collection.processes import one_thread
-from data_collection.sb3_vec_env import SB3VecEnv
-from envs import EnvConfig, ProcessVectorEnv, make_env, make_vec_env
+from nac_drive.envs import EnvConfig, ProcessVectorEnv, make_env, make_vec_env
+from nac_drive.policies.ops.threads import one_thread
+from nac_drive.training.sb3_vec_env import SB3VecEnv
 
 
 class Crashes(gym.Wrapper):

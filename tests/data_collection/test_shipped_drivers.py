@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_collection.drivers import resolve_driver
-from envs import Control, EnvConfig, make_env, rollout
+from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.envs import Control, EnvConfig, make_env, rollout
 
 
 @pytest.mark.parametrize(("word", "control", "least"), [

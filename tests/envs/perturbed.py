@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envs import PERTURBATIONS, Step, rollout
-from envs.frame_loss import FrameLoss
+from nac_drive.envs import PERTURBATIONS, Step, rollout
+from nac_drive.envs.perturbations.frames import FrameLoss
 from tests.problems import ToyEnv
 
 HIGHEST = [f"{name}:{len(levels)}" for name, levels in PERTURBATIONS.items()]

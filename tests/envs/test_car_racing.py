@@ -13,8 +13,18 @@ from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as check_env_of_stable_baselines3
 
-from data_collection.controller import Controller
-from envs import BAR_TOP, FRAME_SHAPE, TRACK_HALF_WIDTH, CarRacing, EnvConfig, Step, make_env, rollout, wrap_angle
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import (
+    BAR_TOP,
+    FRAME_SHAPE,
+    TRACK_HALF_WIDTH,
+    CarRacing,
+    EnvConfig,
+    Step,
+    make_env,
+    rollout,
+    wrap_angle,
+)
 
 CONTROLS = ("discrete", "continuous")
 FULL_GAS = {"discrete": np.int64(3), "continuous": np.array([0, 1, 0], np.float32)}
@@ -103,7 +113,7 @@ def test_a_whole_lap_pays_and_ends_as_gymnasiums_does(control):
 
 
 def test_a_lap_is_detected_where_gymnasium_misses_it():
-    """One tile is never counted: gymnasium drives on to the time limit, the lap ends where the car passes the start."""
+    """One tile is never counted: gymnasium drives on to the time limit, the episode ends where the car passes the start."""
     env = blind(make_env())
     car_racing: Any = env.unwrapped
 
@@ -121,7 +131,7 @@ def test_a_lap_is_detected_where_gymnasium_misses_it():
     at = finished.index(True)
     assert finished == [False] * at + [True] * (1000 - at)
     assert steps[at - 1].outcome["completion"] > 0.95
-    assert car_racing.lap.finished
+    assert car_racing.episode.finished
 
 
 @pytest.mark.parametrize("control", CONTROLS)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envs import BAR_TOP, CORRUPTIONS, PERTURBATIONS, draw_effect, make_env, parse_corruptions
-from envs.corruptions import (
+from nac_drive.envs import BAR_TOP, CORRUPTIONS, PERTURBATIONS, draw_effect, make_env, parse_corruptions
+from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 from gymnasium.envs.box2d.car_dynamics import Car
 
-from envs import EnvConfig, make_env, perturb
-from envs.disturbances import ActionDelay, ActionFault, DelayedActions, FaultyActions, Stream, TyreGrip, WeakTyres
-from envs.frame_loss import IrregularRate, SkippedFrames
+from nac_drive.envs import EnvConfig, make_env, perturb
+from nac_drive.envs.perturbations.dynamics import (
+    ActionDelay,
+    ActionFault,
+    DelayedActions,
+    FaultyActions,
+    Stream,
+    TyreGrip,
+    WeakTyres,
+)
+from nac_drive.envs.perturbations.frames import IrregularRate, SkippedFrames
 from tests.envs.perturbed import Clock, blind, controls, timeline
 
 

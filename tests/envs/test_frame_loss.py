@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs import EnvConfig, make_env, perturb
-from envs.disturbances import Stream
-from envs.frame_loss import FrameDrop, FrameLoss, Gaps, IrregularRate, SkippedFrames, StaleFrames
-from envs.perturbations import parse
+from nac_drive.envs import EnvConfig, make_env, perturb
+from nac_drive.envs.perturbations.dynamics import Stream
+from nac_drive.envs.perturbations.frames import FrameDrop, FrameLoss, Gaps, IrregularRate, SkippedFrames, StaleFrames
+from nac_drive.envs.perturbations.registry import parse
 from tests.envs.perturbed import ALL, Clock, Counter, Scripted, blind, drive, pictures, timeline
 from tests.problems import ToyEnv
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envs import CORRUPTIONS, PERTURBATIONS, EnvConfig, Step, make_env, perturb
-from envs.disturbances import Stream
+from nac_drive.envs import CORRUPTIONS, PERTURBATIONS, EnvConfig, Step, make_env, perturb
+from nac_drive.envs.perturbations.dynamics import Stream
 from tests.envs.perturbed import ALL, HIGHEST, blind, drive, pictures
 from tests.problems import ToyEnv
 
@@ -71,7 +71,7 @@ def test_the_simulators_own_chance_is_left_alone(spec):
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_pixels_change_neither_physics_nor_rewards_nor_the_state(name):
-    """Nor what an advisor sees."""
+    """Nor what an expert sees."""
     plain, perturbed = make_env(), perturb(make_env(), f"{name}:3", 2)
     assert np.array_equal(plain.reset(seed=1)[0], perturbed.unwrapped.state if perturbed.reset(seed=1) else None)  # type: ignore[attr-defined]
     for action in np.random.default_rng(0).integers(5, size=60):

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.envs.box2d.car_dynamics import Car
 from gymnasium.envs.box2d.car_racing import PLAYFIELD, WINDOW_H, WINDOW_W
 
-from data_collection.controller import Controller
-from envs import BAR_TOP, ActionRepeat, EnvConfig, Renderer, Step, make_env, rollout
-from envs.renderer import CAR_BOTTOM, CAR_LEFT, CAR_RIGHT, CAR_TOP, SCORE_W, Bar, score
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import BAR_TOP, ActionRepeat, EnvConfig, Renderer, Step, make_env, rollout
+from nac_drive.envs.renderer import CAR_BOTTOM, CAR_LEFT, CAR_RIGHT, CAR_TOP, SCORE_W, Bar, score
 from tests.envs.test_car_racing import CONTROLS, FULL_GAS, blind, native, play, random_actions
 
 GROUND = np.s_[:BAR_TOP, :]

@@ -5,29 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs import Step, rollout
+from nac_drive.envs import Step, rollout
 from tests.problems import CheckingDriver, Darkened, ToyEnv
 
 
 def told(step: Step) -> tuple:
     return (
-        step.index, int(step.observation.max()), step.info["frame"], step.dt, step.intended, step.action, step.advice,
+        step.index, int(step.observation.max()), step.info["frame"], step.dt, step.intended, step.action, step.expert_action,
         step.reward, step.terminated, step.truncated, step.outcome["frame"],
     )  # fmt: skip
 
 
 def test_the_steps_of_an_episode():
     env, steps, order = ToyEnv(), [], []
-    driver, advisor = CheckingDriver(0, sees=[0, 1, 2, 3]), CheckingDriver(10, sees=[0, 1, 2, 3])
+    driver, expert = CheckingDriver(0, sees=[0, 1, 2, 3]), CheckingDriver(10, sees=[0, 1, 2, 3])
     episode = rollout(
-        env, driver, 7, advisor=advisor, execute=lambda action: 4 - action,
+        env, driver, 7, expert=expert, execute=lambda action: 4 - action,
         subscribers=[
             lambda step: order.append(("first", step.index)), lambda step: order.append(("second", step.index)),
             steps.append,
         ],
     )  # fmt: skip
     assert [told(step) for step in steps] == [
-        # index, picture, info, dt, intended, action, advice, reward, terminated, truncated, outcome
+        # index, picture, info, dt, intended, action, expert_action, reward, terminated, truncated, outcome
         (0, 0, 0, 0.00, 0, 4, 10, 10.0, False, False, 1),
         (1, 1, 1, 0.02, 1, 3, 11, 100.0, False, False, 2),
         (2, 2, 2, 0.06, 2, 2, 12, 1000.0, False, False, 3),
@@ -43,15 +43,15 @@ def test_the_steps_of_an_episode():
 
 def test_the_advisor_sees_the_picture_before_the_wrappers():
     env, steps = Darkened(ToyEnv()), []
-    rollout(env, CheckingDriver(0, [0] * 4), 1, advisor=CheckingDriver(5, [0, 1, 2, 3]), subscribers=[steps.append])
+    rollout(env, CheckingDriver(0, [0] * 4), 1, expert=CheckingDriver(5, [0, 1, 2, 3]), subscribers=[steps.append])
     assert not any(step.observation.any() for step in steps)
-    assert [step.advice for step in steps] == [5, 6, 7, 8]
+    assert [step.expert_action for step in steps] == [5, 6, 7, 8]
 
 
 def test_without_advisor_noise_or_subscribers():
     env, steps = ToyEnv(terminates=False), []
     episode = rollout(env, CheckingDriver(0), 3, subscribers=(step for step in [steps.append]))
-    assert [step.advice for step in steps] == [None] * 4
+    assert [step.expert_action for step in steps] == [None] * 4
     assert env.actions == [0, 1, 2, 3]
     assert not episode.terminated
     assert steps[-1].truncated

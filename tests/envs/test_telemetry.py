@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs import TRACK_HALF_WIDTH, EventDetector, LapDetector, wrap_angle
+from nac_drive.envs import TRACK_HALF_WIDTH, EventDetector, LapDetector, wrap_angle
 from tests.problems import circle, square, units
 
 CIRCLE, SQUARE = circle(), square()
@@ -178,7 +178,7 @@ def test_counts_only_grow_and_agree_with_what_is_told(rows):
     assert detector.off_road_events == opened
 
 
-# Laps
+# Episodes
 
 
 LAPS = {

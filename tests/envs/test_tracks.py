@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from envs import SPLITS, track_seeds
+from nac_drive.envs import SPLITS, track_seeds
 
 
 def test_the_splits_never_meet():

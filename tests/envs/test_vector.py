@@ -20,7 +20,7 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from envs import ActionRepeat, EnvConfig, ProcessVectorEnv, make_env, make_vec_env, track_seeds
+from nac_drive.envs import ActionRepeat, EnvConfig, ProcessVectorEnv, make_env, make_vec_env, track_seeds
 
 REPOSITORY = Path(__file__).parents[2]
 SHORT = EnvConfig(renderer="fast", max_steps=12)

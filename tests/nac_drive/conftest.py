@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from data_collection.dataset import Demonstrations
-from data_collection.processes import one_thread
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.policies.ops.threads import one_thread
 from tests.nac_drive.small import dagger_config, demonstrations, train_dagger
 
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory) -> Demonstrations:
-    """Of five actions; read only."""
+    """Of discrete actions; read only."""
     return demonstrations(tmp_path_factory.mktemp("small") / "dataset")
 
 

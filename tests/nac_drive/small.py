@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_collection.dataset import Demonstrations
-from data_collection.frames import Frames
-from data_collection.noise import NoiseConfig
-from data_collection.record import record
-from envs import Control, EnvConfig
 from nac_drive import training
-from nac_drive.cloning import CloneConfig, clone
-from nac_drive.dagger import DaggerConfig, dagger
+from nac_drive.data_collection.collect import record
+from nac_drive.data_collection.dart import NoiseConfig
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.frames import Frames
+from nac_drive.envs import Control, EnvConfig
+from nac_drive.training.dagger import DaggerConfig, dagger
+from nac_drive.training.train import CloneConfig, clone
 from tests.killing import Fuse, Killed
 
 FRAMES = 60
@@ -57,7 +57,7 @@ def part_of(frames: Frames, episodes: slice) -> Frames:
 
 def config(core: str = "lstm", **changed: Any) -> CloneConfig:
     settings: dict[str, Any] = {
-        "window": 16, "batch_size": 2, "epochs": 3, "learning_rate": 1e-3, "validation_share": 0.34,
+        "window": 16, "batch_size": 2, "epochs": 3, "learning_rate": 1e-3, "validation_fraction": 0.34,
         "validate_every": 1, "validation_tracks": "800000",
     }  # fmt: skip
     return CloneConfig(core=core, **{**settings, **changed})
@@ -85,16 +85,16 @@ def results(run: Path) -> dict[str, Any]:
 
 
 def dagger_config(core: str = "lstm", **changed: Any) -> DaggerConfig:
-    """Two laps a round of 60 frames, ten of them after the zoom."""
+    """Two episodes a round of 60 frames, ten of them after the zoom."""
     settings: dict[str, Any] = {
-        "window": 16, "batch_size": 2, "max_steps": 60, "rounds": 2, "first_laps": 2, "laps": 2, "segment": 7,
-        "first_epochs": 2, "epochs": 1, "validation_tracks": "800000", "student_share": 0.5,
+        "window": 16, "batch_size": 2, "max_steps": 60, "rounds": 2, "initial_episodes": 2, "episodes": 2, "segment": 7,
+        "initial_epochs": 2, "epochs": 1, "validation_tracks": "800000", "student_share": 0.5,
     }  # fmt: skip
     return DaggerConfig(core=core, **{**settings, **changed})
 
 
 def train_dagger(settings: DaggerConfig, folder: Path, **keywords: Any) -> Path:
-    return dagger(settings, folder, **{"teacher": "controller", "device": "cpu", **keywords})
+    return dagger(settings, folder, **{"expert": "controller", "device": "cpu", **keywords})
 
 
 class Stop(BaseException):
@@ -111,9 +111,9 @@ def killed_at_every_operation(
     """
     # A score that depends on the weights alone, so that a later step may win or lose.
     monkeypatch.setattr(
-        training, "closed_loop", lambda driver, *_: {"score": float(driver.head.out.weight.detach().sum())}
+        training, "closed_loop", lambda driver, *_: {"score": float(driver.action_head.out.weight.detach().sum())}
     )
-    monkeypatch.setattr("data_collection.run_folder.describe_machine", dict)
+    monkeypatch.setattr("nac_drive.training.run_folder.describe_machine", dict)
     train(folder / "whole", resume=False)
     whole = left(folder / "whole")
     fuse = Fuse()

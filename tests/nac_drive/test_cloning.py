@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_collection.run_folder import RunFolder
-from envs import BAR_TOP, EnvConfig, make_env
 from nac_drive import training
-from nac_drive.accuracy import offline_accuracy
-from nac_drive.cloning import clone
-from nac_drive.evaluation import evaluate
-from nac_drive.training_data import TrainingData, action_changes, augmented, masked, mirrored
-from policies import Driver, DriverConfig, load_driver
-from policies.lds import LDS
+from nac_drive.envs import BAR_TOP, EnvConfig, make_env
+from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.policies import Driver, DriverConfig, load_driver
+from nac_drive.policies.cores.lds import LDS
+from nac_drive.training.data import TrainingData, action_changes, augmented, masked, mirrored
+from nac_drive.training.offline import offline_accuracy
+from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.train import clone
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import FRAMES, config, part_of, rows, synthetic, train
 
@@ -191,7 +191,7 @@ def test_it_learns_a_tiny_dataset_by_heart(core, dataset, tmp_path, monkeypatch)
     for i, label in enumerate(frames.labels):  # a bright band whose height is the action
         frames.frames[i, 16 * label : 16 * label + 16] = 200
     monkeypatch.setattr(dataset, "load", lambda seeds: frames)
-    settings = config(core, epochs=12, validation_share=0.0, learning_rate=3e-3, validate_every=12)
+    settings = config(core, epochs=12, validation_fraction=0.0, learning_rate=3e-3, validate_every=12)
     train(settings, dataset, tmp_path / "run")
     losses = [row["loss"] for row in rows(tmp_path / "run")]
     assert losses[0] > 1.0
@@ -207,7 +207,7 @@ def test_a_run_tells_everything(dataset, tmp_path):
     assert [row["step"] for row in lines] == [1, 2, 3]
     assert ["score" in row for row in lines] == [False, True, True]  # the last epoch is always validated
     assert RunFolder.open(tmp_path / "run").rows() == lines
-    assert all(0 <= row["held_out"]["accuracy"] <= 1 for row in lines)
+    assert all(0 <= row["validation"]["accuracy"] <= 1 for row in lines)
     batches = [row for row in reports if "batch" in row]
     assert [row["batch"] for row in batches if row["epoch"] == 1] == list(range(1, batches[0]["batches"] + 1))
     driver = load_driver(best)
@@ -220,9 +220,9 @@ def test_a_run_tells_everything(dataset, tmp_path):
 
 
 def test_without_held_out_tracks_there_is_no_accuracy_on_them(dataset, tmp_path):
-    train(config("cnn", epochs=1, validation_share=0.0, window=1, batch_size=32), dataset, tmp_path / "run")
+    train(config("cnn", epochs=1, validation_fraction=0.0, window=1, batch_size=32), dataset, tmp_path / "run")
     (row,) = rows(tmp_path / "run")
-    assert "held_out" not in row
+    assert "validation" not in row
     assert row["frames"] == 3 * FRAMES
 
 
@@ -255,7 +255,7 @@ def test_a_bad_setting_is_named(changed, told):
         ({"window": FRAMES + 1}, "window must not exceed the longest episode .60 frames., got 61"),
         ({"core": "transformer"}, "core: unknown name 'transformer'"),
         ({"core_args": {"foo": 1}}, r"core_args: unknown \['foo'\]"),
-        ({"validation_share": 1.0}, "validation_share must lie in"),
+        ({"validation_fraction": 1.0}, "validation_fraction must lie in"),
         ({"validation_tracks": "val-99"}, "has 25 tracks"),
         ({"precision": "8-bit"}, "8-bit"),
     ],
@@ -267,7 +267,7 @@ def test_what_cannot_be_trained_leaves_no_folder(changed, told, dataset, tmp_pat
 
 
 def test_class_weights_need_classes(continuous, tmp_path):
-    with pytest.raises(ValueError, match="class_weights applies to five actions"):
+    with pytest.raises(ValueError, match="class_weights applies to discrete actions"):
         train(config(class_weights=True), continuous, tmp_path / "run")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from data_collection.dataset import Demonstrations
-from data_collection.run_folder import RunFolder
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import Stop, config, killed_at_every_operation, results, rows, train
 
@@ -30,7 +30,7 @@ CASES = {
     "all options": ("discrete", config("nac-pw", mirror=True, class_weights=True, change_weight=3.0, mask_bar=True)),
     "augmented": ("discrete", config("lstm", mirror=True, augment=("gaussian-noise:1+shadows:2", "colour:3"))),
     "continuous": ("continuous", config("cfc", mirror=True, change_weight=2.0)),
-    "frozen": ("discrete", config("cfc", vision="compact", frozen="expert", mirror=True, average=0.9)),
+    "frozen": ("discrete", config("cfc", encoder="compact", frozen="expert", mirror=True, average=0.9)),
 }
 
 
@@ -72,7 +72,7 @@ def test_another_seed_ends_elsewhere(dataset, tmp_path):
 
 
 def test_killed_at_any_file_operation_it_resumes_to_the_same(dataset, tmp_path, monkeypatch):
-    settings = config("cnn", epochs=2, window=32, batch_size=8, validation_share=0.0)
+    settings = config("cnn", epochs=2, window=32, batch_size=8, validation_fraction=0.0)
     kills = killed_at_every_operation(
         monkeypatch, tmp_path, lambda path, resume: train(settings, dataset, path, resume=resume), results
     )

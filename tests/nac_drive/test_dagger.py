@@ -1,4 +1,4 @@
-"""DAgger: who drives which lap, what is learned from them, what is told and what is refused."""
+"""DAgger: who drives which episode, what is learned from them, what is told and what is refused."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_collection.controller import Controller
-from data_collection.dataset import Demonstrations
-from data_collection.noise import NoiseConfig
-from data_collection.record import record
-from data_collection.turns import Turns
-from envs import EnvConfig, make_env, rollout
-from nac_drive.evaluation import evaluate
-from nac_drive.training import Trainer, _moving_average
-from policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.data_collection.collect import record
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.dart import NoiseConfig
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.mixture import MixturePolicy
+from nac_drive.envs import EnvConfig, make_env, rollout
+from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.training.trainer import Trainer, _moving_average
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import dagger_config as config
 from tests.nac_drive.small import rows
@@ -43,7 +43,7 @@ def test_the_laps_are_a_sound_dataset(straight):
 
 def test_round_0_is_the_teachers_laps_under_noise(straight, tmp_path):
     plain = record(
-        tmp_path / "laps", "controller", env=config().env, seeds=[0, 1], noise=NoiseConfig(0.15, 4.0), seed=0
+        tmp_path / "episodes", "controller", env=config().env, seeds=[0, 1], noise=NoiseConfig(0.15, 4.0), seed=0
     ).load()
     frames = Demonstrations.open(straight / "dataset").load([0, 1])
     for name in ("frames", "labels", "actions"):
@@ -51,19 +51,21 @@ def test_round_0_is_the_teachers_laps_under_noise(straight, tmp_path):
 
 
 def test_a_round_is_driven_by_the_student_of_the_round_before(tmp_path):
-    """A second route to the laps and the agreement of round 1: a run that ends with round 0, and the one loop."""
+    """A second route to the episodes and the agreement of round 1: a run that ends with round 0, and the one loop."""
     settings = config(rounds=1, segment=3)
     before = load_driver(train(replace(settings, rounds=0), tmp_path / "before"))
     train(settings, tmp_path / "run")
     agreed: list[bool] = []
     for track in (2, 3):
         students, steps = settings.turns.students(60, (0, track)), []
-        turns = Turns(Controller(), students)
-        rollout(make_env(settings.env), before, track, advisor=turns, execute=turns.execute, subscribers=[steps.append])
+        turns = MixturePolicy(Controller(), students)
+        rollout(make_env(settings.env), before, track, expert=turns, execute=turns.execute, subscribers=[steps.append])
         frames = Demonstrations.open(tmp_path / "run" / "dataset").load([track])
         np.testing.assert_array_equal(frames.actions, [step.action for step in steps])
-        np.testing.assert_array_equal(frames.labels, [step.advice for step in steps])
-        agreed += [step.intended == step.advice for step in steps if students[step.index] and not step.info["zooming"]]
+        np.testing.assert_array_equal(frames.labels, [step.expert_action for step in steps])
+        agreed += [
+            step.intended == step.expert_action for step in steps if students[step.index] and not step.info["zooming"]
+        ]
     first, second = rows(tmp_path / "run")
     assert "agreement" not in first
     assert second["agreement"] == pytest.approx(np.mean(agreed))
@@ -97,8 +99,8 @@ def test_what_a_run_tells(straight):
     assert [row["frames"] for row in told] == [120, 240, 360]
     dataset = Demonstrations.open(straight / "dataset")
     for row in told:
-        returns = [lap["return"] for lap in dataset.rows if lap["round"] == row["step"]]
-        assert (row["laps"], row["laps_return_mean"]) == (2, pytest.approx(np.mean(returns)))
+        returns = [episode["return"] for episode in dataset.rows if episode["round"] == row["step"]]
+        assert (row["episodes"], row["episodes_return_mean"]) == (2, pytest.approx(np.mean(returns)))
     assert all(0 <= row["accuracy"] <= 1 and row["loss"] > 0 and len(row["returns"]) == 1 for row in told)
     winner = max(told, key=lambda row: row["score"])
     driver = load_driver(straight / "checkpoints" / "best")
@@ -135,10 +137,10 @@ def test_other_environments(changed, tmp_path):
     ("changed", "told"),
     [
         ({"rounds": -1}, "rounds must be at least 0"),
-        ({"first_laps": 0}, "first_laps must be at least 1"),
-        ({"laps": 0}, "laps must be at least 1"),
+        ({"initial_episodes": 0}, "initial_episodes must be at least 1"),
+        ({"episodes": 0}, "episodes must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"first_epochs": 0}, "first_epochs must be at least 1"),
+        ({"initial_epochs": 0}, "initial_epochs must be at least 1"),
         ({"window": 61}, r"window must not exceed max_steps \(60 frames\), got 61"),
         ({"student_share": 1.5}, r"student_share must lie in \[0, 1\], got 1.5"),
         ({"segment": 0}, "segment must be at least 1 frame, got 0"),
@@ -162,12 +164,12 @@ def test_what_cannot_be_trained_leaves_no_folder(tmp_path):
     path = tmp_path / "blind"
     save_driver(path, Driver(DriverConfig(core="cnn")), env={"mask_bar": True, "max_steps": 60})
     for settings, keywords, told in (
-        (config(), {"teacher": "typo"}, "typo"),
-        (config(), {"teacher": str(path)}, "trained without the status bar"),
-        (config(control="continuous"), {"teacher": str(path)}, "made for discrete control"),
+        (config(), {"expert": "typo"}, "typo"),
+        (config(), {"expert": str(path)}, "trained without the status bar"),
+        (config(control="continuous"), {"expert": str(path)}, "made for discrete control"),
         (config("transformer"), {}, "unknown name 'transformer'"),
         (config(core_args={"foo": 1}), {}, "unknown"),
-        (config(control="continuous", class_weights=True), {}, "class_weights applies to five actions"),
+        (config(control="continuous", class_weights=True), {}, "class_weights applies to discrete actions"),
         (config(), {"device": "tpu"}, "device must be auto, cpu or cuda, got 'tpu'"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=told):
@@ -181,8 +183,8 @@ def test_a_run_is_never_overwritten_nor_resumed_with_something_else(straight):
         train(config(), straight)
     with pytest.raises(ValueError, match=r"student_share: run has 0\.5, asked for 0\.9"):
         train(config(student_share=0.9), straight, resume=True)
-    with pytest.raises(ValueError, match="teacher: run has 'controller', asked for 'expert'"):
-        train(config(), straight, resume=True, teacher="expert")
+    with pytest.raises(ValueError, match="expert: run has 'controller', asked for 'expert'"):
+        train(config(), straight, resume=True, expert="expert")
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         train(config(), straight / "typo", resume=True)
     assert contents(straight) == before
@@ -203,8 +205,8 @@ def test_a_student_starts_with_the_weights_of_another(straight, tmp_path):
     for name, parameter in other.named_parameters():  # a core of another make begins anew
         if not name.startswith("core."):
             torch.testing.assert_close(parameter, before.get_parameter(name), rtol=0, atol=1e-8)
-    with pytest.raises(ValueError, match="init must name a driver of the same vision and action head"):
-        train(config(vision="paper", init=str(straight)), tmp_path / "other")
+    with pytest.raises(ValueError, match="init must name a driver of the same encoder and action head"):
+        train(config(encoder="paper", init=str(straight)), tmp_path / "other")
     with pytest.raises(ValueError, match="init must name a cloned driver, got 'controller'"):
         train(config(init="controller"), tmp_path / "other")
     assert not (tmp_path / "other").exists()

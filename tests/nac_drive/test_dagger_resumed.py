@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from data_collection.dataset import DatasetError
-from data_collection.processes import worker_pool
+from nac_drive.data_collection.dataset.demonstrations import DatasetError
+from nac_drive.data_collection.processes import worker_pool
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import Stop, killed_at_every_operation, results
 from tests.nac_drive.small import dagger_config as config
@@ -41,7 +41,7 @@ def test_whatever_interrupts_it_it_ends_the_same_and_keeps_its_laps(straight, tm
         return report
 
     moments: list[dict[str, Any]] = [
-        {"round": 0, "lap": 1}, {"round": 0, "epoch": 2, "batch": 2}, {"round": 1, "lap": 1}, {"round": 1, "lap": 2},
+        {"round": 0, "episode": 1}, {"round": 0, "epoch": 2, "batch": 2}, {"round": 1, "episode": 1}, {"round": 1, "episode": 2},
         {"round": 1, "batch": 1}, {"step": 1}, {"round": 2, "batch": 3},
     ]  # fmt: skip
     for number, moment in enumerate(moments):
@@ -50,7 +50,7 @@ def test_whatever_interrupts_it_it_ends_the_same_and_keeps_its_laps(straight, tm
         torch.rand(7)  # whatever the process did in between
     train(config(), run, resume=True, report=told.append)
     assert everything(run) == everything(straight)
-    assert [(row["round"], row["lap"]) for row in told if "lap" in row] == [
+    assert [(row["round"], row["episode"]) for row in told if "episode" in row] == [
         (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)
     ]  # fmt: skip
     before = contents(run)
@@ -73,7 +73,7 @@ def test_a_moving_average_is_resumed_too(tmp_path):
 
 
 def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
-    settings = config("cnn", window=1, batch_size=8, max_steps=4, first_laps=1, laps=1, rounds=1, segment=1)
+    settings = config("cnn", window=1, batch_size=8, max_steps=4, initial_episodes=1, episodes=1, rounds=1, segment=1)
     kills = killed_at_every_operation(
         monkeypatch, tmp_path, lambda path, resume: train(settings, path, resume=resume), everything
     )

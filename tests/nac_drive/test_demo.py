@@ -1,4 +1,4 @@
-"""The demo, on laps of 60 frames: it leaves what it promises, goes on where it stopped, and tells what it measured."""
+"""The demo, on episodes of 60 frames: it leaves what it promises, goes on where it stopped, and tells what it measured."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from data_collection.dataset import Demonstrations
-from envs import SPLITS, track_seeds
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.demo import DemoConfig, demo
+from nac_drive.envs import SPLITS, track_seeds
 from tests.nac_drive.small import dagger_config
 
 CONFIG = DemoConfig(training=dagger_config(rounds=1), tracks="900005")
@@ -23,7 +23,7 @@ def test_the_demo_leaves_a_report_videos_and_a_driver_and_goes_on_after_an_inter
         if job == "controller":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("nac_drive.demo.EnvConfig", lambda **settings: CONFIG.training.env)  # short laps here, too
+    monkeypatch.setattr("nac_drive.demo.EnvConfig", lambda **settings: CONFIG.training.env)  # short episodes here, too
     folder = tmp_path / "demo"
     with pytest.raises(KeyboardInterrupt):
         demo(CONFIG, folder, device="cpu", pool=None, report=interrupt)

@@ -17,13 +17,13 @@ import torch
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from data_collection.controller import Controller
-from data_collection.processes import worker_pool
-from envs import EnvConfig, make_env, perturb, rollout
 from nac_drive import evaluation
-from nac_drive.evaluation import Evaluation, evaluate, save_evaluations
-from nac_drive.metrics import EpisodeResult
-from policies import Driver, DriverConfig
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.processes import worker_pool
+from nac_drive.envs import EnvConfig, make_env, perturb, rollout
+from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
+from nac_drive.evaluation.metrics import EpisodeResult
+from nac_drive.policies import Driver, DriverConfig
 
 ENV = EnvConfig(max_steps=60)
 SEEDS = [900_003, 5, 900_001]
@@ -43,14 +43,14 @@ def timeless(evaluation: Evaluation) -> list[EpisodeResult]:
 @pytest.mark.parametrize("core", ["lstm", "nac-exact"])
 def test_rows_come_in_the_order_of_the_tracks_and_do_not_depend_on_workers(core):
     driver, told = network(core), []
-    here = evaluate(driver, SEEDS, name=core, env=ENV, advisor=Controller(), on_episode=told.append)
+    here = evaluate(driver, SEEDS, name=core, env=ENV, expert=Controller(), on_episode=told.append)
     assert [row.seed for row in here.rows] == SEEDS
     assert told == here.rows
     if core == "nac-exact":
         with worker_pool(2) as pool:
-            there = evaluate(driver, SEEDS, name=core, env=ENV, advisor=Controller(), pool=pool)
+            there = evaluate(driver, SEEDS, name=core, env=ENV, expert=Controller(), pool=pool)
         assert timeless(there) == timeless(here)
-    alone = evaluate(driver, SEEDS[1:2], name=core, env=ENV, advisor=Controller())
+    alone = evaluate(driver, SEEDS[1:2], name=core, env=ENV, expert=Controller())
     assert timeless(alone) == timeless(here)[1:2]
 
 
@@ -100,13 +100,13 @@ def test_every_episode_gets_a_fresh_driver():
 
 def test_a_driver_agrees_with_itself():
     driver = network()
-    evaluation = evaluate(driver, SEEDS[:1], env=ENV, advisor=driver)
+    evaluation = evaluate(driver, SEEDS[:1], env=ENV, expert=driver)
     assert evaluation.summary.agreement == 1.0
-    other = evaluate(driver, SEEDS[:1], env=ENV, advisor=Controller())
+    other = evaluate(driver, SEEDS[:1], env=ENV, expert=Controller())
     assert other.summary.agreement is not None
     assert other.summary.agreement < 1.0
     assert evaluate(driver, SEEDS[:1], env=ENV).summary.agreement is None
-    assert timeless(evaluation)[0].episode_return == timeless(other)[0].episode_return  # an advisor never steers
+    assert timeless(evaluation)[0].episode_return == timeless(other)[0].episode_return  # an expert never steers
 
 
 def test_figures_are_those_of_the_episode():
@@ -122,7 +122,7 @@ def test_figures_are_those_of_the_episode():
             break
     (row,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200)).rows
     assert (row.episode_return, row.length) == (total, len(infos))
-    assert row.off_road_share == np.mean([info["off_road"] for info in infos])
+    assert row.off_road_fraction == np.mean([info["off_road"] for info in infos])
     assert row.crashes == infos[-1]["crashes"] > 0
     assert row.first_crash_time == (1 + next(i for i, info in enumerate(infos) if info["crash"])) / 50
     assert row.first_crash_time is not None

@@ -11,27 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from envs import Episode, Step
-from nac_drive.accuracy import macro_f1, measure_accuracy
-from nac_drive.metrics import (
+from nac_drive.envs import Episode, Step
+from nac_drive.evaluation.metrics import (
     EpisodeMeter,
     EpisodeResult,
     agrees,
     autonomy,
-    bootstrap,
     driving_score,
     steering_of,
     steering_rate_rms,
     steering_reversals,
-    summarise,
 )
+from nac_drive.evaluation.statistics import bootstrap, summarise
+from nac_drive.training.offline import macro_f1, measure_accuracy
 
 
 def row(seed: int = 0, **values: Any) -> EpisodeResult:
     base = EpisodeResult(
         driver="one", seed=seed, crash_mode="ignore", perturbation="",
         renderer="gymnasium", episode_return=900.0, length=500, completion=1.0,
-        lap_finished=True, lap_time=10.0, off_road_events=0, off_road_share=0.0, crashes=0, crash_kinds=[],
+        lap_finished=True, lap_time=10.0, off_road_events=0, off_road_fraction=0.0, crashes=0, crash_kinds=[],
         first_crash_time=None, interventions=0, autonomy=1.0, driving_score=100.0, lateral_mean=0.1, lateral_rms=0.1,
         lateral_p95=0.2, heading_rms=0.1, steering_rate_rms=1.0, steering_reversals=2.0, agreement=None, latency_ms=1.0,
     )  # fmt: skip
@@ -91,7 +90,7 @@ def test_actions_as_steering_and_agreement():
 
 
 STEPS = [
-    # action, advice, zooming, lateral, heading, off_road, crash
+    # action, expert_action, zooming, lateral, heading, off_road, crash
     (1, 1, True, 9.0, 9.0, False, None),
     (1, 1, False, 0.3, 0.0, False, None),
     (2, 1, False, -0.4, 0.1, False, "heading"),
@@ -102,13 +101,24 @@ STEPS = [
 
 def test_a_meter_counts_an_episode_by_hand():
     meter = EpisodeMeter()
-    for index, (action, advice, zooming, lateral, heading, off_road, crash) in enumerate(STEPS):
+    for index, (action, expert_action, zooming, lateral, heading, off_road, crash) in enumerate(STEPS):
         outcome = {
             "lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": crash, "dt": 0.02,
             "lap_finished": False,
         }  # fmt: skip
         step = Step(
-            index, np.zeros(1), {"zooming": zooming}, 0.02, action, action, advice, 1.0, False, False, outcome, 0.003
+            index,
+            np.zeros(1),
+            {"zooming": zooming},
+            0.02,
+            action,
+            action,
+            expert_action,
+            1.0,
+            False,
+            False,
+            outcome,
+            0.003,
         )
         meter(step)
     outcome = {
@@ -117,7 +127,7 @@ def test_a_meter_counts_an_episode_by_hand():
     result = meter.result("driver", Episode(7, 5.0, 5, True, outcome), crash_mode="ignore")
     assert (result.driver, result.seed, result.episode_return, result.length) == ("driver", 7, 5.0, 5)
     assert (result.lap_time, result.crash_kinds, result.first_crash_time) == (None, ["heading", "off_road"], 3 / 50)
-    assert result.off_road_share == pytest.approx(0.4)
+    assert result.off_road_fraction == pytest.approx(0.4)
     assert result.driving_score == pytest.approx(100 * 0.5 * 0.65**2 * 0.6)
     assert result.agreement == pytest.approx(2 / 4)
     assert result.lateral_mean == pytest.approx(0.7 / 4)
@@ -163,7 +173,7 @@ def test_a_step_of_several_frames_counts_like_as_many_frames():
         results.append(meter.result("driver", Episode(7, 5.0, 5, True, end), crash_mode="ignore"))
     assert results[0] == results[1]
     assert (results[0].lap_time, results[0].first_crash_time) == (7 / 50, 6 / 50)
-    assert results[0].off_road_share == pytest.approx(5 / 11)
+    assert results[0].off_road_fraction == pytest.approx(5 / 11)
     assert results[0].steering_reversals == pytest.approx(50 / 11)
 
 
@@ -229,19 +239,19 @@ def test_a_summary_by_hand():
     rows = [
         row(1, episode_return=950.0, crashes=1, interventions=2, agreement=0.5, lap_time=20.0),
         row(2, episode_return=850.0, completion=0.5, lap_finished=False, lap_time=None, off_road_events=3),
-        row(3, episode_return=900.0, crashes=2, agreement=1.0, lap_time=10.0, off_road_share=0.3),
+        row(3, episode_return=900.0, crashes=2, agreement=1.0, lap_time=10.0, off_road_fraction=0.3),
     ]
     summary = summarise(rows)
     assert (summary.driver, summary.tracks) == ("one", 3)
     assert (summary.return_mean, summary.return_sd, summary.return_min) == (900.0, 50.0, 850.0)
     assert summary.return_p10 == pytest.approx(860.0)
-    assert summary.good_laps == pytest.approx(2 / 3)
+    assert summary.solved == pytest.approx(2 / 3)
     assert summary.completion == pytest.approx(2.5 / 3)
     assert summary.laps_finished == pytest.approx(2 / 3)
     assert summary.lap_time == 15.0
-    assert (summary.crashes_per_lap, summary.off_road_events_per_lap) == (1.0, 1.0)
-    assert summary.off_road_share == pytest.approx(0.1)
-    assert summary.interventions_per_lap == pytest.approx(2 / 3)
+    assert (summary.crashes_per_episode, summary.off_road_events_per_episode) == (1.0, 1.0)
+    assert summary.off_road_fraction == pytest.approx(0.1)
+    assert summary.interventions_per_episode == pytest.approx(2 / 3)
     assert summary.agreement == 0.75
     assert summary.return_interval.low <= 900.0 <= summary.return_interval.high
     assert (summary.versus, summary.return_difference, summary.progress_difference) == (None, None, None)
@@ -268,7 +278,7 @@ def test_two_trainings_against_one():
     difference = summary.return_difference
     assert difference is not None
     assert (difference.mean, difference.low, difference.high) == pytest.approx((10.0, 0.0, 20.0))
-    assert summary.training_returns == [910.0, 910.0]
+    assert summary.run_returns == [910.0, 910.0]
 
 
 @given(st.permutations(range(5)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nac_drive.theory import REGIMES, Coefficient, Shape, fast, frozen_error, oscillatory, slow, step
+from nac_drive.analysis.theory import REGIMES, Coefficient, Shape, fast, frozen_error, oscillatory, slow, step
 
 
 def reals(low: float, high: float) -> st.SearchStrategy[float]:

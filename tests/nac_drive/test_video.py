@@ -9,9 +9,9 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from data_collection.controller import Controller
-from envs import FRAMES_PER_SECOND, EnvConfig, make_env, rollout
-from nac_drive.video import VIDEO_FPS, draw_overlay, record_video, side_by_side
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, make_env, rollout
+from nac_drive.evaluation.video import VIDEO_FPS, draw_overlay, record_video, side_by_side
 
 PICTURES_PER_FRAME = VIDEO_FPS / FRAMES_PER_SECOND
 
@@ -41,9 +41,9 @@ def test_a_video_has_its_pictures_and_plays_in_real_time(videos):
 
 def test_time_goes_on_where_frames_are_lost(tmp_path):
     env = EnvConfig(max_steps=25)
-    episode = record_video(tmp_path / "lap.mp4", Controller(), 5, name="c", env=env, perturbation="frame-rate:3")
+    episode = record_video(tmp_path / "episode.mp4", Controller(), 5, name="c", env=env, perturbation="frame-rate:3")
     assert episode.length < 13
-    assert len(frames_of(tmp_path / "lap.mp4")) == 13  # 25 frames of the simulator, every second one
+    assert len(frames_of(tmp_path / "episode.mp4")) == 13  # 25 frames of the simulator, every second one
 
 
 def test_side_by_side_keeps_the_last_picture_of_the_shorter_one(videos, tmp_path):
@@ -57,7 +57,7 @@ def test_side_by_side_keeps_the_last_picture_of_the_shorter_one(videos, tmp_path
 
 
 def test_an_existing_video_is_not_overwritten(tmp_path):
-    path = tmp_path / "lap.mp4"
+    path = tmp_path / "episode.mp4"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="already exists; choose another name"):
         record_video(path, Controller(), 5, name="controller", env=EnvConfig(max_steps=2))
@@ -75,7 +75,7 @@ def test_a_lap_that_fails_leaves_no_file(tmp_path):
             return super().act(observation, state, dt)
 
     with pytest.raises(KeyboardInterrupt):
-        record_video(tmp_path / "lap.mp4", Fails(), 5, name="fails", env=EnvConfig(max_steps=10))
+        record_video(tmp_path / "episode.mp4", Fails(), 5, name="fails", env=EnvConfig(max_steps=10))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,18 +8,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from nac_drive.wiring_figure import COLUMNS, DISABLED, draw_wiring
-from policies.graphs import (
+from nac_drive.analysis.wiring_figure import COLUMNS, DISABLED, draw_wiring
+from nac_drive.policies.wiring.graphs import (
     backbone_wiring,
     fully_connected_wiring,
     ncp_wiring,
     random_wiring,
     sensory_gate_wiring,
 )
-from policies.wiring import GROUPS, Groups, Wiring
+from nac_drive.policies.wiring.wiring import GROUPS, Groups, Wiring
 
 WIRINGS = {
-    "gate": sensory_gate_wiring(64, 64, 0.5, 0),
+    "phi_activation": sensory_gate_wiring(64, 64, 0.5, 0),
     "backbone": backbone_wiring(16, 64, 0.5, 0),
     "eight neurons": ncp_wiring(3, Groups(0, 2, 4, 2, input_group="inter"), sparsity=0.5, seed=0),
     "one neuron": fully_connected_wiring(1, Groups(1, output_group="sensory")),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.nac import NAC
-from policies.wiring import GROUPS, Wiring
+from nac_drive.policies.nac.layer import NAC
+from nac_drive.policies.wiring.wiring import GROUPS, Wiring
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -22,7 +22,7 @@ def euler(phi: float, omega: float, t: float, steps: int = 6) -> float:
     return a
 
 
-GATES = {"sigmoid": sigmoid, "tanh": np.tanh, "linear": lambda motor: motor}
+PHI_ACTIVATIONS = {"sigmoid": sigmoid, "tanh": np.tanh, "linear": lambda motor: motor}
 MODES = {
     "exact": lambda phi, omega, t: phi / omega * (1.0 - np.exp(-omega * t)),
     "steady": lambda phi, omega, t: phi / omega,
@@ -101,7 +101,7 @@ def attend(
             for j in keys:
                 u = np.concatenate([q[i, part], k[j, part]])
                 motor = backbone(layer, circuit, h, u, steps)
-                phi, omega = GATES[phi_gate](motor[0]), np.log1p(np.exp(motor[1])) + 1e-3
+                phi, omega = PHI_ACTIVATIONS[phi_gate](motor[0]), np.log1p(np.exp(motor[1])) + 1e-3
                 t_a, t_b = u @ time_weight[h] + time_bias[h, 0]
                 t = sigmoid(t_a * t_sample[i, j] + t_b)
                 logits.append(MODES[mode](phi, omega, t))

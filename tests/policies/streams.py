@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from policies.core import Core
+from nac_drive.policies.cores.base import Core
 
 
 def random_stream() -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Attention over the last frames, against torch's own, prefix sums and exact softmax."""
+"""AttentionRecord over the last frames, against torch's own, prefix sums and exact softmax."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from policies.attention import (
+from nac_drive.policies.cores.attention import (
     KernelAttention,
     LinearAttention,
     Performer,
@@ -15,7 +15,7 @@ from policies.attention import (
     orthogonal_gaussians,
     split_heads,
 )
-from policies.core import Core
+from nac_drive.policies.cores.base import Core
 from tests.contracts import CoreContract
 
 

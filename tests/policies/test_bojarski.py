@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from nac_drive.policies.cores.bojarski import Bojarski
 
-from policies.bojarski import Bojarski
-from policies.core import Core
+from nac_drive.policies.cores.base import Core
 from tests.contracts import CoreContract
 
 

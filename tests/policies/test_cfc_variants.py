@@ -7,14 +7,14 @@ from typing import Any
 import ncps.wirings
 import pytest
 import torch
+from nac_drive.policies.cores.wired_cfc import WiredCfC
 from ncps.torch import CfCCell, WiredCfCCell
 from torch import Tensor
 from torch.func import functional_call
 
-from policies.cfc import CfC
-from policies.cfc_forms import FORMS
-from policies.cfc_variants import WiredCfC
-from policies.core import Core
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.cfc import CfC
+from nac_drive.policies.ops.cfc_steps import FORMS
 from tests.contracts import CoreContract, unmoved_by_autocast
 
 

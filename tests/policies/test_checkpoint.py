@@ -11,7 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from policies import CORES, PRETRAINED, CheckpointError, Driver, DriverConfig, checkpoint, load_driver, save_driver
+from nac_drive.policies import (
+    CORES,
+    PRETRAINED,
+    CheckpointError,
+    Driver,
+    DriverConfig,
+    checkpoint,
+    load_driver,
+    save_driver,
+)
 
 SHAPE = (32, 32, 3)
 ENV, META = {"id": "toy", "size": 3}, {"epoch": 4, "score": 812.5}

@@ -11,15 +11,15 @@ import torch
 from scipy.special import erfi
 from torch import Tensor
 
-from policies.circuitnet import AMPLITUDE, CircuitNet, clip_sin
-from policies.core import Core
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.circuitnet import AMPLITUDE, CircuitNet, clip_sin
 from tests.contracts import CoreContract
 
 MOTIFS: dict[str, dict[str, bool]] = {
     "l": {},
     "la": {"attention": True},
     "lp": {"product": True},
-    "lap": {"attention": True, "product": True},
+    "episode": {"attention": True, "product": True},
 }
 
 
@@ -101,7 +101,7 @@ def step_by_hand(core: CircuitNet, x: Tensor, neurons: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
-@pytest.mark.parametrize("motifs", ["l", "la", "lp", "lap"])
+@pytest.mark.parametrize("motifs", ["l", "la", "lp", "episode"])
 def test_equals_the_equations_written_out_neuron_by_neuron(motifs: str, iterations: int) -> None:
     core = build(motifs, iterations=iterations)
     with torch.no_grad():

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from policies.attention import SoftmaxAttention
-from policies.contiformer import ContiFormer
-from policies.core import Core
+from nac_drive.policies.cores.attention import SoftmaxAttention
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.contiformer import ContiFormer
 from tests.contracts import CoreContract
 from tests.policies.streams import random_stream, run
 

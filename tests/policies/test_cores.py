@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from policies import (
+from nac_drive.policies import (
     CORES,
     NAC,
     CfC,
@@ -166,7 +166,7 @@ def test_an_unknown_core_lists_the_known() -> None:
         ("nac-exact", {"num_heads": 3}, "d_model: must be a positive multiple of num_heads=3, got 8"),
         ("nac-exact", {"num_heads": 2, "settle_steps": 2}, "steps: .*got 2.*at least 3"),
         ("nac-exact", {"num_heads": 2, "sparsity": 1.0}, r"sparsity: must be in \[0, 1\), got 1.0"),
-        ("nac-exact", {"num_heads": 2, "gate": "relu"}, "gate: must be one of"),
+        ("nac-exact", {"num_heads": 2, "phi_activation": "relu"}, "gate: must be one of"),
         ("nac-exact", {"num_heads": 2, "delta_t": 0.0}, "delta_t: must be positive"),
         ("nac-exact", {"num_heads": 2, "top_k": 0}, "top_k: must be at least 1, got 0"),
         ("cfc", {"backbone_units": 0}, "backbone_units: must be at least 1, got 0"),

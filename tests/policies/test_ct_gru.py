@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from policies.core import Core
-from policies.ct_gru import CTGRU
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.ct_gru import CTGRU
 from tests.contracts import CoreContract
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from policies.core import Core
-from policies.ct_rnn import CTRNN
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.ct_rnn import CTRNN
 from tests.contracts import CoreContract
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from policies.core import Core
-from policies.cta import CTA
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.cta import CTA
 from tests.contracts import CoreContract
 from tests.policies.streams import random_stream, run
 

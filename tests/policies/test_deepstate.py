@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.core import Core
-from policies.deepstate import DeepState
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.deepstate import DeepState
 from tests.contracts import CoreContract
 
 

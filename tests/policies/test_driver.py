@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from policies import CORES, ContinuousActionHead, DiscreteActionHead, Driver, DriverConfig, VisionHead
-from policies.heads import VISIONS
+from nac_drive.policies import CORES, ContinuousActionHead, ConvEncoder, DiscreteActionHead, Driver, DriverConfig
+from nac_drive.policies.encoders import ENCODERS
 
 SHAPE = (32, 36, 3)
 ARGS = {name: {"num_heads": 4, "window": 3} if name.startswith("nac") else {} for name in CORES}
@@ -33,7 +33,7 @@ def test_acting_frame_by_frame_is_the_whole_sequence(core: str, control: str) ->
     video, dt = frames(1, 6), torch.tensor([[0.02, 0.02, 0.06, 0.02, 0.5, 0.02]])
     with torch.no_grad():
         prediction, _ = driver(torch.from_numpy(video), dt)
-    expected = driver.head.action(prediction[0])
+    expected = driver.action_head.action(prediction[0])
     state, actions = driver.begin(), []
     for step in range(6):
         action, state = driver.act(video[0, step], state, float(dt[0, step]))
@@ -62,7 +62,7 @@ def test_acting_ignores_dropout_and_leaves_the_mode_as_it_was() -> None:
     _, second = driver.act(frame, driver.begin(), 0.02)
     assert torch.equal(first[0], second[0])
     assert driver.training
-    assert driver.vision.dropout.training
+    assert driver.encoder.dropout.training
     assert not first[0].requires_grad
 
 
@@ -178,71 +178,71 @@ def test_bad_configs_are_named(changes: dict, message: str) -> None:
         make(**changes)
 
 
-# --- vision ----------------------------------------------------------------------------------------------------------
+# --- encoder ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_paper_s_2430_features() -> None:
-    assert VisionHead((96, 96, 3), 64, 0.2).dense.in_features == 2430
+    assert ConvEncoder((96, 96, 3), 64, 0.2).dense.in_features == 2430
 
 
 def test_compact_vision_has_a_third_of_the_parameters() -> None:
-    paper, compact = (VisionHead((96, 96, 3), 64, 0.2, layers) for layers in VISIONS.values())
+    paper, compact = (ConvEncoder((96, 96, 3), 64, 0.2, layers) for layers in ENCODERS.values())
     assert compact.dense.in_features == 576
     assert sum(p.numel() for p in compact.parameters()) < sum(p.numel() for p in paper.parameters()) / 3
 
 
 def seen_pixels(layers: tuple) -> torch.Tensor:
     """(96, 96) bool: the pixels that some feature depends on."""
-    vision = VisionHead((96, 96, 3), 8, 0.0, layers)
-    for name, parameter in vision.named_parameters():
+    encoder = ConvEncoder((96, 96, 3), 8, 0.0, layers)
+    for name, parameter in encoder.named_parameters():
         if name.startswith("convolutions"):
             nn.init.constant_(parameter, 1e-2)  # every ReLU lets through
-    first: Any = vision.convolutions[0]
+    first: Any = encoder.convolutions[0]
     frame = torch.ones(1, 96, 96, 3, requires_grad=True)
-    vision._convolve(frame.permute(0, 3, 1, 2), first.weight, first.bias).sum().backward()
+    encoder._convolve(frame.permute(0, 3, 1, 2), first.weight, first.bias).sum().backward()
     assert frame.grad is not None
     return frame.grad[0].sum(-1) > 0
 
 
 def test_compact_vision_sees_the_whole_frame_and_the_papers_all_but_five_rows_and_columns() -> None:
     """Strides leave out what does not fill a step: at the bottom that is the status bar, with the speed gauge."""
-    assert seen_pixels(VISIONS["compact"]).all()
+    assert seen_pixels(ENCODERS["compact"]).all()
     paper = torch.zeros(96, 96, dtype=torch.bool)
     paper[:91, :91] = True
-    assert torch.equal(seen_pixels(VISIONS["paper"]), paper)
+    assert torch.equal(seen_pixels(ENCODERS["paper"]), paper)
 
 
 @pytest.mark.parametrize(("name", "least"), [("paper", 27), ("compact", 1)])
 def test_the_smallest_frames_leave_one_feature_per_filter(name: str, least: int) -> None:
-    assert VisionHead((least, least, 3), 8, 0.0, VISIONS[name]).dense.in_features == VISIONS[name][-1][0]
+    assert ConvEncoder((least, least, 3), 8, 0.0, ENCODERS[name]).dense.in_features == ENCODERS[name][-1][0]
     with pytest.raises(ValueError, match=rf"frame_shape: must be \(H >= {least}, W >= {least}, 3\)"):
-        VisionHead((96, least - 1, 3), 8, 0.0, VISIONS[name])
+        ConvEncoder((96, least - 1, 3), 8, 0.0, ENCODERS[name])
 
 
-@pytest.mark.parametrize("layers", VISIONS.values())
+@pytest.mark.parametrize("layers", ENCODERS.values())
 def test_vision_equals_the_plain_network_whatever_the_chunks(layers: tuple) -> None:
     torch.manual_seed(0)
-    vision = VisionHead((33, 36, 3), 8, 0.0, layers)
+    encoder = ConvEncoder((33, 36, 3), 8, 0.0, layers)
     video = torch.randint(0, 256, (2, 35, 33, 36, 3), dtype=torch.uint8)  # 70 frames: more than one chunk
     maps = video.flatten(0, 1).permute(0, 3, 1, 2).float() / 255.0 - 0.5
-    convolutions: list[Any] = list(vision.convolutions)
+    convolutions: list[Any] = list(encoder.convolutions)
     for conv, (_, _, padding) in zip(convolutions, layers, strict=True):
         black = nn.functional.pad(maps, 4 * (padding,), value=-0.5 if conv is convolutions[0] else 0.0)
         maps = nn.functional.conv2d(black, conv.weight, conv.bias, stride=2).relu()
-    features = vision.dense(maps.flatten(1)).view(2, 35, 8)
+    features = encoder.dense(maps.flatten(1)).view(2, 35, 8)
     mean, variance = features.mean(-1, keepdim=True), features.var(-1, keepdim=True, unbiased=False)
     expected = (features - mean) / (variance + 1e-5).sqrt()
-    torch.testing.assert_close(vision(video), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(vision(video.float() / 255.0), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(encoder(video), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(encoder(video.float() / 255.0), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_features_never_saturate_the_core_whatever_the_weights() -> None:
     """Without the norm they grow together in training until the core sees a constant, and cloning stalls."""
-    vision = VisionHead(SHAPE, 64, 0.0)
+    encoder = ConvEncoder(SHAPE, 64, 0.0)
     with torch.no_grad():
-        vision.dense.weight.mul_(100.0)
-        vision.dense.bias.add_(1000.0)
-    features = vision(torch.from_numpy(frames(2, 3)))
+        encoder.dense.weight.mul_(100.0)
+        encoder.dense.bias.add_(1000.0)
+    features = encoder(torch.from_numpy(frames(2, 3)))
     torch.testing.assert_close(features.square().mean(-1), torch.ones(2, 3), atol=1e-2, rtol=0)
     torch.testing.assert_close(features.mean(-1), torch.zeros(2, 3), atol=1e-4, rtol=0)
 
@@ -259,10 +259,10 @@ def test_a_residual_driver_decides_by_the_sum_of_features_and_memory() -> None:
     driver = make("lstm", residual=True).eval()
     plain = make("lstm").eval()
     plain.load_state_dict(driver.state_dict())
-    features = driver.vision(GOOD)
+    features = driver.encoder(GOOD)
     y, _ = driver.core(features, DT, driver.initial_state(len(GOOD)))
-    torch.testing.assert_close(driver(GOOD, DT)[0], driver.head(y + features))
-    torch.testing.assert_close(plain(GOOD, DT)[0], driver.head(y))
+    torch.testing.assert_close(driver(GOOD, DT)[0], driver.action_head(y + features))
+    torch.testing.assert_close(plain(GOOD, DT)[0], driver.action_head(y))
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------

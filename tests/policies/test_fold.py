@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from policies import NAC
+from nac_drive.policies import NAC
 
 
 def make(seed: int = 0) -> NAC:
@@ -58,8 +58,8 @@ def test_a_copy_and_a_change_of_dtype_are_seen() -> None:
 
 def test_nothing_is_folded_twice_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x, calls = make(), torch.randn(2, 6, 5), []
-    fold = layer.backbone._fold
-    monkeypatch.setattr(layer.backbone, "_fold", lambda: calls.append(1) or fold())
+    fuse = layer.backbone._fuse
+    monkeypatch.setattr(layer.backbone, "_fuse", lambda: calls.append(1) or fuse())
     with torch.no_grad():
         layer(x)
         layer(x)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from policies.core import Core
-from policies.gru_ode import GRUODE
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.gru_ode import GRUODE
 from tests.contracts import CoreContract
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.linalg import expm
 
-from policies.core import Core
-from policies.lds import LDS
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.lds import LDS
 from tests.contracts import CoreContract
 
 

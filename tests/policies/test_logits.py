@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import logits
+from nac_drive.policies import logits
 
 phis = st.floats(-5.0, 5.0)
 omegas = st.floats(1e-3, 50.0)

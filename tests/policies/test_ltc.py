@@ -11,8 +11,8 @@ from ncps.torch import LTCCell
 from torch import Tensor
 from torch.func import functional_call
 
-from policies.core import Core
-from policies.ltc import LTC, LiquidNetwork
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.ltc import LTC, LiquidNetwork
 from tests.contracts import CoreContract, unmoved_by_autocast
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from policies.masks import Mask
+from nac_drive.policies.nac.masks import Mask
 
 CPU = torch.device("cpu")
 

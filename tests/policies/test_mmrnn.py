@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from policies.core import Core
-from policies.mmrnn import MMRNN
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.mmrnn import MMRNN
 from tests.contracts import CoreContract
 
 

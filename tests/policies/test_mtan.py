@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.core import Core
-from policies.mtan import MTAN
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.mtan import MTAN
 from tests.contracts import CoreContract
 from tests.policies.streams import run
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import (
+from nac_drive.policies import (
     NAC,
     NAC_VARIANTS,
     Groups,
@@ -19,8 +19,8 @@ from policies import (
     random_wiring,
     sensory_gate_wiring,
 )
-from policies.masks import Mask
-from policies.tokens import Tokens
+from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.tokens import Tokens
 from tests.policies import reference
 
 T, D_MODEL, HEADS, F = 7, 8, 2, 5
@@ -40,13 +40,13 @@ def inputs(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, T, F, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def attend(layer: NAC, tokens: Tokens, times: torch.Tensor) -> tuple[torch.Tensor, nac.Attention]:
+def attend(layer: NAC, tokens: Tokens, times: torch.Tensor) -> tuple[torch.Tensor, nac.AttentionRecord]:
     """Every query over every key of `tokens`, without a mask."""
-    y, record = layer.attend(tokens, Mask(tokens.query.shape[2], tokens.entry.shape[2]), times, nac.Attention)
-    return y, nac.Attention(**record)
+    y, record = layer.attend(tokens, Mask(tokens.query.shape[2], tokens.kv.shape[2]), times, nac.Attention)
+    return y, nac.AttentionRecord(**record)
 
 
-def dense(attention: nac.Attention, keys: int = T) -> torch.Tensor:
+def dense(attention: nac.AttentionRecord, keys: int = T) -> torch.Tensor:
     """alpha over all keys (B, H, Tq, Tk)."""
     blank = torch.zeros(*attention.alpha.shape[:3], keys, dtype=attention.alpha.dtype)
     return blank.scatter(3, attention.index, attention.alpha)
@@ -202,8 +202,8 @@ def test_perturbing_query_key_or_time_moves_what_it_should() -> None:
     x = inputs()
     x[:, 2] += 0.5
     changed = layer.project(x)
-    by_query = moved(Tokens(changed.query, changed.query_row, tokens.entry), ones)
-    by_key = moved(Tokens(tokens.query, tokens.query_row, changed.entry), ones)
+    by_query = moved(Tokens(changed.query, changed.query_row, tokens.kv), ones)
+    by_key = moved(Tokens(tokens.query, tokens.query_row, changed.kv), ones)
     for name in ("phi", "omega", "t", "alpha"):
         assert by_query[name][:, :, 2].min(dim=-1).values.max() > 1e-6, name  # the pairs of query 2, and only they
         assert by_query[name][:, :, [0, 1, 3, 4, 5, 6]].max() == 0.0, name
@@ -253,7 +253,7 @@ def test_permuting_keys_permutes_attention(top_k: int) -> None:
     order = torch.tensor([3, 1, 6, 0, 2, 5, 4])
     times = torch.rand(2, 1, T, T, dtype=torch.float64)
     y, base = attend(layer, tokens, times)
-    shuffled = Tokens(tokens.query, tokens.query_row, tokens.entry[:, :, order])
+    shuffled = Tokens(tokens.query, tokens.query_row, tokens.kv[:, :, order])
     z, other = attend(layer, shuffled, times[..., order])
     torch.testing.assert_close(dense(other), dense(base)[..., order], atol=1e-14, rtol=0.0)
     torch.testing.assert_close(z, y, atol=1e-14, rtol=0.0)
@@ -307,7 +307,7 @@ def test_synapses_that_do_not_exist_get_no_gradient(mask: str) -> None:
     layer(inputs()).square().sum().backward()
     if mask == "in_weight":
         pairs = [(layer.backbone.in_weight, layer.backbone.in_mask)]
-    elif mask == "gate":
+    elif mask == "phi_activation":
         pairs = [(gate.weight, gate.mask) for gate in (layer.query_gate, layer.context_gate)]
     else:
         pairs = [(w, getattr(layer.backbone, f"mask_{name}")) for name, w in layer.backbone.weight.items()]

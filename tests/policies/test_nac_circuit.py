@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from policies import NAC, NAC_VARIANTS, Circuit, backbone_wiring, nac
-from policies.logits import OMEGA_FLOOR
+from nac_drive.policies import NAC, NAC_VARIANTS, CircuitRecord, backbone_wiring, nac
+from nac_drive.policies.nac.logits import OMEGA_FLOOR
 
 T = 9
 
 
-def record(name: str = "nac-exact", **settings: object) -> tuple[NAC, torch.Tensor, torch.Tensor, Circuit]:
+def record(name: str = "nac-exact", **settings: object) -> tuple[NAC, torch.Tensor, torch.Tensor, CircuitRecord]:
     torch.manual_seed(0)
     layer = NAC(8, 2, **{**NAC_VARIANTS[name], **settings}).double()  # type: ignore[arg-type]
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from policies import NAC
+from nac_drive.policies import NAC
 
 T, D_MODEL, HEADS = 12, 8, 2
 

@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
-from policies import NAC, NAC_VARIANTS, ages, backbone_wiring, nac, sensory_gate_wiring
-from policies.graphs import mlp_wiring
-from policies.wiring import Groups
+from nac_drive.policies import NAC, NAC_VARIANTS, ages, backbone_wiring, nac, sensory_gate_wiring
+from nac_drive.policies.wiring.graphs import mlp_wiring
+from nac_drive.policies.wiring.wiring import Groups
 
 
 def make(**settings: object) -> tuple[NAC, torch.Tensor]:
@@ -174,7 +174,7 @@ BAD_SETTINGS = [
     ({"context_size": 0}, "context_size: must be at least 1, got 0"),
     ({"mode": "implicit"}, "mode: must be one of .*'exact'.*got 'implicit'"),
     ({"selection": "random"}, "selection: must be one of .*'block'.*'learned'.*got 'random'"),
-    ({"gate": "relu"}, "gate: must be one of"),
+    ({"phi_activation": "relu"}, "gate: must be one of"),
     ({"output": "mean"}, "output: must be one of"),
     ({"graph": "torus"}, "graph: must be one of .*'ncp'.*got 'torus'"),
     ({"delta_t": 0.0}, "delta_t: must be positive, got 0.0"),

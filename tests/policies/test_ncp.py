@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from policies import Backbone, Groups, SensoryGate, backbone_wiring, fully_connected_wiring, sensory_gate_wiring
+from nac_drive.policies import (
+    Backbone,
+    Groups,
+    SensoryGate,
+    backbone_wiring,
+    fully_connected_wiring,
+    sensory_gate_wiring,
+)
 
 
 def test_one_or_two_steps_never_reach_the_motors() -> None:

@@ -1,15 +1,15 @@
-"""LTC neurons on NCP wirings and their rivals."""
+"""LTC neurons on NCP wirings and their baselines."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from nac_drive.policies.cores.ncp import NCP, scattered_wiring
 
-from policies.core import Core
-from policies.graphs import ncp_wiring
-from policies.ncp_core import NCP, scattered_wiring
-from policies.wiring import Groups
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.wiring.graphs import ncp_wiring
+from nac_drive.policies.wiring.wiring import Groups
 from tests.contracts import CoreContract
 from tests.policies.test_ltc import ncps_cell
 
@@ -50,13 +50,13 @@ def test_the_circuit_of_the_thesis_has_19_neurons_in_layers() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_random_rival_has_as_many_synapses_elsewhere(seed: int) -> None:
-    ncp, rival = NCP(64, 64, seed=seed), NCP(64, 64, seed=seed, wiring="random")
-    assert synapses(rival) == synapses(ncp)
-    into = rival.wiring.recurrent_mask
+    ncp, baseline = NCP(64, 64, seed=seed), NCP(64, 64, seed=seed, wiring="random")
+    assert synapses(baseline) == synapses(ncp)
+    into = baseline.wiring.recurrent_mask
     layered = ncp.wiring.recurrent_mask
     assert (into & layered).sum() < 0.5 * layered.sum()
     assert into[:12, :12].any() or into[12:, :12].any()  # back into the inter neurons: no layers
-    count = sum(parameter.numel() for parameter in rival.parameters())
+    count = sum(parameter.numel() for parameter in baseline.parameters())
     assert count == sum(parameter.numel() for parameter in ncp.parameters())
 
 

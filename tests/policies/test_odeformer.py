@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from policies.core import Core
-from policies.odeformer import DEPTH, ODEFormer
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.odeformer import DEPTH, ODEFormer
 from tests.contracts import CoreContract
 from tests.policies.streams import run
 

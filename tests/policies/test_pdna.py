@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.cfc import CfC
-from policies.core import Core
-from policies.pdna import PDNA, PDNAODE, NoisyCfC, Pulse, SelfAttend, hashed_noise
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.cfc import CfC
+from nac_drive.policies.cores.pdna import PDNA, PDNAODE, NoisyCfC, Pulse, SelfAttend, hashed_noise
 from tests.contracts import CoreContract
 
 MODULES = {"a": (False, False), "c": (True, False), "d": (False, True), "e": (True, True)}

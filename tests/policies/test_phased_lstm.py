@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from policies.core import Core
-from policies.phased_lstm import PhasedLSTM
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.phased_lstm import PhasedLSTM
 from tests.contracts import CoreContract
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from policies.core import Core
-from policies.recurrent import RNN
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.rnn import RNN
 from tests.contracts import CoreContract
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from policies.core import Core
-from policies.s4d import S4D
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.s4d import S4D
 from tests.contracts import CoreContract
 
 

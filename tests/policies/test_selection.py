@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.masks import Mask
-from policies.selection import _largest, block, pairwise, topk
+from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.selection import _largest, block, pairwise, topk
 from tests.policies import reference
 
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ def test_selections_keep_only_allowed_keys_and_the_best_of_those_they_search(
     chosen = kept_keys(selection, q)
     assert chosen == kept_keys(selection, q, 3)  # whatever the chunks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("policies.selection._NUMBERS_HELD", 200)
+        patch.setattr("nac_drive.policies.nac.selection._NUMBERS_HELD", 200)
         assert chosen == kept_keys(selection, q)  # however few are chosen for at a time
     everything = [kept_keys(block(k, mask, top_k, size=keys), q), kept_keys(topk(k, mask, top_k), q)]
     for place, found in enumerate(chosen):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from nac_drive.policies.cores.sparse_lstm import SparseLSTM
 
-from policies.core import Core
-from policies.sparse_lstm import SparseLSTM
+from nac_drive.policies.cores.base import Core
 from tests.contracts import CoreContract
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.sparse_matrix import SparseMatrix, sparse_mask
+from nac_drive.policies.ops.sparse import SparseMatrix, sparse_mask
 
 
 @pytest.mark.parametrize(("rows", "columns", "sparsity"), [(256, 64, 0.95), (64, 64, 0.95), (8, 5, 0.95), (3, 40, 0.9)])

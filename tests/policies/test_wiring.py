@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import (
+from nac_drive.policies import (
     Groups,
     Wiring,
     backbone_wiring,
@@ -21,7 +21,7 @@ from policies import (
     random_wiring,
     sensory_gate_wiring,
 )
-from policies.wiring import reached
+from nac_drive.policies.wiring.wiring import reached
 
 SIZES = Groups(sensory=6, inter=10, command=8, motor=3)
 

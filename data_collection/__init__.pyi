@@ -1,0 +1,11 @@
+from .collect import collect as collect
+from .controller.controller import Controller as Controller
+from .controller.controller import ControllerConfig as ControllerConfig
+from .dart import ActionNoise as ActionNoise
+from .dart import NoiseConfig as NoiseConfig
+from .dataset.demonstrations import Demonstrations as Demonstrations
+from .dataset.episode_file import DatasetError as DatasetError
+from .experts import resolve_driver as resolve_driver
+from .processes import worker_pool as worker_pool
+from .replay import rebuild as rebuild
+from .replay import save_action_log as save_action_log

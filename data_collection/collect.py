@@ -1,0 +1,195 @@
+"""Recording demonstrations: any driver, many tracks, many processes, one dataset."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations, Meta, Row
+from nac_drive.data_collection.dataset.episode_file import ROUND, DatasetError, EpisodeArrays, summarize, write_episode
+from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
+from nac_drive.data_collection.processes import worker_pool
+from nac_drive.envs import Driver, EnvConfig, Episode, Step, make_env, rollout
+
+_BYTES_PER_FRAME = 3000
+"""Upper bound; 1.8 to 2.3 KB are usual."""
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """What a worker process must know to record episodes."""
+
+    path: Path
+    driver: str
+    meta: Meta
+    round: int | None = None
+    """Of a DAgger run; None outside of one."""
+
+
+def collect(
+    path: str | os.PathLike[str],
+    driver: str | os.PathLike[str] = "expert",
+    *,
+    env: EnvConfig | None = None,
+    seeds: Sequence[int],
+    noise: NoiseConfig | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    resume: bool = False,
+    on_episode: Callable[[Row], None] | None = None,
+) -> Demonstrations:
+    """Let `driver` drive one episode on each track of `seeds` and store them in the dataset folder `path`.
+
+    driver: see `resolve_driver`; one that was trained with the status bar in sight keeps seeing it, also where `env`
+    masks it in the recording.  noise: in the executed actions; the label stays the driver's.  seed: of the noise,
+    together with the track's seed.  workers: processes; the dataset does not depend on their number.
+    resume: go on with an interrupted recording, or add tracks at the end of `seeds`.  on_episode: called with each new
+    row (see `ROW`), in the order in which episodes end.
+
+    The folder is a sound dataset after every episode and after a kill at any moment. Raises FileExistsError when `path`
+    exists and `resume` is off; WriteError when it cannot be written; DatasetError when the disk has no room for it, it
+    was recorded otherwise, or a worker died; ValueError for bad arguments; and what `resolve_driver` raises.
+    """
+    path = Path(path)
+    seeds = [int(track) for track in seeds]
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ValueError(f"seeds must be distinct, at least 0 and at least one of them, got {seeds[:10]}.")
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}.")
+    env = env or EnvConfig()
+    resolve_driver(driver, env)  # a bad driver fails here, before there is a folder
+    meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
+    if resume and not path.exists():
+        raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
+    dataset = open_recording(path, meta, seeds, resume=resume)
+    add_missing(
+        dataset,
+        partial(collect_episode, EpisodeJob(path, os.fspath(driver), meta)),
+        enumerate(seeds),
+        workers,
+        on_episode,
+    )
+    return dataset
+
+
+def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool) -> Demonstrations:
+    """The dataset at `path`, ready for episodes that are missing yet: new, or recovered if `resume` is on.
+
+    seeds: `seeds[i]` is the track of episode i. Raises as `collect` does.
+    """
+    if resume and not Demonstrations.vacant(path):
+        dataset = Demonstrations.open(path)
+        dataset.require_meta(meta)
+        dataset.recover(seeds)
+        _require_space(path, (len(seeds) - len(dataset)) * meta.env.max_steps)
+        return dataset
+    _require_space(path, len(seeds) * meta.env.max_steps)
+    return Demonstrations.create(path, meta)
+
+
+def add_missing(
+    dataset: Demonstrations,
+    episode: Callable[[tuple[int, Any]], Row],
+    tasks: Iterable[tuple[int, Any]],
+    workers: int,
+    on_episode: Callable[[Row], None] | None,
+) -> None:
+    """Add the episodes `task[0]` of `tasks` that are not there yet; `episode(task)` writes a file and returns its row."""
+    there = {row["index"] for row in dataset.rows}
+    missing = [task for task in tasks if task[0] not in there]
+    with worker_pool(max(1, min(workers, len(missing)))) as pool:
+        for row in append_episodes(dataset, (pool.imap_unordered if pool else map)(episode, missing)):
+            if on_episode:
+                on_episode(row)
+
+
+def append_episodes(dataset: Demonstrations, episodes: Iterable[Row]) -> Iterator[Row]:
+    """Append the rows of `episodes`, whose files are in place, as they come. Raises DatasetError when a worker dies."""
+    try:
+        for row in episodes:
+            dataset.append(row)
+            yield row
+    except ChildProcessError:
+        raise DatasetError(
+            f"recording into {dataset.path} stopped: a worker process died, perhaps out of memory; "
+            "go on with --resume and fewer workers."
+        ) from None
+
+
+class _SeesBar:
+    """A driver trained with the status bar in sight, shown the clean frame where the environment masks the bar."""
+
+    def __init__(self, driver: Driver):
+        self._driver = driver
+
+    def begin(self, env: gym.Env) -> tuple[Any, Any]:
+        return env.unwrapped, self._driver.begin(env)
+
+    def act(self, observation: np.ndarray, state: tuple[Any, Any], dt: float) -> tuple[Any, tuple[Any, Any]]:
+        car_racing, inner = state
+        action, inner = self._driver.act(car_racing.state, inner, dt)
+        return action, (car_racing, inner)
+
+
+@lru_cache(maxsize=1)
+def prepare(driver: str, driver_sha256: str, env: EnvConfig) -> tuple[gym.Env, Driver]:
+    """Environment and driver, made once per process. The hash keeps a changed driver out of the cache."""
+    return make_env(env), resolve_driver(driver, env)
+
+
+def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> Row:
+    """Drive episode `task[0]` on track `task[1]` and write its file; returns its row."""
+    index, track = task
+    meta = job.meta
+    env, driver = prepare(job.driver, meta.driver_sha256, meta.env)
+    trained = trained_env(driver)
+    if meta.env.mask_bar and trained and not trained.mask_bar:
+        driver = _SeesBar(driver)
+    wanted = meta.noise or NoiseConfig(0.0)
+    noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
+    steps: list[Step] = []
+    episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append])
+    return save_episode(job, index, steps, episode)
+
+
+def collect_mixture_episode(job: EpisodeJob, mixture: MixtureConfig, learner: bytes, task: tuple[int, int]) -> Row:
+    """Drive episode `task[0]` on track `task[1]` with the mixture policy and write its file; returns its row.
+
+    job: its driver is the expert, its meta's seed that of the mixture.  learner: a pickled `Driver`.
+    """
+    index, track = task
+    env, expert = prepare(job.driver, job.meta.driver_sha256, job.meta.env)
+    policy = MixturePolicy(expert, mixture.learner_frames(job.meta.env.max_steps, (job.meta.seed, track)))
+    steps: list[Step] = []
+    episode = rollout(
+        env, pickle.loads(learner), track, expert=policy, execute=policy.execute, subscribers=[steps.append]
+    )
+    return save_episode(job, index, steps, episode)
+
+
+def save_episode(job: EpisodeJob, index: int, steps: Sequence[Step], episode: Episode) -> Row:
+    """Write the file of a finished lap; returns its row."""
+    summary = summarize(episode) | ({} if job.round is None else {ROUND: job.round})
+    return write_episode(job.path, index, EpisodeArrays.from_steps(steps), summary)
+
+
+def _require_space(path: Path, frames: int) -> None:
+    """Raises DatasetError unless there is room for `frames` more frames at `path`, which need not exist."""
+    disk = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    needed, free = frames * _BYTES_PER_FRAME, shutil.disk_usage(disk).free
+    if free < needed:
+        raise DatasetError(
+            f"cannot write {path}: up to {needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free; "
+            "free some space, choose another folder or record fewer tracks."
+        )

@@ -1,0 +1,200 @@
+"""The privileged controller: it follows a racing line that it reads from the track, not from pixels.
+
+It is the cheap expert and the ceiling check, never the expert. What it does is a function of the state alone: pose,
+speed, yaw rate and wheel angle of the car, and the road ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from nac_drive.data_collection.controller.racing_line import Path, racing_line, smooth_path, speed_profile
+from nac_drive.envs import TRACK_HALF_WIDTH, CarRacing, wrap_angle
+
+NOTHING, RIGHT, LEFT, GAS, BRAKE = range(5)
+MAX_WHEEL_ANGLE = 0.4
+"""Radians; gymnasium stops the front wheels there."""
+TURN = 0.06
+"""Radians that the front wheels turn in a frame: 3 rad/s at 50 frames/s."""
+WHEELBASE = 162 * 0.02
+SLIP_TIME = 7.3 / (4 * 82)
+"""Seconds: in a bend the tyres slip sideways by this times the lateral acceleration, in units/s (the mass over what
+four tyres pull per unit/s of slip)."""
+_WHEEL_RADIUS = 27 * 0.02
+BRAKE_SLIP = 15 * _WHEEL_RADIUS
+"""Units/s that a frame of full brake takes from the speed of a wheel."""
+_REJOIN = 40.0
+"""A car further than this from its place on the line looks for a new one, in units."""
+
+
+@dataclass(frozen=True)
+class ControllerConfig:
+    """The numbers of the controller, in simulator units, units/s, units/s^2 and radians.
+
+    The shipped ones were found by `python benchmarks/controller_search.py`, with `--control continuous --generations 8`
+    for the continuous ones; top speeds, the line's share for discrete actions and the gain of the gas for continuous
+    control were then lowered by hand, so that a driver who sees one frame can do the same (docs/controller.md).
+    """
+
+    line_share: float = 0.65
+    """Share of the half-width within which the racing line may leave the centre line."""
+    look_ahead: float = 11.38
+    """Distance at which the car comes back to its line, at standstill."""
+    look_ahead_time: float = 0.1616
+    """Seconds of travel added to that distance."""
+    steering_gain: float = 0.9949
+    """Front wheel angle per radian between the car's heading and the way back to the line."""
+    feed_forward: float = 1.543
+    """Front wheel angle per angle that the bend needs of rolling wheels."""
+    yaw_gain: float = 0.02876
+    """Front wheel angle per rad/s that the car turns slower than the line does."""
+    preview: float = 0.08122
+    """Seconds ahead at which the curvature is read."""
+    lateral_limit: float = 228.8
+    """Centripetal acceleration that the speed profile allows; four tyres on the road give 219."""
+    braking_limit: float = 35.63
+    """Deceleration that the speed profile allows."""
+    top_speed: float = 80.0
+    """Speed on straights."""
+    slack: float = 1.085
+    """No brake below this multiple of the profile."""
+    gas_worth: float = 8.519
+    """Discrete actions: error of the wheel angle that gas is worth, as sideways speed of the front tyres, units/s."""
+    brake_worth: float = 3.582
+    """Discrete actions: what braking is worth, likewise."""
+    slip: float = 6.0
+    """Slip of the rear tyres, units/s; they grip up to 4.9. Continuous: what the pedals stay below, along and across.
+    Discrete actions: no pedal above it, across. (Set by hand there, after the search.)"""
+    gas_gain: float = 0.6
+    """Continuous: gas per unit/s below the profile."""
+    brake_gain: float = 0.04
+    """Continuous: brake per unit/s above the slack."""
+
+
+DISCRETE = ControllerConfig()
+CONTINUOUS = ControllerConfig(
+    line_share=0.6676, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
+    yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=95.0, slack=1.065,
+    gas_gain=0.2, brake_gain=0.03903, slip=5.135,
+)  # fmt: skip
+
+
+class Plan:
+    """What the controller carries through one episode: the car it reads, its path, and where on it the car is."""
+
+    def __init__(self, env: CarRacing, path: Path, speed: list[float]):
+        self.env = env
+        self.points: list[tuple[float, float]] = list(map(tuple, path.points.tolist()))
+        self.heading: list[float] = path.heading.tolist()
+        self.curvature: list[float] = path.curvature.tolist()
+        self.speed = speed
+        self.index = 0
+
+    def locate(self, x: float, y: float) -> int:
+        """The point of the path next to (x, y), found from the last one; a car that was carried off starts anew."""
+
+        def away(i: int) -> float:
+            return math.dist(self.points[i], (x, y))
+
+        count, i = len(self.points), self.index
+        for direction in (1, -1):
+            while away((i + direction) % count) < away(i):
+                i = (i + direction) % count
+        self.index = i if away(i) < _REJOIN else min(range(count), key=away)
+        return self.index
+
+    def ahead(self, distance: float) -> int:
+        return (self.index + round(distance)) % len(self.points)  # steps are units
+
+
+class Controller:
+    """Drives from the true state of the car and the track. A `Driver` for environments made by `make_env`."""
+
+    def __init__(self, control: str = "discrete", config: ControllerConfig | None = None):
+        self.control = control
+        self.config = config or (CONTINUOUS if control == "continuous" else DISCRETE)
+
+    def begin(self, env: gym.Env) -> Plan:
+        car_racing, config = env.unwrapped, self.config
+        if not isinstance(car_racing, CarRacing):
+            raise ValueError(f"env must come from make_env: the controller reads its track; got {car_racing!r}.")
+        path = smooth_path(racing_line(car_racing.centre_line, config.line_share * TRACK_HALF_WIDTH))
+        speed = speed_profile(
+            path, lateral_limit=config.lateral_limit, braking_limit=config.braking_limit, top_speed=config.top_speed
+        )
+        return Plan(car_racing, path, speed.tolist())
+
+    def act(self, observation: np.ndarray, state: Plan, dt: float) -> tuple[Any, Plan]:
+        config, car = self.config, state.env.car
+        speed = math.hypot(*car.hull.linearVelocity)
+        limit = state.speed[state.locate(*car.hull.position)]
+        distance = config.look_ahead + config.look_ahead_time * speed
+        error = self._course_error(car.hull, state, distance)
+        curvature = state.curvature[state.ahead(config.preview * speed)]
+        turn = speed * curvature  # rad/s
+
+        back = 2 * math.sin(min(abs(error), math.pi / 2)) / distance  # curvature of the arc back to the line
+        limit = min(limit, math.sqrt(config.lateral_limit / max(back, 1e-6)))
+        angle = (
+            config.feed_forward * WHEELBASE * curvature
+            + config.steering_gain * (error + SLIP_TIME * turn)  # a slipping car looks into the bend
+            + config.yaw_gain * (turn - car.hull.angularVelocity)
+        )
+        angle = min(max(angle, -MAX_WHEEL_ANGLE), MAX_WHEEL_ANGLE)
+        if self.control == "continuous":
+            return self._continuous(angle, speed, limit, car), state
+        return self._discrete(angle, speed, limit, car), state
+
+    @staticmethod
+    def _course_error(hull: Any, plan: Plan, distance: float) -> float:
+        """The turn, radians to the left, that brings the car back to its line within `distance`; 0 on the line."""
+        here, target = plan.index, plan.ahead(distance)
+        to_target = _bearing(hull.position, plan.points[target]) - hull.angle
+        on_course = _bearing(plan.points[here], plan.points[target]) - plan.heading[here]
+        return wrap_angle(to_target - on_course)
+
+    def _discrete(self, wanted: float, speed: float, limit: float, car: Any) -> np.int64:
+        """The action after which the wheel angle is nearest to the one wanted; a pedal that is called for may be off by
+        its worth. Without steering the wheels turn back to straight ahead, as fast as they turn."""
+        config, angle = self.config, car.wheels[0].joint.angle
+        _, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
+        gripping = abs(across) < config.slip  # a sliding tail is caught by steering alone
+        pedal, worth = NOTHING, 0.0
+        if gripping and speed < limit:
+            pedal, worth = GAS, config.gas_worth / max(speed, 10.0)
+        elif gripping and speed > config.slack * limit:
+            pedal, worth = BRAKE, config.brake_worth / speed
+        straightened = angle - min(max(angle, -TURN), TURN)
+        costs = {
+            pedal: (wanted - straightened) ** 2 - 2 * TURN * worth,
+            LEFT: (wanted - min(angle + TURN, MAX_WHEEL_ANGLE)) ** 2,
+            RIGHT: (wanted - max(angle - TURN, -MAX_WHEEL_ANGLE)) ** 2,
+        }
+        return np.int64(min(costs, key=costs.__getitem__))
+
+    def _continuous(self, wanted: float, speed: float, limit: float, car: Any) -> np.ndarray:
+        """Steer, gas and brake; both pedals leave the rear tyres the grip that they need across."""
+        config = self.config
+        forward, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
+        along = car.wheels[2].omega * _WHEEL_RADIUS - forward
+        room = math.sqrt(max(config.slip**2 - across**2, 0.0))
+        gas = min(config.gas_gain * (limit - speed), (room - along) / 2, 1.0)
+        brake = min(config.brake_gain * (speed - config.slack * limit), (room + along) / BRAKE_SLIP, 0.89)  # 0.9 locks
+        gas, brake = max(gas, 0.0), max(brake, 0.0)
+        return np.array([-wanted, gas, brake], dtype=np.float32)  # the environment's steer is the angle, right positive
+
+
+def _bearing(start: Any, end: Any) -> float:
+    """The hull angle that points from `start` to `end`."""
+    return math.atan2(end[1] - start[1], end[0] - start[0]) - math.pi / 2
+
+
+def _split(velocity: Any, angle: float) -> tuple[float, float]:
+    """`velocity` along and across (right positive) a hull at `angle`."""
+    sin, cos = math.sin(angle), math.cos(angle)
+    return cos * velocity[1] - sin * velocity[0], cos * velocity[0] + sin * velocity[1]

@@ -1,0 +1,138 @@
+"""The search for the numbers of the controller: the cross-entropy method, with drawing off.
+
+De Boer et al., A tutorial on the cross-entropy method, Annals of Operations Research 134 (2005).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import numpy as np
+from gymnasium.envs.box2d import CarRacing as GymnasiumCarRacing
+
+from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
+from nac_drive.data_collection.processes import Pool
+from nac_drive.envs import SPLITS, CarRacing, Control
+from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
+
+MAX_STEPS = 1000
+START: dict[str, dict[str, tuple[float, float]]] = {
+    "discrete": {
+        "line_share": (0.65, 0.05), "look_ahead": (12, 2), "look_ahead_time": (0.166, 0.03),
+        "steering_gain": (0.75, 0.12), "feed_forward": (1.45, 0.15), "yaw_gain": (0.02, 0.01), "preview": (0.07, 0.02),
+        "lateral_limit": (208, 10), "braking_limit": (33, 8), "slack": (1.086, 0.03), "gas_worth": (7.7, 1.2),
+        "brake_worth": (4, 1),
+    },
+    "continuous": {
+        "line_share": (0.63, 0.05), "look_ahead": (9.9, 2), "look_ahead_time": (0.121, 0.03),
+        "steering_gain": (0.9, 0.15), "feed_forward": (1.0, 0.1), "yaw_gain": (0.03, 0.01), "preview": (0.09, 0.02),
+        "lateral_limit": (178, 8), "braking_limit": (82, 15), "top_speed": (110, 6), "slack": (1.06, 0.02),
+        "gas_gain": (0.64, 0.2), "brake_gain": (0.043, 0.015), "slip": (4.8, 0.4),
+    },
+}  # fmt: skip
+"""Mean and standard deviation of the first candidates, tuned by hand."""
+REST = {"discrete": ControllerConfig(slip=math.inf), "continuous": ControllerConfig()}
+"""What is not searched for. The rule for a sliding tail in discrete actions is younger than the search."""
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How long and how widely to search. The result depends on nothing else."""
+
+    control: Control = "discrete"
+    generations: int = 12
+    candidates: int = 20
+    """Configs driven in a generation; the first is the present mean."""
+    elites: int = 5
+    """The best of them, which the next generation is drawn around."""
+    episodes: int = 6
+    """Training tracks that each candidate of a generation drives."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class EpisodeActions:
+    """One episode: its return, length in frames, and frames with a wheel, and with three wheels, off the road."""
+
+    episode_return: float
+    frames: int
+    touching_grass: int
+    off_road: int
+
+
+def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeActions:
+    """A episode on the track of `seed`. The telemetry of `CarRacing.step` would take as long as the physics."""
+    env, controller = _blind_env(control), Controller(control, config)
+    env.reset(seed=seed)
+    plan = controller.begin(env)
+    rewards, wheels_off = [], []
+    for _ in range(MAX_STEPS):
+        action, plan = controller.act(env.state, plan, 0.02)
+        _, reward, terminated, _, _ = GymnasiumCarRacing.step(env, action)
+        rewards.append(reward)
+        wheels_off.append(sum(not wheel.tiles for wheel in env.car.wheels))
+        if terminated:
+            break
+    off = np.array(wheels_off)
+    return EpisodeActions(
+        float(np.sum(rewards)), len(rewards), int((off > 0).sum()), int((off >= OFF_ROAD_WHEELS).sum())
+    )
+
+
+@cache
+def _blind_env(control: Control) -> CarRacing:
+    env = CarRacing(control=control)
+    env.observe = False
+    return env
+
+
+def fitness(episodes: Iterable[EpisodeActions]) -> float:
+    """Mean - sd / 2 of the returns, less 0.02 for each frame with a wheel on the grass and 0.05 for each off-road."""
+    episodes = list(episodes)
+    returns = np.array([episode.episode_return for episode in episodes])
+    grass = np.mean([0.02 * episode.touching_grass + 0.05 * episode.off_road for episode in episodes])
+    return float(returns.mean() - returns.std() / 2 - grass)
+
+
+def search(
+    config: SearchConfig,
+    *,
+    pool: Pool | None = None,
+    report: Callable[[int, ControllerConfig, list[EpisodeActions]], None] = lambda generation, mean, episodes: None,
+) -> ControllerConfig:
+    """The mean after the last generation, rounded to four digits. The same for any `pool`.
+
+    report: called after each generation with its number, the mean that it began with, and the mean's episodes.
+    """
+    mean, first_spread = np.array(list(START[config.control].values())).T
+    low, high, spread = np.maximum(mean - 4 * first_spread, 0.0), mean + 4 * first_spread, first_spread
+    rng = np.random.default_rng(config.seed)
+    for generation in range(config.generations):
+        candidates = np.clip(rng.normal(mean, spread, (config.candidates, len(mean))), low, high)
+        candidates[0] = mean
+        seeds = rng.choice(len(SPLITS["train"]), config.episodes, replace=False).tolist()
+        task = partial(_drive_all, config.control, seeds)
+        configs = [_config(config.control, values) for values in candidates]
+        results = list((pool.imap if pool else map)(task, configs))
+        report(generation, configs[0], results[0])
+        best = np.argsort([-fitness(episodes) for episodes in results], kind="stable")[: config.elites]
+        mean = 0.4 * mean + 0.6 * candidates[best].mean(axis=0)
+        spread = 0.4 * spread + 0.6 * candidates[best].std(axis=0) + 0.05 * first_spread
+    return _config(config.control, mean)
+
+
+def _drive_all(control: Control, seeds: list[int], config: ControllerConfig) -> list[EpisodeActions]:
+    return [drive(control, config, seed) for seed in seeds]
+
+
+def _config(control: Control, values: np.ndarray) -> ControllerConfig:
+    named = zip(START[control], values, strict=True)
+    return replace(REST[control], **{name: float(f"{value:.4g}") for name, value in named})
+
+
+def numbers(control: Control, config: ControllerConfig) -> dict[str, float]:
+    """What is searched for."""
+    return {name: getattr(config, name) for name in START[control]}

@@ -1,0 +1,253 @@
+"""What may happen to a picture between the world and the driver, for closed loop and for training alike.
+
+A corruption is a setting; its `draw` is called once per episode, or once per training window, and returns a pure
+function of frames (..., H, W, 3) uint8, one frame or any batch of them. What is static (shadows, occlusions, colours,
+exposure) is drawn by `draw` and lies alike on every frame; what flickers (noise) is drawn anew for every pixel of
+every frame. Frames are never changed in place.
+
+The camera sees the whole picture: noise and exposure reach the status bar too. Shadows, occlusions and colours belong
+to the world: the status bar, which is drawn over the picture, keeps its pixels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from nac_drive.envs.perturbations.stream import Stream
+from nac_drive.envs.wrappers import BAR_TOP
+
+Frames = NDArray[np.uint8]
+Effect = Callable[[Frames], Frames]
+
+ROAD = 103.0
+"""Mean grey of the road, 0-255."""
+GRASS = 100.0
+"""By how much the green of grass exceeds its red and blue, at least."""
+
+
+@dataclass(frozen=True)
+class Corruption(ABC):
+    """A setting of something that happens to pictures."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        """What happens in one episode or window to frames of `size` (H, W). All chance comes from `rng`."""
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Corruption):
+    """Independent normal noise on every channel of every pixel of every frame, on images in [0, 1].
+
+    `variance` is that before the result is clipped to [0, 1]. Clipping eats a part: on mid-grey, 0.1 / 0.2 / 0.3 leave
+    0.081 / 0.118 / 0.138.
+    """
+
+    variance: float
+
+    def __post_init__(self) -> None:
+        _require("variance", self.variance, 0.0, float("inf"), "images lie in [0, 1]; such as 0.1.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        deviation = np.float32(255.0 * np.sqrt(self.variance))
+
+        def noisy(frames: Frames) -> Frames:
+            values = rng.standard_normal(frames.shape, dtype=np.float32)
+            values *= deviation
+            values += frames
+            return _uint8(values)
+
+        return noisy
+
+
+@dataclass(frozen=True)
+class SaltAndPepper(Corruption):
+    """Every pixel of every frame turns black or white (equally likely) with probability `share`."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        _require("share", self.share, 0.0, 1.0, "it is the share of pixels.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        def peppered(frames: Frames) -> Frames:
+            chance = rng.random(frames.shape[:-1], dtype=np.float32)  # (..., H, W)
+            result = frames.copy()
+            result[chance < 0.5 * self.share] = 0
+            result[chance >= 1.0 - 0.5 * self.share] = 255
+            return result
+
+        return peppered
+
+
+@dataclass(frozen=True)
+class Brightness(Corruption):
+    """A wrong exposure: all values times `factor` or, equally likely, divided by it; drawn once."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _require("factor", self.factor, 1.0, float("inf"), "its inverse is drawn too, so pass 2 rather than 0.5.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        gain = self.factor if rng.random() < 0.5 else 1.0 / self.factor
+        table = _uint8(gain * np.arange(256, dtype=np.float32))
+        return lambda frames: table[frames]
+
+
+@dataclass(frozen=True)
+class Shadows(Corruption):
+    """Semi-transparent lines across the picture: where one lies, the light is reduced by the share `opacity`.
+
+    Places, angles and widths (6 to 16 % of the height) of the `lines` are drawn once. Where lines cross, it is not
+    darker.
+    """
+
+    lines: int
+    opacity: float
+
+    def __post_init__(self) -> None:
+        _require("lines", self.lines, 0, float("inf"), "it is a number of lines.")
+        _require("opacity", self.opacity, 0.0, 1.0, "it is the share of light that is taken away.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        height, width = size
+        shade = np.zeros(size, np.uint8)
+        for _ in range(self.lines):
+            centre = rng.random(2) * (width, world_rows(height))
+            angle, thickness = rng.uniform(0, np.pi), rng.uniform(0.06, 0.16) * height
+            reach = (height + width) * np.array([np.cos(angle), np.sin(angle)])
+            start, end = np.rint(centre - reach).astype(int), np.rint(centre + reach).astype(int)
+            cv2.line(shade, start.tolist(), end.tolist(), 255, max(1, round(thickness)), cv2.LINE_AA)
+        shade[world_rows(height) :] = 0
+        light = (1.0 - self.opacity / 255.0 * shade).astype(np.float32)[..., None]  # (H, W, 1)
+        return lambda frames: _uint8(frames * light)
+
+
+@dataclass(frozen=True)
+class OcclusionBars(Corruption):
+    """Black bars across the world, each `width` (a share) of it wide: all upright or all level, not overlapping."""
+
+    bars: int
+    width: float
+
+    def __post_init__(self) -> None:
+        _require("bars", self.bars, 0, float("inf"), "it is a number of bars.")
+        _require("width", self.width, 0.0, 1.0, "it is a share of the picture.")
+        _require("bars x width", self.bars * self.width, 0.0, 1.0, "the bars must fit into the picture.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        hidden = np.zeros(size, bool)
+        upright = rng.random() < 0.5
+        world = hidden[: world_rows(size[0])]
+        across = world if upright else world.T  # a view whose columns the bars fill
+        length = across.shape[1]
+        thickness = min(round(self.width * length), length // max(1, self.bars))
+        gaps = np.sort(rng.integers(0, length - self.bars * thickness, self.bars, endpoint=True))
+        for i, gap in enumerate(gaps):
+            across[:, gap + i * thickness : gap + (i + 1) * thickness] = True
+        return _blacked_out(hidden)
+
+
+@dataclass(frozen=True)
+class OcclusionBlobs(Corruption):
+    """Black ellipses, as of dirt on the lens, laid one by one until they hide at least `share` of the world."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        _require("share", self.share, 0.0, 0.9, "it is the share of the picture that is hidden.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        height, width = size
+        hidden = np.zeros(size, np.uint8)
+        world = hidden[: world_rows(height)]
+        while world.mean() < self.share:
+            centre = np.rint(rng.random(2) * (width, len(world))).astype(int)
+            axes = np.maximum(1, np.rint(rng.uniform(0.05, 0.15, 2) * height)).astype(int)
+            cv2.ellipse(hidden, centre.tolist(), axes.tolist(), rng.uniform(0, 180), 0, 360, 1, -1)
+        world_only = hidden.astype(bool)
+        world_only[len(world) :] = False
+        return _blacked_out(world_only)
+
+
+@dataclass(frozen=True)
+class ColourChange(Corruption):
+    """Road and grass take other colours: each moves by `distance` in RGB (0-255), in a direction of its own.
+
+    The directions are drawn once. Pixels are told apart by colour: green is grass, middle grey is road, a mixed pixel
+    at the edge moves with both. Car, kerbs and status bar keep their colours. The two shades of grass keep their
+    difference. What would leave 0-255 is clipped.
+    """
+
+    distance: float
+
+    def __post_init__(self) -> None:
+        _require("distance", self.distance, 0.0, 255.0, "it is a distance in RGB.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        directions = rng.standard_normal((2, 3))
+        shifts = self.distance * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        road, grass = shifts.astype(np.float32)
+        rows = world_rows(size[0])
+
+        def recoloured(frames: Frames) -> Frames:
+            planes = [frames[..., :rows, :, i].astype(np.float32) for i in range(3)]  # each (..., rows, W)
+            red_or_blue = np.maximum(planes[0], planes[2])
+            low = np.minimum(np.minimum(planes[0], planes[2]), planes[1])
+            high = np.maximum(red_or_blue, planes[1])
+            green = np.clip((planes[1] - red_or_blue) / GRASS, 0.0, 1.0)
+            grey = np.clip(1.0 - (high - low) / GRASS, 0.0, 1.0)
+            grey *= np.clip((low - 0.8 * ROAD) / (0.1 * ROAD), 0.0, 1.0)  # neither black tyres
+            grey *= np.clip((2.0 * ROAD - low) / (0.5 * ROAD), 0.0, 1.0)  # nor white kerbs
+            result = frames.copy()
+            for i, plane in enumerate(planes):
+                result[..., :rows, :, i] = _uint8(plane + grey * road[i] + green * grass[i])
+            return result
+
+        return recoloured
+
+
+class CorruptedFrames(gym.ObservationWrapper):
+    """The driver sees corrupted pictures. `env.unwrapped.state`, rewards, physics and dt are as they were."""
+
+    def __init__(self, env: gym.Env, corruption: Corruption, stream: Stream):
+        super().__init__(env)
+        self._corruption, self._stream = corruption, stream
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._effect = self._corruption.draw(self._stream.restart(seed), observation.shape[:2])
+        return self._effect(observation), info
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return self._effect(observation)
+
+
+def world_rows(height: int) -> int:
+    """Rows of a picture of `height` above the status bar."""
+    return height * BAR_TOP // 96
+
+
+def _blacked_out(hidden: NDArray[np.bool_]) -> Effect:
+    visible = (~hidden).astype(np.uint8)[..., None]  # (H, W, 1)
+    return lambda frames: frames * visible
+
+
+def _uint8(values: NDArray[np.float32]) -> Frames:
+    """Rounded and clipped to 0-255; overwrites `values`."""
+    np.rint(values, out=values)
+    return np.clip(values, 0, 255, out=values).astype(np.uint8)
+
+
+def _require(name: str, value: float, low: float, high: float, hint: str) -> None:
+    if not low <= value <= high or value == float("inf"):
+        interval = f"at least {low:g} and finite" if high == float("inf") else f"in [{low:g}, {high:g}]"
+        raise ValueError(f"{name} must be {interval}, got {value}; {hint}")

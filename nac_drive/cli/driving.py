@@ -1,0 +1,299 @@
+"""Commands that drive: collect, dataset, evaluate and watch.
+
+What a command runs is imported when it runs: help and errors in options come at once, without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from tyro.conf import Positional
+
+import nac_drive as nd
+from nac_drive.cli.progress import progress
+from nac_drive.cli.reporters import count_episodes, episode_note
+from nac_drive.data_collection.processes import default_workers, worker_pool
+from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, RendererName, track_seeds
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Collect demonstrations: frames, actions, rewards and telemetry of a driver, one file per episode."""
+
+    out: Path
+    """Folder of the new dataset."""
+    driver: str = "expert"
+    """The driver: expert, champion, controller, or the folder of a driver or run."""
+    episodes: int = 20
+    """Episodes, each on another training track."""
+    first_track: int = 0
+    """Seed of the first track."""
+    noise: float = 0.0
+    """Fraction of frames whose executed action is random while the label stays the driver's (DART)."""
+    noise_hold: float = 4.0
+    """Mean number of frames that one random action is held."""
+    control: Control = "discrete"
+    """discrete (five actions) or continuous (steer, gas, brake)."""
+    mask_bar: bool = False
+    """Hide the status bar in the recorded frames (a driver trained with it still sees it)."""
+    renderer: RendererName = EnvConfig.renderer
+    """Draws the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+    seed: int = 0
+    """Seed of the noise."""
+    resume: bool = False
+    """Go on with an interrupted recording; the episodes may have grown."""
+
+    def run(self, console: Console) -> None:
+        if self.episodes < 1 or not 0 <= self.first_track <= len(SPLITS["train"]) - self.episodes:
+            raise ValueError(
+                f"episodes and first-track must name tracks 0 to {len(SPLITS['train']) - 1}, "
+                f"got {self.episodes} from {self.first_track}."
+            )
+        with progress(console, f"collect ({self.driver})", self.episodes) as bar:
+            dataset = nd.collect(
+                self.out,
+                self.driver,
+                env=EnvConfig(control=self.control, mask_bar=self.mask_bar, renderer=self.renderer),
+                seeds=list(SPLITS["train"][self.first_track : self.first_track + self.episodes]),
+                noise=nd.NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
+                seed=self.seed,
+                workers=self.workers or default_workers(),
+                resume=self.resume,
+                on_episode=count_episodes(bar, _row_note),
+            )
+        _print_info(console, dataset.info())
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Show what is in a dataset."""
+
+    path: Positional[Path]
+    """Folder of the dataset."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self, console: Console) -> None:
+        info = nd.Demonstrations.open(self.path).info()
+        if self.json:
+            print(json.dumps(info, indent=2))
+        else:
+            _print_info(console, info)
+
+
+@dataclass(frozen=True)
+class DatasetVerify:
+    """Check hashes, shapes and values of every file."""
+
+    path: Positional[Path]
+    """Folder of the dataset."""
+    replay: bool = False
+    """Simulate every episode again and compare frames and rewards bit for bit."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+
+    def run(self, console: Console) -> None:
+        dataset = nd.Demonstrations.open(self.path)
+        with progress(console, f"verify ({self.path.name})", len(dataset)) as bar:
+            problems = dataset.verify(
+                replay=self.replay, workers=self.workers or default_workers(),
+                on_episode=count_episodes(bar, lambda row: f"track {row['seed']}"),
+            )  # fmt: skip
+        for problem in problems:
+            console.print(problem, highlight=False, soft_wrap=True)
+        if problems:
+            raise ValueError(f"{self.path} has {len(problems)} problem(s), listed above; collect those episodes again.")
+        replayed = ", replayed frame by frame" if self.replay else ""
+        console.print(f"{self.path}: {len(dataset)} episodes, all sound{replayed}", highlight=False)
+
+
+@dataclass(frozen=True)
+class DatasetActionLog:
+    """Write the actions of a dataset to one small file, from which `rebuild` simulates all frames again."""
+
+    path: Positional[Path]
+    """Folder of the dataset."""
+    out: Path
+    """The new file."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+
+    def run(self, console: Console) -> None:
+        dataset = nd.Demonstrations.open(self.path)
+        nd.save_action_log(dataset, self.out, workers=self.workers or default_workers())
+        size = self.out.stat().st_size
+        console.print(f"{self.out}: {len(dataset)} episodes in {size:,} bytes", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class DatasetRebuild:
+    """Simulate the episodes of an action log again: the same dataset bit for bit."""
+
+    log: Positional[Path]
+    """The action log."""
+    out: Path
+    """Folder of the new dataset."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+    resume: bool = False
+    """Go on with an interrupted rebuild."""
+
+    def run(self, console: Console) -> None:
+        from nac_drive.data_collection.dataset.action_log import read_action_log
+
+        with progress(console, f"rebuild ({self.log.name})", len(read_action_log(self.log).episodes)) as bar:
+            dataset = nd.rebuild(
+                self.log, self.out, workers=self.workers or default_workers(), resume=self.resume,
+                on_episode=count_episodes(bar, _row_note),
+            )  # fmt: skip
+        _print_info(console, dataset.info())
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Look at a dataset (info), check every file of it (verify), or publish it as a small file (action-log, rebuild)."""
+
+    action: (
+        Annotated[DatasetInfo, tyro.conf.subcommand("info")]
+        | Annotated[DatasetVerify, tyro.conf.subcommand("verify")]
+        | Annotated[DatasetActionLog, tyro.conf.subcommand("action-log")]
+        | Annotated[DatasetRebuild, tyro.conf.subcommand("rebuild")]
+    )
+
+    def run(self, console: Console) -> None:
+        self.action.run(console)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Drive named tracks in closed loop and report returns, completion, crashes and agreement with the expert."""
+
+    driver: str = "champion"
+    """The driver: champion, expert, controller, or the folder of a driver or run."""
+    tracks: str = "test-10"
+    """Tracks: SPLIT-COUNT (train, val, test) or a comma list of seeds."""
+    crash: CrashMode = "ignore"
+    """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
+    (intervene)."""
+    perturb: str = ""
+    """Perturbations of driver and baseline, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
+    renderer: RendererName = "gymnasium"
+    """Draws the frames; a score that is reported is measured with gymnasium's."""
+    baseline: str = "expert"
+    """Driver that is run on the same tracks, queried at every frame, and that paired differences are taken against;
+    none for none."""
+    control: Control | None = None
+    """Control of a shipped driver or the controller; a cloned driver knows its own."""
+    mask_bar: bool | None = None
+    """Show or hide the status bar other than in the driver's training."""
+    out: Path | None = None
+    """Folder for rows.jsonl and summary.json."""
+    workers: int = 0
+    """Parallel processes; 0: one per core. The result does not depend on it."""
+
+    def run(self, console: Console) -> None:
+        from nac_drive.data_collection.experts import driver_name
+        from nac_drive.evaluation.evaluate import save_evaluations
+        from nac_drive.leaderboard.tables import Entry, terminal_table
+
+        seeds = track_seeds(self.tracks)
+        if self.out and self.out.exists() and any(self.out.iterdir()):
+            raise FileExistsError(f"{self.out} already exists; choose another folder.")
+        driver, env = _driver_and_env(self.driver, self.control)
+        if self.mask_bar is not None:
+            env = replace(env, mask_bar=self.mask_bar)
+        name = driver_name(self.driver)
+        conditions: dict[str, Any] = {"crash": self.crash, "perturbation": self.perturb, "renderer": self.renderer}
+        evaluations = []
+        with worker_pool(self.workers or default_workers()) as pool:
+            baseline = expert = None
+            if self.baseline not in ("", "none", "None", self.driver):
+                expert, expert_env = _driver_and_env(self.baseline, env.control)
+                with progress(console, driver_name(self.baseline), len(seeds)) as bar:
+                    baseline = nd.evaluate(
+                        expert, seeds, name=driver_name(self.baseline), env=expert_env, pool=pool,
+                        on_episode=count_episodes(bar, episode_note), **conditions,
+                    )  # fmt: skip
+                evaluations.append(baseline)
+            with progress(console, name, len(seeds)) as bar:
+                evaluation = nd.evaluate(
+                    driver, seeds, name=name, env=env, expert=expert, baseline=baseline, pool=pool,
+                    on_episode=count_episodes(bar, episode_note), **conditions,
+                )  # fmt: skip
+            evaluations.append(evaluation)
+        if self.out:
+            save_evaluations(self.out, evaluations)
+        setting = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
+        console.print(terminal_table([Entry(e) for e in evaluations], f"{self.tracks}, {setting}"))
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Watch a driver: in a live window where there is a display, or in a video."""
+
+    driver: str = "champion"
+    """The driver: champion, expert, controller, or the folder of a driver or run."""
+    track: int = SPLITS["test"][0]
+    """Seed of the track."""
+    video: Path | None = None
+    """Write a video (600x400; .mp4, .webm or .gif) instead of opening a window."""
+    crash: CrashMode = "ignore"
+    """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
+    (intervene)."""
+    perturb: str = ""
+    """Perturbations, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
+    control: Control | None = None
+    """Control of a shipped driver or the controller; a cloned driver knows its own."""
+
+    def run(self, console: Console) -> None:
+        from nac_drive.data_collection.experts import driver_name
+
+        if not self.video and not _has_display():
+            raise ValueError("there is no display here to open a window on; pass --video episode.mp4 to get a video.")
+        name = driver_name(self.driver)
+        with progress(console, f"{name} on track {self.track}", EnvConfig.max_steps) as bar:
+            episode = nd.watch(
+                self.driver, self.track, video=self.video, control=self.control, crash=self.crash,
+                perturbation=self.perturb, on_step=lambda step: bar.update(step.index + 1),
+            )  # fmt: skip
+        outcome = episode.outcome
+        console.print(
+            f"{name} on track {self.track}: return {episode.episode_return:.1f}, completion "
+            f"{100 * outcome['completion']:.1f} %, {episode.length} frames, {outcome['crashes']} crash(es)",
+            highlight=False,
+        )
+        if self.video:
+            console.print(f"video: {self.video}", highlight=False, soft_wrap=True)
+
+
+def _driver_and_env(spec: str, control: Control | None) -> tuple[Any, EnvConfig]:
+    """The driver and the environment that it was trained in."""
+    from nac_drive.data_collection.experts import trained_env
+
+    driver = nd.resolve_driver(spec, EnvConfig(control=control) if control else None)
+    return driver, trained_env(driver) or EnvConfig(control=control or "discrete")
+
+
+def _row_note(row: dict[str, Any]) -> str:
+    return f"track {row['seed']} return {row['return']:.0f}"
+
+
+def _print_info(console: Console, info: dict[str, Any]) -> None:
+    for key, value in info.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
+        console.print(f"{key:>16}  {value:.2f}" if isinstance(value, float) else f"{key:>16}  {value}",
+                      highlight=False, soft_wrap=True)  # fmt: skip
+
+
+def _has_display() -> bool:
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,142 @@
+"""Reports of the library while it works, as progress bars and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from rich.console import Console
+
+from nac_drive.cli.progress import ProgressBar, progress
+
+
+class Progress:
+    """Shows a chain of jobs, one bar after the other."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._stack = ExitStack()
+        self._name = ""
+        self._bar: ProgressBar | None = None
+        self._done = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _to(self, name: str, total: float) -> ProgressBar:
+        if name != self._name or self._bar is None:
+            self._stack.close()
+            self._stack = ExitStack()
+            self._name, self._done = name, 0
+            self._bar = self._stack.enter_context(progress(self._console, name, total))
+        return self._bar
+
+    def _next(self, name: str, total: float, note: str) -> None:
+        bar = self._to(name, total)
+        self._done += 1
+        bar.update(self._done, note)
+
+    def demo_reporter(self) -> Any:
+        """For `demo`."""
+        dagger = self.dagger_reporter()
+
+        def report(job: str, row: dict[str, Any]) -> None:
+            if job == "dagger":
+                dagger(row)
+            elif job == "video":
+                self._to(f"video ({row['name']}, track {row['track']})", 1)
+            else:
+                self._next(f"evaluate {job}", row["tracks"], episode_note(row["episode"]))
+
+        return report
+
+    def compare_reporter(self, runs: int) -> Any:
+        """For `compare`."""
+
+        def report(name: str, row: dict[str, Any]) -> None:
+            if "failed" in row:
+                note = f"failed: {row['failed']}"
+            elif "rows" in row:
+                note = f"return {sum(episode['episode_return'] for episode in row['rows']) / len(row['rows']):.0f}"
+            else:
+                note = "trained"
+            self._next("runs", runs, f"{name} {note}")
+
+        return report
+
+    def dagger_reporter(self) -> Any:
+        """For `dagger`."""
+
+        def report(row: dict[str, Any]) -> None:
+            if "episode" in row:
+                bar = self._to(f"round {row['round']}: episodes", row["episodes"])
+                bar.update(row["episode"], f"track {row['seed']} return {row['return']:.0f}")
+            elif "batch" in row:
+                bar = self._to(f"round {row['round']}: training", row["epochs"])
+                bar.update(row["epochs_done"] + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
+            elif "validation_episode" in row:
+                bar = self._to("validation", row["validation_episodes"])
+                bar.update(row["validation_episode"], f"return {row['return']:.0f}")
+            else:
+                agreement = f", agreement {100 * row['agreement']:.1f} %" if "agreement" in row else ""
+                self._console.print(
+                    f"round {row['step']}: {row['frames']} frames, closed loop {row['return_mean']:.0f}, "
+                    f"min {min(row['returns']):.0f}{agreement}",
+                    highlight=False,
+                )
+
+        return report
+
+    def ppo_reporter(self) -> Any:
+        """For `ppo`."""
+
+        def report(row: dict[str, Any]) -> None:
+            if row["phase"] == "ppo":
+                note = "" if row["return"] is None else f"return {row['return']:.0f}"
+                self._to("ppo", row["total_timesteps"]).update(row["step"], note)
+            elif row["phase"] == "validating":
+                self._to("validation", row["episodes"]).update(row["episode"], f"return {row['return']:.0f}")
+            else:
+                self._console.print(
+                    f"validation at step {row['step']}: {row['mean']:.1f} ± {row['sd']:.1f}, min {row['minimum']:.1f}",
+                    highlight=False,
+                )
+
+        return report
+
+
+def show_training(bar: ProgressBar, row: dict[str, Any]) -> None:
+    """Show a batch, a validation episode or an epoch that `train` reports."""
+    if "batch" in row:
+        bar.update(row["epoch"] - 1 + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
+        return
+    if "validation_episode" in row:
+        bar.note(f"validation {row['validation_episode']}/{row['validation_episodes']}, return {row['return']:.0f}")
+        return
+    note = f"loss {row['loss']:.3f}"
+    if row.get("validation"):
+        note += f" validation {100 * row['validation']['accuracy']:.1f} %"
+    if "return_mean" in row:
+        note += f" closed loop {row['return_mean']:.0f}"
+    bar.update(row["step"], note)
+
+
+def count_episodes(bar: ProgressBar, note: Callable[[Any], str]) -> Callable[[Any], None]:
+    """A callback that moves `bar` by one for every episode."""
+    done = 0
+
+    def one_more(row: Any) -> None:
+        nonlocal done
+        done += 1
+        bar.update(done, note(row))
+
+    return one_more
+
+
+def episode_note(row: Any) -> str:
+    """Track and return of an `EpisodeResult`."""
+    return f"track {row.seed} return {row.episode_return:.0f}"

@@ -1,0 +1,233 @@
+"""Commands that train: train, dagger, ppo, compare and demo.
+
+What a command runs is imported when it runs: help and errors in options come at once, without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from tyro.conf import Positional
+
+import nac_drive as nd
+from nac_drive.cli.progress import progress
+from nac_drive.cli.reporters import Progress, show_training
+from nac_drive.data_collection.processes import default_workers, worker_pool
+from nac_drive.envs import Control, CrashMode, RendererName
+from nac_drive.policies import DriverConfig
+from nac_drive.training.config import DaggerConfig, PPOConfig, TrainConfig, core_settings
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class _DriverOptions(DriverConfig):
+    """Those of `DriverConfig`; control and frame shape are the environment's."""
+
+    core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
+    """Settings of the core, such as top_k=4 window=64."""
+    control: tyro.conf.Suppress[str] = DriverConfig.control
+    frame_shape: tyro.conf.Suppress[tuple[int, int, int]] = DriverConfig.frame_shape
+
+
+@dataclass(frozen=True)
+class _DriverAndControl(_DriverOptions):
+    """Those of `DriverConfig`; the frame shape is the environment's."""
+
+    control: Control = "discrete"
+    """discrete (five actions) or continuous (steer, gas, brake)."""
+    residual: bool = DaggerConfig().driver.residual
+    """The action head sees the sum of the core's output and its input, instead of the output alone."""
+
+
+@dataclass(frozen=True)
+class _DriverOfEveryCore(_DriverOptions):
+    """Those of `DriverConfig`; --drivers names the cores."""
+
+    core: tyro.conf.Suppress[str] = DriverConfig.core
+
+
+@dataclass(frozen=True)
+class _TrainOptions(TrainConfig):
+    """Those of `TrainConfig`."""
+
+    driver: _DriverOptions = field(default_factory=_DriverOptions)
+
+
+@dataclass(frozen=True)
+class _CompareOptions(TrainConfig):
+    """Those of `TrainConfig`."""
+
+    driver: _DriverOfEveryCore = field(default_factory=_DriverOfEveryCore)
+
+
+@dataclass(frozen=True)
+class _DaggerOptions(DaggerConfig):
+    """Those of `DaggerConfig`."""
+
+    driver: _DriverAndControl = field(default_factory=_DriverAndControl)
+
+
+def _plain(kind: type, options: Any) -> Any:
+    """The config `kind` of options that were parsed. ValueError for a bad setting."""
+    config = kind(**{setting.name: getattr(options, setting.name) for setting in fields(kind)})
+    if hasattr(config, "driver"):
+        values = {setting.name: getattr(options.driver, setting.name) for setting in fields(DriverConfig)}
+        driver = DriverConfig(**{**values, "core_args": core_settings(options.driver.core_args)})
+        config = replace(config, driver=driver)
+    config.check()
+    return config
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Where to train, and whether to go on."""
+
+    device: Device = "auto"
+    """Where to train."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+    resume: bool = False
+    """Go on from the last checkpoint; epochs, rounds or timesteps may have grown."""
+
+
+@dataclass(frozen=True)
+class Ppo:
+    """Train a driver by PPO, from a driver that DAgger has cloned (--init-from) or from random weights."""
+
+    out: Path
+    """Folder of the new run."""
+    settings: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+    resume: bool = False
+    """Go on from the last checkpoint; the timesteps may have grown."""
+
+    def run(self, console: Console) -> None:
+        self.settings.check()
+        with Progress(console) as reports:
+            best = nd.ppo(self.settings, self.out, resume=self.resume, report=reports.ppo_reporter())
+        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a driver on a dataset by behaviour cloning."""
+
+    dataset: Positional[Path]
+    """Folder of the dataset."""
+    out: Path
+    """Folder of the new run."""
+    recipe: Literal["default", "paper"] = "default"
+    """paper: the settings of the NAC paper's Table 4, in place of the defaults; options given here still count."""
+    settings: Annotated[_TrainOptions, tyro.conf.arg(name="")] = field(default_factory=_TrainOptions)
+    options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
+
+    def run(self, console: Console) -> None:
+        config = _plain(TrainConfig, self.settings)
+        with (
+            worker_pool(self.options.workers or default_workers()) as pool,
+            progress(console, f"train ({config.driver.core})", config.epochs) as bar,
+        ):
+            best = nd.train(
+                config, self.dataset, self.out, device=self.options.device, resume=self.options.resume,
+                pool=pool, report=lambda row: show_training(bar, row),
+            )  # fmt: skip
+        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Dagger:
+    """Train a driver on its own episodes (DAgger): a mixture of learner and expert drives, the expert labels."""
+
+    out: Path
+    """Folder of the new run; its episodes are the dataset OUT/dataset."""
+    expert: str = "expert"
+    """Gives the labels: expert, controller, or the folder of a driver or run."""
+    settings: Annotated[_DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=_DaggerOptions)
+    options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
+
+    def run(self, console: Console) -> None:
+        config, options = _plain(DaggerConfig, self.settings), self.options
+        with worker_pool(options.workers or default_workers()) as pool, Progress(console) as reports:
+            best = nd.dagger(
+                config, self.out, expert=self.expert, device=options.device, resume=options.resume, pool=pool,
+                report=reports.dagger_reporter(),
+            )  # fmt: skip
+        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Train several drivers on the same dataset and evaluate them on the same tracks: one leaderboard, one figure."""
+
+    dataset: Positional[Path]
+    """Folder of the dataset."""
+    out: Path
+    """Folder of the comparison."""
+    drivers: tuple[str, ...] = ("nac-exact", "lstm", "cfc")
+    """Cores to compare; `all` is every one. Settings of a core follow its name, as in nac-exact,window=8."""
+    num_seeds: int = 1
+    """Runs of each core, with the seeds SEED, SEED + 1, ..."""
+    tracks: str = "test-10"
+    """Tracks of the evaluation: SPLIT-COUNT or a comma list of seeds."""
+    expert: str = "expert"
+    """On the same tracks, and queried at every frame: expert, controller, or the folder of a driver or run."""
+    shared_encoder: bool = False
+    """Train one encoder and share it: all cores learn on its features, many times faster."""
+    crash: CrashMode = "ignore"
+    """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
+    (intervene)."""
+    renderer: RendererName = "gymnasium"
+    """Draws the frames of the evaluation."""
+    settings: Annotated[_CompareOptions, tyro.conf.arg(name="")] = field(default_factory=_CompareOptions)
+    options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
+
+    def run(self, console: Console) -> None:
+        from nac_drive.leaderboard.tables import SHORT, terminal_table
+
+        names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [name])]
+        cores, options = tuple(dict.fromkeys(names)), self.options
+        first = cores[0].split(",")[0] if cores else DriverConfig.core
+        config = _plain(TrainConfig, replace(self.settings, driver=replace(self.settings.driver, core=first)))
+        with Progress(console) as reports:
+            comparison = nd.compare(
+                cores, self.dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
+                shared_encoder=self.shared_encoder, expert=self.expert, crash=self.crash, renderer=self.renderer,
+                device=options.device, resume=options.resume, workers=options.workers or default_workers(),
+                report=reports.compare_reporter(self.shared_encoder + 1 + len(cores) * self.num_seeds),
+            )  # fmt: skip
+        console.print(terminal_table(comparison.entries, f"{self.tracks}, crash={self.crash}", SHORT))
+        console.print(f"table, rows and figure: {self.out}", highlight=False, soft_wrap=True)
+        if comparison.failures:
+            reasons = "; ".join(f"{name}: {why}" for name, why in comparison.failures.items())
+            raise ValueError(f"{len(comparison.failures)} run(s) failed ({reasons}); try them again with --resume.")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The main job in minutes: a NAC driver learns to drive by DAgger, races its expert, and leaves a report."""
+
+    out: Path = Path("runs/demo")
+    """Folder of the results; an interrupted demo goes on where it stopped."""
+    seed: int = 0
+    """Seed of the training."""
+    device: Device = "auto"
+    """Where to train."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+
+    def run(self, console: Console) -> None:
+        from nac_drive.demo import DemoConfig, demo
+
+        report = self.out / "report.md"
+        if report.exists():
+            raise FileExistsError(f"the demo is done: {report}; remove {self.out} or pass --out to run it again.")
+        settings = DemoConfig()
+        settings = replace(settings, training=replace(settings.training, seed=self.seed))
+        with worker_pool(self.workers or default_workers()) as pool, Progress(console) as reports:
+            demo(settings, self.out, device=self.device, pool=pool, report=reports.demo_reporter())
+        console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
+        console.print(f"report: {report}\nvideo: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)

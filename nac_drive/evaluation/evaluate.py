@@ -1,0 +1,118 @@
+"""Driving in closed loop on named tracks, in parallel processes, with the same result for any number of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.files import write_atomically
+from nac_drive.data_collection.processes import Pool
+from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, perturb, rollout, track_seeds
+from nac_drive.envs.perturbations.registry import parse
+from nac_drive.evaluation.metrics import EpisodeMeter, EpisodeResult
+from nac_drive.evaluation.statistics import Summary, summarise
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The rows of one driver, in the order of the tracks, and their summary."""
+
+    rows: list[EpisodeResult]
+    summary: Summary
+
+
+def evaluate(
+    driver: Driver | str | os.PathLike[str],
+    tracks: str | Sequence[int] = "test-10",
+    *,
+    name: str | None = None,
+    env: EnvConfig | None = None,
+    crash: CrashMode = "ignore",
+    perturbation: str = "",
+    renderer: RendererName = "gymnasium",
+    expert: Driver | None = None,
+    baseline: Evaluation | None = None,
+    pool: Pool | None = None,
+    on_episode: Callable[[EpisodeResult], None] = lambda row: None,
+) -> Evaluation:
+    """Drive each track once, deterministically, with the native reward.
+
+    Args:
+        driver: The driver, or what `resolve_driver` takes: a name or a folder.
+        tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
+        name: The driver's name in the rows.
+        env: The environment; that of the driver's training by default.
+        crash: The effect of a crash, see `CarRacing`.
+        perturbation: See `envs.perturb`; the same perturbation for every driver on the same track.
+        renderer: Draws the frames, whatever `env` says; a score that is reported is measured with gymnasium's.
+        expert: Queried at every decision; it sees clean frames. `agreement` is the fraction of decisions where the
+            driver does the same.
+        baseline: An evaluation on the same tracks that paired differences are taken against.
+        pool: A `worker_pool`, a `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.
+        on_episode: Called with each row as it comes.
+
+    Returns:
+        The rows in the order of the tracks, and their summary.
+
+    Raises:
+        ValueError: Without tracks, for a track that is named twice and for an unknown perturbation.
+
+    Warns:
+        UserWarning: If the driver was trained with another EnvConfig, renderer aside.
+    """
+    seeds = track_seeds(tracks) if isinstance(tracks, str) else list(tracks)
+    if isinstance(driver, str | os.PathLike):
+        name = name or driver_name(driver)
+        driver = resolve_driver(driver, env)
+    name = name or "driver"
+    if not seeds:
+        raise ValueError("tracks must name at least one track, got none.")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"tracks must name every track once, got {seeds}.")
+    parse(perturbation)  # a bad one fails here, not in a process
+    env = replace(env or trained_env(driver) or EnvConfig(), renderer=renderer)
+    _warn_of_other_env(driver, name, env)
+    task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash, perturbation)
+    results = pool.imap(task, seeds) if pool else map(task, seeds)
+    rows: list[EpisodeResult] = []
+    for row in results:
+        rows.append(row)
+        on_episode(row)
+    return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
+
+
+def _drive(
+    drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, perturbation: str, seed: int
+) -> EpisodeResult:
+    driver, expert = pickle.loads(drivers)  # a fresh copy each time: nothing carries over between episodes
+    env = perturb(make_env(config, crash=crash), perturbation, episode_frames=config.max_steps)
+    meter = EpisodeMeter()
+    try:
+        episode = rollout(env, driver, seed, expert=expert, subscribers=[meter])
+    finally:
+        env.close()
+    return meter.result(name, episode, crash_mode=crash, perturbation=perturbation, renderer=config.renderer)
+
+
+def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
+    trained = trained_env(driver)
+    if trained and replace(trained, renderer=env.renderer) != env:
+        before, now = asdict(trained) | {"renderer": env.renderer}, asdict(env)
+        differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])
+        warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=3)
+
+
+def save_evaluations(folder: Path, evaluations: Sequence[Evaluation]) -> None:
+    """`rows.jsonl` (one episode a line) and `summary.json` (one driver an entry) in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(json.dumps(asdict(row)) + "\n" for evaluation in evaluations for row in evaluation.rows)
+    write_atomically(folder / "rows.jsonl", rows.encode())
+    summaries = json.dumps([asdict(evaluation.summary) for evaluation in evaluations], indent=2) + "\n"
+    write_atomically(folder / "summary.json", summaries.encode())

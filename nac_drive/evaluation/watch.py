@@ -1,0 +1,55 @@
+"""Watch one episode: in a window, or as a video."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
+from nac_drive.envs import SPLITS, Control, CrashMode, Driver, EnvConfig, Episode, Step, make_env, perturb, rollout
+from nac_drive.evaluation.video import record_video
+
+
+def watch(
+    driver: Driver | str | os.PathLike[str] = "champion",
+    track: int = SPLITS["test"][0],
+    *,
+    video: str | os.PathLike[str] | None = None,
+    control: Control | None = None,
+    crash: CrashMode = "ignore",
+    perturbation: str = "",
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> Episode:
+    """Drive one episode in sight.
+
+    Args:
+        driver: The driver, or what `resolve_driver` takes: a name or a folder.
+        track: Seed of the track.
+        video: The new video file; a window is opened without.
+        control: Control of a shipped driver or the controller; a cloned driver knows its own.
+        crash: The effect of a crash, see `CarRacing`.
+        perturbation: See `envs.perturb`.
+        on_step: Called with every step.
+
+    Returns:
+        The episode.
+
+    Raises:
+        FileExistsError: If the video exists.
+        FileNotFoundError: If there is no such driver.
+        ValueError: For a driver of another control, and for an unknown perturbation.
+    """
+    name = "driver"
+    if isinstance(driver, str | os.PathLike):
+        name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
+    env = trained_env(driver) or EnvConfig(control=control or "discrete")
+    if video is not None:
+        return record_video(
+            Path(video), driver, track, name=name, env=env, crash=crash, perturbation=perturbation, on_step=on_step
+        )
+    window = perturb(make_env(env, crash=crash, render_mode="human"), perturbation)
+    try:
+        return rollout(window, driver, track, subscribers=[on_step])
+    finally:
+        window.close()

@@ -1,0 +1,93 @@
+"""Results of several drivers as figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from nac_drive.evaluation.metrics import SOLVED_RETURN
+from nac_drive.leaderboard.tables import Entry
+
+
+def draw_figure(path: Path, entries: Sequence[Entry]) -> None:
+    """Returns on every track with mean and interval; beside it, where drivers were trained by DAgger, their rounds."""
+    trained = [entry for entry in entries if entry.history]
+    figure = Figure(figsize=(10 if trained else 5.5, 4))  # not pyplot's: a notebook keeps its backend
+    axes = figure.subplots(1, 2 if trained else 1, squeeze=False)
+    colors = {c.summary.driver: f"C{i}" for i, c in enumerate(entries)}
+    _draw_returns(axes[0, 0], entries, colors)
+    if trained:
+        _draw_rounds(axes[0, 1], trained, colors)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def draw_leaderboard(path: Path, entries: Sequence[Entry]) -> None:
+    """A line for each entry, the first on top: returns of all episodes, means of the trainings, mean and interval, and
+    accuracies."""
+    figure = Figure(figsize=(11, 1.6 + 0.27 * len(entries)))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+    for line, entry in enumerate(entries):
+        summary, returns = entry.summary, [row.episode_return for row in entry.evaluation.rows]
+        interval, color = summary.return_interval, "C1" if entry.runs is None else "C0"
+        left.scatter(returns, np.full(len(returns), line), s=14, alpha=0.35, color=color, linewidths=0)
+        means = summary.run_returns if entry.runs else []
+        left.plot(means, [line] * len(means), "|", ms=11, mew=1.5, color="C3", zorder=4)
+        error = [[interval.mean - interval.low], [interval.high - interval.mean]]
+        left.errorbar(interval.mean, line, xerr=error, fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3)
+        for share, mark, fill in (
+            (entry.validation_accuracy, "o", "C0"), (entry.validation_at_changes, "^", "C2"),
+            (summary.agreement, "o", "white"),
+        ):  # fmt: skip
+            if share is not None:
+                right.plot(100 * share, line, mark, ms=5, color="C2" if mark == "^" else "C0", markerfacecolor=fill)
+    left.axvline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
+    left.set_yticks(range(len(entries)), [entry.summary.driver for entry in entries])
+    left.set_ylim(len(entries) - 0.4, -0.6)
+    left.set_xlabel("return of a episode: all episodes, each training's mean (|), mean and 95 % interval")
+    right.set_xlabel("actions equal to the expert's, %")
+    for label, mark, color, fill in (
+        ("validation tracks", "o", "C0", "C0"), ("validation, where the action changes", "^", "C2", "C2"),
+        ("on its own states", "o", "C0", "white"),
+    ):  # fmt: skip
+        right.plot([], [], mark, ms=5, color=color, markerfacecolor=fill, label=label)
+    right.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, columnspacing=1)
+    for axis in (left, right):
+        axis.grid(axis="y", color="0.92")
+        axis.set_axisbelow(True)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def _draw_returns(axis: Any, entries: Sequence[Entry], colors: dict[str, str]) -> None:
+    for i, entry in enumerate(entries):
+        returns = [row.episode_return for row in entry.evaluation.rows]
+        interval = entry.summary.return_interval
+        color = colors[entry.summary.driver]
+        axis.scatter(i + np.linspace(-0.15, 0.15, len(returns)), returns, s=22, alpha=0.5, color=color, linewidths=0)
+        error = [[interval.mean - interval.low], [interval.high - interval.mean]]
+        axis.errorbar(i, interval.mean, error, fmt="D", color=color, markeredgecolor="black", capsize=5, zorder=3)
+        axis.annotate(f"{interval.mean:.0f}", (i + 0.2, interval.mean), va="center", fontsize=9)
+    axis.axhline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
+    axis.set_xticks(range(len(entries)), [entry.summary.driver for entry in entries])
+    axis.set_xlim(-0.5, len(entries) - 0.3)
+    axis.set_ylabel("return of a episode")
+    axis.set_title("Closed loop: every track, mean, 95 % interval", fontsize=10)
+
+
+def _draw_rounds(axis: Any, trained: Sequence[Entry], colors: dict[str, str]) -> None:
+    for entry in trained:
+        name = entry.summary.driver
+        frames = [row["frames"] / 1000 for row in entry.history]
+        returns = np.array([row["returns"] for row in entry.history])  # (rounds, tracks)
+        axis.plot(frames, returns, ".", color=colors[name], alpha=0.4, markersize=6, markeredgewidth=0)
+        axis.plot(frames, returns.mean(axis=1), "o-", color=colors[name], label=f"{name}, mean")
+    axis.axhline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
+    axis.set_xlabel("labelled frames, thousands")
+    axis.set_ylabel("return of a episode")
+    axis.set_title("DAgger: validation tracks after every round", fontsize=10)
+    axis.legend(fontsize=8, loc="lower right")

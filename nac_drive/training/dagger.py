@@ -1,0 +1,173 @@
+"""DAgger: a driver learns on the states that it brings about itself, labelled by the expert.
+
+Ross, Gordon and Bagnell, AISTATS 2011, arXiv 1011.0686. Round 0 is the expert's episodes under action noise; in every
+later round a mixture policy of learner and expert drives new tracks (`data_collection.mixture`), the expert labels
+every frame, and the learner goes on learning from all episodes so far.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nac_drive.data_collection.collect import (
+    EpisodeJob,
+    append_episodes,
+    collect_episode,
+    collect_mixture_episode,
+    open_recording,
+)
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations, Meta
+from nac_drive.data_collection.dataset.episode_file import DatasetError
+from nac_drive.data_collection.dataset.frames import Frames
+from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.processes import Pool
+from nac_drive.evaluation.metrics import agrees
+from nac_drive.policies import Driver
+from nac_drive.training.config import DaggerConfig
+from nac_drive.training.data import TrainingData
+from nac_drive.training.trainer import Report, Trainer, choose_device, frozen_encoder, on_cpu
+
+
+def dagger(
+    config: DaggerConfig,
+    folder: str | os.PathLike[str],
+    *,
+    expert: str = "expert",
+    device: str = "auto",
+    resume: bool = False,
+    pool: Pool | None = None,
+    report: Report = lambda row: None,
+) -> Path:
+    """Train a driver on its own episodes.
+
+    The episodes are the dataset `folder/dataset`, their rows with the key `round`. Frames stay decoded in memory,
+    27 KiB each, or a hundredth of it as features where the encoder is frozen.
+
+    Args:
+        config: Settings.
+        folder: The folder of the run.
+        expert: The driver that gives the labels, see `resolve_driver`; it sees the status bar also where the learner
+            does not.
+        device: `auto`, `cpu` or `cuda`.
+        resume: Go on from the last round and keep finished episodes, on a CPU bit for bit as if never interrupted.
+            `rounds` may have grown.
+        pool: Processes for episodes and validations, see `worker_pool`; no result depends on it.
+        report: Called with each row of metrics.jsonl (one per round); before it, with a dict per episode (round,
+            episode, episodes, seed, return), per batch (round, epochs_done, epochs, epoch, batch, batches, loss), and
+            per validation episode.
+
+    Returns:
+        The folder of the best checkpoint.
+
+    Raises:
+        FileExistsError: If the run exists and `resume` is off.
+        ValueError: If the device is not there, the expert has another control or was trained without the status bar,
+            or the run was started with other settings.
+        DatasetError: If episodes cannot be written, or those of a finished round are damaged.
+    """
+    config.check()
+    folder, env = Path(folder), config.env
+    trained = trained_env(resolve_driver(expert, env))
+    if trained and trained.mask_bar:
+        raise ValueError(f"expert {expert!r} was trained without the status bar; pass one that was trained with it.")
+    resolved: dict[str, Any] = {
+        **asdict(config), "expert": driver_name(expert), "expert_sha256": driver_hash(expert, env),
+    }  # fmt: skip
+    for name in ("init_from", "freeze_encoder_from"):
+        if source := getattr(config.optim, name):
+            resolved[f"{name.removesuffix('_from')}_sha256"] = driver_hash(source, env)
+    torch_device = choose_device(device)
+    data = TrainingData(config.data, env, torch_device, frozen_encoder(config.optim, env, torch_device))
+    meta = Meta(env, resolved["expert"], resolved["expert_sha256"], config.noise_config, config.seed)
+    if resume:
+        trainer = Trainer.resume(config, env, device, folder, resolved, grown=("rounds",))
+    else:
+        trainer = Trainer.create(config, env, device, folder, resolved)
+    if trainer.done == config.rounds:
+        return trainer.best
+    tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]
+    dataset = open_recording(folder / "dataset", meta, tracks, resume=resume)
+    for number in range(0 if trainer.done is None else trainer.done + 1):  # what was collected before
+        _collect(config, dataset, number, EpisodeJob(dataset.path, expert, meta, number), None, data, pool, report)
+
+    def one_round(number: int) -> dict[str, Any]:
+        job = EpisodeJob(dataset.path, expert, meta, number)
+        row = _collect(config, dataset, number, job, trainer.driver, data, pool, report)
+        row |= _train(config, trainer, data, number, report) | {"frames": len(data)}
+        started = time.perf_counter()
+        row |= trainer.validate(pool, report)
+        return row | {"validation_seconds": time.perf_counter() - started}
+
+    return trainer.fit(range(config.rounds + 1), one_round, "round", report)
+
+
+def _collect(
+    config: DaggerConfig,
+    dataset: Demonstrations,
+    number: int,
+    job: EpisodeJob,
+    learner: Driver | None,
+    data: TrainingData,
+    pool: Pool | None,
+    report: Report,
+) -> dict[str, Any]:
+    """Drive the episodes of a round that are not there yet, and add all of them to `data`; returns their metrics.
+
+    learner: None for a round whose episodes must be there.
+    """
+    started = time.perf_counter()
+    tasks = config.tasks(number)
+    there = {row["index"] for row in dataset.rows}
+    missing = [task for task in tasks if task[0] not in there]
+    if missing and learner is None:
+        raise DatasetError(
+            f"dataset {dataset.path} has lost episode {missing[0][0]} of round {number}, whose learner is gone; "
+            "start a new run."
+        )
+    if number == 0:
+        drive = partial(collect_episode, job)
+    else:
+        drive = partial(collect_mixture_episode, job, config.mixture, pickle.dumps(learner and on_cpu(learner)))
+    episodes = pool.imap(drive, missing) if pool else map(drive, missing)
+    for done, row in enumerate(append_episodes(dataset, episodes), 1 + len(tasks) - len(missing)):
+        report({
+            "round": number, "episode": done, "episodes": len(tasks), "seed": row["seed"], "return": row["return"],
+        })  # fmt: skip
+    frames = dataset.load([track for _, track in tasks])
+    data.add(frames)
+    returns = [row["return"] for row in dataset.rows if row["round"] == number]
+    metrics = {"episodes": len(returns), "episodes_return_mean": float(np.mean(returns))}
+    return {**metrics, **_agreement(config, number, frames), "collect_seconds": time.perf_counter() - started}
+
+
+def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, float]:
+    """How often the learner, in its own intervals after the zoom, did what the expert would have done."""
+    if number == 0:
+        return {}
+    agreed = [
+        agrees(frames.actions[first + i], frames.labels[first + i])
+        for first, end, track in zip(frames.offsets[:-1], frames.offsets[1:], frames.seeds, strict=True)
+        for i in np.flatnonzero(
+            config.mixture.learner_frames(end - first, (config.seed, track)) & ~frames.zooming[first:end]
+        )
+    ]
+    return {"agreement": float(np.mean(agreed))} if agreed else {}
+
+
+def _train(config: DaggerConfig, trainer: Trainer, data: TrainingData, number: int, report: Report) -> dict[str, float]:
+    """The epochs of a round; returns the metrics of the last."""
+    started = time.perf_counter()
+    trainer.set_rate(config.rate(number))
+    epochs, metrics = config.round_epochs(number), {}
+    for done, epoch in enumerate(epochs):
+        place = {"round": number, "epochs_done": done, "epochs": len(epochs)}
+        metrics = trainer.epoch(data, epoch, lambda row, place=place: report({**place, **row}))
+    return {**metrics, "seconds": time.perf_counter() - started}

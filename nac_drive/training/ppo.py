@@ -1,0 +1,279 @@
+"""PPO: a driver without memory, cloned or new, learns by driving (stable-baselines3).
+
+PPO: Schulman et al., arXiv 1707.06347. A start from a clone of a privileged expert: Chen et al., "Learning by
+Cheating", arXiv 1912.12294. The reward that PPO sees is the native one, scaled; an episode also ends at a crash
+(`EventDetector`), so that leaving the road costs what would have come after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticCnnPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from torch import Tensor, nn
+
+from nac_drive.data_collection.experts import driver_hash, resolve_driver, trained_env
+from nac_drive.data_collection.processes import default_workers, worker_pool
+from nac_drive.envs import EnvConfig, ProcessVectorEnv, track_seeds
+from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.evaluation.metrics import EpisodeResult
+from nac_drive.policies import Driver, DriverConfig, save_driver
+from nac_drive.training.config import PPOConfig
+from nac_drive.training.ppo_env import training_env
+from nac_drive.training.run_folder import RunFolder, load_training_state, save_training_state
+from nac_drive.training.sb3_vec_env import SB3VecEnv
+from nac_drive.training.trainer import validation_score
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def ppo(
+    config: PPOConfig,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    report: Report = lambda row: None,
+) -> Path:
+    """Train a driver of core cnn by PPO.
+
+    Args:
+        config: Settings.
+        folder: The folder of the run.
+        resume: Go on from the last checkpoint. `total_timesteps` may have grown.
+        report: Called with a dict per event: `phase` (ppo, validation) with its metrics. Validations are also rows of
+            metrics.jsonl, `seconds` of which counts driving and learning alone.
+
+    Returns:
+        The folder of the best checkpoint.
+
+    Raises:
+        FileExistsError: If the run exists and `resume` is off.
+        ValueError: If `init_from` has memory or drives another environment, or the run had other settings.
+    """
+    config.check()
+    folder = Path(folder)
+    env_config = EnvConfig(control=config.control, renderer=config.renderer)
+    torch.manual_seed(config.seed)
+    actor = _actor(config, env_config)
+    resolved = asdict(config)
+    if config.init_from:
+        resolved["init_sha256"] = driver_hash(config.init_from, env_config)
+    if resume:
+        run = RunFolder.open(folder)
+        run.require_config(resolved, grown=("total_timesteps",))
+    else:
+        run = RunFolder.create(folder, resolved)
+    last = run.checkpoint_folder("last")
+    envs = [partial(training_env, env_config, config, rank) for rank in range(config.n_envs)]
+    model = _build(config, actor, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
+    if last is not None:
+        saved = load_file(last / "training_state" / "policy.safetensors")
+        for name, parameter in model.policy.named_parameters():
+            parameter.data.copy_(saved[name])
+        model.num_timesteps = load_training_state(last / "training_state", model.policy.optimizer)["step"]
+    if resume:
+        run.drop_rows_after(model.num_timesteps if last else -1)
+        if last and run.last_row_is_best():  # killed between the checkpoint and its mark
+            run.mark_best(last)
+    validation = _Validation(run, config, actor, env_config, report)
+    validation.validate_once(model)
+    if model.num_timesteps < config.total_timesteps:
+        vec_env = SB3VecEnv(ProcessVectorEnv(envs, min(config.n_envs, default_workers())))
+        try:
+            model.set_env(vec_env)
+            model.learn(config.total_timesteps - model.num_timesteps, callback=validation, reset_num_timesteps=False)
+        finally:
+            vec_env.close()
+        validation.validate_once(model)
+    best = run.checkpoint_folder("best")
+    assert best is not None
+    return best
+
+
+# The environment and the model
+
+
+def _actor(config: PPOConfig, env: EnvConfig) -> Driver:
+    if not config.init_from:
+        return Driver(DriverConfig(core="cnn", encoder="compact", dropout=0.0, control=env.control))
+    driver = resolve_driver(config.init_from, env)
+    if not isinstance(driver, Driver) or driver.config.core != "cnn":
+        core = driver.config.core if isinstance(driver, Driver) else config.init_from
+        raise ValueError(f"init_from must name a driver of core cnn, got {core}: PPO here trains without memory.")
+    trained = trained_env(driver)
+    if trained and trained.mask_bar:
+        raise ValueError(
+            f"init_from {config.init_from!r} was trained without the status bar; pass one that was trained with it."
+        )
+    if driver.config.control == "discrete":
+        driver.action_head.out.weight.data *= config.init_logit_scale
+        driver.action_head.out.bias.data *= config.init_logit_scale
+    return driver
+
+
+class _Encoder(BaseFeaturesExtractor):
+    """The encoder of a driver where stable-baselines3 expects it."""
+
+    def __init__(self, observation_space: gym.Space, driver: Driver):
+        super().__init__(observation_space, driver.config.d_model)
+        self.driver = driver
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(B, 3, 96, 96) in [0, 1] -> (B, d)."""
+        return self.driver.encoder(observations.permute(0, 2, 3, 1))
+
+
+class _Heads(nn.Module):
+    """What the action head and the value network read.
+
+    The value network sends no gradient back into the actor's features: it must not disturb the clone.
+    """
+
+    def __init__(self, driver: Driver):
+        super().__init__()
+        self.driver = driver
+        self.latent_dim_pi = self.latent_dim_vf = driver.config.d_model
+        self.value = nn.Sequential(nn.Linear(self.latent_dim_vf, self.latent_dim_vf), nn.Tanh())
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.forward_actor(features), self.forward_critic(features)
+
+    def forward_actor(self, features: Tensor) -> Tensor:
+        y, _ = self.driver.core(features[:, None], features.new_zeros(len(features), 1), ())
+        return y[:, 0] + features if self.driver.config.residual else y[:, 0]
+
+    def forward_critic(self, features: Tensor) -> Tensor:
+        return self.value(features.detach())
+
+
+class _Policy(ActorCriticCnnPolicy):
+    """stable-baselines3's policy around a driver, whose output is the logits of discrete actions or the mean of three."""
+
+    def _build_mlp_extractor(self) -> None:
+        encoder: Any = self.features_extractor
+        self.mlp_extractor: Any = _Heads(encoder.driver)
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        encoder: Any = self.features_extractor
+        self.action_net = encoder.driver.action_head
+        settings: dict[str, Any] = {"lr": lr_schedule(1), **self.optimizer_kwargs}
+        self.optimizer = self.optimizer_class(self.parameters(), **settings)
+
+
+def _build(config: PPOConfig, actor: Driver, vec_env: VecEnv) -> PPO:
+    return PPO(
+        _Policy,
+        vec_env,
+        learning_rate=lambda remaining: config.learning_rate * remaining,
+        n_steps=config.n_steps,
+        batch_size=config.batch_size,
+        n_epochs=config.n_epochs,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        clip_range=config.clip_range,
+        ent_coef=config.ent_coef,
+        seed=config.seed,
+        device="cpu",
+        policy_kwargs={
+            "features_extractor_class": _Encoder,
+            "features_extractor_kwargs": {"driver": actor},
+            "ortho_init": False,
+            "log_std_init": math.log(config.action_noise),
+        },
+    )
+
+
+# Validation and checkpoints
+
+
+class _Validation(BaseCallback):
+    """Frees the actor after the value warm-up; saves and validates the policy every so many frames."""
+
+    def __init__(self, run: RunFolder, config: PPOConfig, actor: Driver, env_config: EnvConfig, report: Report):
+        super().__init__()
+        self._run, self._config, self._actor = run, config, actor
+        self._env_config, self._report = env_config, report
+        self._since = time.perf_counter()
+        """When driving and learning began after the last validation."""
+
+    def _on_training_start(self) -> None:
+        self._since = time.perf_counter()
+
+    def _on_rollout_start(self) -> None:
+        self._actor.requires_grad_(self.num_timesteps >= self._config.value_warmup_steps)
+        if self.num_timesteps - self._run.rows()[-1]["step"] >= self._config.validate_every:
+            self.validate(self.model)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        episodes = [episode["r"] for episode in self.model.ep_info_buffer or []]
+        mean = float(np.mean(episodes)) if episodes else None
+        self._report(
+            {
+                "phase": "ppo",
+                "step": self.num_timesteps,
+                "total_timesteps": self._config.total_timesteps,
+                "return": mean,
+            }
+        )
+
+    def validate_once(self, model: Any) -> None:
+        """Validate unless the last row already tells of this very step."""
+        rows = self._run.rows()
+        if not rows or rows[-1]["step"] < model.num_timesteps:
+            self.validate(model)
+
+    def validate(self, model: Any) -> None:
+        step, rows = model.num_timesteps, self._run.rows()
+        seconds = rows[-1].get("seconds", 0.0) + time.perf_counter() - self._since if rows else 0.0
+        expert = Driver(self._actor.config).eval()
+        expert.load_state_dict(self._actor.state_dict())
+
+        def write(folder: Path) -> None:
+            meta = {"step": step, "training": asdict(self._config)}
+            save_driver(folder, expert, env=asdict(self._env_config), meta=meta)
+            save_training_state(folder / "training_state", model.policy.optimizer, {"step": step})
+            weights = {name: parameter.data.contiguous() for name, parameter in model.policy.named_parameters()}
+            save_file(weights, folder / "training_state" / "policy.safetensors")
+
+        seeds, done = track_seeds(self._config.validation_tracks), itertools.count(1)
+
+        def on_episode(result: EpisodeResult) -> None:
+            place = {"episode": next(done), "episodes": len(seeds), "return": result.episode_return}
+            self._report({"phase": "validating", **place})
+
+        with worker_pool(min(len(seeds), default_workers())) as pool:
+            evaluation = evaluate(
+                expert, seeds, env=self._env_config, renderer=self._env_config.renderer, pool=pool,
+                on_episode=on_episode,
+            )  # fmt: skip
+        returns = [result.episode_return for result in evaluation.rows]
+        row = {
+            "step": step, "score": validation_score(returns), "mean": float(np.mean(returns)), "sd": float(np.std(returns)),
+            "minimum": float(np.min(returns)), "returns": returns, "seconds": seconds,
+        }  # fmt: skip
+        self._run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
+        checkpoint = self._run.checkpoint(step, write)
+        if self._run.last_row_is_best():
+            self._run.mark_best(checkpoint)
+        self._report({"phase": "validation", **row})
+        self._since = time.perf_counter()

@@ -1,0 +1,41 @@
+"""The environment that PPO learns in. Free of torch: worker processes that step environments do not load it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+from nac_drive.envs import SPLITS, Augmentation, EnvConfig, make_env
+from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
+from nac_drive.training.config import PPOConfig
+
+
+class TrainingEnv(gym.Wrapper):
+    """Draws a training track and an augmentation at every reset, scales the reward, takes the crash penalty off."""
+
+    def __init__(self, env: gym.Env, rng: np.random.Generator, config: PPOConfig):
+        super().__init__(env)
+        self._rng, self._config = rng, config
+        self._augmentation = Augmentation(config.augment)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = self.env.reset(seed=int(self._rng.choice(SPLITS["train"])), options=options)
+        self._effect = self._augmentation.draw(self._rng, observation.shape[:2])
+        return self._effect(observation), info
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        penalty = self._config.crash_penalty if info["crash"] else 0.0
+        if info["wheels_off_road"] >= OFF_ROAD_WHEELS:
+            penalty += self._config.off_road_penalty
+        reward = (float(reward) - penalty) * self._config.reward_scale
+        return self._effect(observation), reward, terminated, truncated, info
+
+
+def training_env(env_config: EnvConfig, config: PPOConfig, rank: int) -> gym.Env:
+    """Environment number `rank` of a training."""
+    rng = np.random.default_rng((config.seed, 1, rank))
+    return TrainingEnv(RecordEpisodeStatistics(make_env(env_config, crash="terminate")), rng, config)

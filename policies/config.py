@@ -1,0 +1,47 @@
+"""The settings of a driver, free of torch: the command line reads them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+CONTROLS = ("discrete", "continuous")
+
+
+@dataclass(frozen=True)
+class DriverConfig:
+    """Settings of a driver: encoder, core and action head."""
+
+    core: str = "nac-exact"
+    """Sequence model: a name in CORES, see docs/drivers.md."""
+    core_args: dict[str, Any] = field(default_factory=dict)
+    """Settings of that core, JSON-able."""
+    encoder: str = "compact"
+    """Convolutions: compact (sees the whole frame) or paper (the NAC paper's, which miss its last five rows)."""
+    residual: bool = False
+    """The action head sees the sum of the core's output and its input, instead of the output alone."""
+    d_model: int = 64
+    """Features between encoder, core and action head."""
+    dense: int = 64
+    """Units of the action head's hidden layer."""
+    control: str = "discrete"
+    """discrete (five actions) or continuous (steering, gas, brake)."""
+    frame_shape: tuple[int, int, int] = (96, 96, 3)
+    """Height, width, channels of an observation."""
+    dropout: float = 0.0
+    """Fraction of convolutional features dropped in training."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
+
+    def check(self) -> None:
+        """Raises ValueError for a setting outside its range."""
+        if self.control not in CONTROLS:
+            raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")
+        for name in ("d_model", "dense"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}.")
+        if len(self.frame_shape) != 3:
+            raise ValueError(f"frame_shape: must be (H, W, 3), got {self.frame_shape}.")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout: must be in [0, 1), got {self.dropout}.")

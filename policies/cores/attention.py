@@ -1,0 +1,128 @@
+"""Attention over the last frames: softmax, linear and random-feature kernels. None of them takes notice of dt."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nac_drive.policies.cores.window import WindowCore, check_heads, mix_heads, split_heads
+
+
+class KernelAttention(WindowCore):
+    """Each frame t mixes the frames s of its window, per head, with q, k and v affine in the frame:
+
+        y_t = W_o [sum_s p_ts v_s of every head] + b_o,  p_ts ~ kernel(q_t, k_s) exp(-slope (t - s)),  sum_s p_ts = 1
+
+    A member says what the kernel is. It sees contents only, so a position is needed to tell old from new. Ours is that
+    of ALiBi (Press et al. 2022): it counts frames back from the query, as streaming requires, and as a factor it goes
+    with every kernel, which a sinusoid added to the keys does not. Unlike there the slope of each head is learned, from
+    their initial 2^(-8 h / H), h = 1..H. The sums run over all pairs in the window: with tens of frames that is faster
+    than the prefix sums for which linear kernels are known.
+
+    State: see WindowCore. Raises ValueError if `num_heads` does not divide `output_size`.
+    """
+
+    continuous_time = False
+
+    def __init__(self, input_size: int, output_size: int, num_heads: int, window: int) -> None:
+        super().__init__(input_size, output_size, window)
+        check_heads("output_size", output_size, num_heads)
+        self.num_heads = num_heads
+        self.query = nn.Linear(input_size, output_size)
+        self.kv = nn.Linear(input_size, 2 * output_size)  # key, value
+        self.slope = nn.Parameter(torch.logspace(-8 / num_heads, -8, num_heads, base=2.0))
+        self.output = nn.Linear(output_size, output_size)
+
+    @abstractmethod
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """q (B, H, T, D), k (B, H, S, D) -> (B, H, T, S), up to a constant for each query."""
+
+    def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
+        length, frames = age.shape[1:]
+        q = split_heads(self.query(x[:, frames - length :]), self.num_heads)  # (B, H, T, D)
+        k, v = (split_heads(side, self.num_heads) for side in self.kv(x).chunk(2, dim=2))  # (B, H, S, D)
+        at = torch.arange(frames, device=x.device)
+        behind = at[frames - length :, None] - at  # (T, S) frames
+        scores = self.log_kernel(q, k) - self.slope[:, None, None] * behind  # (B, H, T, S)
+        return self.output(mix_heads(scores, allowed, v))  # (B, T, H D)
+
+
+class SoftmaxAttention(KernelAttention):
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, sec. 3.2): kernel(q, k) = exp(q.k / sqrt(D)).
+
+    With one head it is the single-head attention of the same section, and an output map.
+    """
+
+    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
+        super().__init__(input_size, output_size, num_heads, window)
+
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+
+
+class LinearAttention(KernelAttention):
+    """Linear attention (Katharopoulos et al. 2020, sec. 3.2): kernel(q, k) = f(q).f(k), f = elu + 1 per element."""
+
+    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
+        super().__init__(input_size, output_size, num_heads, window)
+
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        f_q, f_k = (x.relu() + torch.exp(-F.relu(-x)) for x in (q, k))  # elu(x) + 1 rounds to 0 below -17
+        return (f_q @ f_k.transpose(2, 3)).log()
+
+
+class Performer(KernelAttention):
+    """Softmax attention by positive orthogonal random features, FAVOR+ (Choromanski et al. 2021, sec. 2.3 and 2.4):
+
+        kernel(q, k) = f(q').f(k') ~ exp(q.k / sqrt(D)),    x' = x / D^(1/4),    f(x) = exp(w_i.x - |x|^2 / 2), i = 1..m
+
+    The m = `num_features` directions w_i, shared by the heads, are drawn once from `seed` and stay: a buffer, never
+    drawn anew in training. In blocks of D they are orthogonal. Each token's features are scaled by their largest (the
+    scale of a key is put back outside) and kept above 1e-6, against overflow and 0 / 0.
+
+    Raises ValueError if `num_features` is less than 1.
+    """
+
+    features: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        num_heads: int = 4,
+        window: int = 32,
+        num_features: int = 64,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(input_size, output_size, num_heads, window)
+        if num_features < 1:
+            raise ValueError(f"num_features: must be at least 1, got {num_features}.")
+        self.register_buffer("features", orthogonal_gaussians(num_features, output_size // num_heads, seed))
+
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        f_q, _ = self._project(q)  # a factor for each query has no effect
+        f_k, log_scale = self._project(k)
+        return (f_q @ f_k.transpose(2, 3)).log() + log_scale.transpose(2, 3)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, H, T, D) -> f(x') / scale (B, H, T, m), log scale (B, H, T, 1)."""
+        x = x / x.shape[3] ** 0.25
+        exponent = x @ self.features.t() - x.square().sum(dim=3, keepdim=True) / 2  # (B, H, T, m)
+        log_scale = exponent.detach().amax(dim=3, keepdim=True)
+        return torch.exp(exponent - log_scale) + 1e-6, log_scale
+
+
+def orthogonal_gaussians(count: int, size: int, seed: int) -> Tensor:
+    """`count` vectors, each normally distributed, orthogonal to those of its block of `size`: (count, size)."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = torch.randn(-(-count // size), size, size, generator=generator)
+    q, r = torch.linalg.qr(blocks)
+    signs = r.diagonal(dim1=1, dim2=2).sign()  # QR chooses them; with these all rotations are equally likely
+    directions = (q * signs.unsqueeze(1)).flatten(0, 1)  # (>= count, size), orthonormal in blocks
+    lengths = torch.randn(directions.shape, generator=generator).norm(dim=1, keepdim=True)
+    return (lengths * directions)[:count]

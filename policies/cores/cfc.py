@@ -1,0 +1,162 @@
+"""The closed-form continuous-time network (Hasani et al. 2022) with a true dt per sample and step."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.ops.bptt import Feedback, recur
+from nac_drive.policies.ops.cfc_steps import FORMS, SCALE, SLOPE, Gated, feedback_of_tanh
+from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
+from nac_drive.policies.wiring.graphs import ncp_wiring
+from nac_drive.policies.wiring.wiring import Groups, Wiring
+
+FASTEST, SLOWEST = 20.0, 0.5
+"""Range of the pure form's initial rates w_tau in 1 / s: time constants from 50 ms to 2 s, for frames of 20 ms."""
+
+
+class CfC(Core):
+    """The recurrence, with g = lecun_tanh(W [x; h] + b) and z = sigmoid(t_a(g) dt + t_b(g)), in three modes:
+
+        gated:    h' = (1 - z) tanh(f_1(g)) + z tanh(f_2(g))
+        no-gate:  h' = tanh(f_1(g)) + z tanh(f_2(g))
+        pure:     h' = A - A exp(-(|w_tau| + |f_1(g)|) dt) f_1(g)
+
+    f_1, f_2, t_a and t_b are affine, w_tau and A vectors. The output is h'; the state is (h,), (B, d). It runs in the
+    precision of its weights, under autocast too.
+
+    Raises ValueError if `backbone_units` is less than 1 or `mode` unknown.
+    """
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int, *, backbone_units: int = 128, mode: str = "gated") -> None:
+        super().__init__()
+        if backbone_units < 1:
+            raise ValueError(f"backbone_units: must be at least 1, got {backbone_units}.")
+        if mode not in FORMS:
+            raise ValueError(f"mode: must be one of {sorted(FORMS)}, got {mode!r}.")
+        self.input_size, self.output_size = input_size, output_size
+        self._form = FORMS[mode]
+        heads = self._form.heads
+        self.input = nn.Linear(input_size, backbone_units)
+        self.recurrent = nn.Linear(output_size, backbone_units, bias=False)
+        self.heads = nn.Linear(backbone_units, heads * output_size)
+        for block in self.heads.weight.chunk(heads):
+            nn.init.xavier_uniform_(block)
+        joint = torch.empty(backbone_units, input_size + output_size)
+        nn.init.xavier_uniform_(joint)
+        with torch.no_grad():
+            self.input.weight.copy_(joint[:, :input_size])
+            self.recurrent.weight.copy_(joint[:, input_size:])
+        self.w_tau: nn.Parameter | None = None
+        self.limit: nn.Parameter | None = None  # A
+        if mode == "pure":
+            self.w_tau = nn.Parameter(SLOWEST * (FASTEST / SLOWEST) ** torch.rand(output_size))
+            self.limit = nn.Parameter(torch.ones(output_size))
+        self._cache: WeightCache[tuple[Tensor, Tensor, Feedback, tuple[Tensor, Tensor]]] = WeightCache()
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.output_size,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        (h,), weights = state, weights_of(self, self.input, self.recurrent, self.heads)
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias, feedback, heads = self._cache(weights, self._fuse)
+            drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, units): all steps at once
+            clock = dt.unsqueeze(2).to(h.dtype)  # (B, T, 1)
+            clocks = (clock,) if self.w_tau is None else (-clock, -clock * self.w_tau.abs())
+            y = recur(self._form, drive, h, feedback, heads, *clocks)  # (B, T, d)
+        return y, (y[:, -1],)
+
+    def _fuse(self) -> tuple[Tensor, Tensor, Feedback, tuple[Tensor, Tensor]]:
+        """LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), taken into the weights around it, the
+        heads as the form takes them, and what comes back of h."""
+        affine = self.input.weight, self.input.bias, self.recurrent.weight
+        weight, bias, recurrent = (2.0 * SLOPE * tensor for tensor in affine)
+        heads, offsets = self.heads.weight, self.heads.bias
+        heads, offsets = self._form.arrange(2.0 * SCALE * heads), self._form.arrange(offsets - SCALE * heads.sum(dim=1))
+        if self.limit is None:
+            bias, feedback = feedback_of_tanh(recurrent, bias)
+        else:
+            bias, feedback = Feedback.of(recurrent, bias, -self.limit, self.limit)
+        return weight, bias, feedback, (heads, offsets)
+
+
+class WiredCfC(Core):
+    """Three layers of gated CfC cells, inter, command and motor, joined as an NCP: x -> inter -> command -> motor.
+
+    With layers l = 1, 2, 3 and h_0 = x, each layer sees its own state and what the layer before makes of this frame:
+
+        h_l' = (1 - z) tanh(f_1) + z tanh(f_2),    z = sigmoid(t_a dt + t_b),    all affine in [h_{l-1}'; h_l]
+
+    f_1 and f_2 have weights from h_{l-1}' only where the wiring has synapses; t_a and t_b have all, and every neuron of
+    a layer sees every other, as in ncps (WiredCfCCell): the wiring's synapses among command neurons play no part. There
+    is no backbone. y is the state of the motor neurons, output_size of them; of the others 40 % are command neurons, as
+    in ncps (AutoNCP). state: (h,), (B, units): inter, command, motor.
+
+    units: all neurons; None is twice output_size, at least two more. sparsity: see `ncp_wiring`.
+    Raises ValueError if `units` leaves fewer than two hidden neurons, or `sparsity` is outside [0, 1).
+    """
+
+    continuous_time = True
+
+    def __init__(
+        self, input_size: int, output_size: int, *, units: int | None = None, sparsity: float = 0.5, seed: int = 0
+    ) -> None:
+        super().__init__()
+        units = max(2 * output_size, output_size + 2) if units is None else units
+        hidden = units - output_size
+        if hidden < 2:
+            raise ValueError(f"units: must be at least output_size + 2 = {output_size + 2} neurons, got {units}.")
+        command = max(1, int(0.4 * hidden))
+        groups = Groups(inter=hidden - command, command=command, motor=output_size, input_group="inter")
+        self.input_size, self.output_size = input_size, output_size
+        self.wiring: Wiring = ncp_wiring(input_size, groups, sparsity=sparsity, seed=seed)
+        self.sizes = [groups.size(name) for name in groups.active]
+        into = self.wiring.recurrent_mask
+        masks = (
+            self.wiring.input_mask[:, groups.slice("inter")],
+            into[groups.slice("inter"), groups.slice("command")],
+            into[groups.slice("command"), groups.slice("motor")],
+        )
+        self.layers = nn.ModuleList(CfCLayer(torch.from_numpy(mask.T.copy())) for mask in masks)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((sum(self.sizes),), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        y, last = x, []
+        with torch.autocast(x.device.type, enabled=False):
+            for layer, h in zip(self.layers, state[0].split(self.sizes, dim=1), strict=True):
+                y = layer(y, dt, h)  # (B, T, neurons of the layer): a layer runs through all frames before the next
+                last.append(y[:, -1])
+        return y, (torch.cat(last, dim=1),)
+
+
+class CfCLayer(nn.Module):
+    """Gated CfC neurons without a backbone; mask (neurons, inputs) bool is where f_1 and f_2 see an input."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        neurons, inputs = mask.shape
+        self.mask: Tensor
+        self.register_buffer("mask", torch.cat((mask, mask, torch.ones_like(mask), torch.ones_like(mask))))
+        weights = [nn.init.xavier_uniform_(torch.empty(neurons, inputs + neurons)) for _ in range(4)]
+        weight = torch.cat(weights)  # f_1, f_2, t_a, t_b: (4 d, F + d)
+        self.weight = nn.Parameter(weight[:, :inputs] * self.mask)
+        self.recurrent = nn.Parameter(weight[:, inputs:].clone())
+        self.bias = nn.Parameter(torch.empty(4 * neurons).uniform_(-1.0, 1.0) / (inputs + neurons) ** 0.5)
+        self._cache: WeightCache[tuple[Tensor, Tensor, Feedback]] = WeightCache()
+
+    def forward(self, x: Tensor, dt: Tensor, h: Tensor) -> Tensor:
+        """x (B, T, F), dt (B, T), h (B, d) -> (B, T, d)."""
+        weight, bias, feedback = self._cache(weights_of(self), self._fuse)
+        drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, 4 d)
+        return recur(Gated, drive, h, feedback, None, dt.unsqueeze(2).to(h.dtype))
+
+    def _fuse(self) -> tuple[Tensor, Tensor, Feedback]:
+        weight, bias, recurrent = map(Gated.arrange, (self.weight * self.mask, self.bias, self.recurrent))
+        return weight, *feedback_of_tanh(recurrent, bias)

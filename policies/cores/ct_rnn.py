@@ -1,0 +1,66 @@
+"""The continuous-time RNN (Funahashi and Nakamura 1993), dense or sparse, over the true time between frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.ops.ode import initial_log_tau
+from nac_drive.policies.ops.sparse import SparseMatrix
+
+
+class CTRNN(Core):
+    """The neural state follows, with a learned time constant tau > 0 of each unit,
+
+        tau dh/dt = -h + tanh(W x + U h + b)
+
+    This is Eq. 2.21 of Hasani's thesis (2020), dh/dt = f(h, x) - h, with a time constant per unit as in its Eq. 2.15
+    and 2.16. Those do not divide the second term by tau, which their weights make up for, and have the weights outside
+    of the sigmoids. Here h stays within [-1, 1], so that the clipping of the state to [-5, 5], which the thesis applies
+    against wind-up (Section 6.2), has nothing to do.
+
+    The input is held over the dt seconds before its frame, which are cut into `unfolds` equal steps of exponential
+    Euler: the tanh is taken at the start of the step and the equation, then linear, solved exactly. That is of first
+    order and stable for every dt. dt = 0 leaves the state as it is.
+
+    The output is h; the state is (h,), (B, d). tau starts between 0.03 and 3 s, evenly in its logarithm.
+
+    sparsity: the share of weights W and U that are zero for good (95 % for the sparse CT-RNN of Table 6.1), see
+    `SparseMatrix`; seed: that of their draw.  Raises ValueError if `unfolds` is less than 1 or `sparsity` is outside
+    [0, 1).
+    """
+
+    continuous_time = True
+
+    def __init__(
+        self, input_size: int, output_size: int, *, unfolds: int = 6, sparsity: float = 0.0, seed: int = 0
+    ) -> None:
+        super().__init__()
+        if unfolds < 1:
+            raise ValueError(f"unfolds: must be at least 1 solver step per frame, got {unfolds}.")
+        self.input_size, self.output_size, self.unfolds = input_size, output_size, unfolds
+        rng = np.random.default_rng(seed)
+        self.input = SparseMatrix(output_size, input_size, sparsity, rng)
+        self.recurrent = SparseMatrix(output_size, output_size, sparsity, rng)
+        self.bias = nn.Parameter(torch.zeros(output_size))
+        self.log_tau = nn.Parameter(initial_log_tau(output_size))
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.output_size,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        drive = F.linear(x, self.input(), self.bias)  # (B, T, d): all steps at once
+        decay = torch.exp(dt.unsqueeze(2) / -self.unfolds * torch.exp(-self.log_tau))  # (B, T, d)
+        weight = self.recurrent().t()
+
+        def step(state: State, drive: Tensor, decay: Tensor) -> tuple[Tensor, State]:
+            h = state[0]
+            for _ in range(self.unfolds):
+                target = torch.addmm(drive, h, weight).tanh()  # (B, d)
+                h = torch.lerp(target.to(h.dtype), h, decay)
+            return h, (h,)
+
+        return scan(step, state, drive, decay)

@@ -1,0 +1,73 @@
+"""Deep state space model (Rangapuram et al. 2018): a recurrent network sets the gains of a level and its trend."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nac_drive.policies.cores.base import Core, State, scan
+
+
+class DeepState(Core):
+    """Each of the d features z = W_z x + b_z is followed by a linear model of a level l and a trend, whose parameters
+    an LSTM over the frames (output h) sets at every step:
+
+        alpha, beta = sigmoid(W_g h + b_g),  o = W_o h + b_o,  rho = exp(-r dt)
+        m = l + (1 - rho) w,  e = z - o - m,  l <- m + alpha e,  w <- rho w + alpha beta e,  y = l + o
+
+    w is how far the trend will still take the level: the level moves by r w per second, and w decays at the rate r,
+    which is learned per feature and at first spread log-uniformly over 0.5..5 per second. m is the level expected now,
+    e the innovation, o the offset of the emission, y the filtered mean of z. This is the level-trend model of
+    Rangapuram et al. 2018, "Deep State Space Models for Time Series Forecasting", sec. 3 and 4, as a filter.
+
+    What is simplified: the source is generative, for forecasts. It draws l and z with Gaussian noise, whose scales its
+    LSTM gives too, learns by the likelihood of z, and infers l by a Kalman filter. Here one noise is taken to move
+    level, trend and z (innovations form, Hyndman et al. 2008), so that z tells it and from a known start the filtered
+    means are the above; the gains, ratios of those scales, come from the LSTM as such. The start is known to be 0, and
+    seasons are left out. z is not a series given but affine in the frame. The source's steps have unit length and its
+    trend lasts for ever; here steps last dt seconds and the trend fades, or it would run away over a long dt.
+
+    State: the LSTM's (h, c), each (B, n) with n = `rnn_size`, then l and w, each (B, d). Raises ValueError if
+    `rnn_size` is less than 1.
+    """
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int, *, rnn_size: int = 40) -> None:
+        super().__init__()
+        if rnn_size < 1:
+            raise ValueError(f"rnn_size: must be at least 1, got {rnn_size}.")
+        self.input_size, self.output_size, self.rnn_size = input_size, output_size, rnn_size
+        self.rnn = nn.LSTM(input_size, rnn_size, batch_first=True)
+        self.observation = nn.Linear(input_size, output_size)
+        self.gains = nn.Linear(rnn_size, 2 * output_size)
+        self.offset = nn.Linear(rnn_size, output_size)
+        self.log_rate = nn.Parameter(math.log(0.5) + math.log(10.0) * torch.rand(output_size))
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.rnn_size,), None),) * 2 + (((self.output_size,), None),) * 2
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        h, c, level, trend = state
+        outputs, last = self.rnn(x, (h[None], c[None]))  # (B, T, n)
+        h, c = (part[0].to(level.dtype) for part in last)
+        offset = self.offset(outputs)  # (B, T, d)
+        levels, (level, trend) = self.follow(self.observation(x) - offset, outputs, dt, (level, trend))
+        return levels + offset, (h, c, level, trend)
+
+    def follow(self, target: Tensor, outputs: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        """target z - o (B, T, d), the LSTM's outputs (B, T, n), state (l, w) -> l (B, T, d), state."""
+        alpha, beta = self.gains(outputs).sigmoid().to(dt.dtype).chunk(2, dim=2)  # (B, T, d) each
+        keep = torch.exp(-dt.unsqueeze(2) * self.log_rate.exp())
+
+        def step(state: State, z: Tensor, alpha: Tensor, gain: Tensor, keep: Tensor) -> tuple[Tensor, State]:
+            level, trend = state
+            left = keep * trend
+            expected = level + trend - left  # (B, d)
+            innovation = z - expected
+            level = expected + alpha * innovation
+            return level, (level, left + gain * innovation)
+
+        return scan(step, state, target, alpha, alpha * beta, keep)

@@ -1,0 +1,131 @@
+"""Liquid time-constant networks and Neural Circuit Policies (Hasani's thesis, Chapter 3 and Section 6.2).
+
+The neurons and their solver are in `ops.liquid`. A Neural Circuit Policy is LTC neurons on the four-layer wiring of
+C. elegans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.ops.liquid import LiquidNetwork
+from nac_drive.policies.wiring.graphs import fully_connected_wiring, ncp_wiring
+from nac_drive.policies.wiring.wiring import Groups, Wiring
+
+
+class LTC(Core):
+    """Every input to every neuron, every neuron to every neuron; y is the neurons' state.
+
+    The hybrid solver (Eq. 3.72, Algorithm 2) takes `unfolds` steps of D = dt / unfolds per frame:
+
+        v_i <- (C_i / D v_i + g_i leak_i + sum_j w_ij s_ij E_ij) / (C_i / D + g_i + sum_j w_ij s_ij)
+
+    a weighted mean of v_i, leak_i and E_ij whatever dt: the state never leaves their range (Lemma 9). A neuron's time
+    constant lies between C / (g + sum_j w_ij) and C / g (Lemma 8): at the start, with 64 inputs and 64 neurons, between
+    about 8 ms and (the median) 1 s, for frames of 20 ms. dt below 1 us counts as that. state: (v,), (B, output_size).
+
+    The affine maps that ncps puts before and after the cell are left out: gamma and mu shift and scale every synapse,
+    and a dense layer reads the state. Polarities E start at +1 or -1 with equal chance (as in Algorithms 9-12).
+
+    Raises ValueError if `unfolds` is less than 1.
+    """
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int, *, unfolds: int = 6) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        full = torch.ones(input_size + output_size, output_size, dtype=torch.bool)
+        self.network = LiquidNetwork(full[:input_size], full[input_size:], unfolds)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.output_size,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        y = self.network(x, dt, state[0])  # (B, T, N)
+        return y, (y[:, -1],)
+
+
+DRAWS = 1000
+"""Random wirings drawn before giving up."""
+
+
+def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
+    """As many synapses as in the NCP of these settings, each anywhere: those of the inputs among all pairs of an input
+    and a neuron of the input group, the others among all pairs of neurons. Drawn again until `Wiring` accepts it.
+
+    Raises ValueError if sparsity is outside [0, 1), or so high that 1000 draws all fail.
+    """
+    model = ncp_wiring(inputs, groups, sparsity=sparsity, seed=seed)
+    entry, rng, error = groups.slice(groups.input_group), np.random.default_rng(seed), None
+    for _ in range(DRAWS):
+        masks = model.input_mask.copy(), model.recurrent_mask.copy()
+        for block in (masks[0][:, entry], masks[1]):
+            block[:] = rng.permutation(block.ravel()).reshape(block.shape)
+        try:
+            return Wiring(groups, *masks)
+        except ValueError as invalid:
+            error = invalid
+    raise ValueError(f"sparsity: {DRAWS} wirings drawn at sparsity={sparsity} all failed ({error}); lower it.")
+
+
+def _full(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
+    return fully_connected_wiring(inputs, groups)
+
+
+DRAWN: dict[str, Callable[..., Wiring]] = {"ncp": ncp_wiring, "random": scattered_wiring, "full": _full}
+"""The wirings of Table 6.1 by name; `sparsity` and `seed` play no part in "full"."""
+
+
+class NCP(Core):
+    """The inputs are the sensory layer; 12 inter neurons, 6 command neurons and the motor neurons are LTC neurons (see
+    `LTC`: equations, solver, initial ranges). y = W v_motor + b: signals leave through the motor neurons alone.
+
+    The thesis' circuit has 19 neurons, one of them motor, as its car is only steered. CarRacing has three controls, so
+    three motor neurons are the default, 21 in all; `motor=1` gives the 19. W brings them to output_size features.
+
+    Wirings: "ncp" is drawn as in Algorithms 8-12 (`ncp_wiring`; one `sparsity` takes the place of the four densities
+    k, and paths that are missing by chance are added); "random" and "full" are the baselines of Table 6.1: the same
+    neurons with as many synapses at random places, or with all of them. Inputs reach inter neurons only, in all three.
+    A synapse that is not there has no parameters. state: (v,), (B, neurons): inter, command, motor.
+
+    Raises ValueError if a group is empty, `unfolds` is less than 1, `wiring` is unknown or `sparsity` outside [0, 1).
+    """
+
+    continuous_time = True
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        inter: int = 12,
+        command: int = 6,
+        motor: int = 3,
+        sparsity: float = 0.5,
+        seed: int = 0,
+        unfolds: int = 6,
+        wiring: str = "ncp",
+    ) -> None:
+        super().__init__()
+        if wiring not in DRAWN:
+            raise ValueError(f"wiring: must be one of {sorted(DRAWN)}, got {wiring!r}.")
+        groups = Groups(inter=inter, command=command, motor=motor, input_group="inter")
+        self.input_size, self.output_size = input_size, output_size
+        self.wiring = DRAWN[wiring](input_size, groups, sparsity=sparsity, seed=seed)
+        masks = self.wiring.input_mask, self.wiring.recurrent_mask
+        sensory, recurrent = (torch.from_numpy(mask.copy()) for mask in masks)
+        self.network = LiquidNetwork(sensory, recurrent, unfolds)
+        self.readout = nn.Linear(motor, output_size)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.wiring.units,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        v = self.network(x, dt, state[0])  # (B, T, neurons)
+        return self.readout(v[..., self.wiring.group("motor")]), (v[:, -1],)

@@ -1,0 +1,61 @@
+"""NAC over a stream: a causal window of the last W frames, carried as state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nac_drive.policies.cores.base import State
+from nac_drive.policies.cores.window import WindowBase
+from nac_drive.policies.nac.layer import NAC
+from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.tokens import Tokens
+from nac_drive.policies.wiring.wiring import Wiring
+
+
+class NACCore(WindowBase):
+    """Self-attention from each frame to itself and the `window - 1` frames before it.
+
+    t_sample of a pair is the age of the key in seconds, from the dt of the frames between. The state holds, for the
+    last M = window - 1 frames, their entries (B, H, M, D + E + 2 + D), see Tokens, their ages relative to the newest
+    frame (B, M), so that float32 keeps its precision however long the episode, and whether the slot is filled.
+
+    The paper names no window. Eight frames are 0.16 s: drivers that average over more learn late which frame is the
+    present one (docs/cloning.md). In a window of eight, top_k = 8 allows every key; for selections to tell, widen it.
+
+    Takes the settings of NAC; `backbone` is a wiring's `to_config()`, so that settings stay JSON-able. Raises
+    ValueError if `window` is less than 1, or for selection "block", whose blocks would depend on how a stream is cut.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        num_heads: int = 16,
+        window: int = 8,
+        backbone: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(input_size, output_size, window)
+        if settings.get("selection") == "block":
+            raise ValueError("selection: a stream cannot be cut into 'block's that stay put; use 'topk' or 'learned'.")
+        circuit = None if backbone is None else Wiring.from_config(backbone)
+        self.nac = NAC(output_size, num_heads, input_size=input_size, backbone=circuit, **settings)
+        self.continuous_time = self.nac.uses_time and window > 1
+
+    def slot_shapes(self, slots: int) -> tuple[int, ...]:
+        nac = self.nac
+        return (nac.num_heads, slots, nac.head_size + nac.drive_size + 2 + nac.head_size)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        kv, age, filled = state
+        length = x.shape[1]
+        new = self.nac.project(x)
+        kv = torch.cat((kv, new.kv), dim=2)  # (B, H, M + T, D + E + 2 + D)
+        since, filled, age = self.clock(dt, age, filled)
+        mask = Mask(length, kv.shape[2], window=self.window, valid=filled)
+        y, _ = self.nac.attend(Tokens(new.query, new.query_logit_inputs, kv), mask, since.unsqueeze(1))
+        return y, (kv[:, :, length:], age, filled[:, length:])

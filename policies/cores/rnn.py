@@ -1,0 +1,89 @@
+"""LSTM, GRU and plain RNN (torch's own) behind the Core contract. They take no notice of dt."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.ops.sparse import SparseMatrix
+
+
+class LSTM(Core):
+    """One layer of torch.nn.LSTM; state (h, c), each (B, d)."""
+
+    continuous_time = False
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.cell = nn.LSTM(input_size, output_size, batch_first=True)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return ((self.output_size,), None), ((self.output_size,), None)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        h, c = state
+        y, after = self.cell(x, (h[None], c[None]))  # (B, T, d)
+        return y, tuple(new[0].to(h.dtype) for new in after)  # of mixed precision nothing stays in the state
+
+
+class RNN(Core):
+    """One layer of torch.nn.RNN, h' = tanh(W x + U h + b): the "Vanilla RNN" of Hasani's thesis, Table 6.1.
+
+    The output is h'; the state is (h,), (B, d). dt has no effect.
+    """
+
+    continuous_time = False
+    layer: type[nn.RNN] | type[nn.GRU] = nn.RNN
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.cell = self.layer(input_size, output_size, batch_first=True)
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((self.output_size,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        y, h = self.cell(x, state[0][None])  # (B, T, d)
+        return y, (h[0].to(state[0].dtype),)
+
+
+class GRU(RNN):
+    """One layer of torch.nn.GRU; state (h,), (B, d)."""
+
+    layer = nn.GRU
+
+
+class SparseLSTM(Core):
+    """torch.nn.LSTM with most weights zero for good: the input and the recurrent matrix (4 d, ...), gates i, f, g, o,
+    are each a `SparseMatrix`.
+
+        i, f, o = sigmoid(W x + U h + b), g = tanh(W x + U h + b), c' = f c + i g, h' = o tanh(c')
+
+    The thesis enforces its 95 % by projected gradient descent without saying onto what; here the set of live weights is
+    drawn once from `seed`. It also clips the state to [-5, 5], which is left out here, as in torch.nn.LSTM.
+    The output is h'; the state is (h, c), each (B, d). dt has no effect.
+    Raises ValueError if `sparsity` is outside [0, 1).
+    """
+
+    continuous_time = False
+
+    def __init__(self, input_size: int, output_size: int, *, sparsity: float = 0.95, seed: int = 0) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        rng = np.random.default_rng(seed)
+        self.input = SparseMatrix(4 * output_size, input_size, sparsity, rng)
+        self.recurrent = SparseMatrix(4 * output_size, output_size, sparsity, rng)
+        self.bias = nn.Parameter(torch.zeros(4 * output_size))
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return ((self.output_size,), None), ((self.output_size,), None)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        weights = [self.input(), self.recurrent(), self.bias, torch.zeros_like(self.bias)]
+        start = [tensor[None] for tensor in state]
+        y, h, c = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)  # (B, T, d)
+        return y, (h[0].to(state[0].dtype), c[0].to(state[1].dtype))

@@ -1,0 +1,102 @@
+"""Attention over a stream: what cores that look back over a causal window of frames have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from nac_drive.policies.cores.base import Core, State
+
+
+class WindowBase(Core):
+    """Each frame looks at itself and the `window - 1` frames before it.
+
+    The state holds what is kept of the last M = window - 1 frames, their ages in seconds relative to the newest of them
+    (B, M), so that float32 keeps its precision however long the episode, and whether a slot is filled (B, M).
+
+    Raises ValueError if `window` is less than 1.
+    """
+
+    def __init__(self, input_size: int, output_size: int, window: int) -> None:
+        super().__init__()
+        if window < 1:
+            raise ValueError(f"window: must be at least 1 frame, got {window}.")
+        self.input_size, self.output_size, self.window = input_size, output_size, window
+
+    @abstractmethod
+    def slot_shapes(self, slots: int) -> tuple[int, ...]:
+        """The shape, without the batch axis, of what is kept of the last `slots` frames."""
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        slots = self.window - 1
+        return (self.slot_shapes(slots), None), ((slots,), None), ((slots,), torch.bool)
+
+    @staticmethod
+    def clock(dt: Tensor, age: Tensor, filled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The ages of all frames as T new ones arrive.
+
+        dt (B, T) seconds, age and filled (B, M) of the state -> the seconds from each of the M + T frames to each new
+        one (B, T, M + T), which of the M + T are filled (B, M + T), and the ages of the next state (B, M).
+        """
+        length = dt.shape[1]
+        filled = torch.cat((filled, filled.new_ones(dt.shape)), dim=1)  # (B, M + T)
+        now = dt.cumsum(dim=1)  # (B, T) seconds since the newest frame of the state
+        seen = torch.cat((-age, now), dim=1)  # (B, M + T)
+        return now.unsqueeze(2) - seen.unsqueeze(1), filled, now[:, -1:] - seen[:, length:]
+
+
+class WindowCore(WindowBase):
+    """A window that keeps the inputs of its frames: (B, M, F)."""
+
+    @abstractmethod
+    def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
+        """Look back from the last T of the S = M + T frames x (B, S, F).
+
+        age (B, T, S): seconds from frame s to the query t, negative for the future.  allowed (B, T, S) bool: frame s is
+        in the window of the query t, which sees at least itself.  Returns y (B, T, output_size).
+        """
+
+    def slot_shapes(self, slots: int) -> tuple[int, ...]:
+        return (slots, self.input_size)
+
+    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        past, age, filled = state
+        length = x.shape[1]
+        frames = torch.cat((past, x), dim=1)  # (B, M + T, F)
+        since, filled, age = self.clock(dt, age, filled)
+        query = torch.arange(length, device=x.device).unsqueeze(1) + self.window - 1
+        behind = query - torch.arange(frames.shape[1], device=x.device)  # (T, M + T) frames
+        allowed = filled.unsqueeze(1) & (behind >= 0) & (behind < self.window)  # (B, T, M + T)
+        y = self.attend(frames, since, allowed)
+        return y, (frames[:, length:], age, filled[:, length:])
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """x (B, T, H D) -> (B, H, T, D)."""
+    return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
+
+
+def mix_heads(scores: Tensor, allowed: Tensor, v: Tensor) -> Tensor:
+    """Mix v (B, H, S, D) by the softmax of the scores (B, H, T, S) that are allowed (B, T, S) -> (B, T, H D)."""
+    p = scores.masked_fill(~allowed.unsqueeze(1), -torch.inf).softmax(dim=3)
+    return (p @ v).transpose(1, 2).flatten(2)
+
+
+def check_heads(name: str, size: int, num_heads: int) -> None:
+    """Raises ValueError unless `num_heads` divides the size of that name."""
+    if not 1 <= num_heads <= size or size % num_heads:
+        raise ValueError(f"num_heads: must be at least 1 and divide {name}={size}, got {num_heads}.")
+
+
+def pairs(x: Tensor, age: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What `WindowCore.attend` is given, as the W frames that each query may see, the oldest first.
+
+    x (B, M + T, F), age and allowed (B, T, M + T) -> x (B, T, W, F), age and allowed (B, T, W), W = M + 1.
+    """
+    batch, length, frames = age.shape
+    window = frames - length + 1
+    at = torch.arange(length, device=x.device)[:, None] + torch.arange(window, device=x.device)  # (T, W)
+    at = at.expand(batch, length, window)
+    return x.unfold(1, window, 1).transpose(2, 3), age.gather(2, at), allowed.gather(2, at)

@@ -1,0 +1,383 @@
+"""The Neuronal Attention Circuit: attention whose logits solve a first-order ODE (NAC paper, Section 2).
+
+Shapes: B batch, T time (Tq queries, Tk keys), F features, d = d_model, H heads, D = d / H, K kept keys per query,
+E neurons of the backbone's input group, L settling steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nac_drive.policies.nac.circuit import Backbone, FusedBackbone, SensoryGate
+from nac_drive.policies.nac.logits import MODES, OMEGA_FLOOR, PHI_ACTIVATIONS
+from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.selection import SELECTIONS, Selection
+from nac_drive.policies.nac.tokens import TokenProjection, Tokens, token_projection
+from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
+from nac_drive.policies.wiring.graphs import WIRINGS, backbone_wiring, sensory_gate_wiring
+from nac_drive.policies.wiring.wiring import Wiring
+
+OUTPUTS = ("quadrature", "riemann")
+
+PAIRS_PER_CHUNK = 2**15
+"""Queries are taken in chunks of about this many (head, query, key) triples: bounds memory, keeps caches warm."""
+
+PAIRS_KEPT = 2**21
+"""In training, beyond this many triples the inside of a chunk is computed again in the backward pass, not kept."""
+
+
+@dataclass(frozen=True)
+class AttentionRecord:
+    """What the attention did. All tensors are (B, H, Tq, K)."""
+
+    index: Tensor
+    """Positions of the kept keys."""
+    alpha: Tensor
+    """Softmax weights; exactly 0 for keys that are not allowed."""
+    phi: Tensor
+    omega: Tensor
+    t: Tensor
+    a: Tensor
+    """The logits, before masking."""
+
+
+@dataclass(frozen=True)
+class CircuitRecord:
+    """Every neuron of the layer, for interpretation."""
+
+    q: Tensor
+    """(B, H, Tq, D), the query gate's output."""
+    k: Tensor
+    """(B, H, Tk, D)"""
+    v: Tensor
+    """(B, H, Tk, D)"""
+    neurons: dict[str, Tensor]
+    """The backbone's neurons by group ("inter", "command", "motor"), after each settling step, in -1..1:
+    (L, B, H, Tq, K, n) each. The last motor state, scaled and shifted, is what phi and omega are made of."""
+    attention: AttentionRecord
+
+
+class NAC(nn.Module):
+    """Multi-head self- or cross-attention with NAC logits.
+
+        phi = phi_activation(motor_1)     omega = softplus(motor_2) + eps     t = sigmoid(t_a(u) t_sample + t_b(u))
+        a = mode(phi, omega, t)     alpha = softmax(a over the kept keys)
+        y_h = sum alpha v t  ("quadrature", Eq. 19)   or   delta_t sum alpha v  ("riemann")
+
+    The heads are concatenated and projected linearly.
+
+    Queries are read from inputs of `input_size` features, keys and values from `context_size` ones; both are d_model
+    unless told otherwise. `wiring` names how the circuits are wired ("ncp" or "mlp"), `sparsity` and `seed` draw them;
+    `gate_wirings` (for q, k, v) and `backbone` put wirings of one's own in their place. `selection` "learned" is "topk" by a
+    trained score q M k, M the identity at first: in training the logit's gradient goes straight through to the score.
+    `settle_steps` are the backbone's, `euler_steps` the least number in mode "euler". Initial weights come from
+    torch's global generator.
+
+    A NaN is never hidden: it reaches every query that may see it. Padding has no influence, whatever it holds.
+
+    Raises ValueError for a setting outside its range.
+    """
+
+    def __init__(
+        self,
+        d_model: int = 64,
+        num_heads: int = 8,
+        *,
+        input_size: int | None = None,
+        context_size: int | None = None,
+        top_k: int = 8,
+        sparsity: float = 0.5,
+        mode: str = "exact",
+        selection: str = "topk",
+        phi_activation: str = "sigmoid",
+        output: str = "quadrature",
+        delta_t: float = 1.0,
+        euler_steps: int = 6,
+        settle_steps: int = 3,
+        wiring: str = "ncp",
+        seed: int = 0,
+        gate_wirings: Sequence[Wiring] | None = None,
+        backbone: Wiring | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value, known in (
+            ("mode", mode, MODES),
+            ("selection", selection, (*SELECTIONS, "learned")),
+            ("phi_activation", phi_activation, PHI_ACTIVATIONS),
+            ("output", output, OUTPUTS),
+            ("wiring", wiring, WIRINGS),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}: must be one of {sorted(known)}, got {value!r}.")
+        self.input_size = d_model if input_size is None else input_size
+        self.context_size = self.input_size if context_size is None else context_size
+        for name, count in (
+            ("num_heads", num_heads),
+            ("top_k", top_k),
+            ("euler_steps", euler_steps),
+            ("input_size", self.input_size),
+            ("context_size", self.context_size),
+        ):
+            if count < 1:
+                raise ValueError(f"{name}: must be at least 1, got {count}.")
+        if d_model < 1 or d_model % num_heads:
+            raise ValueError(f"d_model: must be a positive multiple of num_heads={num_heads}, got {d_model}.")
+        if not delta_t > 0.0:
+            raise ValueError(f"delta_t: must be positive, got {delta_t}; the paper uses 0.5 to 1.")
+        self.d_model, self.num_heads, self.head_size = d_model, num_heads, d_model // num_heads
+        self.top_k, self.delta_t, self.euler_steps, self.output = top_k, delta_t, euler_steps, output
+        self.logits, self.phi_activation = MODES[mode], PHI_ACTIVATIONS[phi_activation]
+        self.select = SELECTIONS["topk" if selection == "learned" else selection]
+        self.uses_time = mode != "steady" or output == "quadrature"
+
+        if gate_wirings is None:
+            sizes = (self.input_size, self.context_size, self.context_size)
+            gate_wirings = [sensory_gate_wiring(n, d_model, sparsity, seed + i, wiring) for i, n in enumerate(sizes)]
+        self._check_gate_wirings(gate_wirings)
+        self.query_gate, self.context_gate = SensoryGate(gate_wirings[:1]), SensoryGate(gate_wirings[1:])
+        pair = 2 * self.head_size
+        circuit = backbone_wiring(pair, d_model, sparsity, seed, wiring) if backbone is None else backbone
+        groups = circuit.groups
+        if circuit.inputs != pair or groups.size(groups.output_group) != 2:
+            raise ValueError(
+                f"backbone: the wiring must take 2 d_model / num_heads = {pair} inputs and have two output neurons "
+                f"(phi, omega), got {circuit.inputs} inputs and {groups.size(groups.output_group)} outputs."
+            )
+        self.backbone = Backbone(circuit, num_heads, settle_steps)
+        self.drive_size = groups.size(groups.input_group)
+        bound = pair**-0.5
+        self.time_weight = nn.Parameter(torch.empty(num_heads, pair, 2).uniform_(-bound, bound))  # t_a, t_b
+        self.time_bias = nn.Parameter(torch.zeros(num_heads, 1, 2))
+        self.score_weight: Tensor | None = None  # (H, D, D)
+        if selection == "learned":
+            self.score_weight = nn.Parameter(torch.eye(self.head_size).repeat(num_heads, 1, 1))
+        self.out = nn.Linear(d_model, d_model)
+        self._cache: WeightCache[tuple[TokenProjection, TokenProjection]] = WeightCache()
+
+    def forward(
+        self,
+        x: Tensor,
+        times: Tensor | None = None,
+        *,
+        context: Tensor | None = None,
+        causal: bool = False,
+        window: int | None = None,
+        valid: Tensor | None = None,
+        return_attention: bool = False,
+        return_circuit: bool = False,
+    ) -> Tensor | tuple[Tensor, AttentionRecord] | tuple[Tensor, CircuitRecord]:
+        """Attend from every step of x (B, Tq, F) to every allowed step of `context` (B, Tk, F'), or of x itself.
+
+        Returns y (B, Tq, d); with `return_attention` or `return_circuit` also what happened inside.
+
+        `times` is t_sample: None (1 everywhere), per sample (B,), per key step (B, Tk) or per pair (B, Tq, Tk), such as
+        the `ages` of the keys. `causal` hides the future, `window` all but the last `window` steps (and the future);
+        the queries are then taken to be the last Tq of the Tk steps. `valid` (B, Tk) bool is False for padding,
+        which is read as zeros. A query with no allowed key yields zeros before the output projection.
+
+        Raises ValueError if a shape or dtype does not fit, or `window` is less than 1.
+        """
+        self._check(x, times, context, window, valid)
+        if valid is not None:  # whatever padding holds, its product with a weight of 0 shall be 0
+            padding = ~valid.unsqueeze(2)
+            if context is None:
+                x = x.masked_fill(padding, 0.0)
+            else:
+                context = context.masked_fill(padding, 0.0)
+        tokens = self.project(x, context)
+        queries, keys = tokens.query.shape[2], tokens.kv.shape[2]
+        if times is not None:
+            times = times.reshape({1: (-1, 1, 1, 1), 2: (-1, 1, 1, keys), 3: (-1, 1, queries, keys)}[times.dim()])
+        mask = Mask(queries, keys, causal, window, valid)
+        detail = CircuitRecord if return_circuit else AttentionRecord if return_attention else None
+        y, record = self.attend(tokens, mask, times, detail)
+        if detail is None:
+            return y
+        if detail is AttentionRecord:
+            return y, AttentionRecord(**{name: record[name] for name in _ATTENTION})
+        attention = AttentionRecord(**{name: record.pop(name) for name in _ATTENTION})
+        (q,) = self._heads(self.query_gate(x))
+        k, v = self._heads(self.context_gate(x if context is None else context))
+        return y, CircuitRecord(q, k, v, record, attention)
+
+    def project(self, x: Tensor, context: Tensor | None = None) -> Tokens:
+        """All that is done per token. W [q; k] = W_q q + W_k k, so no pair is ever concatenated."""
+        query_side, context_side = self._sides()
+        query, query_logit_inputs = query_side(x).split((self.head_size, self.drive_size + 2), dim=3)
+        if self.score_weight is not None:
+            query = query.detach() @ self.score_weight
+        return Tokens(query, query_logit_inputs, context_side(x if context is None else context))
+
+    def _heads(self, gated: Tensor) -> tuple[Tensor, ...]:
+        """(B, T, P, d) -> P times (B, H, T, D)."""
+        return gated.unflatten(3, (self.num_heads, self.head_size)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def _sides(self) -> tuple[TokenProjection, TokenProjection]:
+        """Everything linear in a token, multiplied out: of a query, and of a key with its value."""
+        cell = self.backbone
+        return self._cache(weights_of(self, self.query_gate, self.context_gate, cell, cell.bias), self._fuse)
+
+    def _fuse(self) -> tuple[TokenProjection, TokenProjection]:
+        weight, bias = self.backbone.input_map()  # (H, 2D, E), (H, 1, E)
+        of_query, of_key = torch.cat((weight, self.time_weight), dim=2).split(self.head_size, dim=1)  # (H, D, E + 2)
+        bias = torch.cat((bias, self.time_bias), dim=2)  # (H, 1, E + 2)
+        same = torch.eye(self.head_size, device=weight.device, dtype=weight.dtype).expand(self.num_heads, -1, -1)
+        none = torch.zeros_like(same)
+        query_map = torch.cat((same, of_query), dim=2)  # (H, D, D + E + 2)
+        key_map = torch.cat((same, of_key, none), dim=2)  # (H, D, D + E + 2 + D)
+        value_map = torch.cat((none, torch.zeros_like(of_key), same), dim=2)
+        query_side = token_projection(self.query_gate, query_map, F.pad(bias, (self.head_size, 0)))
+        both = torch.cat((key_map, value_map), dim=1)
+        return query_side, token_projection(self.context_gate, both)
+
+    def attend(
+        self, tokens: Tokens, mask: Mask, times: Tensor | None, detail: type | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """y (B, Tq, d) for the Tq queries over the Tk keys of `tokens`; `times` broadcasts to (B, H, Tq, Tk).
+
+        With `detail` AttentionRecord also the fields of that by name, with CircuitRecord the backbone's neurons besides.
+        """
+        batch, heads, queries, _ = tokens.query.shape
+        selection = self.select(tokens.kv[..., : self.head_size], mask, self.top_k)
+        pairs = batch * heads * selection.kept
+        size = max(1, PAIRS_PER_CHUNK // pairs)
+        again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None
+        work = partial(self._attend_chunk, tokens, selection, self.backbone.fused(), detail)
+        parts, records = [], []
+        whole = None  # without gradients the output is filled in place: small parts kept would fragment the memory
+        for start in range(0, queries, size):
+            rows = slice(start, min(start + size, queries))
+            part = times if times is None or times.shape[2] == 1 else times[:, :, rows]
+            y, record = checkpoint(work, rows, part, use_reentrant=False) if again else work(rows, part)
+            records.append(record)
+            if size >= queries:
+                whole = y
+            elif torch.is_grad_enabled():
+                parts.append(y)
+            else:
+                whole = y.new_empty(batch, heads, queries, self.head_size) if whole is None else whole
+                whole[:, :, rows] = y
+        y = torch.cat(parts, dim=2) if whole is None else whole  # (B, H, Tq, D)
+        record = {name: torch.cat([r[name] for r in records], dim=2 + (name not in _ATTENTION)) for name in records[0]}
+        return self.out(y.transpose(1, 2).flatten(2)), record
+
+    def _attend_chunk(
+        self,
+        tokens: Tokens,
+        selection: Selection,
+        fused: FusedBackbone,
+        detail: type | None,
+        chunk: slice,
+        times: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One chunk of queries: y (B, H, Tq, D) and its record. K is Tk where the selection keeps every key."""
+        query, query_logit_inputs = (
+            tokens.query[:, :, chunk],
+            tokens.query_logit_inputs[:, :, chunk, None],
+        )  # (B, H, Tq, [1,] ...)
+        index, masked = selection.choose(query, chunk)
+        kv = tokens.kv[..., self.head_size :]  # (B, H, Tk, E + 2 + D)
+        if index is None:
+            pairs = kv.unsqueeze(2)  # (B, H, 1, K, E + 2 + D)
+        else:
+            pairs = _gather(kv, index)  # (B, H, Tq, K, E + 2 + D)
+            if times is not None and times.shape[3] > 1:
+                times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
+        key_logit_inputs, value = pairs.split((self.drive_size + 2, self.head_size), dim=4)
+        drive, phi, omega, t, a = self._logits(query_logit_inputs, key_logit_inputs, times, fused)
+        if self.score_weight is not None and torch.is_grad_enabled():
+            a = a + _straight_through(query, tokens.kv[..., : self.head_size].detach(), index)
+        if masked is None:
+            alpha = a.softmax(dim=3)
+        else:  # the second fill is for rows without any allowed key: zeros, not a uniform average
+            alpha = a.masked_fill(masked, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(masked, 0.0)
+        weight = alpha * t if self.output == "quadrature" else alpha * self.delta_t  # (B, H, Tq, K)
+        if index is None:
+            y = weight @ value.squeeze(2)  # (B, H, Tq, D)
+        else:
+            y = (weight.unsqueeze(4) * value).sum(dim=3)
+        record = {}
+        if detail is not None:
+            if index is None:
+                index = torch.arange(a.shape[3], device=a.device).expand(a.shape)
+            record = {"index": index, "alpha": alpha, "phi": phi, "omega": omega, "t": t, "a": a}
+        if detail is CircuitRecord:
+            for group, states in self.backbone.trajectory(drive.flatten(2, 3)).items():
+                record[group] = states.unflatten(3, drive.shape[2:4])  # (L, B, H, Tq, K, n)
+        return y, record
+
+    def _logits(
+        self, query_logit_inputs: Tensor, key_logit_inputs: Tensor, times: Tensor | None, fused: FusedBackbone
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Of pairs, by their rows (B, H, Tq, 1, E + 2) and (B, H, Tq or 1, K, E + 2): the drive, then phi, omega, t, a
+        (B, H, Tq, K)."""
+        drive = (
+            query_logit_inputs[..., : self.drive_size] + key_logit_inputs[..., : self.drive_size]
+        )  # (B, H, Tq, K, E)
+        t_a, t_b = (query_logit_inputs[..., self.drive_size :] + key_logit_inputs[..., self.drive_size :]).unbind(4)
+        t = torch.sigmoid(t_a + t_b if times is None else torch.addcmul(t_b, t_a, times))
+        motor = self.backbone(drive.flatten(2, 3), fused)  # (B, H, 2, Tq K)
+        phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)
+        phi, omega = self.phi_activation(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
+        return drive, phi, omega, t, self.logits(phi, omega, t, self.euler_steps)
+
+    def _check_gate_wirings(self, gate_wirings: Sequence[Wiring]) -> None:
+        expected = [(n, self.d_model) for n in (self.input_size, self.context_size, self.context_size)]
+        found = [(gate.inputs, gate.groups.sensory) for gate in gate_wirings]
+        if found != expected:
+            raise ValueError(
+                f"gate_wirings: the wirings of q, k, v must have (inputs, sensory neurons) {expected} (input_size or "
+                f"context_size, d_model), got {found}."
+            )
+
+    def _check(
+        self, x: Tensor, times: Tensor | None, context: Tensor | None, window: int | None, valid: Tensor | None
+    ) -> None:
+        for name, tensor, size in (("x", x, self.input_size), ("context", context, self.context_size)):
+            if tensor is not None and (tensor.dim() != 3 or tensor.shape[2] != size or 0 in tensor.shape):
+                raise ValueError(
+                    f"{name}: shape must be (B >= 1, T >= 1, {size}), got {tuple(tensor.shape)}; the last axis is "
+                    f"{'input_size' if name == 'x' else 'context_size'}."
+                )
+        batch, queries, _ = x.shape
+        if context is None and self.context_size != self.input_size:
+            raise ValueError(f"context: needed where context_size={self.context_size} is set, got None.")
+        if context is not None and context.shape[0] != batch:
+            raise ValueError(f"context: batch must be that of x, {batch}, got {context.shape[0]}.")
+        keys = queries if context is None else context.shape[1]
+        if times is not None and times.shape not in {(batch,), (batch, keys), (batch, queries, keys)}:
+            raise ValueError(
+                f"times: shape must be ({batch},), ({batch}, {keys}) or ({batch}, {queries}, {keys}), "
+                f"got {tuple(times.shape)}."
+            )
+        if window is not None and window < 1:
+            raise ValueError(f"window: must be at least 1 step, got {window}.")
+        if valid is not None and (valid.shape != (batch, keys) or valid.dtype != torch.bool):
+            raise ValueError(f"valid: must be bool ({batch}, {keys}), got {valid.dtype} {tuple(valid.shape)}.")
+
+
+_ATTENTION = tuple(field.name for field in fields(AttentionRecord))
+
+
+def _gather(table: Tensor, index: Tensor) -> Tensor:
+    """table (B, H, Tk, R), index (B, H, Tq, K) -> (B, H, Tq, K, R), by one row copy per pair."""
+    batch, heads, keys, width = table.shape
+    offset = torch.arange(0, batch * heads * keys, keys, device=index.device).view(batch, heads, 1, 1)
+    return table.reshape(-1, width).index_select(0, (index + offset).flatten()).view(*index.shape, width)
+
+
+def _straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
+    """Zero in value, the score q M k of each kept pair in gradient (B, H, Tq, K): what would help the logit helps the
+    score, so useful keys rise in the choice and useless ones sink."""
+    if index is None:
+        score = query @ key.transpose(2, 3)
+    else:
+        score = (query.unsqueeze(3) * _gather(key, index)).sum(dim=4)
+    return score - score.detach()

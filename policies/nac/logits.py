@@ -1,0 +1,41 @@
+"""The logit of a query-key pair: da/dt = phi - omega a, a(0) = 0, solved to time t (NAC paper, Eq. 1-3, 15-18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+OMEGA_FLOOR = 1e-3
+"""The epsilon of Eq. 16: omega never falls below it."""
+
+
+def exact(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
+    """a(t) = phi / omega (1 - exp(-omega t)), Eq. 17; expm1 keeps it exact as omega t -> 0. `steps` plays no part."""
+    return -phi / omega * torch.expm1(-omega * t)
+
+
+def euler(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
+    """a_{n+1} = a_n + h (phi - omega a_n) from a_0 = 0, h = t / n, after n steps (Eq. 2).
+
+    The recursion is linear, so its n-th iterate is a_n = phi / omega (1 - (1 - omega h)^n): no loop. A pair takes
+    `steps` steps, or as many more as keep omega h < 1, without which Theorem 1 does not hold.
+    """
+    n = (omega * t).detach().floor().add_(1.0).clamp_(min=steps)
+    return -phi / omega * torch.expm1(n * torch.log1p(-omega * t / n))
+
+
+def steady(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
+    """a* = phi / omega, Eq. 18: the limit of long times. `t` and `steps` play no part."""
+    return phi / omega
+
+
+MODES: dict[str, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {"exact": exact, "euler": euler, "steady": steady}
+
+PHI_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "linear": torch.positive,
+}
+"""The activation of phi: Eq. 15 and the variants of appendix D.2, which allow negative logits."""

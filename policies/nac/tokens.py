@@ -1,0 +1,58 @@
+"""What the NAC layer computes once per token, so that a pair only has to add two rows.
+
+Shapes: B batch, T time, F features, P gates, H heads, D features of a head, E neurons of the backbone's input group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nac_drive.policies.nac.circuit import SensoryGate
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Per-token projections: all that a pair needs of its two sides. First axes (B, H, T)."""
+
+    query: Tensor
+    """(..., D) for scoring."""
+    query_logit_inputs: Tensor
+    """(..., E + 2): the query's share of the backbone drive and of t_a, t_b, biases included."""
+    kv: Tensor
+    """(..., D + E + 2 + D): the key for scoring, its share of the drive, t_a and t_b, and its value."""
+
+
+@dataclass(frozen=True)
+class TokenProjection:
+    """Two affine maps with s = sigmoid(2 z) between them: a sensory gate, and all that is linear after it."""
+
+    weight: Tensor
+    """(F, H P D)"""
+    bias: Tensor
+    """(H P D,)"""
+    linear: Tensor
+    """(H, P D, R)"""
+    shift: Tensor
+    """(H, 1, R)"""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (B, T, F) -> (B, H, T, R)."""
+        batch, length, _ = x.shape
+        s = torch.addmm(self.bias, x.flatten(0, 1), self.weight).sigmoid_()  # (B T, H P D)
+        s = s.view(batch * length, *self.linear.shape[:2]).transpose(0, 1)  # (H, B T, P D)
+        y = torch.baddbmm(self.shift, s, self.linear)  # (H, B T, R)
+        return y.view(-1, batch, length, y.shape[2]).transpose(0, 1)
+
+
+def token_projection(gate: SensoryGate, linear: Tensor, shift: Tensor | float = 0.0) -> TokenProjection:
+    """The gate followed by y -> y linear + shift; linear (H, P D, R), shift broadcastable to (H, 1, R)."""
+    heads = linear.shape[0]
+    weight, bias, out_scale, out_shift = (
+        tensor.unflatten(-1, (heads, -1)).transpose(-3, -2).flatten(-3)  # (..., H P D)
+        for tensor in gate.fuse()
+    )
+    shift = shift + out_shift.view(heads, 1, -1) @ linear  # (H, 1, R)
+    return TokenProjection(weight, bias, out_scale.view(heads, -1, 1) * linear, shift)

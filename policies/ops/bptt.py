@@ -1,0 +1,141 @@
+"""Backpropagation through time, written out for recurrences that are affine but for element-wise functions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Form(ABC):
+    """What a step does element by element: q <- f(u, *clock), u in k heads of d numbers, for a state q of d."""
+
+    heads: int
+    """k"""
+
+    @classmethod
+    def arrange(cls, weights: Tensor) -> Tensor:
+        """The rows of the heads (k d, ...) as the equations have them -> as `step` takes them."""
+        return weights
+
+    @classmethod
+    @abstractmethod
+    def columns(cls, u: Tensor) -> tuple[Tensor, ...]:
+        """The parts of u (T, B, k d) that `step` works on."""
+
+    @classmethod
+    @abstractmethod
+    def step(cls, *parts: Tensor) -> None:
+        """Columns and clock of one frame, and where q goes (B, d). It may leave in the columns what `slope` wants."""
+
+    @classmethod
+    @abstractmethod
+    def slope(cls, u: Tensor, q: Tensor, *clock: Tensor) -> tuple[Tensor, ...]:
+        """All frames after their steps -> dq/du (T, B, k d), and dq by each of the clock."""
+
+
+class Feedback(NamedTuple):
+    """What h = scale q + offset gives back through the weights R (m, d): R h = (R scale) q + R offset."""
+
+    direct: Tensor
+    """R, for the h that a call begins with."""
+    fused: Tensor
+    """R scale, for the q of its own steps."""
+    scale: Tensor
+    """(d)"""
+    offset: Tensor
+    """(d)"""
+
+    @classmethod
+    def of(cls, recurrent: Tensor, bias: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Feedback]:
+        """R and the bias of the drive (m) -> the bias with R offset in it, and the rest."""
+        return bias + recurrent @ offset, cls(recurrent, recurrent * scale, scale, offset)
+
+
+def recur(
+    form: type[Form], drive: Tensor, h: Tensor, feedback: Feedback, heads: tuple[Tensor, Tensor] | None, *clock: Tensor
+) -> Tensor:
+    """h = scale q + offset, q <- form(u, *clock) at every step, u = drive + R h, or u = W sigmoid(drive + R h) + b.
+
+    Shapes: drive (B, T, m) with R offset in it, h (B, d), heads W (k d, m) and b (k d), clock (B, T, 1 or d) -> h after
+    every step (B, T, d). Without heads, m = k d.
+    """
+    drive, *ticks = (tensor.transpose(0, 1) for tensor in (drive, *clock))
+    inputs: Any = drive, h - feedback.offset, feedback.direct, feedback.fused, *(heads or (None, None)), *ticks
+    q: Any = _Recurrence.apply(form, *inputs) if torch.is_grad_enabled() else _run(form, False, *inputs)[0]
+    return torch.addcmul(feedback.offset, q, feedback.scale).transpose(0, 1)
+
+
+def _run(
+    form: type[Form],
+    keep: bool,
+    drive: Tensor,
+    start: Tensor,
+    direct: Tensor,
+    fused: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *clock: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """drive (T, B, m), start (B, d), clock (T, B, 1 or d) -> q (T, B, d), sigmoid(drive + R h) (T, B, m), and u as the
+    steps left it (T, B, k d); unless these two are to be kept, every step writes over those of the last.
+    """
+    length, batch, m = drive.shape
+    kept = length if keep else 1
+    path, g = drive.new_empty(length, batch, start.shape[1]), drive.new_empty(kept, batch, m)
+    u = g if weight is None else g.new_empty(kept, batch, len(weight))
+    g_, u_, *columns = (part.unbind() if keep else part.unbind() * length for part in (g, u, *form.columns(u)))
+    parts = zip(*columns, *(tick.unbind() for tick in clock), path.unbind(), strict=True)
+    state, recurrent, weight = start, direct.t(), None if weight is None else weight.t()
+    for drive_t, g_t, u_t, parts_t in zip(drive.unbind(), g_, u_, parts, strict=True):
+        torch.addmm(drive_t, state, recurrent, out=g_t)  # (B, m)
+        if weight is not None and bias is not None:
+            torch.addmm(bias, g_t.sigmoid_(), weight, out=u_t)  # (B, k d)
+        form.step(*parts_t)
+        state, recurrent = parts_t[-1], fused.t()
+    return path, g, u
+
+
+class _Recurrence(torch.autograd.Function):
+    """The loop of `recur`. Its gradient takes a half to a third of the time of recording every step on a CPU: what a
+    step does element by element is differentiated for all steps at once, and so are the weights in the end."""
+
+    @staticmethod
+    def forward(ctx: Any, form: type[Form], *inputs: Any) -> Tensor:
+        path, g, u = _run(form, True, *inputs)
+        _, start, direct, fused, weight, _, *clock = inputs
+        ctx.save_for_backward(g, u, path, start, direct, fused, weight, *clock)
+        ctx.form = form
+        return path.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """grad (T, B, d)."""
+        with torch.autocast(grad.device.type, enabled=False):
+            return _Recurrence._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        g, u, path, start, direct, fused, weight, *clock = ctx.saved_tensors
+        length, batch, d = grad.shape
+        d_u, *paces = ctx.form.slope(u, path, *clock)  # of q so far
+        total = torch.cat((torch.zeros_like(grad[:1]), grad))  # becomes the whole gradient of each step's state
+        d_drive = d_u if weight is None else g * (1.0 - g)  # likewise
+        wide, narrow = d_u.view(length, batch, -1, d).unbind(), d_drive.unbind()  # (B, k, d), (B, m) each
+        at, row = total.unbind(), torch.empty_like(narrow[0])
+        for t in reversed(range(length)):
+            part = wide[t].mul_(at[t + 1].unsqueeze(1)).view(batch, -1)  # (B, k d)
+            if weight is not None:
+                part = narrow[t].mul_(torch.mm(part, weight, out=row))  # (B, m)
+            at[t].addmm_(part, fused if t else direct)  # (B, d)
+        d_weight = d_bias = None
+        if weight is not None:
+            d_weight, d_bias = d_u.flatten(0, 1).t() @ g.flatten(0, 1), d_u.sum(dim=(0, 1))
+        d_direct = d_drive[0].t() @ start  # (m, d)
+        d_folded = d_drive[1:].flatten(0, 1).t() @ path[:-1].flatten(0, 1)  # (m, d)
+        d_clock = ((total[1:] * pace).sum_to_size(tick.shape) for pace, tick in zip(paces, clock, strict=True))
+        return None, d_drive, total[0], d_direct, d_folded, d_weight, d_bias, *d_clock

@@ -1,0 +1,45 @@
+"""Weights derived from parameters, computed once while nobody is training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import is_
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+class WeightCache(Generic[T]):
+    """Remembers what `compute` made of some tensors until one of them changes.
+
+    While gradients are recorded (or the model is being compiled) it computes afresh at every call. Otherwise a change
+    is noticed by which tensors they are, where their data lies (`.to`) and torch's version counters, which every
+    in-place operation moves (optimizers, load_state_dict); only a write through `parameter.data` escapes them.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: tuple[Tensor, ...] = ()
+        self._places: list[int] = []
+        self._versions: list[int] = []
+        self._value: T | None = None
+
+    def __call__(self, tensors: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return compute()
+        versions, places = [tensor._version for tensor in tensors], [*map(Tensor.data_ptr, tensors)]
+        same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if not same or versions != self._versions or places != self._places or self._value is None:
+            self._tensors, self._versions, self._places, self._value = tensors, versions, places, compute()
+        return self._value
+
+    def __reduce__(self) -> tuple[type[WeightCache[T]], tuple[()]]:
+        return WeightCache, ()  # a copied or pickled model starts with nothing remembered
+
+
+def weights_of(*modules: nn.Module) -> tuple[Tensor, ...]:
+    """The parameters and buffers of these modules themselves, not of their children."""
+    parts = (part for module in modules for part in (module._parameters, module._buffers))
+    return tuple(tensor for part in parts for tensor in part.values() if tensor is not None)
