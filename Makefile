@@ -1,7 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
+TEST_PROCESSES ?= 2
 
-.PHONY: demo test check bench
+.PHONY: demo test check bench docs
 
 # One stamp for the whole environment: made once, and again when a requirement changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -14,7 +15,7 @@ demo: .venv/.installed
 	$(BIN)/nac-drive demo
 
 test: .venv/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 check: .venv/.installed
 	$(BIN)/ruff check .
@@ -22,4 +23,9 @@ check: .venv/.installed
 	$(BIN)/pyright
 
 bench: .venv/.installed
-	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/speed/throughput.py
+
+# The docs site in docs/_build/html; every warning fails.
+docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env -b html docs docs/_build/html

@@ -116,11 +116,10 @@ def compare(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
 
 def run(folder: Path) -> dict[str, Any]:
     """Weights and computed numbers of a run."""
-    rows = [
-        {"step": row["step"], "returns": row["returns"], **{k: row[k] for k in ("loss", "accuracy", "agreement") if k in row}}
-        if "returns" in row else {"step": row["step"], "loss": row["loss"]}
-        for row in RunFolder.open(folder).rows()
-    ]  # fmt: skip
+    rows = []
+    for row in RunFolder.open(folder).rows():
+        keys = ("returns", "loss", "accuracy", "agreement") if "returns" in row else ("loss",)
+        rows.append({"step": row["step"], **{key: row[key] for key in keys if key in row}})
     return {"weights": weights(folder), "rows": rows}
 
 
@@ -153,7 +152,7 @@ def everything() -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Compare what the package computes with what was recorded.")
     parser.add_argument("--record", action="store_true", help="write the reference instead of comparing with it")
     record = parser.parse_args().record
     found = everything()

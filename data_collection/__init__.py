@@ -1,4 +1,4 @@
-"""Demonstrations: who drives, what is recorded, and how it is stored, verified and driven again.
+"""Demonstrations: collect, store, verify and rebuild them.
 
 The names are in `__init__.pyi`.
 """

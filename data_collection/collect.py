@@ -1,4 +1,4 @@
-"""Recording demonstrations: any driver, many tracks, many processes, one dataset."""
+"""Collect demonstrations: any driver, many tracks, many processes, one dataset."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ _BYTES_PER_FRAME = 3000
 
 @dataclass(frozen=True)
 class EpisodeJob:
-    """What a worker process must know to record episodes."""
+    """Everything that a worker process needs to record episodes."""
 
     path: Path
+    """The dataset folder."""
     driver: str
+    """The driver, see `resolve_driver`."""
     meta: Meta
+    """The dataset's settings."""
     round: int | None = None
-    """Of a DAgger run; None outside of one."""
+    """Round of a DAgger run; None outside of one."""
 
 
 def collect(
@@ -49,17 +52,31 @@ def collect(
     resume: bool = False,
     on_episode: Callable[[Row], None] | None = None,
 ) -> Demonstrations:
-    """Let `driver` drive one episode on each track of `seeds` and store them in the dataset folder `path`.
+    """Collect one episode of a driver on each track into a dataset folder.
 
-    driver: see `resolve_driver`; one that was trained with the status bar in sight keeps seeing it, also where `env`
-    masks it in the recording.  noise: in the executed actions; the label stays the driver's.  seed: of the noise,
-    together with the track's seed.  workers: processes; the dataset does not depend on their number.
-    resume: go on with an interrupted recording, or add tracks at the end of `seeds`.  on_episode: called with each new
-    row (see `ROW`), in the order in which episodes end.
+    The folder is a sound dataset after every episode and after a kill at any moment.
 
-    The folder is a sound dataset after every episode and after a kill at any moment. Raises FileExistsError when `path`
-    exists and `resume` is off; WriteError when it cannot be written; DatasetError when the disk has no room for it, it
-    was recorded otherwise, or a worker died; ValueError for bad arguments; and what `resolve_driver` raises.
+    Args:
+        path: The dataset folder.
+        driver: See `resolve_driver`. A driver that was trained with the status bar keeps seeing it, also where `env`
+            masks it in the recorded frames.
+        env: The environment; `EnvConfig()` by default.
+        seeds: Tracks, one episode each.
+        noise: Noise in the executed actions; the label stays the driver's action. None by default.
+        seed: Seed of the noise, together with the track's seed.
+        workers: Processes; the dataset does not depend on their number.
+        resume: Go on with an interrupted recording, or add tracks at the end of `seeds`.
+        on_episode: Called with each new row (see `ROW`), in the order in which episodes end.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        FileExistsError: If `path` exists and `resume` is off.
+        WriteError: If the dataset cannot be written.
+        DatasetError: If the disk has no room for it, it was recorded with other settings, or a worker died.
+        ValueError: If an argument is bad, or the driver was made for another control.
+        FileNotFoundError: If there is no such driver.
     """
     path = Path(path)
     seeds = [int(track) for track in seeds]
@@ -84,9 +101,16 @@ def collect(
 
 
 def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool) -> Demonstrations:
-    """The dataset at `path`, ready for episodes that are missing yet: new, or recovered if `resume` is on.
+    """Open the dataset at `path` for the episodes that are missing: a new one, or a recovered one if `resume` is on.
 
-    seeds: `seeds[i]` is the track of episode i. Raises as `collect` does.
+    Args:
+        path: The dataset folder.
+        meta: Its settings.
+        seeds: `seeds[i]` is the track of episode i.
+        resume: Go on with an interrupted recording.
+
+    Raises:
+        FileExistsError, WriteError, DatasetError: As `collect` does.
     """
     if resume and not Demonstrations.vacant(path):
         dataset = Demonstrations.open(path)
@@ -105,7 +129,15 @@ def add_missing(
     workers: int,
     on_episode: Callable[[Row], None] | None,
 ) -> None:
-    """Add the episodes `task[0]` of `tasks` that are not there yet; `episode(task)` writes a file and returns its row."""
+    """Add the episodes that are missing.
+
+    Args:
+        dataset: The dataset.
+        episode: Called with a task, perhaps in another process; writes the file of episode `task[0]`, returns its row.
+        tasks: One per episode, those that are there included.
+        workers: Processes.
+        on_episode: Called with each new row.
+    """
     there = {row["index"] for row in dataset.rows}
     missing = [task for task in tasks if task[0] not in there]
     with worker_pool(max(1, min(workers, len(missing)))) as pool:
@@ -115,20 +147,24 @@ def add_missing(
 
 
 def append_episodes(dataset: Demonstrations, episodes: Iterable[Row]) -> Iterator[Row]:
-    """Append the rows of `episodes`, whose files are in place, as they come. Raises DatasetError when a worker dies."""
+    """Append rows whose files are in place, and yield them as they come.
+
+    Raises:
+        DatasetError: If a worker process dies.
+    """
     try:
         for row in episodes:
             dataset.append(row)
             yield row
     except ChildProcessError:
         raise DatasetError(
-            f"recording into {dataset.path} stopped: a worker process died, perhaps out of memory; "
+            f"collecting into {dataset.path} stopped: a worker process died, perhaps out of memory; "
             "go on with --resume and fewer workers."
         ) from None
 
 
 class _SeesBar:
-    """A driver trained with the status bar in sight, shown the clean frame where the environment masks the bar."""
+    """A driver that was trained with the status bar: it gets the clean frame where the environment masks the bar."""
 
     def __init__(self, driver: Driver):
         self._driver = driver
@@ -144,12 +180,12 @@ class _SeesBar:
 
 @lru_cache(maxsize=1)
 def prepare(driver: str, driver_sha256: str, env: EnvConfig) -> tuple[gym.Env, Driver]:
-    """Environment and driver, made once per process. The hash keeps a changed driver out of the cache."""
+    """Return environment and driver, made once per process. The hash keeps a changed driver out of the cache."""
     return make_env(env), resolve_driver(driver, env)
 
 
 def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> Row:
-    """Drive episode `task[0]` on track `task[1]` and write its file; returns its row."""
+    """Drive episode `task[0]` on track `task[1]` and write its file; return its row."""
     index, track = task
     meta = job.meta
     env, driver = prepare(job.driver, meta.driver_sha256, meta.env)
@@ -164,9 +200,13 @@ def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> Row:
 
 
 def collect_mixture_episode(job: EpisodeJob, mixture: MixtureConfig, learner: bytes, task: tuple[int, int]) -> Row:
-    """Drive episode `task[0]` on track `task[1]` with the mixture policy and write its file; returns its row.
+    """Drive episode `task[0]` on track `task[1]` with the mixture policy and write its file; return its row.
 
-    job: its driver is the expert, its meta's seed that of the mixture.  learner: a pickled `Driver`.
+    Args:
+        job: Its driver is the expert; its meta's seed is that of the mixture.
+        mixture: Settings of the mixture policy.
+        learner: A pickled `Driver`.
+        task: Number of the episode, and its track.
     """
     index, track = task
     env, expert = prepare(job.driver, job.meta.driver_sha256, job.meta.env)
@@ -179,17 +219,17 @@ def collect_mixture_episode(job: EpisodeJob, mixture: MixtureConfig, learner: by
 
 
 def save_episode(job: EpisodeJob, index: int, steps: Sequence[Step], episode: Episode) -> Row:
-    """Write the file of a finished lap; returns its row."""
+    """Write the file of a finished episode; return its row."""
     summary = summarize(episode) | ({} if job.round is None else {ROUND: job.round})
-    return write_episode(job.path, index, EpisodeArrays.from_steps(steps), summary)
+    return write_episode(job.path, index, EpisodeArrays.from_steps(steps, episode.last_observation), summary)
 
 
 def _require_space(path: Path, frames: int) -> None:
-    """Raises DatasetError unless there is room for `frames` more frames at `path`, which need not exist."""
+    """Raise DatasetError unless there is room for `frames` more frames at `path`, which need not exist."""
     disk = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     needed, free = frames * _BYTES_PER_FRAME, shutil.disk_usage(disk).free
     if free < needed:
         raise DatasetError(
             f"cannot write {path}: up to {needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free; "
-            "free some space, choose another folder or record fewer tracks."
+            "free some space, choose another folder or collect fewer episodes."
         )

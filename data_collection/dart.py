@@ -16,14 +16,14 @@ class NoiseConfig:
     """How often and for how long a random action replaces the driver's.
 
     At 50 frames/s a single random frame hardly moves the car, so that recovery is only demonstrated when the
-    disturbance lasts: one random action is held for `hold` frames on average.
+    noise lasts: one random action is held for `hold` frames on average.
     """
 
     probability: float = 0.05
-    """Share of frames whose executed action is random, in [0, 1). What it costs a driver stands in `mean_return` and
-    `off_road_events` of `nac-drive collect --driver controller --noise P --noise-hold H`."""
+    """Fraction of frames whose executed action is random, in [0, 1). `nac-drive collect --driver controller --noise P
+    --noise-hold H` shows how many points and how many off-road events it costs a driver."""
     hold: float = 8.0
-    """Mean number of frames that one random action is held, at least 1 (1: every frame on its own)."""
+    """Mean number of frames that one random action is held, at least 1 (1: frames are independent)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability < 1:
@@ -33,7 +33,7 @@ class NoiseConfig:
 
 
 class ActionNoise:
-    """MixturePolicy the intended action into the executed one; for `rollout(execute=...)`, one instance per episode.
+    """Turn the intended action into the executed one; for `rollout(execute=...)`, one instance per episode.
 
     A two-state Markov chain (own action, random action): in every frame the present segment ends with probability
     1/hold, and the next one is random with probability p, its action drawn uniformly from the action space. So every
@@ -41,8 +41,14 @@ class ActionNoise:
     hold = 1 makes the frames independent. Random segments may follow each other, and a random discrete action may
     happen to be the intended one.
 
-    action_space: sampled from a copy; the environment's own generator is left alone.  seed: same seed, same noise.
-    Raises ValueError as `NoiseConfig` does.
+    Args:
+        probability: See `NoiseConfig`.
+        hold: See `NoiseConfig`.
+        action_space: Sampled from a copy; the environment's own generator is left alone.
+        seed: Same seed, same noise.
+
+    Raises:
+        ValueError: As `NoiseConfig` does.
     """
 
     def __init__(self, probability: float, hold: float, action_space: gym.Space, seed: int | Sequence[int]):

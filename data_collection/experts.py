@@ -1,4 +1,4 @@
-"""From the words of a command line to a driver: a name of one that comes with the package, or a folder."""
+"""Find a driver by the name of one that comes with the package, or by its folder."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import Driver, EnvConfig
-from nac_drive.policies import driver_folder, load_driver
+from nac_drive.suggest import did_you_mean
 
 CONTROLLER = "controller"
+_OLD_CONTROLLER_KEYS = {"line_fraction": "line_share"}
+"""Names of version 0.1, which hashes in datasets and runs were made with."""
 
 
 def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -> Driver:
-    """Load the driver that a word of the command line or a path names.
+    """Load the driver that a name or a path stands for.
 
     Args:
         spec: `controller`; a driver that comes with the package, such as `expert`, `champion` or
@@ -34,7 +36,12 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     control = env.control if env else None
     if os.fspath(spec) == CONTROLLER:
         return Controller(control or "discrete")
-    driver = load_driver(spec, control)
+    from nac_drive.policies import load_driver  # with torch, which a worker that only simulates does without
+
+    try:
+        driver = load_driver(spec, control)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), [CONTROLLER])}") from None
     trained = trained_env(driver)
     if env and trained and trained.control != env.control:
         raise ValueError(
@@ -45,20 +52,29 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
 
 
 def driver_name(spec: str | os.PathLike[str]) -> str:
-    """The name of a driver in tables and datasets: the word itself, or the name of the folder."""
+    """Return the name of a driver in tables and datasets: the name itself, or that of the folder."""
     return Path(os.path.abspath(spec)).name
 
 
 def trained_env(driver: Driver) -> EnvConfig | None:
-    """The environment that `driver` was trained in; None for one that was not trained."""
+    """Return the environment that `driver` was trained in; None for one that was not trained."""
     config = getattr(driver, "env_config", None)
     return EnvConfig(**config) if config else None
 
 
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
-    """SHA-256 of what decides the driver's actions: its weights and config, or the controller's numbers."""
+    """Return the SHA-256 of what decides a driver's actions: its weights and config, or the controller's numbers.
+
+    Args:
+        spec: See `resolve_driver`.
+        env: The environment; its control chooses between two drivers of one name.
+    """
     if os.fspath(spec) == CONTROLLER:
-        return hashlib.sha256(json.dumps(asdict(Controller(env.control).config)).encode()).hexdigest()
+        config = asdict(Controller(env.control).config)
+        named = {_OLD_CONTROLLER_KEYS.get(key, key): value for key, value in config.items()}
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+    from nac_drive.policies import driver_folder
+
     folder = driver_folder(spec, env.control)
     digest = hashlib.sha256()
     for name in ("config.json", "model.safetensors"):

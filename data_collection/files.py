@@ -14,13 +14,14 @@ from safetensors import SafetensorError
 
 
 class WriteError(ValueError):
-    """A file cannot be written. One line: where, why, and the fix."""
+    """A file cannot be written. The message is one line: where, the cause, and the fix."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new one, and nothing between.
 
-    Raises OSError, with `path` as it was and nothing left beside it.
+    Raises:
+        OSError: If it cannot be written; `path` stays as it was and nothing is left beside it.
     """
     # The process id keeps a worker that outlived its killed parent away from the files of the next run.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -38,7 +39,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """MixturePolicy an error of the disk in a write to `path` into one line with cause and fix. FileExistsError passes."""
+    """Turn an error of the disk in a write to `path` into a WriteError of one line. FileExistsError passes."""
     try:
         yield
     except FileExistsError:
@@ -50,13 +51,13 @@ def writing(path: Path) -> Iterator[None]:
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             fix = "make the folder writable or choose another"
         else:
-            fix = "choose another folder or mend the disk, then go on with --resume"
+            fix = "choose another folder or repair the disk, then go on with --resume"
         cause = os.strerror(number) if number else error
         raise WriteError(f"cannot write {path}: {cause}; {fix}.") from error
 
 
 def _number(error: SafetensorError) -> int | None:
-    """safetensors tells the number of the system's error in words only: `... (os error 28)`."""
+    """Return the number of the system's error, which safetensors gives in its message only: `... (os error 28)`."""
     found = re.search(r"os error (\d+)", str(error))
     return int(found[1]) if found else None
 
@@ -84,7 +85,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one dict; keys are joined by dots."""
+    """Return nested settings as one dict; keys are joined by dots."""
     flat = {}
     for key, value in nested.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}

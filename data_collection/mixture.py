@@ -1,7 +1,7 @@
-"""Episodes that an expert and a learner drive in turn: DAgger's mixture policy.
+"""DAgger's mixture policy: expert and learner drive an episode in turn.
 
-Ross, Gordon and Bagnell, AISTATS 2011, arXiv 1011.0686, Algorithm 3.1. The learner visits the states that it brings
-about itself; the expert is queried at every frame and gives the label.
+Ross, Gordon and Bagnell, AISTATS 2011, arXiv 1011.0686, Algorithm 3.1. The learner visits the states that its own
+actions lead to; the expert is queried at every frame and gives the label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MixtureConfig:
     beta: float = 0.2
     """Probability that the expert, not the learner, drives through a switch interval, in [0, 1]."""
     switch_interval: int = 25
-    """Frames before it is drawn again who drives."""
+    """Frames in a switch interval, in which one of the two drives."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta <= 1:
@@ -74,7 +74,7 @@ class MixturePolicy:
         return self._label, state
 
     def execute(self, intended: Any) -> Any:
-        """The action to execute, given the learner's; after `act`, once per frame."""
+        """Return the action to execute, given the learner's; call it after `act`, once per frame."""
         by_learner = self._learner_frames[self._frame]
         self._frame += 1
         return intended if by_learner else self._label

@@ -1,6 +1,6 @@
 """Parallel processes of one thread each. They end with their parent, and the death of one is an error.
 
-`multiprocessing.Pool`, by contrast, waits for ever when one of its workers is killed.
+`multiprocessing.Pool`, by contrast, waits forever when one of its workers is killed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Protocol
 
 
 class Pool(Protocol):
-    """What does work in parallel: `Workers`, `multiprocessing.Pool` or `ray.util.multiprocessing.Pool`."""
+    """A pool of processes: `Workers`, `multiprocessing.Pool` or `ray.util.multiprocessing.Pool`."""
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterator[Any]:
-        """Like `map`: the results in the order of the tasks."""
+        """Yield the results in the order of the tasks, like `map`."""
         ...
 
 
 class Workers:
     """A `Pool` of `count` spawned processes; they start with the first work and end with the `with` block.
 
-    Loops over results raise ChildProcessError when a process dies, and whatever the work raises.
+    Loops over results raise ChildProcessError when a process dies, and the exceptions of the work itself.
     """
 
     def __init__(self, count: int):
@@ -44,11 +44,11 @@ class Workers:
         self._executor.shutdown(cancel_futures=True)
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        """Like `map`: the results in the order of the tasks."""
+        """Yield the results in the order of the tasks, like `map`."""
         return self._results(function, tasks, iter)
 
     def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        """The results in the order in which they come."""
+        """Yield the results in the order in which they come."""
         return self._results(function, tasks, as_completed)
 
     def _results(
@@ -65,9 +65,16 @@ class Workers:
 
 @contextmanager
 def worker_pool(workers: int) -> Iterator[Workers | None]:
-    """`workers` processes of one thread each; None (work in this process) for one worker.
+    """Start processes for a `with` block.
 
-    Raises ValueError for fewer than one.
+    Args:
+        workers: Number of processes, of one thread each.
+
+    Yields:
+        The pool; None for one worker: do the work in this process.
+
+    Raises:
+        ValueError: If there is less than one worker.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}.")
@@ -79,9 +86,15 @@ def worker_pool(workers: int) -> Iterator[Workers | None]:
 
 
 def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
-    """`function(task)` in a spawned process of its own, `workers` of them at a time, of one thread each.
+    """Call `function(task)` in a spawned process of its own for each task.
 
-    Yields (task, exit code) as they end: a process that dies costs its own task alone.
+    Args:
+        function: Must be importable by name, as its tasks are pickled.
+        tasks: One process each.
+        workers: Processes at a time, of one thread each.
+
+    Yields:
+        (task, exit code) as processes end: a process that dies costs its own task alone.
     """
     context, waiting = get_context("spawn"), deque(tasks)
     running: dict[int, tuple[SpawnProcess, Any]] = {}
@@ -103,13 +116,13 @@ def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], wor
 
 
 def map_in_processes(function: Callable[[Any], Any], tasks: Iterable[Any], workers: int) -> Iterator[Any]:
-    """`map`, in a `worker_pool` of its own."""
+    """Yield the results of `map`, computed in a `worker_pool` of its own."""
     with worker_pool(workers) as pool:
         yield from pool.imap(function, tasks) if pool else map(function, tasks)
 
 
 def default_workers() -> int:
-    """As many processes as this process may use cores."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,6 +1,7 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
 from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
+from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
 from nac_drive.envs.perturbations.registry import (
     CORRUPTIONS,
@@ -9,9 +10,11 @@ from nac_drive.envs.perturbations.registry import (
     draw_effect,
     parse_corruptions,
     perturb,
+    perturbation_table,
 )
 from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.rollout import Driver, Episode, Step, rollout
+from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import (
     FRAMES_PER_SECOND,
     TRACK_HALF_WIDTH,
@@ -28,6 +31,7 @@ from nac_drive.envs.wrappers import BAR_TOP, MaskBar
 __all__ = [
     "BAR_TOP",
     "CORRUPTIONS",
+    "ENVIRONMENTS",
     "FRAMES_PER_SECOND",
     "FRAME_SHAPE",
     "PERTURBATIONS",
@@ -40,10 +44,12 @@ __all__ = [
     "CrashMode",
     "Driver",
     "EnvConfig",
+    "EnvSpec",
     "Episode",
     "EventDetector",
     "LapDetector",
     "MaskBar",
+    "Perturbation",
     "Pose",
     "ProcessVectorEnv",
     "Renderer",
@@ -55,6 +61,7 @@ __all__ = [
     "make_vec_env",
     "parse_corruptions",
     "perturb",
+    "perturbation_table",
     "rollout",
     "track_seeds",
     "wrap_angle",

@@ -1,4 +1,4 @@
-"""CarRacing-v3 that can be observed: gymnasium's physics, rewards and pictures, with telemetry in `info`."""
+"""gymnasium's CarRacing-v3 with telemetry in `info`: same physics, same rewards, same frames."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gymnasium.envs.box2d.car_dynamics import Car
 from gymnasium.wrappers import TimeLimit
 
 from nac_drive.envs.renderer import Renderer
+from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec, environment
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
 from nac_drive.envs.wrappers import MaskBar
 
@@ -29,19 +30,27 @@ _ANTIALIAS_MARGIN = 2.0
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """What a driver sees and does. Saved in every dataset and every driver folder."""
+    """Observations and actions of a driver. Saved in every dataset and every driver folder.
+
+    Raises:
+        ValueError: For an unknown control or renderer, and if `max_steps` is less than 1.
+    """
 
     control: Control = "discrete"
-    """discrete: the discrete actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
+    """discrete: the five actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
     mask_bar: bool = False
     """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
     max_steps: int = 1000
     """Frames before an episode is truncated."""
     renderer: RendererName = "gymnasium"
     """gymnasium: its own pixels, bit for bit. fast: nearly the same pixels, several times faster (docs/renderer.md);
-    for training, as reported scores are measured with gymnasium's."""
+    meant for training. Reported scores are measured with gymnasium's."""
+
+    environment: str = "car-racing"
+    """The track environment: a name in ENVIRONMENTS."""
 
     def __post_init__(self) -> None:
+        environment(self.environment)
         if self.control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
         if self.renderer not in get_args(RendererName):
@@ -49,27 +58,38 @@ class EnvConfig:
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
 
+    @property
+    def spec(self) -> EnvSpec:
+        """The facts of the track environment."""
+        return environment(self.environment)
+
 
 class CarRacing(gymnasium_car_racing.CarRacing):
     """gymnasium's CarRacing-v3 with telemetry, a crash mode, a second renderer and an `observe` switch.
 
-    Track, physics, rewards and terminations are gymnasium's own, bit for bit (tests hold it).
+    Track, physics, rewards and terminations are gymnasium's own, bit for bit.
 
-    renderer: who draws the observations. `gymnasium`: gymnasium, bit for bit; polygons that lie off the screen are left
-    out before they are transformed, which doubles the frame rate. `fast`: `nac_drive.envs.renderer`, close to gymnasium's and
-    many times faster. What `render` returns and shows is gymnasium's drawing in either case.
+    `info` holds after reset and after every step: speed (units/s), lateral_offset (over the half-width, right
+    positive), heading_error (rad, left positive), wheels_off_road (0-4), tiles_visited, tiles_total, completion (their
+    ratio), lap_finished (see `LapDetector`), dt (seconds since the previous observation, 0 after reset), zooming,
+    off_road (an event is open), off_road_events, crash (its kind in the frame where it happens, else None), crashes,
+    interventions.
 
-    crash: what a crash (see `EventDetector`) does. `ignore`: nothing. `terminate`: the episode ends. `intervene`: the
-    car is set back on the centre line at rest (the protocol of Hasani's thesis, ch. 6). The reward is never changed.
-    Leaving the playfield always ends the episode: gymnasium's own rule.
+    `observe = False` steps at the speed of the physics and returns the last drawn frame. It is meant for drivers that
+    do not look at frames. `look` draws the frame that was not drawn.
 
-    `observe = False` steps at the speed of the physics and returns the last drawn frame: for drivers that do not look.
-    `look` draws the frame that was not drawn.
+    Args:
+        render_mode: As in gymnasium.
+        control: `discrete` takes an integer 0-4. `continuous` takes steer in [-1, 1], gas and brake in [0, 1].
+        crash: Effect of a crash (see `EventDetector`). `ignore`: none. `terminate`: the episode ends. `intervene`: the
+            car is set at rest on the centre line (the protocol of Hasani's thesis, ch. 6). The reward never changes.
+            Leaving the playfield always ends the episode, by gymnasium's own rule.
+        renderer: Drawing of the observations. `gymnasium`: gymnasium's, bit for bit; polygons off the screen are left
+            out before they are transformed, which doubles the frame rate. `fast`: `nac_drive.envs.renderer`, close to
+            gymnasium's and many times faster. `render` always returns and shows gymnasium's drawing.
 
-    `info`, after reset and after every step: speed (units/s), lateral_offset (over the half-width, right positive),
-    heading_error (rad, left positive), wheels_off_road (0-4), tiles_visited, tiles_total, completion (their ratio),
-    lap_finished (see `LapDetector`), dt (seconds since the last observation, 0 after reset), zooming, off_road (an
-    event is open), off_road_events, crash (its kind, in the frame where it happens, else None), crashes, interventions.
+    Raises:
+        ValueError: For an unknown control, crash mode or renderer.
     """
 
     car: Any  # gymnasium's Car; there is one from the first reset on
@@ -97,16 +117,36 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.frame = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begin an episode on a new track.
+
+        Args:
+            seed: Seed of the track. None draws it from the generator that earlier seeds began.
+            options: As in gymnasium.
+
+        Returns:
+            The first frame, (96, 96, 3) uint8, and `info`.
+        """
         observation, _ = super().reset(seed=seed, options=options)
         self.events = EventDetector()
         self.interventions = 0
         self.frame = 0
         track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
         self.centre_line = Track(track[:, 2:4], track[:, 1])
-        self.episode = LapDetector(len(track))
+        self.lap = LapDetector(len(track))
         return observation, self._telemetry(self._pose(), dt=0.0, crash=None)
 
     def step(self, action):
+        """Advance by one frame, 1/50 s.
+
+        Args:
+            action: An element of `action_space`.
+
+        Returns:
+            Frame (96, 96, 3) uint8, reward, terminated, truncated and `info`.
+
+        Raises:
+            ValueError: If `action` lies outside `action_space`. The car does not move then.
+        """
         if action is None:  # gymnasium's reset draws its first frame this way
             return super().step(None)  # type: ignore[arg-type]
         if self.continuous:
@@ -122,7 +162,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         outside = max(abs(x), abs(y)) > gymnasium_car_racing.PLAYFIELD
         pose = self._pose()
         crash = self.events.update(self._wheels_off_road(), pose.heading, outside)
-        self.episode.update(pose.index, self.tile_visited_count)
+        self.lap.update(pose.index, self.tile_visited_count)
         info = self._telemetry(pose, dt=1 / FRAMES_PER_SECOND, crash=crash)
         if crash and self.crash == "terminate":
             terminated = True
@@ -132,17 +172,17 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         return observation, float(reward), terminated, truncated, info
 
     def look(self) -> np.ndarray:
-        """Draw the present state as an observation, as the last step would have done if `observe` had been on."""
+        """Return the frame (96, 96, 3) that the last step would have returned with `observe` on."""
         observe, reward = self.observe, self.reward
         if self.frame:
-            self.reward += 0.1  # a step draws the score before it takes the price of the frame
+            self.reward += 0.1  # a step draws the score before it subtracts the cost of the frame
         self.observe = True
         frame: Any = self._render("state_pixels")
         self.observe, self.reward, self.state = observe, reward, frame
         return frame
 
     def intervene(self) -> None:
-        """Set the car at rest on the centre line, at the tile nearest to it, pointing along the road."""
+        """Set the car at rest on the centre line, at the nearest tile, along the road."""
         index = self._pose().index
         self.car.destroy()
         self.car = Car(self.world, self.centre_line.angles[index], *self.centre_line.points[index])
@@ -165,7 +205,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             "tiles_visited": visited,
             "tiles_total": total,
             "completion": visited / total,
-            "lap_finished": self.episode.finished,
+            "lap_finished": self.lap.finished,
             "dt": dt,
             "zooming": self.frame < ZOOM_FRAMES,
             "off_road": self.events.off_road,
@@ -175,18 +215,18 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             "interventions": self.interventions,
         }
 
-    # Drawing: ours, or gymnasium's own minus the polygons that cannot be seen.
+    # Drawing: the fast renderer, or gymnasium's own without the polygons that are off the screen.
 
     def _create_track(self) -> bool:
         created = super()._create_track()
         self._road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
         if created and self._fast_renderer:
             self._road_colors = self._gather_colors()
-            self._ground_is_painted = False  # that waits for the first frame that is looked at
+            self._ground_is_painted = False  # painted at the first frame that is drawn
         return created
 
     def _gather_colors(self) -> np.ndarray:
-        """(P, 3): the colours of the road polygons, one array that gymnasium writes to when the car touches a tile."""
+        """Return the colours (P, 3) of the road polygons: one array, which gymnasium writes to at touched tiles."""
         colors = np.array([color for _, color in self.road_poly], dtype=np.float64)
         rows = {id(color): row for (_, color), row in zip(self.road_poly, colors, strict=True)}
         for tile in self.road:  # type: ignore[union-attr]
@@ -222,7 +262,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
 
 def _grass() -> np.ndarray:
-    """(400, 4, 2): the corners of gymnasium's grass patches, in its order."""
+    """Return the corners (400, 4, 2) of gymnasium's grass patches, in its order."""
     size = gymnasium_car_racing.GRASS_DIM
     corners = np.array([(1, 0), (0, 0), (0, 1), (1, 1)], dtype=np.float64)
     cells = np.array([(x, y) for x in range(-20, 20, 2) for y in range(-20, 20, 2)], dtype=np.float64)
@@ -233,7 +273,7 @@ _GRASS = _grass()
 
 
 def _visible(polygons: np.ndarray, zoom: float, translation, angle: float) -> np.ndarray:
-    """Indices of the (P, 4, 2) polygons whose bounding box touches the window, in drawing order."""
+    """Return the indices of the polygons (P, 4, 2) whose bounding box touches the window, in drawing order."""
     cos, sin = np.cos(angle) * zoom, np.sin(angle) * zoom
     x = polygons[..., 0] * cos - polygons[..., 1] * sin + translation[0]  # (P, 4)
     y = polygons[..., 0] * sin + polygons[..., 1] * cos + translation[1]  # (P, 4)
@@ -248,12 +288,28 @@ def _visible(polygons: np.ndarray, zoom: float, translation, angle: float) -> np
 def make_env(
     config: EnvConfig | None = None, *, crash: CrashMode = "ignore", render_mode: str | None = None
 ) -> gym.Env:
-    """The one way to an environment: CarRacing with telemetry, a time limit and, if asked for, a masked status bar.
+    """Make a track environment with a time limit and, where `config` says so, a masked status bar.
 
-    `config` is what a driver was made for and is saved with it; `crash` is how it is judged (see `CarRacing`).
+    Args:
+        config: Observations and actions; saved with every driver. Default: `EnvConfig()`.
+        crash: Effect of a crash, see `CarRacing`.
+        render_mode: As in gymnasium.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: For an unknown crash mode.
     """
     config = config or EnvConfig()
-    env: gym.Env = CarRacing(render_mode, config.control, crash, config.renderer)
-    if config.mask_bar:
-        env = MaskBar(env)
+    env = config.spec.make(config, crash, render_mode)
+    if config.mask_bar and config.spec.bar_top is not None:
+        env = MaskBar(env, config.spec.bar_top)
     return TimeLimit(env, max_episode_steps=config.max_steps)
+
+
+def _make_car_racing(config: EnvConfig, crash: CrashMode, render_mode: str | None) -> gym.Env:
+    return CarRacing(render_mode, config.control, crash, config.renderer)
+
+
+ENVIRONMENTS["car-racing"] = EnvSpec(_make_car_racing)

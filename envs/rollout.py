@@ -1,10 +1,10 @@
-"""The one loop that drives an episode. Recorder, evaluator, video and live view subscribe to it."""
+"""The one loop that drives an episode. Collection, evaluation and video subscribe to it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -12,50 +12,76 @@ import numpy as np
 
 
 class Driver(Protocol):
-    """Anything that drives: a network, an expert, a controller."""
+    """Protocol of everything that drives: a network, an expert, a controller."""
 
     def begin(self, env: gym.Env) -> Any:
-        """The state at the start of an episode, after `env.reset`. Only privileged drivers look at `env`."""
+        """Return the state at the start of an episode, after `env.reset`.
+
+        Args:
+            env: The environment. Only privileged drivers read it.
+        """
         ...
 
     def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
-        """The action for one observation, `dt` seconds after the previous one, and the next state."""
+        """Choose an action.
+
+        Args:
+            observation: (96, 96, 3) uint8.
+            state: State of the driver, from `begin` or the previous `act`.
+            dt: Seconds since the previous observation, 0 for the first one.
+
+        Returns:
+            The action and the next state.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision and what came of it.
-
-    observation, info, dt: what the driver was shown; dt is the time since the previous observation in seconds.
-    intended: the action that the driver chose.  action: what was executed (they differ under noise).
-    expert_action: what the expert would have done, None without one.  outcome: `info` after the action.
-    latency: seconds that `act` took.
-    """
+    """One decision and its result."""
 
     index: int
+    """Number of the decision, from 0."""
     observation: np.ndarray
+    """The observation that the driver received."""
     info: dict[str, Any]
+    """`info` of the observation."""
     dt: float
+    """Seconds since the previous observation."""
     intended: Any
+    """The action that the driver chose."""
     action: Any
+    """The executed action, different from `intended` under action noise."""
     expert_action: Any
+    """The expert's action, None without an expert."""
     reward: float
+    """Reward of the action."""
     terminated: bool
+    """The episode ended by a rule of the environment."""
     truncated: bool
+    """The episode ended by the time limit."""
     outcome: dict[str, Any]
+    """`info` after the action."""
     latency: float
+    """Seconds that `act` took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """The end of an episode: its track seed, undiscounted native return, number of steps and last `info`."""
+    """Result of an episode."""
 
     seed: int
+    """Seed of the track."""
     episode_return: float
+    """Undiscounted sum of the environment's rewards."""
     length: int
+    """Number of decisions."""
     terminated: bool
+    """False if the time limit ended the episode."""
     outcome: dict[str, Any]
+    """The last `info`."""
+    last_observation: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """The frame after the last action, which no driver acts on. Comparisons of two episodes ignore it."""
 
 
 def rollout(
@@ -67,11 +93,19 @@ def rollout(
     execute: Callable[[Any], Any] = lambda action: action,
     subscribers: Iterable[Callable[[Step], None]] = (),
 ) -> Episode:
-    """Drive one episode on the track of `seed`.
+    """Drive one episode.
 
-    expert: a second driver that is asked at every frame and never steers; it sees the clean frame, before any mask.
-    execute: turns the intended action into the executed one (action noise).  subscribers: called with every `Step`,
-    in order.
+    Args:
+        env: The environment of `make_env`, or one with the same `info["dt"]`. It is reset, and not closed.
+        driver: Chooses the actions.
+        seed: Seed of the track.
+        expert: A second driver that is queried at every frame and never steers. It sees the clean frame, without any
+            mask or perturbation.
+        execute: Turns the intended action into the executed one (action noise).
+        subscribers: Called with every `Step`, in order.
+
+    Returns:
+        The result of the episode.
     """
     subscribers = tuple(subscribers)
     observation, info = env.reset(seed=seed)
@@ -99,4 +133,4 @@ def rollout(
         index += 1
         observation, info = next_observation, outcome
         if terminated or truncated:
-            return Episode(seed, episode_return, index, terminated, outcome)
+            return Episode(seed, episode_return, index, terminated, outcome, next_observation)

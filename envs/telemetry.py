@@ -1,8 +1,8 @@
-"""What the car is doing, read from the track itself: never from pixels.
+"""Telemetry of the car, computed from the track and never from pixels.
 
-Definitions follow docs/metrics.md. `Track` answers where a point lies on the centre line, `EventDetector` turns
-a stream of wheel counts and heading errors into off-road events and crashes, `LapDetector` tells the end of a lap. All
-are free of gymnasium and Box2D.
+Definitions follow docs/metrics.md. `Track` locates a point relative to the centre line. `EventDetector` turns a stream
+of wheel counts and heading errors into off-road events and crashes. `LapDetector` detects the end of a lap. None of
+them depends on gymnasium or Box2D.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ OFF_ROAD_CLOSES_AFTER = 10
 CRASH_OFF_ROAD_FRAMES = 50
 CRASH_HEADING_FRAMES = 25
 CRASH_HEADING = math.pi / 2
-LAP_SHARE = 0.95
-"""Share of the tiles that a lap must have touched more than: gymnasium's `lap_complete_percent`."""
+LAP_FRACTION = 0.95
+"""A lap must have touched more than this fraction of the tiles: gymnasium's `lap_complete_percent`."""
 
 
 @dataclass(frozen=True)
 class Pose:
-    """A place relative to the centre line.
-
-    index: the nearest tile.  lateral: signed distance over the half-width, positive to the right of the direction of
-    travel, +-1 at the edge of the road.  heading: radians in (-pi, pi], positive to the left.
-    """
+    """Position and direction relative to the centre line."""
 
     index: int
+    """The nearest tile."""
     lateral: float
+    """Signed distance over the half-width: positive to the right of the direction of travel, +-1 at the road's edge."""
     heading: float
+    """Radians in (-pi, pi], positive to the left."""
 
 
 class Track:
-    """The closed centre line of one episode.
+    """Closed centre line of one episode.
 
-    points: (N, 2) positions in simulator units, in driving order.  angles: (N,) hull angles that point along the road,
-    in radians (gymnasium's beta: angle 0 drives towards +y).
+    Args:
+        points: (N, 2) positions in simulator units, in driving order.
+        angles: (N,) hull angles that point along the road, in radians (gymnasium's beta: angle 0 drives towards +y).
     """
 
     def __init__(self, points: ArrayLike, angles: ArrayLike):
@@ -57,7 +57,15 @@ class Track:
         return len(self.points)
 
     def locate(self, position: ArrayLike, angle: float) -> Pose:
-        """The pose of a car at `position` (x, y) with hull angle `angle`, by projection on the centre line."""
+        """Project a car on the centre line.
+
+        Args:
+            position: (2,) x and y in simulator units.
+            angle: Angle of the hull in radians.
+
+        Returns:
+            The pose relative to the centre line.
+        """
         position = np.asarray(position, dtype=np.float64)
         nearest = int(((self.points - position) ** 2).sum(axis=1).argmin())
         best = math.inf
@@ -65,11 +73,11 @@ class Track:
         segment = nearest
         for i in ((nearest - 1) % len(self), nearest):
             offset = position - self.points[i]
-            share = float(np.clip(offset @ self.segments[i] / self.segment_lengths_squared[i], 0.0, 1.0))
-            away = offset - share * self.segments[i]
+            fraction = float(np.clip(offset @ self.segments[i] / self.segment_lengths_squared[i], 0.0, 1.0))
+            away = offset - fraction * self.segments[i]
             distance = math.hypot(away[0], away[1])
             if distance < best:
-                best, segment, along = distance, i, share
+                best, segment, along = distance, i, fraction
                 cross = self.segments[i][0] * away[1] - self.segments[i][1] * away[0]
                 lateral = -math.copysign(distance, cross)
         turn = wrap_angle(self.angles[(segment + 1) % len(self)] - self.angles[segment])
@@ -78,17 +86,17 @@ class Track:
 
 
 def wrap_angle(angle: float) -> float:
-    """`angle` in radians, brought into (-pi, pi]."""
+    """Return `angle`, in radians, wrapped into (-pi, pi]."""
     return float(math.pi - (math.pi - angle) % (2 * math.pi))
 
 
 class EventDetector:
-    """Off-road events and crashes from a stream of frames.
+    """Detector of off-road events and crashes in a stream of frames.
 
-    Off-road: at least 3 wheels touch no tile for 5 frames on end; closed again by 10 frames on the road.
-    Crash: outside the playfield; 50 frames on end with 3 wheels or more off the road; or a heading error above 90
-    degrees for 25 frames on end. A crash counts once: the detector is armed again when the car is back on the road
-    and points along it.
+    An off-road event opens after 5 consecutive frames in which at least 3 wheels touch no tile. It closes after 10
+    consecutive frames on the road. A crash is a position outside the playfield, 50 consecutive frames with at least 3
+    wheels off the road, or 25 consecutive frames with a heading error above 90 degrees. A crash counts once: the
+    detector is armed again when the car is back on the road and points along it.
     """
 
     def __init__(self) -> None:
@@ -98,7 +106,7 @@ class EventDetector:
         self.rearm()
 
     def rearm(self) -> None:
-        """Forget the current excursion, as after the car was set back on the road; the counts stay."""
+        """Forget the current excursion, as after an intervention. The counts stay."""
         self.off_road = False
         self._armed = True
         self._frames_off = 0
@@ -106,7 +114,16 @@ class EventDetector:
         self._frames_turned = 0
 
     def update(self, wheels_off_road: int, heading_error: float, outside: bool) -> str | None:
-        """Take one frame; returns the kind of crash that it completes: 'outside', 'off_road', 'heading' or None."""
+        """Take one frame.
+
+        Args:
+            wheels_off_road: Number of wheels that touch no tile, 0 to 4.
+            heading_error: Radians, see `Pose.heading`.
+            outside: True if the car is outside the playfield.
+
+        Returns:
+            The kind of crash that this frame completes: 'outside', 'off_road', 'heading' or None.
+        """
         off = wheels_off_road >= OFF_ROAD_WHEELS
         self._frames_off = self._frames_off + 1 if off else 0
         self._frames_on = 0 if off else self._frames_on + 1
@@ -136,10 +153,14 @@ class EventDetector:
 
 
 class LapDetector:
-    """Whether a lap of a track of `tiles` tiles is finished.
+    """Detector of a finished lap.
 
-    It is with the last tile, or when the car passes the start with more than 95 % of the tiles touched. The latter is
-    gymnasium's own rule, which hardly ever fires there: it asks for the first touch of tile 0, which is the reset's.
+    A lap is finished with the last tile, or when the car passes the start with more than 95 % of the tiles touched. The
+    second rule is gymnasium's own. It hardly ever fires there, because gymnasium requires the first touch of tile 0,
+    which happens at the reset.
+
+    Args:
+        tiles: Number of tiles of the track.
     """
 
     def __init__(self, tiles: int):
@@ -148,9 +169,17 @@ class LapDetector:
         self.finished = False
 
     def update(self, index: int, visited: int) -> bool:
-        """Take one frame: the nearest tile and how many have been touched; returns `finished`."""
+        """Take one frame.
+
+        Args:
+            index: The nearest tile.
+            visited: Number of tiles touched so far.
+
+        Returns:
+            `finished`: True from the end of the lap on.
+        """
         passes_start = self._index - index > self._tiles / 2
         self._index = index
-        enough = visited == self._tiles or (passes_start and visited > LAP_SHARE * self._tiles)
+        enough = visited == self._tiles or (passes_start and visited > LAP_FRACTION * self._tiles)
         self.finished = self.finished or enough
         return self.finished

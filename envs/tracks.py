@@ -1,4 +1,4 @@
-"""Named lists of track seeds. Training, validation and test tracks never meet (a test holds it)."""
+"""Named lists of track seeds. Training, validation and test tracks are disjoint."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ SPLITS: dict[str, range] = {
     "val": range(800_000, 800_025),
     "test": range(900_000, 900_100),
 }
-"""train: demonstrations and PPO.  val: selects checkpoints.  test: reported figures, used for nothing else."""
+"""train: demonstrations and PPO. val: selection of checkpoints. test: reported results, used for nothing else."""
 
 
 def track_seeds(name: str) -> list[int]:
-    """The seeds of a named list such as `test-20`: the first 20 of the split; or of a comma list such as `3,17,40`.
+    """Return the track seeds of a named list.
 
-    Raises ValueError for an unknown split, more tracks than it has, or a track that is named twice.
+    Args:
+        name: SPLIT-COUNT, such as `test-20` for the first 20 tracks of the split; or a comma list of seeds, such as
+            `3,17,40`.
+
+    Raises:
+        ValueError: For an unknown split, for more tracks than the split has, and for a track that is named twice.
     """
     if re.fullmatch(r"\d+(,\d+)*", name):
         seeds = [int(seed) for seed in name.split(",")]

@@ -1,4 +1,4 @@
-"""Many environments as one: stepped in turn in this process, or spread over worker processes (docs/vector.md)."""
+"""Vector environments, stepped in turn in this process or spread over worker processes (docs/vector.md)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,28 @@ from nac_drive.envs.car_racing import CrashMode, EnvConfig, make_env
 def make_vec_env(
     config: EnvConfig | None, num_envs: int, *, processes: int = 0, crash: CrashMode = "ignore"
 ) -> SyncVectorEnv | ProcessVectorEnv:
-    """`num_envs` environments of `make_env(config, crash=crash)` as one of gymnasium's vector environments.
+    """Make `num_envs` environments of `make_env(config, crash=crash)` as one of gymnasium's vector environments.
 
-    processes: 0 steps them in turn in this process; K spreads them over K worker processes (see `ProcessVectorEnv`).
-    The numbers that come back are the same, bit for bit.
-
-    With N environments, `step` takes actions (N,) or (N, 3) and returns observations (N, 96, 96, 3) uint8, rewards,
-    terminations and truncations (N,), and an `info` that holds an array (N,) of every entry of `CarRacing`'s.
+    With N environments, `step` takes actions (N,) or (N, 3). It returns observations (N, 96, 96, 3) uint8, rewards,
+    terminations and truncations (N,), and an `info` with an array (N,) of every entry of `CarRacing`'s.
 
     At the end of an episode an environment returns its last frame. At the next step it ignores the action and returns
     the first frame of a new track, with reward 0 and a `dt` of 0: gymnasium's AutoresetMode.NEXT_STEP. Tracks follow
-    from the seed that `reset` was given. `reset(seed=[...], options={"reset_mask": mask})` puts the environments of the
-    boolean (N,) `mask` on tracks of one's choice instead.
+    from the seed of `reset`. `reset(seed=[...], options={"reset_mask": mask})` begins episodes on chosen tracks in the
+    environments of the boolean (N,) `mask`, and leaves the others as they are.
 
-    Raises ValueError for fewer than one environment and for more processes than environments.
+    Args:
+        config: As in `make_env`.
+        num_envs: Number of environments, at least 1.
+        processes: 0 steps the environments in turn in this process. K spreads them over K worker processes (see
+            `ProcessVectorEnv`). The results are the same, bit for bit.
+        crash: As in `make_env`.
+
+    Returns:
+        The vector environment.
+
+    Raises:
+        ValueError: If `num_envs` is less than 1, or there are more processes than environments.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, got {num_envs}.")
@@ -48,29 +56,48 @@ def make_vec_env(
     return ProcessVectorEnv(env_fns, processes) if processes else SyncVectorEnv(env_fns)
 
 
-def vector_env(num_envs: int = 1, *, processes: int = 0, crash: CrashMode = "ignore", **config: Any) -> VectorEnv:
-    """Make `gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs, vectorization_mode="vector_entry_point")`.
+def vector_env(
+    num_envs: int = 1,
+    *,
+    max_episode_steps: int = 1000,
+    processes: int = 0,
+    crash: CrashMode = "ignore",
+    **config: Any,
+) -> VectorEnv:
+    """Make the vector environment of `gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs)`.
 
     Args:
-        num_envs: How many environments.
+        num_envs: Number of environments.
+        max_episode_steps: Frames before an episode is truncated; gymnasium passes this.
         processes: As in `make_vec_env`.
         crash: As in `make_vec_env`.
-        **config: Settings of `EnvConfig`.
+        **config: Further settings of `EnvConfig`.
+
+    Returns:
+        The vector environment of `make_vec_env`.
+
+    Raises:
+        ValueError: As `make_vec_env` and `EnvConfig`.
     """
-    return make_vec_env(EnvConfig(**config), num_envs, processes=processes, crash=crash)
+    return make_vec_env(EnvConfig(max_steps=max_episode_steps, **config), num_envs, processes=processes, crash=crash)
 
 
 class ProcessVectorEnv(VectorEnv):
-    """gymnasium's SyncVectorEnv in several processes: each steps its share of the environments in turn.
+    """gymnasium's SyncVectorEnv in several processes: each steps some of the environments in turn.
 
-    gymnasium's AsyncVectorEnv, one process per environment, is slower and larger where there are more environments than
-    cores (docs/vector.md). Observations come through shared memory, copied once on arrival.
+    gymnasium's AsyncVectorEnv has one process per environment. It is slower and larger where there are more
+    environments than cores (docs/vector.md). Observations pass through shared memory and are copied once.
 
-    env_fns: functions that make one environment each, all with the same spaces; an observation is one array.
-    processes: how many; their shares differ by one environment at most.
+    The processes are spawned, so a script needs `if __name__ == "__main__":` around the code that makes one. They do
+    not load torch. They end with `close`, or with this process. An exception of an environment is raised here; a dead
+    process raises ChildProcessError.
 
-    The processes are spawned, so a script needs `if __name__ == "__main__":` around what makes one. They end with
-    `close`, or with this process. Raises what an environment raises; ChildProcessError when a process died.
+    Args:
+        env_fns: Functions that make one environment each, all with the same spaces. An observation is one array.
+        processes: Number of processes, 1 to `len(env_fns)`. Their numbers of environments differ by one at most.
+
+    Raises:
+        ValueError: For another number of processes.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], processes: int):
@@ -99,8 +126,8 @@ class ProcessVectorEnv(VectorEnv):
         self._rows = [slice(*bounds) for bounds in pairwise(ends)]
         for rows in self._rows:
             pipe, workers_pipe = context.Pipe()
-            make: Any = CloudpickleWrapper(partial(_Share, env_fns[rows], copy=False))  # type: ignore[arg-type]
-            process = context.Process(target=_work, args=(workers_pipe, make, memory, rows), daemon=True)
+            make: Any = CloudpickleWrapper(partial(_WorkerEnvs, env_fns[rows], copy=False))  # type: ignore[arg-type]
+            process = context.Process(target=_serve, args=(workers_pipe, make, memory, rows), daemon=True)
             process.start()
             workers_pipe.close()  # so that the end of the process is the end of the pipe
             self._pipes.append(pipe)
@@ -109,6 +136,18 @@ class ProcessVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin new episodes.
+
+        Args:
+            seed: One per environment, or a number n for n, n + 1, n + 2, ...; None continues the generators.
+            options: `reset_mask`, (num_envs,) bool, selects the environments to reset. Others are passed on.
+
+        Returns:
+            Observations of all environments, and `info` of the environments that were reset.
+
+        Raises:
+            ValueError: If the number of seeds or the mask does not match the environments.
+        """
         if seed is None or isinstance(seed, int):
             seed = [seed if seed is None else seed + index for index in range(self.num_envs)]
         if len(seed) != self.num_envs:
@@ -125,86 +164,108 @@ class ProcessVectorEnv(VectorEnv):
             for worker, rows in enumerate(self._rows)
             if mask[rows].any()
         }
-        answers = self._ask(calls)
-        return self._observations.copy(), self._merge((worker, infos) for worker, (infos,) in answers.items())
+        results = self._call_workers(calls)
+        return self._observations.copy(), self._merge((worker, infos) for worker, (infos,) in results.items())
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Advance every environment by one step.
+
+        Args:
+            actions: One per environment.
+
+        Returns:
+            Observations, rewards, terminations and truncations, arrays of `num_envs`; and `info`.
+
+        Raises:
+            ValueError: If the number of actions is not that of the environments.
+            ChildProcessError: If a process died.
+        """
         if len(actions) != self.num_envs:
             raise ValueError(f"actions must be one per environment ({self.num_envs}), got {len(actions)}.")
-        answers = self._ask({worker: ("step", (actions[rows],), {}) for worker, rows in enumerate(self._rows)})
-        *outcomes, infos = zip(*answers.values(), strict=True)
+        results = self._call_workers({worker: ("step", (actions[rows],), {}) for worker, rows in enumerate(self._rows)})
+        *outcomes, infos = zip(*results.values(), strict=True)
         rewards, terminations, truncations = map(np.concatenate, outcomes)
         return self._observations.copy(), rewards, terminations, truncations, self._merge(enumerate(infos))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The result of a method of every environment; the value, where `name` is an attribute."""
-        answers = self._ask(dict.fromkeys(range(len(self._rows)), ("call", (name, *args), kwargs)))
-        return tuple(chain.from_iterable(answers.values()))
+        """Call method `name` of every environment and return the results. An attribute gives its values."""
+        results = self._call_workers(dict.fromkeys(range(len(self._rows)), ("call", (name, *args), kwargs)))
+        return tuple(chain.from_iterable(results.values()))
 
     def render(self) -> tuple[Any, ...]:
+        """Return the result of `render` of every environment."""
         return self.call("render")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of every environment."""
+        """Return attribute `name` of every environment."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every environment: to its own of a list or tuple of values, or all to the same."""
+        """Set an attribute of every environment.
+
+        Args:
+            name: The attribute.
+            values: A list or tuple with one value per environment, or one value for all.
+
+        Raises:
+            ValueError: If the number of values is not that of the environments.
+        """
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"values must be one for all or one per environment ({self.num_envs}), got {len(values)}.")
-        self._ask({worker: ("set_attr", (name, values[rows]), {}) for worker, rows in enumerate(self._rows)})
+        self._call_workers({worker: ("set_attr", (name, values[rows]), {}) for worker, rows in enumerate(self._rows)})
 
-    def _ask(self, calls: dict[int, tuple[str, tuple, dict[str, Any]]]) -> dict[int, Any]:
-        """Have workers call a method of their environments, all at the same time."""
+    def _call_workers(self, calls: dict[int, tuple[str, tuple, dict[str, Any]]]) -> dict[int, Any]:
+        """Send method calls to workers, wait for all results, and return them by worker."""
         if self.closed:
             raise ClosedEnvironmentError("the environments are closed; make new ones.")
         try:
             for worker, call in calls.items():
                 self._pipes[worker].send(call)
-            answers = {worker: self._pipes[worker].recv() for worker in calls}
+            results = {worker: self._pipes[worker].recv() for worker in calls}
         except (EOFError, OSError):
             self.close()
             raise ChildProcessError(
                 f"one of {len(self._rows)} worker processes died, perhaps out of memory; use fewer processes or "
                 'environments. A script needs `if __name__ == "__main__":` around what starts them.'
             ) from None
-        except BaseException:  # an answer left in a pipe would be taken for that to the next question
+        except BaseException:  # a result left in a pipe would be taken for that of the next call
             self.close()
             raise
-        for _, error in answers.values():
+        for _, error in results.values():
             if error is not None:
                 raise error
-        return {worker: answer for worker, (answer, _) in answers.items()}
+        return {worker: result for worker, (result, _) in results.items()}
 
     def _merge(self, infos: Iterable[tuple[int, dict[int, dict[str, Any]]]]) -> dict[str, Any]:
-        """gymnasium's vector `info` from what each worker's environments tell, by their index in the worker."""
+        """Merge the infos of each worker, which are keyed by index in the worker, into gymnasium's vector `info`."""
         merged: dict[str, Any] = {}
-        for worker, told in infos:
-            for index, info in told.items():
+        for worker, worker_infos in infos:
+            for index, info in worker_infos.items():
                 merged = self._add_info(merged, info, self._rows[worker].start + index)
         return merged
 
     def close_extras(self, **kwargs: Any) -> None:
+        """End the processes; `close` calls this."""
         for pipe in self._pipes:
-            with suppress(OSError):  # that one is dead
+            with suppress(OSError):  # the process is dead
                 pipe.send(None)
             pipe.close()
         for process in self._processes:
             process.join()
 
 
-class _Share(SyncVectorEnv):
-    """Tells what its environments do, each by its index: cheaper to send than arrays, which the parent makes."""
+class _WorkerEnvs(SyncVectorEnv):
+    """Environments of one worker. Its vector info is the single infos by index, cheaper to send than arrays."""
 
     def _add_info(self, vector_infos: dict[Any, Any], env_info: dict[str, Any], env_num: int) -> dict[Any, Any]:
         vector_infos[env_num] = env_info
         return vector_infos
 
 
-def _work(pipe: Connection, make: Callable[[], SyncVectorEnv], memory: Any, rows: slice) -> None:
-    """A worker: calls what it is asked for, until it is told None."""
+def _serve(pipe: Connection, make: Callable[[], SyncVectorEnv], memory: Any, rows: slice) -> None:
+    """Run a worker: receive method calls, send results, until None is received."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes
     cv2.setNumThreads(1)
     env = make()
@@ -214,10 +275,10 @@ def _work(pipe: Connection, make: Callable[[], SyncVectorEnv], memory: Any, rows
         while (call := pipe.recv()) is not None:
             method, args, kwargs = call
             try:
-                answer = getattr(env, method)(*args, **kwargs)
+                result = getattr(env, method)(*args, **kwargs)
                 if method in ("reset", "step"):
-                    observations[:], *answer = answer
-                message = pickle.dumps((answer, None))
+                    observations[:], *result = result
+                message = pickle.dumps((result, None))
             except Exception as error:
                 error.add_note(f"In a worker process:\n{traceback.format_exc()}")
                 message = pickle.dumps((None, error))

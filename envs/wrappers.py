@@ -1,4 +1,4 @@
-"""Wrappers around the observation."""
+"""Wrappers of observations."""
 
 from __future__ import annotations
 
@@ -6,23 +6,35 @@ import gymnasium as gym
 import numpy as np
 
 BAR_TOP = 84
-"""First row of the status bar in a 96x96 frame: gymnasium paints the lowest 5/40 of the picture black."""
+"""First row of the status bar in a 96x96 frame: gymnasium paints the lowest 5/40 of the frame black."""
 
 
 class MaskBar(gym.ObservationWrapper):
-    """Paints the status bar black: speed, wheel speeds, steering angle, gyroscope and score are hidden.
+    """Environment whose observations have a black status bar.
 
-    The green bar follows the previous steering action with correlation 0.97, a shortcut that a cloned driver takes.
+    Speed, wheel speeds, steering angle, gyroscope and score are hidden. The green indicator follows the previous
+    steering action with correlation 0.97, a shortcut that a cloned driver takes.
     """
+
+    def __init__(self, env: gym.Env, bar_top: int = BAR_TOP):
+        super().__init__(env)
+        self._bar_top = bar_top
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         masked = observation.copy()
-        masked[BAR_TOP:] = 0
+        masked[self._bar_top :] = 0
         return masked
 
 
 def look(env: gym.Env) -> np.ndarray:
-    """The present frame of a `CarRacing`, drawn now, through all wrappers of observations around it."""
+    """Draw the present frame of a `CarRacing` and pass it through all observation wrappers around it.
+
+    Args:
+        env: A `CarRacing` under any wrappers.
+
+    Returns:
+        The observation, (96, 96, 3) uint8 if no wrapper changes its shape.
+    """
     if not isinstance(env, gym.Wrapper):
         return env.look()  # type: ignore[attr-defined]
     observation = look(env.env)

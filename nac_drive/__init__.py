@@ -5,14 +5,15 @@ The front door: everything a user needs is importable from here, and loaded when
 """
 
 import lazy_loader
-from gymnasium.envs.registration import register
+from gymnasium.envs.registration import register, registry
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = "0.2.0"
 
-register(
-    id="nac_drive/CarRacing-v0",
-    entry_point="nac_drive.envs.car_racing:CarRacing",
-    vector_entry_point="nac_drive.envs.vector:vector_env",
-    max_episode_steps=1000,
-)
+if "nac_drive/CarRacing-v0" not in registry:  # a second import under another name, or a reload, registers nothing
+    register(
+        id="nac_drive/CarRacing-v0",
+        entry_point="nac_drive.envs.car_racing:CarRacing",
+        vector_entry_point="nac_drive.envs.vector:vector_env",
+        max_episode_steps=1000,
+    )

@@ -22,7 +22,7 @@ from .envs.vector import ProcessVectorEnv as ProcessVectorEnv
 from .envs.vector import make_vec_env as make_vec_env
 from .evaluation.evaluate import Evaluation as Evaluation
 from .evaluation.evaluate import evaluate as evaluate
-from .evaluation.metrics import EpisodeResult as EpisodeResult
+from .evaluation.results import EpisodeResult as EpisodeResult
 from .evaluation.statistics import Summary as Summary
 from .evaluation.statistics import summarise as summarise
 from .evaluation.video import record_video as record_video
@@ -57,3 +57,7 @@ from .training.dagger import dagger as dagger
 from .training.ppo import ppo as ppo
 from .training.sb3_vec_env import SB3VecEnv as SB3VecEnv
 from .training.train import train as train
+
+__version__: str
+
+__all__: list[str]

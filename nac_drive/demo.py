@@ -1,7 +1,8 @@
-"""The main job from end to end: a NAC driver learns from its expert by DAgger, races it, and leaves a report."""
+"""The main job from end to end: a NAC driver learns from its expert by DAgger, and both drive the same test tracks."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,8 @@ from nac_drive.envs import track_seeds
 from nac_drive.evaluation.evaluate import evaluate, save_evaluations
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.leaderboard.figures import draw_figure
-from nac_drive.leaderboard.tables import Entry, markdown_table, save_results
+from nac_drive.leaderboard.page import conditions, save_report
+from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
 from nac_drive.policies import DriverConfig
 from nac_drive.training.config import DaggerConfig, EvalConfig
 from nac_drive.training.dagger import dagger
@@ -24,32 +26,49 @@ from nac_drive.training.run_folder import RunFolder
 
 Report = Callable[[str, dict[str, Any]], None]
 
+TITLE = "Demo report"
+CAPTION = "Left: returns on the test tracks, mean and 95 % interval. Right: validation after every round of DAgger."
+
 
 @dataclass(frozen=True)
 class DemoConfig:
     """Settings of the demo. The defaults fit into 12 minutes on two CPU cores."""
 
     expert: str = "controller"
-    """Whose episodes are collected and who labels those of the student."""
+    """Drives the first episodes and labels all of them, see `resolve_driver`."""
     training: DaggerConfig = field(
         default_factory=lambda: DaggerConfig(
             driver=DriverConfig(core_args={"num_heads": 4}, residual=True, control="continuous"),
             validation=EvalConfig(validation_tracks="val-6"), initial_episodes=16, rounds=5, episodes=10,
         )
     )  # fmt: skip
-    """Of the student."""
+    """Training of the learner."""
     tracks: str = "test-10"
-    """Tracks of the race, unseen in training."""
+    """Tracks of the evaluation, which the training does not use."""
 
 
 def demo(
-    config: DemoConfig, folder: Path, *, device: str, pool: Pool | None, report: Report = lambda job, row: None
+    config: DemoConfig,
+    folder: str | os.PathLike[str],
+    *,
+    device: str,
+    pool: Pool | None,
+    report: Report = lambda job, row: None,
 ) -> Path:
-    """Do the whole job in `folder`, or go on where it was interrupted; returns the report.
+    """Train a driver by DAgger, evaluate it and its expert on the same tracks, and write a report.
 
-    `report` is called with the name of the present job and its rows; jobs are `dagger` with the rows of `dagger`, the
-    drivers' names with finished episodes (key `episode`), and `video`.
+    Args:
+        config: The settings.
+        folder: The folder of the results; an interrupted demo is resumed.
+        device: `auto`, `cpu` or `cuda`.
+        pool: Processes, see `worker_pool`; None for none.
+        report: Called with the name of the present job and its rows: `dagger` with the rows of `dagger`, the name of
+            each driver with finished episodes (key `episode`), and `video`.
+
+    Returns:
+        The report, report.md; report.html beside it is the same as a page.
     """
+    folder = Path(folder)
     started = time.monotonic()
     name, expert_name = config.training.driver.core, driver_name(config.expert)
     run = folder / name
@@ -57,10 +76,7 @@ def demo(
         config.training, run, expert=config.expert, device=device, resume=(run / "config.yaml").exists(), pool=pool,
         report=lambda row: report("dagger", row),
     )  # fmt: skip
-    env, seeds = (
-        replace(config.training.env, renderer="gymnasium"),
-        track_seeds(config.tracks),
-    )
+    env, seeds = replace(config.training.env, renderer="gymnasium"), track_seeds(config.tracks)
     expert, driver = resolve_driver(config.expert, env), resolve_driver(str(best), env)
     baseline = evaluate(
         expert, seeds, name=expert_name, env=env, pool=pool,
@@ -85,40 +101,61 @@ def demo(
     save_results(folder, entries)
     draw_figure(folder / "figure.png", entries)
     videos = []
-    for entry, path in ((expert, folder / f"{expert_name}.mp4"), (driver, folder / f"{name}.mp4")):
+    for each, path in ((expert, folder / f"{expert_name}.mp4"), (driver, folder / f"{name}.mp4")):
         if not path.exists():
             report("video", {"name": path.stem, "track": seeds[0]})
-            record_video(path, entry, seeds[0], name=path.stem, env=env)
+            record_video(path, each, seeds[0], name=path.stem, env=env)
         videos.append(path)
     side_by_side(folder / "side_by_side.mp4", videos)
     minutes = (time.monotonic() - started) / 60
-    info = Demonstrations.open(run / "dataset").info()
-    text = _report_text(config, folder, entries, info, minutes)
-    write_atomically(folder / "report.md", text.encode())
+    protocol = _protocol(config, Demonstrations.open(run / "dataset").info(), minutes)
+    commands = _commands(folder / name, seeds[0])
+    save_report(
+        folder, entries, title=TITLE, protocol=protocol, caption=CAPTION, video="side_by_side.mp4",
+        video_caption=_video_caption(expert_name, name, seeds[0]), commands=commands,
+    )  # fmt: skip
+    write_atomically(folder / "report.md", _markdown(entries, protocol, seeds[0], commands).encode())
     return folder / "report.md"
 
 
-def _report_text(
-    config: DemoConfig, folder: Path, entries: Sequence[Entry], info: dict[str, Any], minutes: float
-) -> str:
-    training, expert = config.training, driver_name(config.expert)
-    return f"""# Demo report
+def _protocol(config: DemoConfig, dataset: dict[str, Any], minutes: float) -> str:
+    training, expert, learner = config.training, driver_name(config.expert), config.training.driver.core
+    measured = conditions("ignore", "gymnasium", max_steps=training.max_steps)
+    return (
+        f"The expert, {expert}, drove {training.initial_episodes} episodes with action noise. In {training.rounds} "
+        f"rounds of {training.episodes} episodes, a mixture policy of the expert and the learner, {learner}, drove. "
+        "The expert labelled every frame, and the learner was trained on all episodes so far (DAgger, "
+        f"{dataset['frames']:,} frames). Expert and learner then drove the tracks {config.tracks}, which the training "
+        f"had not used. {measured} The demo took {minutes:.1f} minutes."
+    )
 
-The expert, `{expert}`, drove {training.initial_episodes} episodes with disturbances. Then it and a `{training.driver.core}` driver
-took turns at the wheel for {training.rounds} rounds of {training.episodes} episodes; the expert said at every frame what to
-do, and the driver learned from all episodes so far (DAgger, {info["frames"]:,} frames). Both then drove the tracks
-`{config.tracks}`, which the driver had not seen: unmodified CarRacing-v3, native reward, deterministic, 1000 frames at
-most.
+
+def _video_caption(expert: str, learner: str, track: int) -> str:
+    return f"Track {track}: {expert} left, {learner} right."
+
+
+def _commands(run: Path, track: int) -> str:
+    return (
+        f"nac-drive watch --driver {run} --track {track} --video episode.mp4\n"
+        f"nac-drive evaluate --driver {run} --tracks test-20"
+    )
+
+
+def _markdown(entries: Sequence[Entry], protocol: str, track: int, commands: str) -> str:
+    expert, learner = (entry.summary.driver for entry in entries)
+    indented = commands.replace("\n", "\n    ")
+    return f"""# {TITLE}
+
+{protocol}
 
 {markdown_table(entries)}
-Baseline: {expert}, on the same tracks. The columns are explained in docs/metrics.md.
+{legend(entries)} docs/metrics.md explains the columns.
 
-![Returns on every track, and validation after each round](figure.png)
+![{CAPTION}](figure.png)
 
-Video of the first track: [side_by_side.mp4](side_by_side.mp4), {expert} left, {training.driver.core} right.
+Video: [side_by_side.mp4](side_by_side.mp4). {_video_caption(expert, learner, track)}
 
-This took {minutes:.1f} minutes. Drive on:
+Next steps:
 
-    nac-drive watch --driver {folder}/{training.driver.core} --track 900007 --video episode.mp4
-    nac-drive evaluate --driver {folder}/{training.driver.core} --tracks test-20
+    {indented}
 """

@@ -1,4 +1,3 @@
-from .action_heads import ACTION_HEADS as ACTION_HEADS
 from .action_heads import ContinuousActionHead as ContinuousActionHead
 from .action_heads import DiscreteActionHead as DiscreteActionHead
 from .checkpoint import PRETRAINED as PRETRAINED
@@ -27,8 +26,8 @@ from .nac.ages import ages as ages
 from .nac.circuit import Backbone as Backbone
 from .nac.circuit import SensoryGate as SensoryGate
 from .nac.layer import NAC as NAC
-from .nac.layer import AttentionRecord as AttentionRecord
-from .nac.layer import CircuitRecord as CircuitRecord
+from .nac.records import AttentionRecord as AttentionRecord
+from .nac.records import CircuitRecord as CircuitRecord
 from .nac.variants import NAC_VARIANTS as NAC_VARIANTS
 from .wiring.graphs import WIRINGS as WIRINGS
 from .wiring.graphs import backbone_wiring as backbone_wiring

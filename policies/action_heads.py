@@ -9,23 +9,27 @@ from torch import Tensor, nn
 
 
 class DiscreteActionHead(nn.Module):
-    """Dense (ReLU), then five logits: nothing, right, left, gas, brake."""
+    """Dense (ReLU), then A logits; of CarRacing five: nothing, right, left, gas, brake."""
 
-    size = 5
-
-    def __init__(self, d_model: int, dense: int) -> None:
+    def __init__(self, d_model: int, dense: int, num_actions: int = 5) -> None:
         super().__init__()
         self.hidden = nn.Linear(d_model, dense)
-        self.out = nn.Linear(dense, self.size)
+        self.out = nn.Linear(dense, num_actions)
 
     def forward(self, y: Tensor) -> Tensor:
-        """y (..., d) -> logits (..., 5)."""
+        """y (..., d) -> logits (..., A)."""
         return self.out(self.hidden(y).relu_())
 
     @staticmethod
     def loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None, classes: Tensor | None = None) -> Tensor:
-        """Cross-entropy of logits (..., 5) with actions (...) int64: the mean weighted by `weight` (...) per frame
-        times `classes` (5,) per action. A frame of weight 0 plays no part."""
+        """Return the weighted mean of the cross-entropy. A frame of weight 0 has no effect.
+
+        Args:
+            prediction: Logits, (..., A).
+            target: Actions, (...) int64.
+            weight: Weight of each frame, (...); None for 1.
+            classes: Weight of each action, (5,), multiplied with `weight`; None for 1.
+        """
         loss = F.cross_entropy(prediction.flatten(0, -2), target.flatten(), reduction="none").view(target.shape)
         if classes is not None:
             weight = classes[target] if weight is None else weight * classes[target]
@@ -33,19 +37,17 @@ class DiscreteActionHead(nn.Module):
 
     @staticmethod
     def action(prediction: Tensor) -> np.ndarray:
-        """Logits (..., 5) -> the best action (...), int64."""
+        """Return the best action (...), int64, of logits (..., A)."""
         return prediction.argmax(dim=-1).numpy(force=True)
 
 
 class ContinuousActionHead(nn.Module):
     """Dense (ReLU), then steering in [-1, 1] (+1 is right), gas and brake in [0, 1]."""
 
-    size = 3
-
     def __init__(self, d_model: int, dense: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(d_model, dense)
-        self.out = nn.Linear(dense, self.size)
+        self.out = nn.Linear(dense, 3)
 
     def forward(self, y: Tensor) -> Tensor:
         """y (..., d) -> action (..., 3)."""
@@ -54,13 +56,18 @@ class ContinuousActionHead(nn.Module):
 
     @staticmethod
     def loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Squared error of actions (..., 3), averaged over the three controls; the mean is weighted by `weight` (...)
-        per frame. A frame of weight 0 plays no part."""
+        """Return the weighted mean of the squared error, averaged over the three controls.
+
+        Args:
+            prediction: Predicted actions, (..., 3).
+            target: Actions, (..., 3).
+            weight: Weight of each frame, (...); None for 1. A frame of weight 0 has no effect.
+        """
         return _weighted_mean((prediction - target).square().mean(dim=-1), weight)
 
     @staticmethod
     def action(prediction: Tensor) -> np.ndarray:
-        """The prediction (..., 3) as float32."""
+        """Return the prediction (..., 3) as float32."""
         return prediction.float().numpy(force=True)
 
 
@@ -68,7 +75,13 @@ def _weighted_mean(loss: Tensor, weight: Tensor | None) -> Tensor:
     return loss.mean() if weight is None else (loss * weight).sum() / weight.sum()
 
 
-ACTION_HEADS: dict[str, type[DiscreteActionHead] | type[ContinuousActionHead]] = {
-    "discrete": DiscreteActionHead,
-    "continuous": ContinuousActionHead,
-}
+ActionHead = DiscreteActionHead | ContinuousActionHead
+
+
+def build_action_head(control: str, d_model: int, dense: int, num_actions: int) -> ActionHead:
+    """The head for `control`; only the discrete one has `num_actions` outputs."""
+    return (
+        DiscreteActionHead(d_model, dense, num_actions)
+        if control == "discrete"
+        else ContinuousActionHead(d_model, dense)
+    )

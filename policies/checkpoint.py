@@ -1,6 +1,6 @@
 """A driver on disk: a folder with config.json and model.safetensors. Nothing is ever unpickled.
 
-The package ships some, each with its model card (`README.md`): `PRETRAINED`.
+`PRETRAINED` lists the drivers that the package ships, each with a model card (`README.md`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ PRETRAINED: dict[str, Path] = {
 """NAME-CONTROL, such as champion-discrete, -> driver folder."""
 
 _OLD_SETTINGS = {"vision": "encoder"}
+_OLD_CORES = {"pdna-a": ("cfc", (r"^core\.cfc\.", "core."))}
+"""Old core -> core that computes the same, and its tensors."""
+_OLD_WINDOWS = {"nac-32k": 8, "nac-pw": 8, "nac-learned": 8}
+"""Default windows that version 0.1 had for some cores."""
 _OLD_CORE_ARGS = {"gate": "phi_activation", "graph": "wiring", "gates": "gate_wirings"}
 _OLD_TENSORS = (
     (r"^vision\.", "encoder."),
     (r"^head\.", "action_head."),
     (r"^core\.((?:\w+\.)*)entry\.", r"core.\1kv."),
 )
-"""Names in driver folders that version 0.1 wrote, and today's."""
+"""Names in driver folders that version 0.1 wrote, and the present ones."""
 
 
 class CheckpointError(ValueError):
-    """A folder that is not a readable driver."""
+    """The folder does not hold a readable driver."""
 
 
 def save_driver(
@@ -127,9 +131,9 @@ def load_driver(
     for name in (CONFIG, WEIGHTS):
         if not (path / name).is_file():
             raise FileNotFoundError(f"path: {path} has no {name}; it is not a complete driver folder.")
-    saved = _read_config(path / CONFIG)
+    saved, renamed = _read_config(path / CONFIG)
     try:
-        weights = _with_new_names(load_file(path / WEIGHTS))
+        weights = _with_new_names(load_file(path / WEIGHTS), renamed)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path / WEIGHTS}: damaged or not a safetensors file ({error}).") from error
     with torch.random.fork_rng(devices=[]):  # building draws initial weights; loading must not move the generator
@@ -154,7 +158,8 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     return best if best.is_dir() else Path(source)
 
 
-def _read_config(file: Path) -> dict[str, Any]:
+def _read_config(file: Path) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
+    """The config with the present names, and the tensors to rename: (pattern, replacement) pairs."""
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -170,24 +175,34 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{file}: schema must be {SCHEMA}, got {saved['schema']!r}; save it again with this version."
         )
-    saved["driver"] = {_OLD_SETTINGS.get(name, name): value for name, value in saved["driver"].items()}
-    arguments = saved["driver"].get("core_args")
-    if isinstance(arguments, dict):
-        saved["driver"]["core_args"] = {_OLD_CORE_ARGS.get(name, name): value for name, value in arguments.items()}
+    from_0_1 = not _OLD_SETTINGS.keys().isdisjoint(saved["driver"])
+    found: dict[str, Any] = saved["driver"]
+    driver = {_OLD_SETTINGS.get(name, name): value for name, value in found.items()}
+    driver.setdefault("num_actions", DriverConfig.num_actions)  # version 0.1 knew CarRacing's five alone
+    saved["driver"] = driver
     known = {f.name for f in fields(DriverConfig)}
-    if set(saved["driver"]) != known:
-        unknown, missing = sorted(set(saved["driver"]) - known), sorted(known - set(saved["driver"]))
+    if set(driver) != known:
+        unknown, missing = sorted(set(driver) - known), sorted(known - set(driver))
         raise CheckpointError(f"{file}: driver keys must be {sorted(known)}; unknown {unknown}, missing {missing}.")
-    return saved
+    core, tensors = driver["core"], _OLD_TENSORS
+    if isinstance(core, str) and core in _OLD_CORES:
+        driver["core"], core_tensors = _OLD_CORES[core]
+        tensors = (*tensors, core_tensors)
+    if isinstance(driver["core_args"], dict):
+        arguments = {_OLD_CORE_ARGS.get(name, name): value for name, value in driver["core_args"].items()}
+        if from_0_1 and core in _OLD_WINDOWS:
+            arguments = {"window": _OLD_WINDOWS[core], **arguments}
+        driver["core_args"] = arguments
+    return saved, tensors
 
 
-def _with_new_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    renamed = {}
+def _with_new_names(weights: dict[str, torch.Tensor], renamed: tuple[tuple[str, str], ...]) -> dict[str, torch.Tensor]:
+    present = {}
     for name, tensor in weights.items():
-        for old, new in _OLD_TENSORS:
+        for old, new in renamed:
             name = re.sub(old, new, name)
-        renamed[name] = tensor
-    return renamed
+        present[name] = tensor
+    return present
 
 
 def _fit(file: Path, driver: Driver, weights: dict[str, torch.Tensor]) -> None:

@@ -25,7 +25,9 @@ class DriverConfig:
     dense: int = 64
     """Units of the action head's hidden layer."""
     control: str = "discrete"
-    """discrete (five actions) or continuous (steering, gas, brake)."""
+    """discrete (five actions in CarRacing) or continuous (steering, gas, brake)."""
+    num_actions: int = 5
+    """Discrete actions of the environment; a continuous action always has three parts."""
     frame_shape: tuple[int, int, int] = (96, 96, 3)
     """Height, width, channels of an observation."""
     dropout: float = 0.0
@@ -38,7 +40,7 @@ class DriverConfig:
         """Raises ValueError for a setting outside its range."""
         if self.control not in CONTROLS:
             raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")
-        for name in ("d_model", "dense"):
+        for name in ("d_model", "dense", "num_actions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}.")
         if len(self.frame_shape) != 3:

@@ -8,69 +8,93 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.action_heads import ACTION_HEADS
+from nac_drive.policies.action_heads import build_action_head
 from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.cores.base import State, reset_rows
 from nac_drive.policies.cores.registry import build_core
 from nac_drive.policies.encoders import ENCODERS
 from nac_drive.policies.ops.threads import one_thread
+from nac_drive.suggest import did_you_mean
 
 NOMINAL_DT = 1.0 / 50.0
-"""Seconds between two frames of CarRacing; what `predict` assumes, since its caller has no clock."""
+"""Seconds between two frames of CarRacing. `predict` assumes it, because its interface has no time."""
 
 Action = int | np.ndarray
 
 
 class Driver(nn.Module):
-    """Drives, one observation at a time or over whole sequences. The state is the core's, held by the caller."""
+    """An encoder, a core and an action head. It acts on one observation at a time or on whole sequences.
+
+    The state is that of the core; the caller holds it.
+
+    Args:
+        config: Settings of the three parts.
+
+    Raises:
+        ValueError: A setting is unknown or outside its range.
+    """
 
     def __init__(self, config: DriverConfig) -> None:
         super().__init__()
         config.check()
         self.config = config
         self.env_config: dict[str, Any] = {}
-        """The environment it was trained in; filled by `load_driver`."""
+        """Configuration of the environment that it was trained in; set by `load_driver`."""
         self.meta: dict[str, Any] = {}
-        """Whatever the saver noted; filled by `load_driver`."""
+        """Notes saved with the driver; set by `load_driver`."""
         if config.encoder not in ENCODERS:
-            raise ValueError(f"encoder: must be one of {sorted(ENCODERS)}, got {config.encoder!r}.")
+            hint = did_you_mean(str(config.encoder), ENCODERS)
+            raise ValueError(f"encoder: must be one of {sorted(ENCODERS)}, got {config.encoder!r}.{hint}")
         self.encoder = ENCODERS[config.encoder](config.frame_shape, config.d_model, config.dropout)
         self.core = build_core(config.core, config.d_model, config.d_model, **config.core_args)
-        self.action_head = ACTION_HEADS[config.control](config.d_model, config.dense)
+        self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.action_head.out.weight.device
 
     def forward(self, frames: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """frames (B, T, H, W, 3), dt (B, T) seconds -> prediction (B, T, A), new state.
+        """Predict the actions of sequences.
 
-        Frames are uint8, or float in 0..1. A is 5 logits (discrete) or 3 controls (continuous). `state` None is the
-        start of an episode. Raises ValueError on inputs that break these rules.
+        Args:
+            frames: Observations, (B, T, H, W, 3), uint8 or float in 0..1.
+            dt: Seconds since the previous observation, (B, T).
+            state: The state before the first frame; None for the start of an episode.
+
+        Returns:
+            Prediction (B, T, A), A being 5 logits (discrete) or 3 controls (continuous), and the new state.
+
+        Raises:
+            ValueError: A shape, dtype or value breaks these rules.
         """
         self._check(frames, dt)
         return self.decide(self.encoder(frames), dt, state)
 
     def decide(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """`forward` from what the encoder made of the frames: features (B, T, d) -> prediction (B, T, A), new
-        state."""
+        """Compute `forward` from features (B, T, d) of the encoder in place of frames."""
         start = self.initial_state(features.shape[0]) if state is None else state
         y, after = self.core(features, dt.to(self.action_head.out.weight.dtype), start)  # (B, T, d)
         return self.action_head(y + features if self.config.residual else y), after
 
     def initial_state(self, batch: int) -> State:
-        """The start of `batch` episodes."""
+        """Return the state at the start of `batch` episodes."""
         return self.core.initial_state(batch)
 
     def begin(self, env: object = None) -> State:
-        """The start of one episode. A learned driver looks at observations only: `env` plays no part."""
+        """Return the state at the start of one episode. `env` has no effect on a learned driver."""
         return self.initial_state(1)
 
     def act(self, observation: np.ndarray, state: State, dt: float) -> tuple[Action, State]:
-        """One step without gradients or dropout: observation (H, W, 3) uint8, dt seconds -> action, new state.
+        """Choose one action, without gradients and dropout.
 
-        The action is an int (discrete) or float32 (3,) (continuous).
+        Args:
+            observation: One frame, (H, W, 3) uint8.
+            state: The state before this frame.
+            dt: Seconds since the previous observation.
+
+        Returns:
+            The action, an int (discrete) or float32 (3,) (continuous), and the new state.
         """
         frames = self._frames(np.asarray(observation)[None])
         prediction, state = self._infer(frames, torch.tensor([[dt]], device=self.device), state)
@@ -89,15 +113,15 @@ class Driver(nn.Module):
         Args:
             observation: One observation (H, W, 3) or a batch (n, H, W, 3), or with channels first, as
                 VecTransposeImage makes them. Frames are taken to be 1/50 s apart.
-            state: What the last call returned; None is the start of an episode.
-            episode_start: (n,) bool, True for the rows that start afresh.
+            state: The state that the last call returned; None for the start of an episode.
+            episode_start: (n,) bool, True for the rows that start an episode.
             deterministic: Must be True: a cloned driver has no exploration noise.
 
         Returns:
-            The action of one observation, or (n,) or (n, 3) of a batch; and the new state.
+            The action of one observation, or (n,) or (n, 3) actions of a batch, and the new state.
 
         Raises:
-            ValueError: If `deterministic` is False, or an observation has another shape than the driver's frames.
+            ValueError: `deterministic` is False, or an observation does not have the shape of the driver's frames.
         """
         if not deterministic:
             raise ValueError("deterministic: must be True, got False; a cloned driver has no exploration noise.")

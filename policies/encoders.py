@@ -11,19 +11,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FRAMES_PER_CHUNK = 64
-"""Frames are convolved in groups of this many: the intermediate images then stay in the CPU's caches."""
+"""Frames are convolved in groups of this size: the intermediate images then stay in the CPU's caches."""
 
 
 class ConvEncoder(nn.Module):
     """Convolutions of stride 2 with ReLU, dropout, a dense layer, LayerNorm.
 
-    layers: filters, kernel and padding of every convolution; what is padded counts as black. The paper
-    hands its 2430 features to the recurrent layer itself; here one dense layer brings them to `features`, so that every
-    core has the same, moderate input. Neighbouring frames are nearly equal and mostly grass: without centred pixels and
-    LayerNorm the features grow together until they saturate the core, which then learns no more than how often each
-    action occurs.
+    The NAC paper passes its 2430 features to the recurrent layer. Here a dense layer reduces them to `features`, so
+    that every core has the same, moderate input. Neighbouring frames are nearly equal and mostly grass: without centred
+    pixels and LayerNorm the features grow together until they saturate the core, which then learns the frequency of
+    each action and nothing else.
 
-    Raises ValueError if the frames are too small for the convolutions, or not of three channels.
+    Args:
+        frame_shape: Height, width and channels of a frame.
+        features: Number of output features.
+        dropout: Fraction of convolutional features dropped in training.
+        layers: Filters, kernel and padding of every convolution. Padding counts as black.
+
+    Raises:
+        ValueError: The frames are too small for the convolutions, or do not have three channels.
     """
 
     def __init__(
@@ -52,7 +58,7 @@ class ConvEncoder(nn.Module):
         self.norm = nn.LayerNorm(features)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """frames (..., H, W, 3), uint8 in 0..255 or float in 0..1 -> features (..., features)."""
+        """Frames (..., H, W, 3), uint8 in 0..255 or float in 0..1 -> features (..., features)."""
         batch = frames.shape[:-3]
         images = frames.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
         scale = 255.0 if frames.dtype == torch.uint8 else 1.0
@@ -73,10 +79,11 @@ class ConvEncoder(nn.Module):
 
 
 PAPER = ((10, 3, 0), (20, 5, 0), (30, 5, 0))
-"""Filters, kernel and padding: 2430 features of a 96 x 96 frame (NAC paper, Table 4)."""
+"""Filters, kernel and padding (NAC paper, Table 4; the middle layer and the strides are those of the published code):
+2430 features of a 96 x 96 frame."""
 COMPACT = ((16, 5, 2), (32, 3, 1), (32, 3, 1), (16, 3, 1))
 """576 features, a third of the parameters. Without padding every stride of 2 may leave out the last row and column. The
-paper's convolutions so miss the last five of a frame's 96, among them half of the speed gauge; these see all of it."""
+paper's convolutions miss five of a frame's 96 rows and columns, with half of the speed gauge; these miss none."""
 
 ENCODERS: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
     "paper": partial(ConvEncoder, layers=PAPER),

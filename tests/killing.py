@@ -1,4 +1,4 @@
-"""A death at a chosen moment, as by kill -9."""
+"""A death at a chosen operation, as by kill -9."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Fuse:
         self.left = left
 
     def deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call` until the fuse has burnt down, then Killed."""
+
         def wrapped(*arguments: Any, **keywords: Any) -> Any:
             if self.left == 0:
                 raise Killed

@@ -13,26 +13,26 @@ from typing import Any
 import pytest
 import torch
 
-from nac_drive import cli, cli_driving
+from nac_drive import cli
+from nac_drive.cli import driving
 from nac_drive.data_collection import files
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, save_driver
-from nac_drive.training.train import clone
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config, demonstrations
+from tests.nac_drive.small import config, demonstrations, train
 
 BASE = ("--workers", "1")
-SHORT = ("--epochs", "1", "--window", "16", "--validation-tracks", "800000", *BASE)
+SHORT = ("--epochs", "1", "--sequence-length", "16", "--validation-tracks", "800000", *BASE)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with a dataset, a dataset of continuous control, drivers of both, a run, and things that are none."""
+    """A folder with datasets and drivers of both controls, a run, damaged copies of them, and foreign files."""
     path = tmp_path_factory.mktemp("made")
     data = demonstrations(path / "data")
     demonstrations(path / "continuous_data", "continuous", tracks=1)
-    clone(config("cnn", epochs=1), data, path / "run", device="cpu")
+    train(config("cnn", epochs=1), data, path / "run")
     for control in ("discrete", "continuous"):
         driver = Driver(DriverConfig(core="cnn", control=control))
         save_driver(path / f"{control}_driver", driver, env={"control": control, "mask_bar": False, "max_steps": 20})
@@ -48,6 +48,7 @@ def made(tmp_path_factory) -> Path:
     (path / "foreign_config" / "config.json").write_text('{"model": "llama"}')
     (path / "foreign_config" / "model.safetensors").write_text("")
     (path / "file").write_text("mine")
+    (path / "film.mp4").write_text("mine")
     return path
 
 
@@ -72,12 +73,12 @@ def refused(capsys, *arguments: str) -> str:
     """The one line of a refusal."""
     capsys.readouterr()
     assert call(*arguments) == 2, arguments
-    told = capsys.readouterr().err
-    assert told.startswith("nac-drive: ")
-    assert told.endswith("\n")
-    assert told.count("\n") == 1, told
-    assert "Traceback" not in told
-    return told
+    message = capsys.readouterr().err
+    assert message.startswith("nac-drive: ")
+    assert message.endswith("\n")
+    assert message.count("\n") == 1, message
+    assert "Traceback" not in message
+    return message
 
 
 TRAIN = ("train", "data", "--out", "new", "--core", "cnn", *SHORT)
@@ -91,17 +92,26 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "foreign dataset": (("train", "foreign", "--out", "new", *SHORT), ("meta.json is missing", "pass the folder")),
     "a driver for a dataset": (("dataset", "info", "discrete_driver"), ("meta.json is missing",)),
     "a file for a dataset": (("dataset", "info", "file"), ("no dataset at file",)),
-    "a recipe to nowhere": (("dataset", "recipe", "data", *BASE), ("recipe writes something new", "--out")),
-    "a recipe over a file": (("dataset", "recipe", "data", "--out", "file", *BASE), ("file already exists", "another")),
-    "a recipe of a truncated dataset": (
-        ("dataset", "recipe", "truncated_data", "--out", "new", *BASE),
-        ("content has changed", "record those episodes"),
+    "an action log over a file": (
+        ("dataset", "action-log", "data", "--out", "file", *BASE), ("file already exists", "another")
     ),
-    "rebuilding a dataset": (("dataset", "rebuild", "data", "--out", "new"), ("no recipe at data", "dataset recipe")),
-    "rebuilding no recipe": (("dataset", "rebuild", "file", "--out", "new"), ("no recipe at file", "dataset recipe")),
-    "verifying a truncated one": (("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "record those episodes")),
+    "an action log of a truncated dataset": (
+        ("dataset", "action-log", "truncated_data", "--out", "new", *BASE),
+        ("content has changed", "collect those episodes"),
+    ),
+    "rebuilding a dataset": (
+        ("dataset", "rebuild", "data", "--out", "new"), ("no action log at data", "dataset action-log")
+    ),
+    "rebuilding a foreign file": (
+        ("dataset", "rebuild", "file", "--out", "new"), ("no action log at file", "dataset action-log")
+    ),
+    "verifying a truncated one": (
+        ("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "collect those episodes")
+    ),
     # Settings
     "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("unknown name 'mamba'", "lstm")),
+    "mistyped core": (("train", "data", "--out", "new", "--core", "lstmm", *SHORT), ("Did you mean 'lstm'?",)),
+    "mistyped command": (("evalute",), ("no command 'evalute'", "Did you mean 'evaluate'?", "--help")),
     "unknown core key": ((*TRAIN, "--core-args", "foo=1"), ("core_args", "foo")),
     "a core's setting of the wrong type": (
         ("train", "data", "--out", "new", "--core", "nac-exact", *SHORT, "--core-args", "num_heads=many"),
@@ -109,21 +119,22 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "an unreadable core value": ((*TRAIN, "--core-args", "foo=["), ("core-args", "'foo=['")),
     "no core value": ((*TRAIN, "--core-args", "foo"), ("KEY=VALUE", "'foo'")),
-    "short window": (
-        ("train", "data", "--out", "new", "--core", "lstm", *SHORT, "--window", "8"), ("window", "at least 16", "8")
+    "short sequences": (
+        ("train", "data", "--out", "new", "--core", "lstm", *SHORT, "--sequence-length", "8"),
+        ("sequence_length", "at least 16", "8"),
     ),
     "no batch": ((*TRAIN, "--batch-size", "0"), ("batch_size", "at least 1", "0")),
     "no epochs": ((*TRAIN, "--epochs", "0"), ("epochs", "at least 1", "0")),
-    "long window": ((*TRAIN, "--window", "500"), ("window", "longest episode", "60 frames")),
+    "long sequences": ((*TRAIN, "--sequence-length", "500"), ("sequence_length", "longest episode", "60 frames")),
     "unknown validation tracks": ((*TRAIN, "--validation-tracks", "val-99"), ("val-99", "25 tracks")),
-    "bad share": ((*TRAIN, "--validation-share", "1.5"), ("validation_fraction", "[0, 1)")),
+    "bad fraction": ((*TRAIN, "--validation-fraction", "1.5"), ("validation_fraction", "[0, 1)")),
     "negative workers": ((*TRAIN, "--workers", "-1"), ("workers must be at least 1",)),
     # DAgger
-    "DAgger with a missing expert": ((*DAGGER, "--expert", "typo"), ("typo", "config.json")),
-    "DAgger with a expert of another control": (
+    "DAgger with a missing expert": ((*DAGGER, "--expert", "typo"), ("typo", "folder of a driver or run")),
+    "DAgger with an expert of another control": (
         (*DAGGER, "--expert", "continuous_driver"), ("made for continuous control", "--control continuous")
     ),
-    "DAgger with too large a share": ((*DAGGER, "--student-share", "2"), ("student_share", "[0, 1]", "got 2")),
+    "DAgger with too large a beta": ((*DAGGER, "--beta", "2"), ("beta", "[0, 1]", "got 2")),
     "DAgger without episodes": ((*DAGGER, "--episodes", "0"), ("episodes", "at least 1", "0")),
     "DAgger over a run": (("dagger", "--out", "run", *BASE), ("run already exists", "--resume")),
     "no DAgger to resume": ((*DAGGER, "--resume"), ("not a run folder",)),
@@ -135,20 +146,23 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "out below a file": (("train", "data", "--out", "file/new", *SHORT), ("cannot write", "Not a directory")),
     "nothing to resume": ((*TRAIN, "--resume"), ("not a run folder",)),
     "resume otherwise": (
-        ("train", "data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--epochs", "9"),
-        ("cannot resume run", "epochs: run has 1, asked for 9"),
+        ("train", "data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--batch-size", "9"),
+        ("cannot resume run", "data.batch_size: run has 2, got 9"),
     ),
     "resume on another dataset": (
-        ("train", "continuous_data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--validation-share", "0"),
+        ("train", "continuous_data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--validation-fraction", "0"),
         ("cannot resume run", "dataset"),
     ),
-    "compare unknown": (("compare", "data", "--out", "new", "--drivers", "mamba", *SHORT), ("mamba", "nac-exact")),
+    "compare unknown": (
+        ("compare", "data", "--out", "new", "--drivers", "mamba", *SHORT), ("mamba", "docs/drivers.md")
+    ),
     "compare into a full folder": (("compare", "data", "--out", "foreign", *SHORT), ("foreign already exists",)),
     "compare on unknown tracks": (
         ("compare", "data", "--out", "new", "--drivers", "cnn", "--tracks", "oval-1", *SHORT), ("oval-1", "SPLIT-COUNT")
     ),
     # Drivers
-    "missing driver": (("evaluate", "--driver", "typo", *BASE), ("typo is not a folder", "config.json")),
+    "missing driver": (("evaluate", "--driver", "typo", *BASE), ("no folder typo", "champion")),
+    "mistyped driver": (("evaluate", "--driver", "champoin", *BASE), ("Did you mean 'champion'?",)),
     "truncated driver": (("evaluate", "--driver", "truncated_driver", *BASE), ("truncated_driver", "safetensors")),
     "foreign driver": (("evaluate", "--driver", "foreign", *BASE), ("foreign", "config.json")),
     "foreign config": (("evaluate", "--driver", "foreign_config", *BASE), ("foreign_config",)),
@@ -173,17 +187,19 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "collect with another environment": (
         ("collect", "--out", "data", "--driver", "controller", "--resume", *BASE),
-        ("data was recorded otherwise", "env.max_steps"),
+        ("data was recorded with other settings", "env.max_steps"),
     ),
     "collect with another control into a dataset": (
         ("collect", "--out", "data", "--driver", "controller", "--control", "continuous", "--resume", *BASE),
-        ("env.control: dataset has 'discrete', asked for 'continuous'",),
+        ("env.control: dataset has 'discrete', got 'continuous'",),
     ),
     "resume a foreign folder": (
         ("collect", "--out", "foreign", "--driver", "controller", "--resume", *BASE), ("meta.json is missing",)
     ),
     "collect into a file": (("collect", "--out", "file", "--driver", "controller", *BASE), ("file",)),
-    "no episodes": (("collect", "--out", "new", "--driver", "controller", "--episodes", "0", *BASE), ("episodes", "got 0")),
+    "no episodes": (
+        ("collect", "--out", "new", "--driver", "controller", "--episodes", "0", *BASE), ("episodes", "got 0")
+    ),
     "too much noise": (
         ("collect", "--out", "new", "--driver", "controller", "--noise", "1.5", *BASE), ("noise probability", "1.5")
     ),
@@ -193,18 +209,22 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     # Watching
     "no display": (("watch", "--driver", "controller"), ("no display", "--video episode.mp4")),
-    "existing video": (("watch", "--driver", "controller", "--video", "file"), ("file already exists", "another name")),
+    "existing video": (
+        ("watch", "--driver", "controller", "--video", "film.mp4"), ("film.mp4 already exists", "another")
+    ),
     "watch a missing driver": (("watch", "--driver", "typo", "--video", "episode.mp4"), ("typo",)),
-    "an existing run of the expert": (("expert", "--out", "run"), ("run already exists", "--resume")),
+    "a video in another format": (("watch", "--driver", "controller", "--video", "x.avi"), ("x.avi", ".mp4", ".gif")),
+    # PPO
+    "PPO over a run": (("ppo", "--out", "run"), ("run already exists", "--resume")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_refused_in_one_line_and_nothing_is_touched(name, here, capsys):
-    arguments, told = BAD[name]
+    arguments, message = BAD[name]
     before = contents(here)
     line = refused(capsys, *arguments)
-    for part in told:
+    for part in message:
         assert part in line
     assert contents(here) == before
     assert not (here / "new").exists()
@@ -216,12 +236,12 @@ def test_without_a_gpu_cuda_is_refused(here, capsys):
     assert not (here / "new").exists()
 
 
-def test_what_tyro_refuses_exits_with_2_too(here, capsys):
+def test_malformed_options_exit_with_2_too(here, capsys):
     before = contents(here)
     for arguments in (
         ("train",),
         ("drive",),
-        ("train", "data", "--out", "new", "--window", "many"),
+        ("train", "data", "--out", "new", "--sequence-length", "many"),
         (*TRAIN, "--fast"),
     ):
         assert call(*arguments) == 2, arguments
@@ -232,7 +252,7 @@ def test_what_tyro_refuses_exits_with_2_too(here, capsys):
 @pytest.mark.parametrize(
     ("code", "fix"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "make the folder writable or choose another")]
 )
-def test_a_disk_that_fails_is_told_in_one_line(here, capsys, monkeypatch, code, fix):
+def test_a_disk_that_fails_is_reported_in_one_line(here, capsys, monkeypatch, code, fix):
     def fails(*arguments: Any) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -260,7 +280,8 @@ def test_a_disk_that_fills_while_training_leaves_a_run_to_resume(here, capsys, m
         patch.setattr(files.os, "replace", full)
         line = refused(capsys, *TRAIN, "--epochs", "2")
     assert "No space left on device; free some space" in line
-    monkeypatch.setattr("nac_drive.training.trainer.closed_loop", lambda *_: {"score": 1.0, "return_mean": 1.0})
+    row = {"score": 1.0, "returns": [1.0], "return_mean": 1.0}
+    monkeypatch.setattr("nac_drive.training.trainer.closed_loop", lambda *_: row)
     assert call(*TRAIN, "--epochs", "2", "--resume") == 0
     assert (here / "new" / "checkpoints" / "best" / "model.safetensors").exists()
 
@@ -274,25 +295,28 @@ def small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_weights_that_do_not_fit_on_the_disk_are_told_in_one_line(here, capsys, small_files):
+def test_weights_that_do_not_fit_on_the_disk_are_reported_in_one_line(here, capsys, small_files):
     line = refused(capsys, *TRAIN)
     assert "cannot write new/checkpoints/step_1: File too large; " in line
     assert not list((here / "new" / "checkpoints").glob("last"))
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "checkpoints/last/training_state/optimizer.safetensors"])
-def test_a_damaged_run_is_told_in_one_line(here, capsys, name):
+def test_a_damaged_run_is_reported_in_one_line(here, capsys, name):
     file = here / "run" / name
     file.write_bytes(b"[" + file.read_bytes()[:50])
     before = contents(here)
-    settings = ("--learning-rate", "1e-3", "--batch-size", "2", "--validation-share", "0.34", "--validate-every", "1")
+    settings = (
+        "--learning-rate", "1e-3", "--ema-decay", "0", "--batch-size", "2", "--no-horizontal-flip",
+        "--encoder", "paper", "--dropout", "0.2", "--validation-fraction", "0.34", "--validate-every", "1",
+    )  # fmt: skip
     line = refused(capsys, "train", "data", "--out", "run", "--core", "cnn", "--resume", *SHORT, *settings)
     assert Path(name).name in line
     assert contents(here) == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
-def test_a_read_only_folder_is_told_in_one_line(here, capsys):
+def test_a_read_only_folder_is_reported_in_one_line(here, capsys):
     (here / "locked").mkdir(mode=0o555)
     line = refused(capsys, "train", "data", "--out", "locked/new", "--core", "cnn", *SHORT)
     assert "Permission denied; make the folder writable" in line
@@ -307,11 +331,11 @@ def test_a_full_disk_is_seen_before_a_recording(here, capsys, monkeypatch):
     assert not (here / "new").exists()
 
 
-def test_an_interruption_is_told_and_keeps_what_is_finished(capsys, monkeypatch):
+def test_an_interruption_is_reported_in_one_line(capsys, monkeypatch):
     def interrupt(self: Any, console: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.Dataset, "run", interrupt)
+    monkeypatch.setattr(driving.Dataset, "run", interrupt)
     assert call("dataset", "info", "x") == 130
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -325,16 +349,18 @@ def test_a_traceback_is_shown_on_request(here, monkeypatch):
 # Happy paths
 
 
-def test_a_dataset_is_told_and_verified(here, capsys):
+def test_a_dataset_is_described_and_verified(here, capsys):
     assert call("dataset", "info", "data") == 0
-    told = capsys.readouterr().out
-    assert "episodes  3" in told
+    message = capsys.readouterr().out
+    assert "episodes  3" in message
+    assert call("dataset", "info", "data", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 3
     assert call("dataset", "verify", "data", "--replay", *BASE) == 0
     assert "3 episodes, all sound, replayed frame by frame" in capsys.readouterr().out
 
 
-def test_a_dataset_goes_through_a_recipe(here, capsys):
-    assert call("dataset", "recipe", "data", "--out", "episodes.npz", *BASE) == 0
+def test_a_dataset_goes_through_an_action_log(here, capsys):
+    assert call("dataset", "action-log", "data", "--out", "episodes.npz", *BASE) == 0
     assert "episodes.npz: 3 episodes in " in capsys.readouterr().out
     assert call("dataset", "rebuild", "episodes.npz", "--out", "new", *BASE) == 0
     assert "episodes  3" in capsys.readouterr().out
@@ -362,12 +388,13 @@ def test_train_resume_evaluate_and_watch(here, capsys):
 
 
 def test_dagger(here, capsys):
-    short = ("--max-steps", "55", "--window", "1", "--rounds", "1", "--first-episodes", "1", "--episodes", "1")
+    short = ("--max-steps", "55", "--sequence-length", "1", "--rounds", "1")
+    short += ("--initial-episodes", "1", "--episodes", "1")
     arguments = (*DAGGER, *short, "--expert", "controller", "--validation-tracks", "800000", "--first-track", "7")
     assert call(*arguments) == 0
-    told = capsys.readouterr().out.replace(str(here) + "/", "")
-    assert "round 1: 110 frames, closed loop" in told
-    assert "best checkpoint: new/checkpoints/step_" in told
+    message = capsys.readouterr().out.replace(str(here) + "/", "")
+    assert "round 1: 110 frames, closed loop" in message
+    assert "best checkpoint: new/checkpoints/step_" in message
     assert call("dataset", "verify", "new/dataset", "--replay", *BASE) == 0
     before = contents(here / "new")
     assert call(*arguments, "--resume") == 0
@@ -375,10 +402,10 @@ def test_dagger(here, capsys):
 
 
 def test_collect(here, capsys, monkeypatch):
-    monkeypatch.setattr(cli_driving, "EnvConfig", lambda **values: EnvConfig(**values, max_steps=15))
+    monkeypatch.setattr(driving, "EnvConfig", lambda **values: EnvConfig(**values, max_steps=15))
     arguments = ("collect", "--out", "new", "--driver", "controller", "--noise", "0.2", *BASE)
     assert call(*arguments, "--episodes", "2", "--first-track", "7") == 0
-    assert "disturbed" in capsys.readouterr().out
+    assert "action noise  20" in capsys.readouterr().out
     dataset = Demonstrations.open(here / "new")
     assert dataset.seeds == [7, 8]
     assert dataset.meta.noise is not None

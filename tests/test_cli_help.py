@@ -1,89 +1,222 @@
-"""The command line tells every option, and its options are those of the library."""
+"""Help names every option, and the options are those of the library."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import shutil
+import subprocess
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import nac_drive
 from nac_drive import cli
-from nac_drive.cli.training import DaggerOptions, ExpertOptions, Training
-from nac_drive.training.dagger import DaggerConfig
-from nac_drive.training.ppo import ExpertConfig
-from nac_drive.training.train import CloneConfig
+from nac_drive.cli import completion, driving, training
+from nac_drive.envs import PERTURBATIONS
+from nac_drive.policies import CORES, PRETRAINED, DriverConfig
+from nac_drive.training.config import CloningConfig, DaggerConfig, PPOConfig, TrainConfig, paper_recipe
+from tests.nac_drive.small import nested
 from tests.test_cli import call
+
+_ENV = {"frame_shape", "num_actions"}
+HIDDEN = {
+    "train": {"control", *_ENV}, "compare": {"control", "core", *_ENV}, "dagger": {"environment", *_ENV},
+}  # fmt: skip
+"""Settings of the library that a command takes from the environment or from another option."""
+POSITIONAL = {"train": {"dataset"}, "compare": {"dataset"}, "dataset": {"action"}, "completion": {"shell"}}
+OPTIONS = {
+    "train": training._TrainOptions, "compare": training._CompareOptions, "dagger": training._DaggerOptions,
+    "ppo": PPOConfig,
+}  # fmt: skip
+
+
+def names_of_settings(config: Any) -> set[str]:
+    """Names of all settings of a config, those of nested configs included."""
+    names = set()
+    for setting in fields(config):
+        value = getattr(config, setting.name)
+        names |= names_of_settings(value) if is_dataclass(value) else {setting.name}
+    return names
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch, command: type, *arguments: str) -> Any:
+    """The command that `arguments` make, which does not run."""
+    commands: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "run", lambda self, console: commands.append(self))
+        assert call(*arguments) == 0
+    return commands[0]
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_mentions_every_option(command, capsys):
+def test_help_names_every_option(command, capsys):
     assert call(command, "--help") == 0
-    told = capsys.readouterr().out
-    nested = {"train": Training, "compare": Training, "dagger": DaggerOptions, "expert": ExpertOptions}
-    options = set(cli.COMMANDS[command].__dataclass_fields__) - {"training", "settings"}
-    if command in nested:
-        options |= set(nested[command].__dataclass_fields__) - {"core"}
-    positional = {"dataset": {"action", "path"}, "train": {"dataset"}, "compare": {"dataset"}}.get(command, set())
+    text = capsys.readouterr().out
+    options = {setting.name for setting in fields(cli.COMMANDS[command])} - {"settings", "options"}
+    if command in OPTIONS:
+        options |= names_of_settings(OPTIONS[command]()) - HIDDEN.get(command, set())
+    if hasattr(cli.COMMANDS[command], "options") or command in ("train", "compare", "dagger"):
+        options |= {setting.name for setting in fields(training.TrainingOptions)}
+    positional = POSITIONAL.get(command, set())
     for option in options - positional:
-        assert f"--{option.replace('_', '-')}" in told, option
-    assert ("--core STR" in told) == (command in ("train", "dagger"))
-    assert ("positional arguments" in told) == bool(positional)
-    assert ("{info,verify,recipe,rebuild}" in told) == (command == "dataset")
+        assert f"--{option.replace('_', '-')}" in text, option
+    assert ("--core STR" in text) == (command in ("train", "dagger"))
+    assert ("positional arguments" in text) == bool(positional - {"action"})
+    assert ("{info,verify,action-log,rebuild}" in text) == (command == "dataset")
 
 
-def test_help_names_every_command(capsys):
+@pytest.mark.parametrize(
+    ("action", "options"),
+    [
+        ("info", {"--json"}), ("verify", {"--replay", "--workers"}), ("action-log", {"--out", "--workers"}),
+        ("rebuild", {"--out", "--workers", "--resume"}),
+    ],
+)  # fmt: skip
+def test_an_action_of_dataset_takes_its_own_options_only(action, options, capsys):
+    assert call("dataset", action, "--help") == 0
+    text = capsys.readouterr().out
+    for option in ("--json", "--replay", "--out", "--workers", "--resume"):
+        assert (option in text) == (option in options), option
+
+
+def test_help_names_every_command_in_the_order_of_use(capsys):
     assert call("--help") == 0
-    told = capsys.readouterr().out
-    assert all(command in told for command in cli.COMMANDS)
-    assert "NAC_DRIVE_TRACEBACK=1" in told
+    text = capsys.readouterr().out
+    places = [text.index(f"• {command}") for command in cli.COMMANDS]
+    assert places == sorted(places)
+    assert list(cli.COMMANDS)[:5] == ["demo", "watch", "collect", "train", "evaluate"]
+    assert "NAC_DRIVE_TRACEBACK=1" in text
 
 
-def test_the_options_of_a_training_are_those_of_the_library(monkeypatch):
-    configs: list[CloneConfig] = []
-    monkeypatch.setattr(cli.Train, "run", lambda self, console: configs.append(self.training.config(self.core)))
-    train = ("train", "data", "--out", "new")
-    assert call(*train) == 0
-    assert call(*train, "--core-args", "top_k=4", "gate=true", "seed=null", "--core", "cnn", "--window", "1") == 0
-    assert configs == [
-        CloneConfig(), CloneConfig("cnn", {"top_k": 4, "gate": True, "seed": None}, window=1)
-    ]  # fmt: skip
+@pytest.mark.parametrize("command", ["watch", "evaluate", "collect"])
+def test_help_names_the_champion(command, capsys):
+    assert call(command, "--help") == 0
+    assert "champion" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"nac-drive {nac_drive.__version__}\n"
+
+
+def test_a_mistyped_option_gets_a_hint(capsys):
+    assert call("train", "data", "--out", "new", "--corr", "lstm") == 2
+    assert "--core" in capsys.readouterr().err
+
+
+# Options and configs
+
+
+def train_config(command: Any) -> TrainConfig:
+    return training._plain(TrainConfig, command.settings)
+
+
+def test_the_options_of_train_are_those_of_the_library(monkeypatch):
+    words = ("train", "data", "--out", "new")
+    assert train_config(parsed(monkeypatch, training.Train, *words)) == TrainConfig()
+    options = ("--core-args", "top_k=4", "gate=true", "seed=null", "--core", "cnn", "--sequence-length", "1")
+    core_args = {"top_k": 4, "gate": True, "seed": None}
+    expected = nested(TrainConfig(), core="cnn", core_args=core_args, sequence_length=1)
+    assert train_config(parsed(monkeypatch, training.Train, *words, *options)) == expected
+
+
+@pytest.mark.parametrize("recipe", [("--recipe", "paper"), ("--recipe=paper",)])
+def test_the_recipe_of_the_paper_replaces_the_defaults(monkeypatch, recipe):
+    words = ("train", "data", "--out", "new")
+    command = parsed(monkeypatch, training.Train, *words, *recipe)
+    assert (command.dataset, command.out) == (Path("data"), Path("new"))
+    assert train_config(command) == paper_recipe() != TrainConfig()
+    changed = train_config(parsed(monkeypatch, training.Train, *words, "--epochs", "3", *recipe, "--dropout", "0.1"))
+    assert changed == nested(paper_recipe(), epochs=3, dropout=0.1)
 
 
 def test_the_options_of_dagger_are_those_of_the_library(monkeypatch):
-    commands: list[Any] = []
-    monkeypatch.setattr(cli.Dagger, "run", lambda self, console: commands.append(self))
-    assert call("dagger", "--out", "new") == 0
+    first = parsed(monkeypatch, training.Dagger, "dagger", "--out", "new")
+    assert (first.expert, training._plain(DaggerConfig, first.settings)) == ("expert", DaggerConfig())
     options = ("--core-args", "top_k=4", "--episodes", "3", "--noise", "0.2", "--mask-bar", "--augment", "fog:1")
-    assert call("dagger", "--out", "new", "--expert", "controller", *options, "--workers", "2", "--resume") == 0
-    first, second = commands
-    assert (first.expert, first.training.config()) == ("expert", DaggerConfig())
-    assert (second.expert, second.training.workers, second.training.resume) == ("controller", 2, True)
+    words = ("dagger", "--out", "new", "--expert", "controller", *options, "--workers", "2", "--resume")
+    second = parsed(monkeypatch, training.Dagger, *words)
+    assert (second.expert, second.options.workers, second.options.resume) == ("controller", 2, True)
     with pytest.raises(ValueError, match="'fog' is unknown"):
-        second.training.config()
-    asked = DaggerConfig(core_args={"top_k": 4}, episodes=3, noise=0.2, mask_bar=True)
-    assert replace(second.training, augment=()).config() == asked
+        training._plain(DaggerConfig, second.settings)
+    settings = replace(second.settings, data=replace(second.settings.data, augment=()))
+    expected = nested(DaggerConfig(), core_args={"top_k": 4}, episodes=3, noise=0.2, mask_bar=True)
+    assert training._plain(DaggerConfig, settings) == expected
 
 
-def test_the_options_of_the_expert_are_those_of_the_library(monkeypatch):
-    commands: list[Any] = []
-    monkeypatch.setattr(cli.Expert, "run", lambda self, console: commands.append(self))
-    assert call("expert", "--out", "new") == 0
-    options = ("--control", "continuous", "--init", "clone", "--action-noise", "0.05", "--validation-tracks", "val-99")
-    assert call("expert", "--out", "new", *options, "--resume") == 0
-    first, second = commands
-    assert (first.training.config(), first.training.resume) == (ExpertConfig(), False)
-    assert second.training.resume
-    with pytest.raises(ValueError, match="has 25 tracks"):
-        second.training.config()
-    asked = ExpertConfig(control="continuous", init="clone", action_noise=0.05)
-    assert replace(second.training, validation_tracks=ExpertConfig.validation_tracks).config() == asked
+def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
+    first = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new")
+    assert (first.settings, first.resume) == (PPOConfig(), False)
+    options = ("--control", "continuous", "--init-from", "clone", "--action-noise", "0.05", "--n-envs", "2", "--resume")
+    second = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new", *options)
+    assert second.resume
+    assert second.settings == PPOConfig(control="continuous", init_from="clone", action_noise=0.05, n_envs=2)
 
 
 def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeypatch):
-    configs: list[CloneConfig] = []
-    monkeypatch.setattr(
-        cli.Compare, "run", lambda self, console: configs.append(self.training.config(self.drivers[0]))
-    )  # fmt: skip
-    assert call("compare", "data", "--out", "new", "--drivers", "cnn", "--window", "1") == 0
-    assert configs == [CloneConfig("cnn", window=1)]
+    configs: list[CloningConfig] = []
+    monkeypatch.setattr(nac_drive, "compare", lambda *_, config, **__: configs.append(config) or pytest.skip())
+    words = ("compare", "data", "--out", "new", "--drivers", "cnn", "--sequence-length", "1")
+    with pytest.raises(pytest.skip.Exception):
+        call(*words)
+    assert configs == [nested(TrainConfig(), core="cnn", sequence_length=1)]
     assert call("compare", "data", "--out", "new", "--core", "cnn") == 2  # --drivers names them
+
+
+@pytest.mark.parametrize("word", ["none", "None"])
+def test_none_is_no_baseline(monkeypatch, word, capsys):
+    command = parsed(monkeypatch, driving.Evaluate, "evaluate", "--driver", "controller", "--baseline", word)
+    queried: list[Any] = []
+
+    def evaluate(*_: Any, expert: Any, baseline: Any, **__: Any) -> None:
+        queried.append((expert, baseline))
+        raise ValueError("that is all")
+
+    monkeypatch.setattr(nac_drive, "evaluate", evaluate)
+    with pytest.raises(ValueError, match="that is all"):
+        replace(command, workers=1).run(cli.main_console())
+    assert queried == [(None, None)]
+
+
+def test_no_setting_means_none_by_an_empty_string():
+    settings = [*map(vars, (TrainConfig(), DaggerConfig(), PPOConfig(), DriverConfig())), vars(driving.Evaluate())]
+    assert not [name for values in settings for name, value in values.items() if value == ""]
+
+
+# Completion
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory) -> Path:
+    """The completion script for bash."""
+    path = tmp_path_factory.mktemp("completion") / "nac-drive.bash"
+    path.write_text(completion.with_names(cli.completion_script("bash")))
+    return path
+
+
+def completed(script: Path, *words: str) -> set[str]:
+    """The words that bash offers in place of the last of `words`."""
+    line = " ".join(f"'{word}'" for word in ("nac-drive", *words))
+    command = f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _nac_drive_names; "
+    command += 'printf "%s\\n" "${COMPREPLY[@]}"'
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, env=os.environ)
+    return set(result.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_names_complete_in_bash(script, tmp_path, monkeypatch):
+    (tmp_path / "champagne").mkdir()
+    monkeypatch.chdir(tmp_path)
+    champions = {"champion", *(name for name in PRETRAINED if name.startswith("champion"))}
+    assert completed(script, "watch", "--driver", "champ") == {*champions, "champagne"}
+    beginning = {start: {core for core in CORES if core.startswith(start)} for start in ("nac-", "lst")}
+    assert completed(script, "train", "data", "--core", "nac-") == beginning["nac-"]
+    assert completed(script, "compare", "data", "--drivers", "cnn", "lst") == beginning["lst"]
+    assert completed(script, "evaluate", "--tracks", "test-1") == {"test-1", "test-10", "test-100"}
+    assert completed(script, "evaluate", "--perturb", "frame") == {
+        name for name in PERTURBATIONS if name.startswith("frame")
+    }
+    assert "--control" in completed(script, "watch", "--driver", "champion", "--con")
+    assert "watch" in completed(script, "wa")

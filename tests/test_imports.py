@@ -1,10 +1,11 @@
-"""The arrows between the packages, and the front door."""
+"""The direction of imports, and the front door: `python tests/test_imports.py [FOLDER]` prints levels and circles."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,55 +13,247 @@ import pytest
 import nac_drive
 
 REPOSITORY = Path(__file__).parents[1]
-OURS = {"envs", "policies", "data_collection", "nac_drive", "scripts", "tests", "benchmarks"}
+FOLDERS = ("envs", "policies", "data_collection", "nac_drive")
 SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
-# What a package may import of ours, and what it may not import of others'.
-ARROWS = {
-    "envs": ({"envs"}, {"torch", "stable_baselines3"}),
-    "policies": ({"policies"}, SIMULATION),
-    "data_collection": ({"data_collection", "envs", "policies"}, set()),
-    "nac_drive": ({"nac_drive", "data_collection", "envs", "policies"}, set()),
-    "scripts": ({"nac_drive"}, set()),
+MAY_IMPORT = {
+    "suggest": set(),
+    "envs": {"suggest"},
+    "policies": {"suggest"},
+    "data_collection": {"suggest", "envs", "policies"},
+    "evaluation": {"suggest", "envs", "policies", "data_collection"},
+    "analysis": {"suggest", "envs", "policies", "data_collection", "evaluation"},
+    "training": {"suggest", "envs", "policies", "data_collection", "evaluation"},
+    "leaderboard": {"suggest", "envs", "policies", "data_collection", "evaluation", "training"},
+    "demo": {"suggest", "envs", "policies", "data_collection", "evaluation", "training", "leaderboard"},
 }
+"""Part of nac_drive -> other parts that it may import. cli, `__init__` and `__main__` may import everything."""
+
+FOREIGN = {"envs": {"torch", "stable_baselines3"}, "policies": SIMULATION}
+"""Part of nac_drive -> packages of others that it may not import."""
 
 
-def imported(source: str) -> set[str]:
-    """Top-level names of every import, inside functions too."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
+def files(root: Path) -> Iterator[tuple[str, Path]]:
+    """(dotted name, file) of every module and stub: `nac_drive.envs.rollout` where nac_drive links to envs."""
+    linked = (root / "nac_drive" / "envs").is_symlink()
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*.py*")):
+            parts = path.relative_to(root).with_suffix("").parts
+            if path.suffix not in (".py", ".pyi") or (folder == "nac_drive" and parts[1] in FOLDERS):
+                continue
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            yield ".".join(("nac_drive", *parts) if linked and folder != "nac_drive" else parts), path
+
+
+def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Import statements that run when the module is imported, those under `if` and `try` included."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += ast.iter_child_nodes(node)
+
+
+def everywhere(tree: ast.Module) -> Iterator[ast.stmt]:
+    """All import statements, those in functions included."""
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def imported(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """(module, name) of absolute imports; the name is empty for `import module`."""
+    for node in statements:
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: imports are absolute"
-            names.add((node.module or "").split(".")[0])
-    return names
+            yield from ((node.module or "", alias.name) for alias in node.names)
 
 
-@pytest.mark.parametrize("package", ARROWS)
-def test_a_package_imports_only_what_its_arrow_allows(package):
-    allowed, forbidden = ARROWS[package]
-    for path in (REPOSITORY / package).rglob("*.py"):
-        names = imported(path.read_text())
-        assert names & OURS <= allowed, path
-        assert not names & forbidden, path
+def graph(root: Path, statements=at_module_level) -> dict[str, set[str]]:
+    """Module -> modules of ours that it imports. A name of a lazy package counts as the module that defines it."""
+    modules = {name: path for name, path in files(root) if path.suffix == ".py"}
+    lazy = {}
+    for package, path in files(root):
+        if path.suffix == ".pyi":
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ImportFrom):
+                    lazy.update({(package, alias.name): f"{package}.{node.module}" for alias in node.names})
+    edges: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        edges[module] = set()
+        for source, name in imported(statements(ast.parse(path.read_text()))):
+            target = lazy.get((source, name), f"{source}.{name}" if f"{source}.{name}" in modules else source)
+            if target in modules and target != module:
+                edges[module].add(target)
+    return edges
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of modules that import each other (strongly connected components of more than one module)."""
+    reach = {start: _reachable(edges, start) for start in edges}
+    groups = {frozenset({b for b in reach[a] if a in reach[b]} | {a}) for a in edges if a in reach[a]}
+    return sorted((set(group) for group in groups), key=sorted)
+
+
+def _reachable(edges: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(edges[start])
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            waiting += edges[module]
+    return seen
+
+
+def levels(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Modules by level: those on level 0 import none of ours, those on level n import level n - 1 and below."""
+    rows: list[list[str]] = []
+    left = dict(edges)
+    while left:
+        row = sorted(module for module, targets in left.items() if not targets & left.keys())
+        if not row:  # only circles and what imports them are left
+            return rows
+        rows.append(row)
+        left = {module: targets for module, targets in left.items() if module not in row}
+    return rows
+
+
+def part(module: str) -> str:
+    """The part of nac_drive that a module belongs to; empty for nac_drive itself and for packages of others."""
+    names = module.split(".")
+    return names[1] if names[0] == "nac_drive" and len(names) > 1 else ""
+
+
+# Direction
+
+
+@pytest.mark.parametrize("name", MAY_IMPORT)
+def test_a_part_imports_only_the_parts_below_it(name):
+    edges = graph(REPOSITORY, everywhere)
+    found = {module: targets for module, targets in edges.items() if part(module) == name}
+    assert found
+    for module, targets in found.items():
+        assert {part(target) for target in targets} <= MAY_IMPORT[name] | {name}, module
+        assert "nac_drive" not in targets, f"{module} imports nac_drive itself, which hides a direction"
+
+
+def test_the_direction_covers_every_part():
+    parts = {part(module) for module in graph(REPOSITORY)} - {""}
+    assert parts == {*MAY_IMPORT, "cli", "__main__"}
+    for name, below in MAY_IMPORT.items():
+        assert all(name not in MAY_IMPORT[other] for other in below), name
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_part_stays_free_of_packages_that_are_not_its_business(name):
+    for path in (REPOSITORY / name).rglob("*.py"):
+        roots = {module.split(".")[0] for module, _ in imported(everywhere(ast.parse(path.read_text())))}
+        assert not roots & FOREIGN[name], path
+
+
+def test_scripts_import_the_package_alone():
+    for path in (REPOSITORY / "scripts").glob("*.py"):
+        roots = {module.split(".")[0] for module, _ in imported(everywhere(ast.parse(path.read_text())))}
+        assert roots <= {"nac_drive", *sys.stdlib_module_names}, path
+
+
+def test_every_import_has_the_one_name_of_a_module():
+    """`import envs` would make a second copy of `nac_drive.envs`, and break beside somebody else's `envs`."""
+    for folder in (*FOLDERS, "scripts", "tests", "benchmarks"):
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            for module, _ in imported(everywhere(ast.parse(path.read_text()))):
+                assert module.split(".")[0] not in FOLDERS[:-1], f"{path} imports {module}, not nac_drive.{module}"
+
+
+def test_there_is_no_circle():
+    edges = graph(REPOSITORY)
+    print()
+    report(REPOSITORY)
+    assert circles(edges) == []
+    assert sum(map(len, levels(edges))) == len(edges)
+
+
+def test_circles_and_levels_of_small_graphs():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == [{"b", "c"}]
+    assert levels({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == [["c"], ["b"], ["a"]]
+    assert levels({"a": {"b"}, "b": {"a"}, "c": set()}) == [["c"]]
 
 
 def test_the_walk_sees_imports_wherever_they_stand():
-    assert imported("import torch.nn as nn\ndef f():\n    from nac_drive.envs.rollout import Step\n") == {
-        "torch",
-        "envs",
-    }
+    source = "import torch.nn as nn\nif TYPE_CHECKING:\n    import a\ndef f():\n    from nac_drive.envs import Step\n"
+    tree = ast.parse(source)
+    assert set(imported(everywhere(tree))) == {("torch.nn", ""), ("a", ""), ("nac_drive.envs", "Step")}
+    assert set(imported(at_module_level(tree))) == {("torch.nn", "")}
+
+
+# The front door
+
+
+def loaded(code: str, *candidates: str) -> set[str]:
+    """The modules among `candidates` that `code` loads, in a process of its own."""
+    code += f"; import sys; print(*[name for name in {candidates} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return set(result.stdout.splitlines()[-1].split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = ("torch", "cv2", "matplotlib", "scipy", "pygame", "h5py", "av", "stable_baselines3", "lightning_fabric")
+    assert loaded("import nac_drive", *heavy) == set()
+
+
+def test_the_environment_comes_without_torch():
+    code = "import nac_drive, gymnasium; nac_drive.make_env; gymnasium.make('nac_drive/CarRacing-v0').close()"
+    assert loaded(code, "torch", "matplotlib", "scipy", "stable_baselines3", "lightning_fabric") == set()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["watch", "--driver"], ["--version"]])
+def test_help_comes_without_torch(words):
+    code = (
+        f"from contextlib import suppress; from nac_drive.cli import main\nwith suppress(SystemExit): main({words})\n0"
+    )
+    assert loaded(code, "torch", "matplotlib", "scipy", "stable_baselines3", "lightning_fabric") == set()
 
 
 def test_importing_envs_or_policies_loads_nothing_of_the_other():
-    for package, absent in (("envs", "torch policies data_collection"), ("policies", "gymnasium envs data_collection")):
-        code = f"import sys, {package}; print(*[name for name in {absent.split()} if name in sys.modules])"
-        told = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-        assert told.stdout.split()[-1:] == [], package
+    assert loaded("import nac_drive.envs", "torch", "nac_drive.policies", "nac_drive.data_collection") == set()
+    below = ("nac_drive.envs", "nac_drive.data_collection", "cv2", "Box2D")
+    assert loaded("from nac_drive.policies import Driver", "torch", *below) == {"torch"}
 
 
 def test_every_public_name_is_there_once():
     assert [name for name in nac_drive.__all__ if not hasattr(nac_drive, name)] == []
     assert len(set(nac_drive.__all__)) == len(nac_drive.__all__)
-    assert {"NAC", "Driver", "make_env", "Demonstrations", "clone", "evaluate"} <= set(nac_drive.__all__)
+    assert {"NAC", "Driver", "make_env", "Demonstrations", "train", "evaluate"} <= set(nac_drive.__all__)
+    assert set(nac_drive.__all__) <= set(dir(nac_drive))
+
+
+# Report
+
+
+def report(root: Path) -> None:
+    """Print levels, circles and lines per package of the repository in `root`."""
+    edges = graph(root)
+    for number, row in enumerate(levels(edges)):
+        print(f"level {number:2d}  {len(row):3d} modules  {' '.join(name.removeprefix('nac_drive.') for name in row)}")
+    kinds = {"at module level": circles(edges)}
+    kinds["with imports in functions and for types"] = circles(graph(root, everywhere))
+    for kind, groups in kinds.items():
+        print(f"circles {kind}: {len(groups)}")
+        for group in groups:
+            print(f"  {len(group)} modules: {' '.join(sorted(group))}")
+    lines: dict[str, list[int]] = {}
+    for name, path in files(root):
+        if path.suffix == ".py":
+            package = name.removeprefix("nac_drive.").split(".")[0]
+            lines.setdefault(package, []).append(len(path.read_text().splitlines()))
+    for package, counts in sorted(lines.items()):
+        print(f"{package:16} {len(counts):3d} files {sum(counts):6d} lines, the longest {max(counts)}")
+
+
+if __name__ == "__main__":
+    report(Path(sys.argv[1]) if len(sys.argv) > 1 else REPOSITORY)

@@ -1,20 +1,20 @@
 """The privileged controller: it follows a racing line that it reads from the track, not from pixels.
 
-It is the cheap expert and the ceiling check, never the expert. What it does is a function of the state alone: pose,
-speed, yaw rate and wheel angle of the car, and the road ahead.
+It is a cheap expert and shows how much can be reached; the shipped expert is another driver. Its action is a function
+of the state alone: pose, speed, yaw rate and wheel angle of the car, and the road ahead.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
 
 from nac_drive.data_collection.controller.racing_line import Path, racing_line, smooth_path, speed_profile
-from nac_drive.envs import TRACK_HALF_WIDTH, CarRacing, wrap_angle
+from nac_drive.envs import TRACK_HALF_WIDTH, CarRacing, Control, wrap_angle
 
 NOTHING, RIGHT, LEFT, GAS, BRAKE = range(5)
 MAX_WHEEL_ANGLE = 0.4
@@ -36,13 +36,14 @@ _REJOIN = 40.0
 class ControllerConfig:
     """The numbers of the controller, in simulator units, units/s, units/s^2 and radians.
 
-    The shipped ones were found by `python benchmarks/controller_search.py`, with `--control continuous --generations 8`
-    for the continuous ones; top speeds, the line's share for discrete actions and the gain of the gas for continuous
-    control were then lowered by hand, so that a driver who sees one frame can do the same (docs/controller.md).
+    The shipped ones were found by `python benchmarks/protocols/controller_search.py`, with
+    `--control continuous --generations 8` for the continuous ones. Top speeds, the fraction of the line for discrete
+    actions and the gain of the gas for continuous control were then lowered by hand, so that a driver that sees one
+    frame can do the same (docs/controller.md).
     """
 
-    line_share: float = 0.65
-    """Share of the half-width within which the racing line may leave the centre line."""
+    line_fraction: float = 0.65
+    """Fraction of the half-width within which the racing line may leave the centre line."""
     look_ahead: float = 11.38
     """Distance at which the car comes back to its line, at standstill."""
     look_ahead_time: float = 0.1616
@@ -78,14 +79,14 @@ class ControllerConfig:
 
 DISCRETE = ControllerConfig()
 CONTINUOUS = ControllerConfig(
-    line_share=0.6676, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
+    line_fraction=0.6676, look_ahead=10.15, look_ahead_time=0.1306, steering_gain=0.8322, feed_forward=0.8961,
     yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=95.0, slack=1.065,
     gas_gain=0.2, brake_gain=0.03903, slip=5.135,
 )  # fmt: skip
 
 
 class Plan:
-    """What the controller carries through one episode: the car it reads, its path, and where on it the car is."""
+    """State of the controller in one episode: the car that it reads, its path, and the car's place on the path."""
 
     def __init__(self, env: CarRacing, path: Path, speed: list[float]):
         self.env = env
@@ -96,7 +97,7 @@ class Plan:
         self.index = 0
 
     def locate(self, x: float, y: float) -> int:
-        """The point of the path next to (x, y), found from the last one; a car that was carried off starts anew."""
+        """Return the point of the path next to (x, y), searched from the last one, or everywhere for a car far away."""
 
         def away(i: int) -> float:
             return math.dist(self.points[i], (x, y))
@@ -109,13 +110,24 @@ class Plan:
         return self.index
 
     def ahead(self, distance: float) -> int:
+        """Return the point of the path that is `distance` units further."""
         return (self.index + round(distance)) % len(self.points)  # steps are units
 
 
 class Controller:
-    """Drives from the true state of the car and the track. A `Driver` for environments made by `make_env`."""
+    """A `Driver` that reads the true state of car and track, for environments made by `make_env`.
+
+    Args:
+        control: "discrete" or "continuous".
+        config: Its numbers; the shipped ones of that control by default.
+
+    Raises:
+        ValueError: If there is no such control; in `begin`, if the environment is another.
+    """
 
     def __init__(self, control: str = "discrete", config: ControllerConfig | None = None):
+        if control not in get_args(Control):
+            raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
         self.control = control
         self.config = config or (CONTINUOUS if control == "continuous" else DISCRETE)
 
@@ -123,7 +135,7 @@ class Controller:
         car_racing, config = env.unwrapped, self.config
         if not isinstance(car_racing, CarRacing):
             raise ValueError(f"env must come from make_env: the controller reads its track; got {car_racing!r}.")
-        path = smooth_path(racing_line(car_racing.centre_line, config.line_share * TRACK_HALF_WIDTH))
+        path = smooth_path(racing_line(car_racing.centre_line, config.line_fraction * TRACK_HALF_WIDTH))
         speed = speed_profile(
             path, lateral_limit=config.lateral_limit, braking_limit=config.braking_limit, top_speed=config.top_speed
         )
@@ -152,15 +164,18 @@ class Controller:
 
     @staticmethod
     def _course_error(hull: Any, plan: Plan, distance: float) -> float:
-        """The turn, radians to the left, that brings the car back to its line within `distance`; 0 on the line."""
+        """Return the turn, radians to the left, that leads back to the line within `distance`; 0 on the line."""
         here, target = plan.index, plan.ahead(distance)
         to_target = _bearing(hull.position, plan.points[target]) - hull.angle
         on_course = _bearing(plan.points[here], plan.points[target]) - plan.heading[here]
         return wrap_angle(to_target - on_course)
 
     def _discrete(self, wanted: float, speed: float, limit: float, car: Any) -> np.int64:
-        """The action after which the wheel angle is nearest to the one wanted; a pedal that is called for may be off by
-        its worth. Without steering the wheels turn back to straight ahead, as fast as they turn."""
+        """Return the action after which the wheel angle is nearest to the wanted one.
+
+        The pedal that the speeds require may be off by its worth. Without steering the wheels turn back to straight
+        ahead, as fast as they turn.
+        """
         config, angle = self.config, car.wheels[0].joint.angle
         _, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
         gripping = abs(across) < config.slip  # a sliding tail is caught by steering alone
@@ -178,7 +193,7 @@ class Controller:
         return np.int64(min(costs, key=costs.__getitem__))
 
     def _continuous(self, wanted: float, speed: float, limit: float, car: Any) -> np.ndarray:
-        """Steer, gas and brake; both pedals leave the rear tyres the grip that they need across."""
+        """Return steer, gas and brake; both pedals leave the rear tyres the grip that they need across."""
         config = self.config
         forward, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
         along = car.wheels[2].omega * _WHEEL_RADIUS - forward
@@ -190,11 +205,11 @@ class Controller:
 
 
 def _bearing(start: Any, end: Any) -> float:
-    """The hull angle that points from `start` to `end`."""
+    """Return the hull angle that points from `start` to `end`."""
     return math.atan2(end[1] - start[1], end[0] - start[0]) - math.pi / 2
 
 
 def _split(velocity: Any, angle: float) -> tuple[float, float]:
-    """`velocity` along and across (right positive) a hull at `angle`."""
+    """Return `velocity` along and across (right positive) a hull at `angle`."""
     sin, cos = math.sin(angle), math.cos(angle)
     return cos * velocity[1] - sin * velocity[0], cos * velocity[0] + sin * velocity[1]

@@ -1,4 +1,4 @@
-"""The line and the speeds of a driver who knows the whole track."""
+"""The line and the speeds of a driver that knows the whole track."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ _FLOOR = 0.01
 
 
 def racing_line(track: Track, reach: float) -> NDArray[np.float64]:
-    """(N, 2): the line of least sum of curvature^4 that leaves the centre line by at most `reach` units.
+    """Return the line of least sum of curvature^4 that leaves the centre line by at most `reach` units.
 
     The offsets x along the normals of the centre line minimise sum_i w_i kappa_i(x)^2 under |x_i| <= reach, with kappa
     linearised around the present line (Heilmeier et al., Vehicle System Dynamics 58, 2020) and w = kappa^2 taken from
     it. The fourth power, instead of theirs, the second, widens the tightest bends, which cost the most time: a car that
     must slow down there pays for the way back to speed. The bounded problem is solved by ADMM (Boyd et al. 2011, 5.2).
 
-    It starts where the car does: on the centre line, along the road.
+    The line starts at the car's place: on the centre line, along the road.
+
+    Args:
+        track: A track of N points.
+        reach: Largest distance from the centre line, in simulator units.
+
+    Returns:
+        (N, 2), simulator units.
     """
     bound = np.full(len(track), reach)
     bound[:2] = 0.0
@@ -49,10 +56,10 @@ def racing_line(track: Track, reach: float) -> NDArray[np.float64]:
 
 
 def _weighted_curvature(points: NDArray, normal: NDArray, offset: NDArray) -> tuple[csc_array, NDArray]:
-    """(N, N) A and (N,) b with A x + b = sqrt(w) kappa(x) near `offset`, weights of mean 1."""
+    """Return (N, N) A and (N,) b with A x + b = sqrt(w) kappa(x) near `offset`, weights of mean 1."""
 
     def bend(p: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-        """The shares of p[i - 1], p[i] and p[i + 1] in the second derivative along the line, across the line."""
+        """Return the terms of p[i - 1], p[i] and p[i + 1] in the second derivative along the line, across the line."""
         across = p if p.ndim == 2 else p[:, None]
         return (
             before * (_previous(across) * left).sum(axis=1),
@@ -70,7 +77,7 @@ def _weighted_curvature(points: NDArray, normal: NDArray, offset: NDArray) -> tu
     weight = np.sqrt(width) * (np.abs(sum(bend(line))) + _FLOOR)
     weight /= np.sqrt((weight**2).mean())
     i = np.arange(len(points))
-    entries = np.concatenate([weight * share for share in bend(normal)])
+    entries = np.concatenate([weight * term for term in bend(normal)])
     columns = np.concatenate([_previous(i), i, _next(i)])
     matrix = csc_array((entries, (np.tile(i, 3), columns)), shape=(len(points), len(points)))
     return matrix, weight * sum(bend(points))
@@ -86,7 +93,7 @@ def _previous(a: NDArray) -> NDArray:
 
 @dataclass(frozen=True)
 class Path:
-    """A closed line as points of equal distance, with what a driver wants to know there."""
+    """A closed line as points of equal distance, with heading and curvature."""
 
     points: NDArray[np.float64]
     """(M, 2), simulator units."""
@@ -99,7 +106,7 @@ class Path:
 
 
 def smooth_path(line: NDArray) -> Path:
-    """The cubic spline through the closed line (N, 2), cut in steps of about a unit."""
+    """Return the cubic spline through the closed line (N, 2), cut in steps of about a unit."""
     closed = np.concatenate([line, line[:1]])
     along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(closed, axis=0), axis=1))])
     spline = CubicSpline(along, closed, bc_type="periodic")
@@ -111,9 +118,18 @@ def smooth_path(line: NDArray) -> Path:
 
 
 def speed_profile(path: Path, *, lateral_limit: float, braking_limit: float, top_speed: float) -> NDArray[np.float64]:
-    """(M,): the highest speeds, units/s, that keep the limits; accelerations are units/s^2.
+    """Return the highest speeds that keep the limits.
 
-    In a bend v^2 |kappa| <= lateral_limit; towards it, braking has what the bend leaves of the traction ellipse.
+    In a bend v^2 |kappa| <= lateral_limit; on the way to it, braking has the rest of the traction ellipse.
+
+    Args:
+        path: A path of M points.
+        lateral_limit: Highest centripetal acceleration, units/s^2.
+        braking_limit: Highest deceleration, units/s^2.
+        top_speed: Units/s.
+
+    Returns:
+        (M,), units/s.
     """
     bend = np.abs(path.curvature)
     bend = np.convolve(np.concatenate([bend[-3:], bend, bend[:3]]), np.ones(7) / 7, mode="valid")  # over 7 units

@@ -1,4 +1,4 @@
-"""The search for the numbers of the controller: the cross-entropy method, with drawing off.
+"""Search for the numbers of the controller: the cross-entropy method, with rendering off.
 
 De Boer et al., A tutorial on the cross-entropy method, Annals of Operations Research 134 (2005).
 """
@@ -21,13 +21,13 @@ from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
 MAX_STEPS = 1000
 START: dict[str, dict[str, tuple[float, float]]] = {
     "discrete": {
-        "line_share": (0.65, 0.05), "look_ahead": (12, 2), "look_ahead_time": (0.166, 0.03),
+        "line_fraction": (0.65, 0.05), "look_ahead": (12, 2), "look_ahead_time": (0.166, 0.03),
         "steering_gain": (0.75, 0.12), "feed_forward": (1.45, 0.15), "yaw_gain": (0.02, 0.01), "preview": (0.07, 0.02),
         "lateral_limit": (208, 10), "braking_limit": (33, 8), "slack": (1.086, 0.03), "gas_worth": (7.7, 1.2),
         "brake_worth": (4, 1),
     },
     "continuous": {
-        "line_share": (0.63, 0.05), "look_ahead": (9.9, 2), "look_ahead_time": (0.121, 0.03),
+        "line_fraction": (0.63, 0.05), "look_ahead": (9.9, 2), "look_ahead_time": (0.121, 0.03),
         "steering_gain": (0.9, 0.15), "feed_forward": (1.0, 0.1), "yaw_gain": (0.03, 0.01), "preview": (0.09, 0.02),
         "lateral_limit": (178, 8), "braking_limit": (82, 15), "top_speed": (110, 6), "slack": (1.06, 0.02),
         "gas_gain": (0.64, 0.2), "brake_gain": (0.043, 0.015), "slip": (4.8, 0.4),
@@ -35,7 +35,7 @@ START: dict[str, dict[str, tuple[float, float]]] = {
 }  # fmt: skip
 """Mean and standard deviation of the first candidates, tuned by hand."""
 REST = {"discrete": ControllerConfig(slip=math.inf), "continuous": ControllerConfig()}
-"""What is not searched for. The rule for a sliding tail in discrete actions is younger than the search."""
+"""Numbers that are not searched for. The rule for a sliding tail in discrete actions is younger than the search."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,19 @@ class SearchConfig:
 
 
 @dataclass(frozen=True)
-class EpisodeActions:
-    """One episode: its return, length in frames, and frames with a wheel, and with three wheels, off the road."""
+class EpisodeScore:
+    """Result of one episode."""
 
     episode_return: float
     frames: int
     touching_grass: int
+    """Frames with at least one wheel off the road."""
     off_road: int
+    """Frames with at least three wheels off the road."""
 
 
-def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeActions:
-    """A episode on the track of `seed`. The telemetry of `CarRacing.step` would take as long as the physics."""
+def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeScore:
+    """Drive an episode on the track of `seed`. The telemetry of `CarRacing.step` would take as long as the physics."""
     env, controller = _blind_env(control), Controller(control, config)
     env.reset(seed=seed)
     plan = controller.begin(env)
@@ -77,9 +79,8 @@ def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeActio
         if terminated:
             break
     off = np.array(wheels_off)
-    return EpisodeActions(
-        float(np.sum(rewards)), len(rewards), int((off > 0).sum()), int((off >= OFF_ROAD_WHEELS).sum())
-    )
+    grass, off_road = int((off > 0).sum()), int((off >= OFF_ROAD_WHEELS).sum())
+    return EpisodeScore(float(np.sum(rewards)), len(rewards), grass, off_road)
 
 
 @cache
@@ -89,8 +90,8 @@ def _blind_env(control: Control) -> CarRacing:
     return env
 
 
-def fitness(episodes: Iterable[EpisodeActions]) -> float:
-    """Mean - sd / 2 of the returns, less 0.02 for each frame with a wheel on the grass and 0.05 for each off-road."""
+def fitness(episodes: Iterable[EpisodeScore]) -> float:
+    """Return mean - sd / 2 of the returns, less 0.02 per frame with a wheel off and 0.05 per off-road frame."""
     episodes = list(episodes)
     returns = np.array([episode.episode_return for episode in episodes])
     grass = np.mean([0.02 * episode.touching_grass + 0.05 * episode.off_road for episode in episodes])
@@ -101,11 +102,17 @@ def search(
     config: SearchConfig,
     *,
     pool: Pool | None = None,
-    report: Callable[[int, ControllerConfig, list[EpisodeActions]], None] = lambda generation, mean, episodes: None,
+    report: Callable[[int, ControllerConfig, list[EpisodeScore]], None] = lambda generation, mean, episodes: None,
 ) -> ControllerConfig:
-    """The mean after the last generation, rounded to four digits. The same for any `pool`.
+    """Search by the cross-entropy method.
 
-    report: called after each generation with its number, the mean that it began with, and the mean's episodes.
+    Args:
+        config: Settings; the result depends on nothing else.
+        pool: Processes, see `worker_pool`.
+        report: Called after each generation with its number, the mean that it began with, and the mean's episodes.
+
+    Returns:
+        The mean after the last generation, rounded to four digits.
     """
     mean, first_spread = np.array(list(START[config.control].values())).T
     low, high, spread = np.maximum(mean - 4 * first_spread, 0.0), mean + 4 * first_spread, first_spread
@@ -124,7 +131,7 @@ def search(
     return _config(config.control, mean)
 
 
-def _drive_all(control: Control, seeds: list[int], config: ControllerConfig) -> list[EpisodeActions]:
+def _drive_all(control: Control, seeds: list[int], config: ControllerConfig) -> list[EpisodeScore]:
     return [drive(control, config, seed) for seed in seeds]
 
 
@@ -134,5 +141,5 @@ def _config(control: Control, values: np.ndarray) -> ControllerConfig:
 
 
 def numbers(control: Control, config: ControllerConfig) -> dict[str, float]:
-    """What is searched for."""
+    """Return the numbers that are searched for."""
     return {name: getattr(config, name) for name in START[control]}

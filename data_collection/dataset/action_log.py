@@ -1,9 +1,10 @@
 """A dataset as an action log: the executed actions without the frames, hundreds to thousands of times smaller.
 
-CarRacing replays bit for bit from the seed of a track and the executed actions. An action log is one npz file, no pickle:
+CarRacing replays bit for bit from the seed of a track and the executed actions. An action log is one npz file without
+pickles:
 
-    action_log  JSON: its schema, the dataset's meta.json, and per episode the summary, the round if any, and two SHA-256
-    action      executed actions of all N frames, episode after episode: uint8 (N,) of discrete actions, or float32 (N, 3)
+    action_log  JSON: its schema, the dataset's meta.json, and per episode the summary, the round if any, and SHA-256s
+    action      executed actions of all N frames, episode after episode: discrete uint8 (N,), or float32 (N, 3)
     label       bits of the label XOR bits of the action, uint8 (N,) or uint32 (N, 3): zero wherever the two agree
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,65 +23,74 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.demonstrations import Meta, parse_meta
 from nac_drive.data_collection.dataset.episode_file import ROUND, SUMMARY, DatasetError, EpisodeArrays
+from nac_drive.data_collection.dataset.meta import Meta, parse_meta
 
 ACTION_LOG_SCHEMA = "nac-drive action log 1"
 _OLD_SCHEMA = "nac-drive recipe 1"
-"""Of version 0.1, with other names for the same."""
-
-_LIMITS = {"discrete": (0, 4), "continuous": ((-1, 0, 0), (1, 1, 1))}
+"""Schema of version 0.1: other names for the same content, and no hash of the frame after the last action."""
 
 
 @dataclass(frozen=True)
 class EpisodeActions:
-    """One episode of N frames.
-
-    summary: values of `SUMMARY`, and `ROUND` in a DAgger run.  sha256: of `frames`, and of all other `columns`.
-    label, action: int64 (N,) or float32 (N, 3), as in `EpisodeArrays`.
-    """
+    """The actions of one episode of N frames, and the hashes that a replay must reproduce."""
 
     summary: dict[str, Any]
+    """Values of `SUMMARY`, and of `ROUND` in a DAgger run."""
     sha256: dict[str, str]
+    """SHA-256 of `frames` (the N frames), of `columns` (all other arrays), and of `last_frame` if it was stored."""
     label: NDArray[Any]
+    """int64 (N,) or float32 (N, 3), as in `EpisodeArrays`."""
     action: NDArray[Any]
+    """Like `label`."""
 
     @classmethod
-    def of(cls, arrays: EpisodeArrays, summary: dict[str, Any]) -> EpisodeActions:
-        """The episode of an episode."""
+    def from_arrays(cls, arrays: EpisodeArrays, summary: dict[str, Any]) -> EpisodeActions:
+        """Return the actions and hashes of an episode."""
         columns = hashlib.sha256()
         for name, values in arrays.columns().items():
             columns.update(name.encode() + values.tobytes())
-        frames = hashlib.sha256(arrays.frames.data).hexdigest()
-        return cls(summary, {"frames": frames, "columns": columns.hexdigest()}, arrays.label, arrays.action)
+        sha256 = {"frames": hashlib.sha256(arrays.frames.data).hexdigest(), "columns": columns.hexdigest()}
+        if arrays.last_frame is not None:
+            sha256["last_frame"] = hashlib.sha256(arrays.last_frame.tobytes()).hexdigest()
+        return cls(summary, sha256, arrays.label, arrays.action)
 
     def differences(self, recorded: EpisodeActions) -> list[str]:
-        """What is not as in the recorded episode, a few words each; empty when all is, bit for bit."""
+        """Return each difference from the recorded episode in a few words; empty if they are equal bit for bit.
+
+        The frame after the last action is compared where both have one.
+        """
         names = [name for name in (*SUMMARY, ROUND) if self.summary.get(name) != recorded.summary.get(name)]
-        told = [f"{name} is {self.summary.get(name)}, recorded is {recorded.summary.get(name)}" for name in names]
-        return told + [f"{name} differ" for name in self.sha256 if self.sha256[name] != recorded.sha256.get(name)]
+        found = [f"{name} is {self.summary.get(name)}, recorded is {recorded.summary.get(name)}" for name in names]
+        found += [f"{name} differ" for name in ("frames", "columns") if self.sha256[name] != recorded.sha256.get(name)]
+        last, recorded_last = self.sha256.get("last_frame"), recorded.sha256.get("last_frame")
+        return found + (["last_frame differs"] if last and recorded_last and last != recorded_last else [])
 
 
 @dataclass(frozen=True)
 class ActionLog:
-    """All that it takes to drive a dataset again.
+    """Everything that is needed to simulate a dataset again.
 
-    document: the dataset's meta.json.  episodes: its episodes, by index.
-    Raises ValueError when they cannot have been driven.
+    Raises:
+        ValueError: If the episodes cannot have been simulated.
     """
 
     document: dict[str, Any]
+    """The dataset's meta.json."""
     episodes: Sequence[EpisodeActions]
+    """Its episodes, by index."""
 
     def __post_init__(self) -> None:
         env = self.meta.env
-        lowest, highest = _LIMITS[env.control]
+        lowest, highest = (0, env.spec.num_actions - 1) if env.control == "discrete" else ((-1, 0, 0), (1, 1, 1))
         if not self.episodes:
             raise ValueError("there is no episode in it")
+        if not self.meta.simulated:
+            raise ValueError("its episodes are own data, which was not simulated here")
         for index, episode in enumerate(self.episodes):
             seed, length = episode.summary["seed"], episode.summary["length"]
             if not isinstance(seed, int) or seed < 0:
-                raise ValueError(f"episode {index} is on track {seed!r}, expected a whole number from 0 on")
+                raise ValueError(f"episode {index} is on track {seed!r}, expected an integer of at least 0")
             if length > env.max_steps or (length < env.max_steps and not episode.summary["terminated"]):
                 raise ValueError(f"episode {index} has {length} frames of {env.max_steps}, but nothing ended it there")
             for name, values in (("action", episode.action), ("label", episode.label)):
@@ -90,12 +101,12 @@ class ActionLog:
 
     @property
     def meta(self) -> Meta:
-        """Of the dataset."""
+        """The dataset's settings."""
         return parse_meta(self.document)
 
 
 def encode_action_log(log: ActionLog) -> bytes:
-    """The content of an action log's file. The same action log gives the same bytes."""
+    """Return the content of an action log's file. The same action log gives the same bytes."""
     action, label = (
         _narrow(np.concatenate(side))
         for side in zip(*((episode.action, episode.label) for episode in log.episodes), strict=True)
@@ -109,21 +120,32 @@ def encode_action_log(log: ActionLog) -> bytes:
     return file.getvalue()
 
 
-def read_action_log(path: Path) -> ActionLog:
-    """The action log in a file. Raises DatasetError for a file that is missing, damaged or something else."""
+def read_action_log(path: str | os.PathLike[str]) -> ActionLog:
+    """Read an action log.
+
+    Args:
+        path: Its file; those of version 0.1 ("recipes") are read too.
+
+    Returns:
+        The action log.
+
+    Raises:
+        DatasetError: If the file is missing, damaged or something else.
+    """
+    path = Path(path)
     try:
         if not zipfile.is_zipfile(path):
             raise ValueError("it is no npz archive, or cut short" if path.exists() else "there is no such file")
         with np.load(path, allow_pickle=False) as file:
             return _decode(
-                json.loads(file["action_log" if "action_log" in file else "recipe"].item()),
+                json.loads(file["recipe" if "recipe" in file else "action_log"].item()),
                 file["action"],
                 file["label"],
             )
-    except Exception as error:  # what a damaged archive raises depends on the byte that is damaged
-        told = (str(error) or repr(error)).splitlines()[0]
+    except Exception as error:  # the type that a damaged archive raises depends on the byte that is damaged
+        cause = (str(error) or repr(error)).splitlines()[0]
         raise DatasetError(
-            f"no action log at {path}: {told}; pass a file of `nac-drive dataset action-log`, or fetch it again."
+            f"no action log at {path}: {cause}; pass a file of `nac-drive dataset action-log`, or fetch it again."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Demonstrations on disk: a folder of episodes that is whole after every crash, and its decoded form in memory.
+"""Demonstrations on disk: a folder of episodes that is sound after every crash.
 
 DATASET/meta.json  episodes.jsonl (one row per finished episode)  episodes/000123.h5
 """
@@ -8,82 +8,70 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.episode_file import (
-    ROW,
     DatasetError,
     episode_file,
     episode_row,
-    read_actions,
     read_episode,
+    write_episode,
 )
 from nac_drive.data_collection.dataset.frames import Frames, load_frames
+from nac_drive.data_collection.dataset.info import dataset_info
+from nac_drive.data_collection.dataset.meta import META_SCHEMA, Meta, Row, read_meta, read_rows
+from nac_drive.data_collection.dataset.own_data import minari_episodes, own_episode
 from nac_drive.data_collection.dataset.verify import check_episode, file_sha256
 from nac_drive.data_collection.files import flatten, sync_folder, write_atomically, writing
 from nac_drive.data_collection.processes import map_in_processes
 from nac_drive.data_collection.versions import installed_versions
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
 
-Row = dict[str, Any]
-
-SCHEMA = "nac-drive demonstrations 1"
-ACTION_NAMES = {"discrete": ("nothing", "right", "left", "gas", "brake"), "continuous": ("steer", "gas", "brake")}
-
-
-@dataclass(frozen=True)
-class Meta:
-    """Where demonstrations come from. Two recordings may share a folder only if this is equal."""
-
-    env: EnvConfig
-    """What the driver saw and did."""
-    driver: str
-    """Who gives the labels: `expert`, `controller` or the name of a driver's folder."""
-    driver_sha256: str
-    """Of the driver's weights and config."""
-    noise: NoiseConfig | None
-    """Noise in the executed actions (of a DAgger run: in those of round 0)."""
-    seed: int
-    """Seed of that noise, and of the turns of a DAgger run."""
-
 
 class Demonstrations:
-    """A dataset folder. Made by `create` or `open`; filled by `nac_drive.data_collection.collect.record`."""
+    """A dataset folder: opened by `open`, filled by `nac_drive.collect` or `from_episodes`."""
 
-    def __init__(self, path: Path, meta: Meta, rows: Sequence[dict[str, Any]], cut_off: bool):
+    def __init__(self, path: Path, meta: Meta, rows: Sequence[Row], cut_off: bool):
         self.path = path
         self.meta = meta
         self._rows = {row["index"]: row for row in rows}
         self._cut_off = cut_off
 
     @classmethod
-    def create(cls, path: Path, meta: Meta) -> Demonstrations:
-        """A new dataset without episodes.
+    def create(cls, path: str | os.PathLike[str], meta: Meta) -> Demonstrations:
+        """Create a dataset without episodes.
 
-        Raises FileExistsError unless `path` is `vacant`, and WriteError when it cannot be written.
+        Args:
+            path: The new folder.
+            meta: The origin of its episodes.
+
+        Raises:
+            FileExistsError: Unless `path` is `vacant`.
+            WriteError: If it cannot be written.
         """
+        path = Path(path)
         with writing(path):
-            if not cls.vacant(path):
-                raise FileExistsError(f"{path} already exists; choose another folder, or add to it with --resume.")
+            cls._require_vacant(path)
             (path / "episodes").mkdir(parents=True, exist_ok=True)
             write_atomically(path / "episodes.jsonl", b"")
-            document = {"schema": SCHEMA, **asdict(meta), "versions": installed_versions()}
+            document = {"schema": META_SCHEMA, **asdict(meta), "versions": installed_versions()}
             write_atomically(path / "meta.json", (json.dumps(document, indent=2) + "\n").encode())
             sync_folder(path.parent)
         return cls(path, meta, [], cut_off=False)
 
     @staticmethod
-    def vacant(path: Path) -> bool:
-        """Whether `create` would take `path`: it holds nothing but what a creation killed half-way left behind."""
+    def vacant(path: str | os.PathLike[str]) -> bool:
+        """Return whether `create` accepts `path`: it holds at most the leftovers of a creation that was killed."""
+        path = Path(path)
         return not path.exists() or (
             path.is_dir()
             and not any(
@@ -93,10 +81,21 @@ class Demonstrations:
         )
 
     @classmethod
+    def _require_vacant(cls, path: Path) -> None:
+        if not cls.vacant(path):
+            raise FileExistsError(f"{path} already exists; choose another folder, or add to it with --resume.")
+
+    @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Demonstrations:
-        """An existing dataset. Raises DatasetError when `path` is missing, something else or damaged.
+        """Open an existing dataset.
 
         A last row that was cut off by a crash is left out; episodes themselves are checked when they are read.
+
+        Args:
+            path: The dataset folder.
+
+        Raises:
+            DatasetError: If `path` is missing, something else or damaged.
         """
         path = Path(path)
         if not path.is_dir():
@@ -104,11 +103,92 @@ class Demonstrations:
         for name in ("meta.json", "episodes.jsonl"):
             if not (path / name).is_file():
                 raise DatasetError(f"{path} is not a dataset: {name} is missing; pass the folder of a recording.")
-        rows, cut_off = _read_rows(path / "episodes.jsonl")
-        return cls(path, _read_meta(path / "meta.json"), rows, cut_off)
+        rows, cut_off = read_rows(path / "episodes.jsonl")
+        return cls(path, read_meta(path / "meta.json"), rows, cut_off)
+
+    @classmethod
+    def from_episodes(
+        cls,
+        path: str | os.PathLike[str],
+        episodes: Iterable[Mapping[str, Any]],
+        *,
+        driver: str = "own data",
+        dt: float = 1 / FRAMES_PER_SECOND,
+        seeds: Iterable[int] | None = None,
+        env: EnvConfig | None = None,
+    ) -> Demonstrations:
+        """Write own data as a dataset that loads and trains like a recorded one.
+
+        The folder appears when the last episode is written: all of it or nothing.
+
+        Args:
+            path: The new folder.
+            episodes: One mapping per episode of N steps: `observations` uint8 (N or N + 1, 96, 96, 3), or frames of
+                `env`; `actions` int (N,) from 0 to 4, or float (N, 3) steer, gas, brake from (-1, 0, 0) to (1, 1, 1);
+                optionally `rewards` (N,), zeros by default; `dt` (N,), seconds since the previous observation.
+            driver: The name of the driver in tables.
+            dt: Seconds between observations where an episode has no `dt`.
+            seeds: One per episode, at least 0; by default 0, 1, 2, ... Episodes with one seed stay on one side of a
+                split, so give episodes on the same track the same seed.
+            env: The environment in which drivers that learn from the data are validated; one with the control of the
+                actions by default.
+
+        Returns:
+            The dataset.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            DatasetError: If an episode has another key, shape, dtype or range, or there is none.
+            WriteError: If it cannot be written.
+        """
+        path, spec = Path(path), (env or EnvConfig()).spec
+        cls._require_vacant(path)
+        numbers = count() if seeds is None else iter(seeds)
+        building = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            dataset = None
+            for index, episode in enumerate(episodes):
+                arrays, summary, control = own_episode(index, episode, next(numbers, None), dt, spec)
+                if dataset is None:
+                    dataset = cls.create(building, Meta(env or EnvConfig(control), driver, "", None, 0))
+                if control != dataset.meta.env.control:
+                    raise DatasetError(
+                        f"episode {index} has {control} actions, expected {dataset.meta.env.control} ones, as in `env` "
+                        "or the first episode; write one dataset for each control."
+                    )
+                dataset.append(write_episode(building, index, arrays, summary))
+            if dataset is None:
+                raise DatasetError("there is no episode in `episodes`; pass at least one.")
+            with writing(path):
+                if path.exists():  # vacant
+                    shutil.rmtree(path)
+                os.replace(building, path)
+                sync_folder(path.parent)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        dataset.path = path
+        return dataset
+
+    @classmethod
+    def from_minari(cls, path: str | os.PathLike[str], dataset: Any, **options: Any) -> Demonstrations:
+        """Write a dataset of Minari (https://minari.farama.org) as demonstrations.
+
+        Args:
+            path: The new folder.
+            dataset: A `minari.MinariDataset`, or the id of one, which Minari loads and if need be downloads.
+            **options: As in `from_episodes`.
+
+        Returns:
+            The dataset.
+
+        Raises:
+            ModuleNotFoundError: If an id is given and Minari is not installed.
+            DatasetError: If its episodes are not CarRacing's, see `from_episodes`.
+        """
+        return cls.from_episodes(path, minari_episodes(dataset), **options)
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """One dict with the keys `ROW` per finished episode, by index."""
         return [self._rows[index] for index in sorted(self._rows)]
 
@@ -123,21 +203,35 @@ class Demonstrations:
     # Reading
 
     def load(self, seeds: Sequence[int] | None = None) -> Frames:
-        """Decode the episodes on the tracks `seeds` (all of them without) into memory, 27 KiB a frame.
+        """Decode episodes into memory, 27 KiB per frame.
 
-        Raises DatasetError for a seed that was not recorded, a damaged episode, or when there is none.
+        Args:
+            seeds: Track seeds of the episodes; all by default.
+
+        Returns:
+            The episodes, end to end.
+
+        Raises:
+            DatasetError: If a seed was not recorded, an episode is damaged, or there is none.
         """
         rows = self.rows if seeds is None else self._rows_of(seeds)
         if not rows:
             raise DatasetError(f"dataset {self.path} holds no finished episode; go on recording it with --resume.")
-        return load_frames(self.path, rows, self.meta.env.control)
+        return load_frames(self.path, rows, self.meta.env)
 
     def split(self, validation_fraction: float) -> tuple[list[int], list[int]]:
-        """Track seeds for training and for validation, each sorted: never one track on both sides.
+        """Split the tracks into some for training and some for validation, none in both.
 
-        The same for every training, whatever its seed: what one has learned from, no other is measured on.
-        validation_fraction: of the tracks, in [0, 1); any share above 0 gives at least one track.
-        Raises ValueError for another share, or one above 0 when there are fewer than two tracks.
+        The split is the same for every run, whatever its seed: no run is measured on a track that another learned from.
+
+        Args:
+            validation_fraction: Fraction of the tracks, in [0, 1); any fraction above 0 gives at least one track.
+
+        Returns:
+            Track seeds for training and for validation, each sorted.
+
+        Raises:
+            ValueError: If the fraction is out of range, or above 0 with fewer than two tracks.
         """
         tracks = sorted(set(self.seeds))
         if not 0 <= validation_fraction < 1:
@@ -156,56 +250,44 @@ class Demonstrations:
         return sorted(shuffled[count:]), sorted(shuffled[:count])
 
     def fingerprint(self) -> str:
-        """SHA-256 of the rows of all episodes, wherever the folder lies."""
+        """Return the SHA-256 of the rows of all episodes; it does not depend on the place of the folder."""
         return hashlib.sha256((self.path / "episodes.jsonl").read_bytes()).hexdigest()
 
     def info(self) -> dict[str, Any]:
-        """What is in it, for display.
+        """Return a description in plain values, ready for JSON; `describe` turns it into text with units.
 
-        seconds: of driving.  labels, actions: share of each of the discrete actions, or the mean of steer, gas and brake.
-        disturbed: share of frames whose executed action is not the label.  bytes: of the episode files.
+        Returns:
+            `seconds`: duration of all episodes.  `labels`, `actions`: fraction of frames with each discrete action, or
+            the mean of steer, gas and brake.  `off_label_fraction`: fraction of frames whose executed action is not the
+            label.  `bytes`: size of the episode files.  Own data has no seconds, completion, laps finished, off-road
+            events and crashes.
         """
-        rows = self.rows
-        info: dict[str, Any] = {
-            "path": str(self.path), "episodes": len(rows), "control": self.meta.env.control,
-            "mask_bar": self.meta.env.mask_bar, "driver": self.meta.driver,
-            "noise": asdict(self.meta.noise) if self.meta.noise else None,
-        }  # fmt: skip
-        if not rows:
-            return info
-        frames = sum(row["length"] for row in rows)
-        pairs = [read_actions(self.path / row["file"]) for row in rows]
-        labels, actions = (np.concatenate(side) for side in zip(*pairs, strict=True))
-        size = sum((self.path / row["file"]).stat().st_size for row in rows)
-        return info | {
-            "frames": frames,
-            "seconds": frames / FRAMES_PER_SECOND,
-            "mean_return": float(np.mean([row["return"] for row in rows])),
-            "min_return": min(row["return"] for row in rows),
-            "mean_completion": float(np.mean([row["completion"] for row in rows])),
-            "laps_finished": sum(row["lap_finished"] for row in rows),
-            "off_road_events": sum(row["off_road_events"] for row in rows),
-            "crashes": sum(row["crashes"] for row in rows),
-            "labels": _action_summary(labels, self.meta.env.control),
-            "actions": _action_summary(actions, self.meta.env.control),
-            "disturbed": float((labels != actions).reshape(frames, -1).any(axis=1).mean()),
-            "bytes": size,
-            "bytes_per_frame": size / frames,
-        }
+        return dataset_info(self.path, self.meta, self.rows)
 
     def verify(
         self, *, replay: bool = False, workers: int = 1, on_episode: Callable[[Row], None] = lambda row: None
     ) -> list[str]:
-        """Every problem in one line each; empty when the dataset is sound. See `check_episode`.
+        """Check every episode, see `check_episode`.
 
-        replay: simulate every episode again (slow).  workers: processes.
+        Args:
+            replay: Simulate every episode again as well (slow).
+            workers: Processes.
+            on_episode: Called with each row once its episode is checked.
+
+        Returns:
+            One line per problem; empty for a sound dataset.
+
+        Raises:
+            DatasetError: If own data is to be replayed.
         """
+        if replay and not self.meta.simulated:
+            raise DatasetError(f"{self.path} holds own data, which cannot be simulated again; verify without a replay.")
         problems = []
         if self._cut_off:
             problems.append(f"{self.path / 'episodes.jsonl'}: the last row is cut off; go on recording with --resume")
         known = {self.path / row["file"] for row in self.rows}
         problems += [
-            f"{path}: no row tells of this episode; go on recording with --resume"
+            f"{path}: no row for this episode; go on recording with --resume"
             for path in sorted((self.path / "episodes").glob("*.h5"))
             if path not in known
         ]
@@ -216,17 +298,21 @@ class Demonstrations:
         return problems
 
     def require_env(self, env: EnvConfig) -> None:
-        """Raises DatasetError, naming the keys, unless the dataset was recorded in `env`."""
+        """Raise DatasetError, naming the keys, unless the dataset was recorded in `env`."""
         self._require(asdict(self.meta.env), asdict(env), "use that environment or another dataset")
 
     # Writing
 
     def require_meta(self, meta: Meta) -> None:
-        """Raises DatasetError, naming the keys, unless the dataset was recorded with `meta`."""
+        """Raise DatasetError, naming the keys, unless the dataset was recorded with `meta`."""
         self._require(asdict(self.meta), asdict(meta), "keep it, or record into another folder")
 
-    def append(self, row: dict[str, Any]) -> None:
-        """Add the row of an episode whose file is in place. On disk when the call returns. WriteError if it cannot."""
+    def append(self, row: Row) -> None:
+        """Add the row of an episode whose file is in place; it is on disk when the call returns.
+
+        Raises:
+            WriteError: If it cannot be written.
+        """
         path = self.path / "episodes.jsonl"
         with writing(path), path.open("ab") as file:
             file.write((json.dumps(row) + "\n").encode())
@@ -235,17 +321,23 @@ class Demonstrations:
         self._rows[row["index"]] = row
 
     def recover(self, seeds: Sequence[int]) -> None:
-        """Make a dataset that was interrupted ready to go on; `seeds[i]` is the track of episode i.
+        """Prepare an interrupted dataset for the episodes that are missing.
 
-        Removes unfinished files and episodes whose file has changed or is missing, and adopts whole episodes that the
-        crash left without a row. Raises, before it touches anything, DatasetError when `seeds` differs from what is
-        recorded and WriteError when nothing can be written.
+        Remove unfinished files and episodes whose file has changed or is missing, and adopt whole episodes that the
+        crash left without a row.
+
+        Args:
+            seeds: `seeds[i]` is the track of episode i.
+
+        Raises:
+            DatasetError: Before anything is touched, if `seeds` differs from the recorded tracks.
+            WriteError: Before anything is touched, if nothing can be written.
         """
         for row, seed in zip((self._rows.get(i) for i in range(len(seeds))), seeds, strict=True):
             if row and row["seed"] != seed:
                 raise DatasetError(
                     f"cannot resume {self.path}: its episode {row['index']} is on track {row['seed']}, "
-                    f"asked for {seed}; pass the same tracks (more may follow them), or record into another folder."
+                    f"got {seed}; pass the same tracks (more may follow them), or record into another folder."
                 )
         with writing(self.path):
             (self.path / "episodes").mkdir(exist_ok=True)
@@ -265,19 +357,19 @@ class Demonstrations:
                 write_atomically(self.path / "episodes.jsonl", lines.encode())
         self._cut_off = False
 
-    def _is_intact(self, row: dict[str, Any]) -> bool:
+    def _is_intact(self, row: Row) -> bool:
         path = self.path / row["file"]
         return path.is_file() and file_sha256(path) == row["sha256"]
 
-    def _orphan(self, index: int, seed: int) -> dict[str, Any] | None:
+    def _orphan(self, index: int, seed: int) -> Row | None:
         path = self.path / episode_file(index)
         try:
-            _, summary = read_episode(path, self.meta.env.control)
+            _, summary = read_episode(path, self.meta.env.control, frame_shape=self.meta.env.spec.frame_shape)
         except DatasetError:
             return None
         return episode_row(index, summary, file_sha256(path)) if summary["seed"] == seed else None
 
-    def _rows_of(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def _rows_of(self, seeds: Sequence[int]) -> list[Row]:
         wanted = set(seeds)
         missing = wanted - set(self.seeds)
         if missing:
@@ -286,57 +378,12 @@ class Demonstrations:
             )
         return [row for row in self.rows if row["seed"] in wanted]
 
-    def _require(self, saved: dict[str, Any], asked: dict[str, Any], fix: str) -> None:
-        saved, asked = flatten(saved), flatten(asked)
-        told = "; ".join(
-            f"{key}: dataset has {saved.get(key)!r}, asked for {asked.get(key)!r}"
-            for key in sorted(saved.keys() | asked.keys())
-            if saved.get(key) != asked.get(key)
+    def _require(self, saved: dict[str, Any], requested: dict[str, Any], fix: str) -> None:
+        saved, requested = flatten(saved), flatten(requested)
+        differences = "; ".join(
+            f"{key}: dataset has {saved.get(key)!r}, got {requested.get(key)!r}"
+            for key in sorted(saved.keys() | requested.keys())
+            if saved.get(key) != requested.get(key)
         )
-        if told:
-            raise DatasetError(f"dataset {self.path} was recorded otherwise ({told}); {fix}.")
-
-
-def parse_meta(document: Any) -> Meta:
-    """Of the content of a meta.json. Raises ValueError, KeyError, TypeError or AttributeError for any other content."""
-    if document.get("schema") != SCHEMA:
-        raise ValueError(f"its schema is {document.get('schema')!r}, expected {SCHEMA!r}")
-    noise = document["noise"]
-    return Meta(
-        EnvConfig(**document["env"]), document["driver"], document["driver_sha256"],
-        NoiseConfig(**noise) if noise else None, document["seed"],
-    )  # fmt: skip
-
-
-def _read_meta(path: Path) -> Meta:
-    try:
-        return parse_meta(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{path} is not a dataset's meta.json: {error}; pass the folder of a recording.") from error
-
-
-def _read_rows(path: Path) -> tuple[list[dict[str, Any]], bool]:
-    """All whole rows, and whether the last one is cut off."""
-    *lines, rest = path.read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            missing = [key for key in ROW if key not in row]
-        except (ValueError, TypeError):
-            missing = ["JSON"]
-        if missing:
-            raise DatasetError(
-                f"{path}, line {number} is not an episode (no {missing[0]}); delete the line and record with --resume."
-            )
-        rows.append(row)
-    return rows, rest != b""
-
-
-def _action_summary(actions: NDArray[Any], control: str) -> dict[str, float]:
-    names = ACTION_NAMES[control]
-    if control == "discrete":
-        values = np.bincount(actions, minlength=len(names)) / len(actions)
-    else:
-        values = actions.mean(axis=0)
-    return {name: float(value) for name, value in zip(names, values, strict=True)}
+        if differences:
+            raise DatasetError(f"dataset {self.path} was recorded with other settings ({differences}); {fix}.")

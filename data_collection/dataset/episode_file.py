@@ -16,48 +16,60 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.files import write_atomically, writing
 from nac_drive.envs import FRAME_SHAPE, Episode, Step
 
-EPISODE_SCHEMA = "nac-drive episode 1"
+EPISODE_SCHEMA = "nac-drive episode 2"
+"""N + 1 frames: the last one is the observation after the last action."""
+N_FRAMES_SCHEMA = "nac-drive episode 1"
+"""N frames, without the observation after the last action: files of version 0.1, and own data that has none."""
+
 CHUNK_FRAMES = 16
 GZIP_LEVEL = 4
 """Level 6 saves a tenth of the bytes at two thirds of the speed."""
 
 TELEMETRY = ("speed", "lateral_offset", "heading_error", "completion", "wheels_off_road")
-"""Of each observation; units as in `CarRacing`'s docstring."""
+"""Telemetry of each observation; units as in `CarRacing`'s docstring. All of them are stored, or none (own data)."""
 SUMMARY = ("seed", "return", "length", "terminated", "completion", "lap_finished", "off_road_events", "crashes")
 """Attributes of the file, and columns of the dataset's episode rows."""
 
 ROUND = "round"
-"""Attribute and column of the episodes of a DAgger run only: the round that they were driven in."""
+"""Attribute and column of the episodes of a DAgger run only: the round in which they were collected."""
 
 ROW = ("index", *SUMMARY, "file", "sha256")
 """Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
 
 
 class DatasetError(ValueError):
-    """Something is wrong with a dataset. One line: where, what, and the fix."""
+    """Something is wrong with a dataset. The message is one line: where, the cause, and the fix."""
 
 
 @dataclass(frozen=True)
 class EpisodeArrays:
-    """What happened in N frames; row i is the observation i and the decision made on it.
-
-    frames: (N, 96, 96, 3) uint8.  label: what the expert would do, int64 (N,) or float32 (N, 3).
-    action: what was executed, like label.  reward: (N,) float64, native, for executing it.
-    dt: (N,) float64, seconds since the previous observation, 0 at the first.  zooming: (N,) bool, gymnasium's opening
-    animation.  telemetry: one (N,) float64 per name of `TELEMETRY`.
-    """
+    """The arrays of an episode of N steps; row i is observation i and the decision made on it."""
 
     frames: NDArray[np.uint8]
+    """(N, 96, 96, 3): the observations that the driver acted on."""
     label: NDArray[Any]
+    """int64 (N,) or float32 (N, 3): the expert's action."""
     action: NDArray[Any]
+    """The executed action, like `label`."""
     reward: NDArray[np.float64]
+    """(N,): the native reward of the executed action."""
     dt: NDArray[np.float64]
+    """(N,): seconds since the previous observation, 0 at the first."""
     zooming: NDArray[np.bool_]
+    """(N,): whether gymnasium's opening animation is on."""
     telemetry: dict[str, NDArray[np.float64]]
+    """One (N,) array per name of `TELEMETRY`; empty for own data."""
+    last_frame: NDArray[np.uint8] | None = None
+    """(96, 96, 3): the observation after the last action; None where it was not stored."""
 
     @classmethod
-    def from_steps(cls, steps: Sequence[Step]) -> EpisodeArrays:
-        """Of the steps of one rollout. The label is the expert_action where an expert was asked, else the intended action."""
+    def from_steps(cls, steps: Sequence[Step], last_frame: NDArray[np.uint8] | None) -> EpisodeArrays:
+        """Return the arrays of one rollout.
+
+        Args:
+            steps: Its N steps. The label is the expert's action if an expert was queried, else the intended action.
+            last_frame: Its `Episode.last_observation`.
+        """
         return cls(
             frames=np.stack([step.observation for step in steps]),
             label=_actions([step.intended if step.expert_action is None else step.expert_action for step in steps]),
@@ -66,11 +78,17 @@ class EpisodeArrays:
             dt=np.array([step.dt for step in steps], dtype=np.float64),
             zooming=np.array([step.info["zooming"] for step in steps], dtype=np.bool_),
             telemetry={name: np.array([step.info[name] for step in steps], dtype=np.float64) for name in TELEMETRY},
+            last_frame=last_frame,
         )
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Every array but the frames, by its name in the file."""
-        telemetry = {f"telemetry/{name}": values for name, values in self.telemetry.items()}
+        """Return every array except frames, by its name in the file.
+
+        The order, in which action logs hash them, is the same before and after a file, which forgets it.
+        """
+        names = [name for name in TELEMETRY if name in self.telemetry]
+        names += sorted(self.telemetry.keys() - set(names))
+        telemetry = {f"telemetry/{name}": self.telemetry[name] for name in names}
         return {
             "label": self.label, "action": self.action, "reward": self.reward, "dt": self.dt,
             "zooming": self.zooming, **telemetry,
@@ -78,7 +96,7 @@ class EpisodeArrays:
 
 
 def summarize(episode: Episode) -> dict[str, Any]:
-    """The values of `SUMMARY` for a finished episode."""
+    """Return the values of `SUMMARY` for a finished episode."""
     return {
         "seed": episode.seed,
         "return": episode.episode_return,
@@ -89,13 +107,20 @@ def summarize(episode: Episode) -> dict[str, Any]:
 
 
 def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
-    """The content of an episode file. The same episode gives the same bytes."""
+    """Return the content of an episode file. The same episode gives the same bytes.
+
+    Args:
+        arrays: The arrays of the episode; without a last frame the content has `N_FRAMES_SCHEMA`.
+        summary: The values of `SUMMARY`, and of `ROUND` in a DAgger run.
+    """
+    last = arrays.last_frame
+    frames = arrays.frames if last is None else np.concatenate([arrays.frames, last[None]])
     with h5py.File("episode", "w", driver="core", backing_store=False) as file:
-        file.attrs["schema"] = EPISODE_SCHEMA
+        file.attrs["schema"] = N_FRAMES_SCHEMA if last is None else EPISODE_SCHEMA
         for name in (*SUMMARY, *({ROUND} & summary.keys())):
             file.attrs[name] = summary[name]
-        chunk = (min(CHUNK_FRAMES, len(arrays.frames)), *FRAME_SHAPE)
-        file.create_dataset("frames", data=arrays.frames, chunks=chunk, compression="gzip", compression_opts=GZIP_LEVEL)
+        chunk = (min(CHUNK_FRAMES, len(frames)), *frames.shape[1:])
+        file.create_dataset("frames", data=frames, chunks=chunk, compression="gzip", compression_opts=GZIP_LEVEL)
         for name, values in arrays.columns().items():
             file.create_dataset(name, data=values, chunks=values.shape, compression="gzip")
         file.flush()
@@ -103,38 +128,60 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
 
 
 def read_episode(
-    path: Path, control: str, *, frames: NDArray[np.uint8] | None = None
+    path: Path,
+    control: str,
+    *,
+    frames: NDArray[np.uint8] | None = None,
+    frame_shape: tuple[int, int, int] = FRAME_SHAPE,
 ) -> tuple[EpisodeArrays, dict[str, Any]]:
-    """The arrays and the summary in an episode file.
+    """Read an episode file, with either schema.
 
-    control: of the dataset's EnvConfig; decides the shape of an action.  frames: (N, 96, 96, 3), filled and used in the
-    result if given.
-    Raises DatasetError unless the file is whole, its arrays have the same length and its numbers are finite.
+    Args:
+        path: The file.
+        control: Control of the dataset's EnvConfig; it decides the shape of an action.
+        frames: (N, H, W, 3), filled and used in the result if given.
+        frame_shape: Height, width and channels of a frame.
+
+    Returns:
+        The arrays and the summary.
+
+    Raises:
+        DatasetError: Unless the file is whole, its arrays have the same length and its numbers are finite.
     """
     try:
         with h5py.File(path, "r") as file:
-            if file.attrs.get("schema") != EPISODE_SCHEMA:
-                raise DatasetError(f"its schema is {file.attrs.get('schema')!r}, expected {EPISODE_SCHEMA!r}")
+            schema = file.attrs.get("schema")
+            if schema not in (EPISODE_SCHEMA, N_FRAMES_SCHEMA):
+                raise DatasetError(f"its schema is {schema!r}, expected {EPISODE_SCHEMA!r}")
             names = (*SUMMARY, *({ROUND} & file.attrs.keys()))
             summary: dict[str, Any] = {name: np.asarray(file.attrs[name]).item() for name in names}
-            columns = {name: _values(file, f"telemetry/{name}") for name in TELEMETRY}
+            group: Any = file.get("telemetry", ())
+            columns = {name: _values(file, f"telemetry/{name}") for name in group}
             label, action = _values(file, "label"), _values(file, "action")
             reward, dt, zooming = (_values(file, name) for name in ("reward", "dt", "zooming"))
-            shape, chunks = _stored_chunks(file)
+            stored, chunks = _stored_chunks(file, frame_shape)
+        count = stored - (schema == EPISODE_SCHEMA)
         if frames is None:
-            frames = np.empty(shape, dtype=np.uint8)
-        elif frames.shape != shape:
-            raise DatasetError(f"frames have shape {shape}, expected {frames.shape}")
-        _decompress(chunks, frames)
-        arrays = EpisodeArrays(frames, label, action, reward, dt, zooming, columns)
+            frames = np.empty((max(count, 0), *frame_shape), dtype=np.uint8)
+        elif len(frames) != count:
+            raise DatasetError(f"it has {count} frames, expected {len(frames)}")
+        last = np.empty((stored - len(frames), *frame_shape), dtype=np.uint8)
+        _decompress(chunks, frames, last)
+        arrays = EpisodeArrays(
+            frames, label, action, reward, dt, zooming, columns, last[0] if schema == EPISODE_SCHEMA else None
+        )
         _require_sound(arrays, summary["length"], control)
-    except Exception as error:  # what h5py raises on a damaged file depends on the byte that is damaged
+    except Exception as error:  # the type that h5py raises on a damaged file depends on the byte that is damaged
         raise unreadable(path, error) from error
     return arrays, summary
 
 
 def read_actions(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Label and executed action of every frame, without the frames. Raises DatasetError for a damaged file."""
+    """Return label and executed action of every frame, without the frames.
+
+    Raises:
+        DatasetError: If the file is damaged.
+    """
     try:
         with h5py.File(path, "r") as file:
             return _values(file, "label"), _values(file, "action")
@@ -143,14 +190,18 @@ def read_actions(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def unreadable(path: Path, error: Exception) -> DatasetError:
-    """One line for whatever went wrong with an episode file."""
-    told = str(error) or repr(error)
-    cause = "the file is missing" if isinstance(error, FileNotFoundError) else told.splitlines()[0]
+    """Return a one-line error for an episode file that cannot be read."""
+    message = str(error) or repr(error)
+    cause = "the file is missing" if isinstance(error, FileNotFoundError) else message.splitlines()[0]
     return DatasetError(f"episode {path} cannot be read: {cause}; record it again with --resume.")
 
 
 def write_episode(path: Path, index: int, arrays: EpisodeArrays, summary: dict[str, Any]) -> dict[str, Any]:
-    """Write episode `index` of the dataset at `path`; returns the row to `append`. WriteError if it cannot."""
+    """Write episode `index` of the dataset at `path`; return the row to append.
+
+    Raises:
+        WriteError: If it cannot be written.
+    """
     content = encode_episode(arrays, summary)
     with writing(path / episode_file(index)):
         write_atomically(path / episode_file(index), content)
@@ -158,12 +209,12 @@ def write_episode(path: Path, index: int, arrays: EpisodeArrays, summary: dict[s
 
 
 def episode_file(index: int) -> str:
-    """Where episode `index` lies in its dataset folder."""
+    """Return the path of episode `index` inside its dataset folder."""
     return f"episodes/{index:06d}.h5"
 
 
 def episode_row(index: int, summary: dict[str, Any], sha256: str) -> dict[str, Any]:
-    """The row of episodes.jsonl that tells of an episode file; its keys are `ROW`."""
+    """Return the row of episodes.jsonl for an episode file; its keys are `ROW`."""
     return {"index": index, **summary, "file": episode_file(index), "sha256": sha256}
 
 
@@ -183,25 +234,28 @@ def _values(file: h5py.File, name: str) -> NDArray[Any]:
     return _dataset(file, name)[()]
 
 
-def _stored_chunks(file: h5py.File) -> tuple[tuple[int, ...], list[bytes]]:
-    """The shape of the frames and their compressed chunks. HDF5 decodes under one lock; zlib lets threads run."""
+def _stored_chunks(file: h5py.File, frame_shape: tuple[int, int, int]) -> tuple[int, list[bytes]]:
+    """Return the number of frames and their compressed chunks. HDF5 decodes under one lock; zlib lets threads run."""
     dataset = _dataset(file, "frames")
-    found, chunks = (dataset.dtype, dataset.shape[1:], dataset.compression), dataset.chunks
-    if found != (np.uint8, FRAME_SHAPE, "gzip") or chunks is None:
-        raise DatasetError(f"frames are stored as {found}, expected uint8 {FRAME_SHAPE} gzip")
+    stored, chunks = (dataset.dtype, dataset.shape[1:], dataset.compression), dataset.chunks
+    if stored != (np.uint8, frame_shape, "gzip") or chunks is None:
+        raise DatasetError(f"frames are stored as {stored}, expected uint8 {frame_shape} gzip")
     starts = range(0, len(dataset), chunks[0])
-    return dataset.shape, [dataset.id.read_direct_chunk((start, 0, 0, 0))[1] for start in starts]
+    return len(dataset), [dataset.id.read_direct_chunk((start, 0, 0, 0))[1] for start in starts]
 
 
-def _decompress(chunks: list[bytes], frames: NDArray[np.uint8]) -> None:
-    start = 0
+def _decompress(chunks: list[bytes], frames: NDArray[np.uint8], last: NDArray[np.uint8]) -> None:
+    """Fill `frames` (N, H, W, 3) and, after them, `last` (0 or 1, H, W, 3) from chunks."""
+    start, total = 0, len(frames) + len(last)
     for chunk in chunks:
-        block = np.frombuffer(zlib.decompress(chunk), dtype=np.uint8).reshape(-1, *FRAME_SHAPE)
-        used = min(len(block), len(frames) - start)  # the last chunk is stored at full length
-        frames[start : start + used] = block[:used]
-        start += used
-    if start != len(frames):
-        raise DatasetError(f"{start} of {len(frames)} frames are stored")
+        block = np.frombuffer(zlib.decompress(chunk), dtype=np.uint8).reshape(-1, *frames.shape[1:])
+        block = block[: total - start]  # the last chunk is stored at full length
+        head = min(len(block), len(frames) - start)
+        frames[start : start + head] = block[:head]
+        last[: len(block) - head] = block[head:]
+        start += len(block)
+    if start != total:
+        raise DatasetError(f"{start} of {total} frames are stored")
 
 
 def _require_sound(arrays: EpisodeArrays, length: int, control: str) -> None:

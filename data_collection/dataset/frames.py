@@ -12,42 +12,58 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import TELEMETRY, EpisodeArrays, read_episode
-from nac_drive.envs import FRAME_SHAPE
+from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, read_episode
+from nac_drive.envs import EnvConfig
 
 
 @dataclass(frozen=True)
 class Frames:
-    """E episodes in memory, end to end: N frames, row i is the observation i and the decision made on it.
-
-    frames: (N, 96, 96, 3) uint8.  labels: the expert's actions, int64 (N,) or float32 (N, 3).  actions: the executed
-    ones, like labels.  rewards: (N,) float32.  dt: (N,) float32, seconds since the previous observation, 0 at the start
-    of an episode.  zooming: (N,) bool.  telemetry: float32 (N,) per name of `TELEMETRY`.
-    offsets: (E + 1,) int64; episode e is the rows offsets[e] to offsets[e + 1].  seeds: (E,) int64, its track seed.
-    """
+    """E episodes in memory, end to end: N frames; row i is observation i and the decision made on it."""
 
     frames: NDArray[np.uint8]
+    """(N, 96, 96, 3)."""
     labels: NDArray[Any]
+    """int64 (N,) or float32 (N, 3): the expert's actions."""
     actions: NDArray[Any]
+    """The executed actions, like `labels`."""
     rewards: NDArray[np.float32]
+    """(N,)."""
     dt: NDArray[np.float32]
+    """(N,): seconds since the previous observation, 0 at the start of an episode."""
     zooming: NDArray[np.bool_]
+    """(N,): whether gymnasium's opening animation is on."""
     telemetry: dict[str, NDArray[np.float32]]
+    """One (N,) array per name of `TELEMETRY`; empty for own data."""
     offsets: NDArray[np.int64]
+    """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
     seeds: NDArray[np.int64]
+    """(E,): track seeds."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def load_frames(path: Path, rows: Sequence[dict[str, Any]], control: str) -> Frames:
-    """Decode the episodes that `rows` of the dataset at `path` tell of. Raises DatasetError for a damaged one."""
+def load_frames(path: Path, rows: Sequence[dict[str, Any]], env: EnvConfig) -> Frames:
+    """Decode episodes into memory.
+
+    Args:
+        path: The dataset folder.
+        rows: Rows of its episodes.jsonl, at least one.
+        env: The dataset's EnvConfig.
+
+    Returns:
+        The episodes, without the frames after their last actions.
+
+    Raises:
+        DatasetError: If an episode is damaged.
+    """
     offsets = np.cumsum([0, *(row["length"] for row in rows)], dtype=np.int64)
-    frames = np.empty((offsets[-1], *FRAME_SHAPE), dtype=np.uint8)
+    shape = env.spec.frame_shape
+    frames = np.empty((offsets[-1], *shape), dtype=np.uint8)
 
     def decode(episode: int) -> EpisodeArrays:
         target = frames[offsets[episode] : offsets[episode + 1]]
-        return read_episode(path / rows[episode]["file"], control, frames=target)[0]
+        return read_episode(path / rows[episode]["file"], env.control, frames=target, frame_shape=shape)[0]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         episodes = list(pool.map(decode, range(len(rows))))
@@ -60,7 +76,8 @@ def load_frames(path: Path, rows: Sequence[dict[str, Any]], control: str) -> Fra
         zooming=np.concatenate([episode.zooming for episode in episodes]),
         telemetry={
             name: np.concatenate([episode.telemetry[name] for episode in episodes]).astype(np.float32)
-            for name in TELEMETRY
+            for name in episodes[0].telemetry
+            if all(name in episode.telemetry for episode in episodes)
         },
         offsets=offsets,
         seeds=np.array([row["seed"] for row in rows], dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Does an episode file hold what its row says, and what the simulator says?"""
+"""Check that an episode file agrees with its row and, by a replay, with the simulator."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ from nac_drive.envs import EnvConfig, Step, make_env, rollout
 
 
 def check_episode(folder: Path, env: EnvConfig, replay: bool, row: dict[str, Any]) -> list[str]:
-    """The problems of one episode, one line each; empty when it is sound.
+    """Find the problems of one episode.
 
-    Its file exists, has the row's SHA-256, is whole, and agrees with the row. replay: simulating the track of the
-    row's seed under the executed actions gives the same frames, rewards, telemetry and ending, bit for bit.
+    Its file must exist, have the row's SHA-256, be whole, and agree with the row.
+
+    Args:
+        folder: The dataset folder.
+        env: The dataset's environment.
+        replay: Simulate the track of the row's seed under the executed actions as well: frames, rewards, telemetry and
+            ending must be the same, bit for bit.
+        row: The row of the episode.
+
+    Returns:
+        One line per problem; empty for a sound episode.
     """
     path = folder / row["file"]
     if not path.is_file():
@@ -35,7 +44,7 @@ def check_episode(folder: Path, env: EnvConfig, replay: bool, row: dict[str, Any
     if file_sha256(path) != row["sha256"]:
         problems.append(f"{path}: the content has changed since it was recorded (SHA-256 differs from the row's)")
     try:
-        arrays, summary = read_episode(path, env.control)
+        arrays, summary = read_episode(path, env.control, frame_shape=env.spec.frame_shape)
     except DatasetError as error:
         return [*problems, str(error)]
     problems += [
@@ -46,12 +55,12 @@ def check_episode(folder: Path, env: EnvConfig, replay: bool, row: dict[str, Any
     if np.cumsum(arrays.reward)[-1] != summary["return"]:
         problems.append(f"{path}: the rewards sum to {arrays.reward.sum()}, the return is {summary['return']}")
     if replay:
-        problems += [f"{path}: replay: {told}" for told in _replay(arrays, summary, env)]
+        problems += [f"{path}: replay: {problem}" for problem in _replay(arrays, summary, env)]
     return problems
 
 
 def file_sha256(path: Path) -> str:
-    """Of the content of a file, in hexadecimal."""
+    """Return the SHA-256 of the content of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -59,10 +68,21 @@ def file_sha256(path: Path) -> str:
 def play_back(
     env: EnvConfig, seed: int, label: NDArray[Any], action: NDArray[Any]
 ) -> tuple[EpisodeArrays, dict[str, Any]]:
-    """Simulate the track `seed` in `env` once more: what happens, and its summary.
+    """Simulate an episode again from its actions.
 
-    label, action: what the driver would do and what is executed, as in `EpisodeArrays`. The episode is cut after the
-    last action: one that would go on shows as not terminated. Raises ValueError when an action is refused.
+    The episode is cut after the last action: one that would go on comes back as not terminated.
+
+    Args:
+        env: The environment.
+        seed: The track.
+        label: The expert's actions, (N,) or (N, 3) as in `EpisodeArrays`.
+        action: The executed actions, like `label`.
+
+    Returns:
+        The arrays and the summary of the simulated episode.
+
+    Raises:
+        ValueError: If the environment refuses an action.
     """
     steps: list[Step] = []
     executed = iter(action)
@@ -70,7 +90,7 @@ def play_back(
         make_env(replace(env, max_steps=len(action))), _Repeat(label), seed,
         execute=lambda _: next(executed), subscribers=[steps.append],
     )  # fmt: skip
-    return EpisodeArrays.from_steps(steps), summarize(episode)
+    return EpisodeArrays.from_steps(steps, episode.last_observation), summarize(episode)
 
 
 class _Repeat:
@@ -97,9 +117,15 @@ def _replay(recorded: EpisodeArrays, summary: dict[str, Any], env: EnvConfig) ->
     problems = []
     expected = {"frames": recorded.frames, **recorded.columns()}
     for name, values in {"frames": simulated.frames, **simulated.columns()}.items():
+        if name not in expected:  # own data has no telemetry
+            problems.append(f"{name} is missing")
+            continue
         differs = (values != expected[name]).reshape(length, -1).any(axis=1)
         if differs.any():
             problems.append(f"{name} differ from frame {int(differs.argmax())} on")
+    last, recorded_last = simulated.last_frame, recorded.last_frame
+    if last is not None and recorded_last is not None and (last != recorded_last).any():
+        problems.append("the frame after the last action differs")
     problems += [
         f"{name} is {ending[name]}, recorded is {summary[name]}" for name in SUMMARY if ending[name] != summary[name]
     ]

@@ -1,7 +1,4 @@
-"""What may happen to a drive: corrupted pictures, actions that come late or wrong, tyres that slip.
-
-A wrapper takes a setting and, where chance plays a part, a `Stream` of its own. None of these touches `info["dt"]`.
-"""
+"""Perturbations of dynamics: delayed actions, faulty actions and weak tyres."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.box2d.car_racing import CarRacing as GymnasiumCarRacing
 
+from nac_drive.envs.perturbations.base import Perturbation, require_probability
 from nac_drive.envs.perturbations.stream import Stream
 
 GRASS_GRIP = 0.6
@@ -20,25 +18,32 @@ GRASS_GRIP = 0.6
 
 
 @dataclass(frozen=True)
-class ActionDelay:
-    """What the driver decides is done `frames` frames later. Until the first decision arrives, nothing is done."""
+class ActionDelay(Perturbation):
+    """Frame i executes the action of frame i - `frames`.
+
+    The first `frames` actions are zero.
+    """
 
     frames: int
+    """Simulator frames, at least 0."""
 
     def __post_init__(self) -> None:
         if self.frames < 0:
             raise ValueError(f"frames must be at least 0, got {self.frames}; an action cannot come early.")
 
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+        return DelayedActions(env, self)
+
 
 class DelayedActions(gym.Wrapper):
-    """`ActionDelay`: frame i executes the action of frame i - delay. Pictures and dt are as they were."""
+    """Environment under an `ActionDelay`. Observations and dt stay as they are."""
 
     def __init__(self, env: gym.Env, delay: ActionDelay):
         super().__init__(env)
         self._delay = delay
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        self._waiting = deque([_nothing(self.action_space)] * self._delay.frames)
+        self._waiting = deque([_zero_action(self.action_space)] * self._delay.frames)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action):
@@ -47,11 +52,12 @@ class DelayedActions(gym.Wrapper):
 
 
 @dataclass(frozen=True)
-class ActionFault:
-    """An unreliable actuator, independently in every frame.
+class ActionFault(Perturbation):
+    """The actuator is unreliable, independently in every frame.
 
-    Discrete actions: with `probability` a random one (which may be the intended one) is executed. Continuous: normal noise
-    of standard deviation `deviation` is added to steer, gas and brake, then clipped to the action space.
+    Discrete control: with `probability` a random action, perhaps the intended one, is executed. Continuous control:
+    normal noise of standard deviation `deviation` is added to steer, gas and brake, and the sum is clipped to the
+    action space.
     """
 
     probability: float
@@ -62,9 +68,12 @@ class ActionFault:
         if not 0 <= self.deviation < float("inf"):
             raise ValueError(f"deviation must be at least 0 and finite, got {self.deviation}; steering spans [-1, 1].")
 
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+        return FaultyActions(env, self, stream)
+
 
 class FaultyActions(gym.Wrapper):
-    """`ActionFault`: the simulator gets another action than the driver chose. Pictures and dt are as they were."""
+    """Environment under an `ActionFault`. Observations and dt stay as they are."""
 
     def __init__(self, env: gym.Env, fault: ActionFault, stream: Stream):
         super().__init__(env)
@@ -77,7 +86,7 @@ class FaultyActions(gym.Wrapper):
     def step(self, action):
         rng, space = self._stream.rng, self.action_space
         if isinstance(space, gym.spaces.Discrete):
-            random = space.start + rng.integers(space.n)  # drawn in any case: levels share the chance
+            random = space.start + rng.integers(space.n)  # drawn in any case: levels share their random numbers
             if rng.random() < self._fault.probability:
                 action = random
         elif isinstance(space, gym.spaces.Box):
@@ -87,14 +96,15 @@ class FaultyActions(gym.Wrapper):
 
 
 @dataclass(frozen=True)
-class TyreGrip:
-    """The road grips with the share `grip` of its friction limit.
+class TyreGrip(Perturbation):
+    """The friction limit of the road is multiplied by `grip`.
 
-    Grass stays as it is, 0.6 of the road's limit: gymnasium gives a wheel the larger of grass and road. So at 0.6 the
-    road is as slippery as grass, and less would change nothing.
+    Braking distances grow by 1 / `grip`. Grass keeps its limit, 0.6 of the road's: gymnasium gives a wheel the larger
+    of grass and road. At 0.6 the road is as slippery as grass, and a smaller value would change nothing.
     """
 
     grip: float
+    """Fraction of the road's friction limit, 0.6 to 1."""
 
     def __post_init__(self) -> None:
         if not GRASS_GRIP <= self.grip <= 1:
@@ -103,9 +113,16 @@ class TyreGrip:
                 "simulator changes nothing."
             )
 
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+        return WeakTyres(env, self)
+
 
 class WeakTyres(gym.Wrapper):
-    """`TyreGrip`: the friction of every road tile is scaled after each reset, and holds after an intervention too."""
+    """Environment under a `TyreGrip`: every reset scales the friction of all road tiles. Interventions keep it.
+
+    Raises:
+        TypeError: If `env` is not a CarRacing.
+    """
 
     def __init__(self, env: gym.Env, tyres: TyreGrip):
         if not isinstance(env.unwrapped, GymnasiumCarRacing):
@@ -121,11 +138,6 @@ class WeakTyres(gym.Wrapper):
         return observation, info
 
 
-def _nothing(space: gym.Space) -> Any:
-    """The action that does nothing: 0 of discrete actions, or neither steer, gas nor brake."""
+def _zero_action(space: gym.Space) -> Any:
+    """Return discrete action 0, or zero steer, gas and brake."""
     return np.int64(0) if isinstance(space, gym.spaces.Discrete) else np.zeros(space.shape or (), space.dtype)
-
-
-def require_probability(value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"a probability must lie in [0, 1], got {value}; 0.1 means every tenth frame.")

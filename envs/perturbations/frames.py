@@ -1,22 +1,22 @@
-"""Frames that do not arrive: which ones are lost, and what the driver gets instead.
+"""Lost frames: which frames are lost, and the driver's observation instead.
 
-`info["dt"]` is the time in seconds since the driver was last asked. It is true under every loss: its sum over an
+`info["dt"]` is the time in seconds since the previous query of the driver. It is true under every loss: its sum over an
 episode is the time by which the simulator has advanced.
 """
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 
 from nac_drive.envs.car_racing import CarRacing
-from nac_drive.envs.perturbations.dynamics import require_probability
+from nac_drive.envs.perturbations.base import Perturbation, require_probability
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.wrappers import look
 
@@ -24,24 +24,34 @@ Missing = Literal["hold", "zero", "skip"]
 
 
 @dataclass(frozen=True)
-class FrameLoss(ABC):
-    """Which frames of an episode do not arrive, and what happens then."""
+class FrameLoss(Perturbation):
+    """Base class of perturbations that lose frames."""
 
     missing: Missing = field(default="hold", kw_only=True)
-    """What the driver gets instead of a frame.
+    """Replacement of a lost frame.
 
-    hold: the last frame that arrived, again. zero: a black one. In both the driver is asked at every frame and dt is
-    the 1/50 s since it was last asked; `info["frame_lost"]` tells what the picture does not.
-    skip: nothing. It is not asked, its last action stays, and the next frame that arrives has a longer dt.
+    hold: the last frame that arrived. zero: a black frame. Under both the driver is queried at every frame, dt is the
+    usual 1/50 s, and `info["frame_lost"]` marks lost frames.
+    skip: none. The driver is not queried, its last action stays, and the next frame that arrives has a longer dt.
     """
 
     def __post_init__(self) -> None:
         if self.missing not in get_args(Missing):
             raise ValueError(f"missing must be one of {get_args(Missing)}, got {self.missing!r}.")
 
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+        return (SkippedFrames if self.missing == "skip" else StaleFrames)(env, self, stream)
+
     @abstractmethod
     def lost(self, rng: np.random.Generator) -> Iterator[bool]:
-        """Whether frame 0 (that of the reset, which never is), 1, 2, ... of one episode is lost. It never ends."""
+        """Iterate over the frames 0, 1, 2, ... of one episode: is the frame lost?
+
+        Args:
+            rng: Source of all randomness.
+
+        Yields:
+            False for frame 0, which `reset` returns; then one value per simulator frame, without end.
+        """
 
 
 @dataclass(frozen=True)
@@ -62,28 +72,30 @@ class FrameDrop(FrameLoss):
 
 @dataclass(frozen=True)
 class Gaps(FrameLoss):
-    """`pieces` gaps on end without a frame, evenly spaced, together `share` of an episode of `frames` frames.
+    """A `fraction` of the `frames` of an episode is lost in `pieces` gaps, evenly spaced.
 
-    The gapped protocol of PDNA (section 4), in closed loop: the places are fixed, a single gap lies in the middle.
-    An episode that ends before its last gap loses less than `share`; the gaps do not move, so that drivers are
-    compared under the same ones. `info["frame_lost"]` tells what was really lost.
+    A single gap lies in the middle. The protocol is that of PDNA, section 4, here in closed loop. The places are fixed,
+    so that all drivers meet the same gaps. An episode that ends before its last gap loses less than `fraction`.
     """
 
-    share: float
+    fraction: float
     pieces: int = 1
     frames: int = 1000
     missing: Missing = field(default="zero", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.share < 1:
-            raise ValueError(f"share must lie in [0, 1), got {self.share}; 0.05 takes away 5 % of the frames.")
+        if not 0 <= self.fraction < 1:
+            raise ValueError(f"fraction must lie in [0, 1), got {self.fraction}; 0.05 takes away 5 % of the frames.")
         if self.pieces < 1 or self.frames < 1:
             raise ValueError(f"pieces and frames must be at least 1, got {self.pieces} and {self.frames}.")
 
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+        return FrameLoss.wrap(replace(self, frames=episode_frames), env, stream, episode_frames)
+
     def spans(self) -> list[range]:
-        """The frames of each gap."""
-        removed = round(self.share * self.frames)
+        """Return the frames of each gap."""
+        removed = round(self.fraction * self.frames)
         lengths = [removed * (i + 1) // self.pieces - removed * i // self.pieces for i in range(self.pieces)]
         spans, gone = [], 0
         for i, length in enumerate(lengths, 1):
@@ -99,9 +111,10 @@ class Gaps(FrameLoss):
 
 @dataclass(frozen=True)
 class IrregularRate(FrameLoss):
-    """A camera without a clock: dt = n/50 s with n drawn anew each time, n = i + 1 with probability `weights[i]`.
+    """The next frame comes after n/50 s, and n is drawn each time.
 
-    The physics advance by n frames under one action; the n - 1 frames between are lost.
+    n is i + 1 with probability `weights[i]`. The physics advance by n frames under one action, and the n - 1 frames
+    between are lost.
     """
 
     weights: tuple[float, ...]
@@ -122,9 +135,9 @@ class IrregularRate(FrameLoss):
 
 
 class StaleFrames(gym.Wrapper):
-    """`FrameLoss` with `missing` hold or zero: the driver is asked at every frame, whatever arrives.
+    """Environment under a `FrameLoss` with `missing` hold or zero: the driver is queried at every frame.
 
-    dt is the environment's own. `info["frame_lost"]`: the observation is not the present frame.
+    dt is the environment's own. `info["frame_lost"]` is true where the observation is not the present frame.
     """
 
     def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
@@ -139,8 +152,8 @@ class StaleFrames(gym.Wrapper):
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation = self._arriving(observation)
-        told = {"frame_lost": self._lost_now or info.get("frame_lost", False)}
-        return observation, reward, terminated, truncated, info | told
+        info = info | {"frame_lost": self._lost_now or info.get("frame_lost", False)}
+        return observation, reward, terminated, truncated, info
 
     def _arriving(self, observation: np.ndarray) -> np.ndarray:
         self._lost_now = next(self._lost)
@@ -151,18 +164,18 @@ class StaleFrames(gym.Wrapper):
 
 
 class SkippedFrames(gym.Wrapper):
-    """`FrameLoss` with `missing` skip: while frames are lost the driver is not asked and its action stays.
+    """Environment under a `FrameLoss` with `missing` skip: while frames are lost, the last action stays.
 
-    dt is the sum of those of the frames that passed, the reward theirs as well; a crash in a frame between is told.
-    CarRacing draws only the frames that arrive, and the last one of an episode, which nobody acts on. Where every
-    frame is lost, the first action stays until the episode ends.
+    dt and reward are the sums over the frames that passed. `info["crash"]` is the first crash among them. CarRacing
+    draws only the frames that arrive, and the last frame of an episode. If every frame is lost, the first action stays
+    until the episode ends.
     """
 
     def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
         super().__init__(env)
         self._loss, self._stream = loss, stream
         simulator = env.unwrapped
-        needs_all = any(isinstance(layer, StaleFrames) for layer in _layers(env))  # it hands out frames from between
+        needs_all = any(isinstance(layer, StaleFrames) for layer in _layers(env))  # it may return an earlier frame
         self._simulator = simulator if isinstance(simulator, CarRacing) and not needs_all else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
@@ -182,8 +195,8 @@ class SkippedFrames(gym.Wrapper):
             if not lost or terminated or truncated:
                 if lost and self._simulator and self._simulator.observe:
                     observation = look(self.env)
-                told = {"dt": dt} | ({"crash": crash} if "crash" in info else {})
-                return observation, total, terminated, truncated, info | told
+                info = info | {"dt": dt} | ({"crash": crash} if "crash" in info else {})
+                return observation, total, terminated, truncated, info
 
     def _advance(self, action: Any, *, draw: bool) -> tuple[Any, ...]:
         if self._simulator is None:
@@ -197,10 +210,17 @@ class SkippedFrames(gym.Wrapper):
 
 
 class ActionRepeat(SkippedFrames):
-    """Takes every action for `frames` frames and shows the last one; the others are not drawn.
+    """Wrapper around `make_env`'s environment that takes every action for `frames` frames and draws the last one.
 
-    Goes around what `make_env` returns. Rewards are summed. The episode ends in the frame in which it ends without this
-    wrapper. `info` is that of the last frame, with dt the time of all of them and crash the first one among them.
+    Rewards are summed. The episode ends in the frame in which it ends without this wrapper. `info` is that of the last
+    frame, with dt the time of all of them and `crash` the first crash among them.
+
+    Args:
+        env: The environment.
+        frames: Simulator frames per action, at least 1.
+
+    Raises:
+        ValueError: If `frames` is less than 1.
     """
 
     def __init__(self, env: gym.Env, frames: int):
@@ -210,7 +230,7 @@ class ActionRepeat(SkippedFrames):
 
 
 def _layers(env: gym.Env) -> Iterator[gym.Env]:
-    """`env` and all that it wraps."""
+    """Yield `env` and all environments that it wraps."""
     yield env
     while isinstance(env, gym.Wrapper):
         env = env.env

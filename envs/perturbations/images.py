@@ -1,17 +1,17 @@
-"""What may happen to a picture between the world and the driver, for closed loop and for training alike.
+"""Perturbations of images, for closed loop and for training.
 
-A corruption is a setting; its `draw` is called once per episode, or once per training window, and returns a pure
-function of frames (..., H, W, 3) uint8, one frame or any batch of them. What is static (shadows, occlusions, colours,
-exposure) is drawn by `draw` and lies alike on every frame; what flickers (noise) is drawn anew for every pixel of
-every frame. Frames are never changed in place.
+`draw` of a corruption is called once per episode, or once per training sequence. It returns a function of frames
+(..., H, W, 3) uint8, one frame or any batch of them. Static patterns (shadows, occlusions, colours, exposure) are drawn
+by `draw` and are the same on every frame. Noise is drawn for every pixel of every frame. Frames are never changed in
+place.
 
-The camera sees the whole picture: noise and exposure reach the status bar too. Shadows, occlusions and colours belong
-to the world: the status bar, which is drawn over the picture, keeps its pixels.
+Noise and exposure belong to the camera and reach the status bar too. Shadows, occlusions and colours belong to the
+world: the status bar, which is drawn over the image, keeps its pixels.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.wrappers import BAR_TOP
 
@@ -34,20 +35,31 @@ GRASS = 100.0
 
 
 @dataclass(frozen=True)
-class Corruption(ABC):
-    """A setting of something that happens to pictures."""
+class Corruption(Perturbation):
+    """Base class of perturbations that change images only, and may be used for training too."""
+
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+        return CorruptedFrames(env, self, stream)
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        """What happens in one episode or window to frames of `size` (H, W). All chance comes from `rng`."""
+        """Draw the corruption of one episode or training sequence.
+
+        Args:
+            rng: Source of all randomness, of the returned function too.
+            size: Height and width of the frames, in pixels.
+
+        Returns:
+            A function from frames (..., H, W, 3) uint8 to corrupted frames, a new array.
+        """
 
 
 @dataclass(frozen=True)
 class GaussianNoise(Corruption):
     """Independent normal noise on every channel of every pixel of every frame, on images in [0, 1].
 
-    `variance` is that before the result is clipped to [0, 1]. Clipping eats a part: on mid-grey, 0.1 / 0.2 / 0.3 leave
-    0.081 / 0.118 / 0.138.
+    `variance` is that before the result is clipped to [0, 1]. Clipping removes a part of it: on mid-grey,
+    0.1 / 0.2 / 0.3 leave 0.081 / 0.118 / 0.138. After Hasani's thesis, ch. 6.
     """
 
     variance: float
@@ -69,19 +81,19 @@ class GaussianNoise(Corruption):
 
 @dataclass(frozen=True)
 class SaltAndPepper(Corruption):
-    """Every pixel of every frame turns black or white (equally likely) with probability `share`."""
+    """Every pixel of every frame turns black or white, equally likely, with probability `fraction`."""
 
-    share: float
+    fraction: float
 
     def __post_init__(self) -> None:
-        _require("share", self.share, 0.0, 1.0, "it is the share of pixels.")
+        _require("fraction", self.fraction, 0.0, 1.0, "it is the fraction of pixels.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
         def peppered(frames: Frames) -> Frames:
             chance = rng.random(frames.shape[:-1], dtype=np.float32)  # (..., H, W)
             result = frames.copy()
-            result[chance < 0.5 * self.share] = 0
-            result[chance >= 1.0 - 0.5 * self.share] = 255
+            result[chance < 0.5 * self.fraction] = 0
+            result[chance >= 1.0 - 0.5 * self.fraction] = 255
             return result
 
         return peppered
@@ -89,7 +101,7 @@ class SaltAndPepper(Corruption):
 
 @dataclass(frozen=True)
 class Brightness(Corruption):
-    """A wrong exposure: all values times `factor` or, equally likely, divided by it; drawn once."""
+    """Wrong exposure: all values are multiplied or, equally likely, divided by `factor`."""
 
     factor: float
 
@@ -104,10 +116,9 @@ class Brightness(Corruption):
 
 @dataclass(frozen=True)
 class Shadows(Corruption):
-    """Semi-transparent lines across the picture: where one lies, the light is reduced by the share `opacity`.
+    """Semi-transparent dark lines across the image; they take away the fraction `opacity` of the light.
 
-    Places, angles and widths (6 to 16 % of the height) of the `lines` are drawn once. Where lines cross, it is not
-    darker.
+    Places, angles and widths (6 to 16 % of the height) of the `lines` are drawn once. Crossings are not darker.
     """
 
     lines: int
@@ -115,7 +126,7 @@ class Shadows(Corruption):
 
     def __post_init__(self) -> None:
         _require("lines", self.lines, 0, float("inf"), "it is a number of lines.")
-        _require("opacity", self.opacity, 0.0, 1.0, "it is the share of light that is taken away.")
+        _require("opacity", self.opacity, 0.0, 1.0, "it is the fraction of light that is taken away.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
         height, width = size
@@ -133,15 +144,18 @@ class Shadows(Corruption):
 
 @dataclass(frozen=True)
 class OcclusionBars(Corruption):
-    """Black bars across the world, each `width` (a share) of it wide: all upright or all level, not overlapping."""
+    """Black bars across the world that do not overlap, all upright or all level.
+
+    `width` is that of one bar, as a fraction of the world's width or height.
+    """
 
     bars: int
     width: float
 
     def __post_init__(self) -> None:
         _require("bars", self.bars, 0, float("inf"), "it is a number of bars.")
-        _require("width", self.width, 0.0, 1.0, "it is a share of the picture.")
-        _require("bars x width", self.bars * self.width, 0.0, 1.0, "the bars must fit into the picture.")
+        _require("width", self.width, 0.0, 1.0, "it is a fraction of the image.")
+        _require("bars x width", self.bars * self.width, 0.0, 1.0, "the bars must fit into the image.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
         hidden = np.zeros(size, bool)
@@ -158,18 +172,18 @@ class OcclusionBars(Corruption):
 
 @dataclass(frozen=True)
 class OcclusionBlobs(Corruption):
-    """Black ellipses, as of dirt on the lens, laid one by one until they hide at least `share` of the world."""
+    """Black ellipses, as of dirt on the lens, hide at least the `fraction` of the world."""
 
-    share: float
+    fraction: float
 
     def __post_init__(self) -> None:
-        _require("share", self.share, 0.0, 0.9, "it is the share of the picture that is hidden.")
+        _require("fraction", self.fraction, 0.0, 0.9, "it is the fraction of the image that is hidden.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
         height, width = size
         hidden = np.zeros(size, np.uint8)
         world = hidden[: world_rows(height)]
-        while world.mean() < self.share:
+        while world.mean() < self.fraction:
             centre = np.rint(rng.random(2) * (width, len(world))).astype(int)
             axes = np.maximum(1, np.rint(rng.uniform(0.05, 0.15, 2) * height)).astype(int)
             cv2.ellipse(hidden, centre.tolist(), axes.tolist(), rng.uniform(0, 180), 0, 360, 1, -1)
@@ -182,9 +196,9 @@ class OcclusionBlobs(Corruption):
 class ColourChange(Corruption):
     """Road and grass take other colours: each moves by `distance` in RGB (0-255), in a direction of its own.
 
-    The directions are drawn once. Pixels are told apart by colour: green is grass, middle grey is road, a mixed pixel
-    at the edge moves with both. Car, kerbs and status bar keep their colours. The two shades of grass keep their
-    difference. What would leave 0-255 is clipped.
+    The directions are drawn once. The colour of a pixel decides: green is grass, middle grey is road, a mixed pixel at
+    the edge moves with both. Car, kerbs and status bar keep their colours. The two shades of grass keep their
+    difference. Values are clipped to 0-255.
     """
 
     distance: float
@@ -216,7 +230,7 @@ class ColourChange(Corruption):
 
 
 class CorruptedFrames(gym.ObservationWrapper):
-    """The driver sees corrupted pictures. `env.unwrapped.state`, rewards, physics and dt are as they were."""
+    """Environment with corrupted observations. `env.unwrapped.state`, rewards, physics and dt stay as they are."""
 
     def __init__(self, env: gym.Env, corruption: Corruption, stream: Stream):
         super().__init__(env)
@@ -232,7 +246,7 @@ class CorruptedFrames(gym.ObservationWrapper):
 
 
 def world_rows(height: int) -> int:
-    """Rows of a picture of `height` above the status bar."""
+    """Return the number of rows above the status bar in an image of `height` rows."""
     return height * BAR_TOP // 96
 
 
@@ -242,7 +256,7 @@ def _blacked_out(hidden: NDArray[np.bool_]) -> Effect:
 
 
 def _uint8(values: NDArray[np.float32]) -> Frames:
-    """Rounded and clipped to 0-255; overwrites `values`."""
+    """Return `values` rounded and clipped to 0-255. Overwrites `values`."""
     np.rint(values, out=values)
     return np.clip(values, 0, 255, out=values).astype(np.uint8)
 

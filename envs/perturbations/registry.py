@@ -1,36 +1,22 @@
-"""Perturbations by name and level: `perturb(env, "shadows:2+frame-drop:1")`. What each does: docs/perturbations.md."""
+"""Perturbations by name and level: `perturb(env, "shadows:2+frame-drop:1")` (docs/perturbations.md)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import dataclass, fields, replace
+from inspect import getdoc
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.envs.perturbations.dynamics import (
-    ActionDelay,
-    ActionFault,
-    DelayedActions,
-    FaultyActions,
-    TyreGrip,
-    WeakTyres,
-)
-from nac_drive.envs.perturbations.frames import (
-    FrameDrop,
-    FrameLoss,
-    Gaps,
-    IrregularRate,
-    Missing,
-    SkippedFrames,
-    StaleFrames,
-)
+from nac_drive.envs.perturbations.base import Perturbation
+from nac_drive.envs.perturbations.dynamics import ActionDelay, ActionFault, TyreGrip
+from nac_drive.envs.perturbations.frames import FrameDrop, FrameLoss, Gaps, IrregularRate, Missing
 from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
-    CorruptedFrames,
     Corruption,
     Effect,
     Frames,
@@ -41,10 +27,9 @@ from nac_drive.envs.perturbations.images import (
     Shadows,
 )
 from nac_drive.envs.perturbations.stream import Stream
+from nac_drive.suggest import did_you_mean
 
-Setting = Corruption | FrameLoss | ActionDelay | ActionFault | TyreGrip
-
-PERTURBATIONS: dict[str, tuple[Setting, ...]] = {
+PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
     "gaussian-noise": (GaussianNoise(0.1), GaussianNoise(0.2), GaussianNoise(0.3)),
     "salt-and-pepper": (SaltAndPepper(0.02), SaltAndPepper(0.05), SaltAndPepper(0.15)),
     "brightness": (Brightness(1.3), Brightness(1.6), Brightness(2.0)),
@@ -63,23 +48,30 @@ PERTURBATIONS: dict[str, tuple[Setting, ...]] = {
 """Name -> settings of level 1, 2, 3 (and 4)."""
 
 CORRUPTIONS = tuple(name for name, levels in PERTURBATIONS.items() if isinstance(levels[0], Corruption))
-"""Names of those that change pictures only, and may be used for training too."""
+"""Names of the perturbations that change images only, and may be used for training too."""
 
 
 @dataclass(frozen=True)
-class Perturbation:
-    """One part of a specification."""
+class Part:
+    """One part of a specification: a perturbation, its name and its level."""
 
     name: str
     level: int
-    setting: Setting
+    perturbation: Perturbation
 
 
-def parse(spec: str) -> list[Perturbation]:
-    """`NAME:LEVEL`, or for lost frames `NAME:LEVEL:MISSING`, joined by `+`: "colour:1+gap:3:hold". Order counts.
+def parse(spec: str) -> list[Part]:
+    """Parse a specification of perturbations.
 
-    Level 0 and an empty `spec` mean: absent. MISSING is hold, zero or skip (see `FrameLoss`). Raises ValueError for
-    what is not there, and for a name that comes twice.
+    Args:
+        spec: `NAME:LEVEL`, or for lost frames `NAME:LEVEL:MISSING`, joined by `+`, such as "colour:1+gap:3:hold".
+            Level 0 and an empty string mean none. MISSING is hold, zero or skip (see `FrameLoss`).
+
+    Returns:
+        The parts in the order of `spec`, without those of level 0.
+
+    Raises:
+        ValueError: For an unknown name, level or MISSING, and for a name that comes twice.
     """
     parts = [_part(part.strip(), spec) for part in spec.split("+")] if spec.strip() else []
     present = [part for part in parts if part]
@@ -90,45 +82,56 @@ def parse(spec: str) -> list[Perturbation]:
 
 
 def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 1000) -> gym.Env:
-    """`env` under the perturbations of `spec` (see `parse`), the first named nearest to the simulator.
+    """Wrap an environment in perturbations, the first one nearest to the simulator.
 
-    So "colour:1+gaussian-noise:2" is noise on changed colours, and `frame-rate` belongs last: what stands before it
-    goes on at 50 frames/s, what stands after it counts the frames that arrive.
-    seed: of all of them; with the track's seed it settles an episode's disturbance (see `Stream`).
-    episode_frames: the length of an episode, which the shares of gaps refer to.
+    "colour:1+gaussian-noise:2" is noise on changed colours. `frame-rate` belongs last: perturbations before it run at
+    50 frames/s, perturbations after it count the frames that arrive.
+
+    Args:
+        env: The environment.
+        spec: The perturbations (see `parse`).
+        seed: Seed of all of them. Together with the seed of `reset` it settles their random numbers (see `Stream`).
+        episode_frames: Length of an episode in frames, which the fractions of gaps refer to.
+
+    Returns:
+        The wrapped environment; `env` itself if `spec` names no perturbation.
+
+    Raises:
+        ValueError: For a specification that `parse` refuses.
+        TypeError: If a perturbation needs CarRacing and `env` is another environment.
     """
     for part in parse(spec):
-        setting, stream = part.setting, Stream(part.name, seed)
-        match setting:
-            case Corruption():
-                env = CorruptedFrames(env, setting, stream)
-            case FrameLoss():
-                if isinstance(setting, Gaps):
-                    setting = replace(setting, frames=episode_frames)
-                env = (SkippedFrames if setting.missing == "skip" else StaleFrames)(env, setting, stream)
-            case ActionDelay():
-                env = DelayedActions(env, setting)
-            case ActionFault():
-                env = FaultyActions(env, setting, stream)
-            case TyreGrip():
-                env = WeakTyres(env, setting)
+        env = part.perturbation.wrap(env, Stream(part.name, seed), episode_frames)
     return env
 
 
 def parse_corruptions(spec: str) -> list[Corruption]:
-    """The settings of a `spec` that changes pictures only. Raises ValueError for any other."""
+    """Parse a specification that changes images only.
+
+    Raises:
+        ValueError: If `parse` refuses `spec`, or a part of it changes more than images.
+    """
     corruptions = []
     for part in parse(spec):
-        if not isinstance(part.setting, Corruption):
+        if not isinstance(part.perturbation, Corruption):
             raise ValueError(
-                f"perturbation {part.name!r} changes the drive, not the picture; frames at rest take {CORRUPTIONS}."
+                f"perturbation {part.name!r} changes the episode, not the image; recorded frames take {CORRUPTIONS}."
             )
-        corruptions.append(part.setting)
+        corruptions.append(part.perturbation)
     return corruptions
 
 
 def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-    """One draw of all `corruptions`, in order, as a function of frames (..., H, W, 3); `size` is (H, W)."""
+    """Draw all `corruptions` once.
+
+    Args:
+        corruptions: Applied in this order.
+        rng: Source of all randomness.
+        size: Height and width of the frames, in pixels.
+
+    Returns:
+        A function from frames (..., H, W, 3) uint8 to corrupted frames.
+    """
     effects = [corruption.draw(rng, size) for corruption in corruptions]
 
     def effect(frames: Frames) -> Frames:
@@ -141,9 +144,12 @@ def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: t
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Pictures for training: under one of `specs` (see `parse_corruptions`) or clean, all equally likely.
+    """Random corruption of training images: one of `specs`, or none, all equally likely.
 
-    For recorded sequences and for environments in which a driver learns (domain randomisation) alike.
+    It serves recorded sequences and environments in which a driver learns (domain randomisation).
+
+    Raises:
+        ValueError: For a specification that `parse_corruptions` refuses.
     """
 
     specs: Sequence[str] = ()
@@ -153,12 +159,47 @@ class Augmentation:
             parse_corruptions(spec)
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        """What frames (..., H, W, 3) of one sequence go through; `size` is (H, W)."""
+        """Draw the corruption of one sequence.
+
+        Args:
+            rng: Source of all randomness.
+            size: Height and width of the frames, in pixels.
+
+        Returns:
+            A function from frames (..., H, W, 3) uint8 to corrupted frames.
+        """
         choice = int(rng.integers(-1, len(self.specs)))
         return draw_effect(parse_corruptions(self.specs[choice]) if choice >= 0 else [], rng, size)
 
 
-def _part(part: str, spec: str) -> Perturbation | None:
+def perturbation_table() -> str:
+    """Return the table of all perturbations in docs/perturbations.md, as Markdown.
+
+    Settings and effects come from the fields and the docstrings of `PERTURBATIONS`.
+    """
+    rows = [
+        f"| `{name}` | {_settings(levels)} | {' '.join((getdoc(type(levels[0])) or '').split())} |"
+        for name, levels in PERTURBATIONS.items()
+    ]
+    return "\n".join(["| name | settings, level by level | effect |", "|---|---|---|", *rows])
+
+
+def _settings(levels: Sequence[Perturbation]) -> str:
+    """Return the values of every field, one per level, or a single one where all levels agree."""
+    cells = []
+    for field in fields(levels[0]):
+        values = [_text(getattr(level, field.name)) for level in levels]
+        cells.append(f"{field.name} {' / '.join(values if len(set(values)) > 1 else values[:1])}")
+    return "; ".join(cells)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _part(part: str, spec: str) -> Part | None:
     match = re.fullmatch(r"([a-z-]+):(\d+)(?::([a-z]+))?", part)
     if not match:
         raise ValueError(
@@ -167,15 +208,17 @@ def _part(part: str, spec: str) -> Perturbation | None:
         )
     name, level, missing = match[1], int(match[2]), match[3]
     if name not in PERTURBATIONS:
-        raise ValueError(f"perturbation {name!r} is unknown; choose from {sorted(PERTURBATIONS)}.")
+        raise ValueError(
+            f"perturbation {name!r} is unknown; choose from {sorted(PERTURBATIONS)}.{did_you_mean(name, PERTURBATIONS)}"
+        )
     levels = PERTURBATIONS[name]
     if level > len(levels):
         raise ValueError(f"perturbation {name!r} has the levels 1 to {len(levels)} (0 is none), got {level}.")
-    setting = levels[max(level, 1) - 1]
+    perturbation = levels[max(level, 1) - 1]
     if missing is not None:
-        if not isinstance(setting, FrameLoss):
+        if not isinstance(perturbation, FrameLoss):
             raise ValueError(f"perturbation {name!r} loses no frames, got {part!r}; write {name}:{level}.")
         if missing not in get_args(Missing):
             raise ValueError(f"perturbation {part!r}: MISSING must be one of {get_args(Missing)}, got {missing!r}.")
-        setting = replace(setting, missing=missing)
-    return Perturbation(name, level, setting) if level else None
+        perturbation = replace(perturbation, missing=missing)
+    return Part(name, level, perturbation) if level else None

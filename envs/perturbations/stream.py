@@ -1,4 +1,4 @@
-"""The random numbers of a perturbation."""
+"""Random numbers of a perturbation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import numpy as np
 
 
 class Stream:
-    """The chance of one perturbation: a generator of its own, never the environment's `np_random`.
+    """Random generator of one perturbation, apart from the environment's `np_random`.
 
-    Seeded by name, `seed` and the seed that `reset` is given: the same three bring back the same disturbance, whatever
-    the level. A reset without a seed goes on where the stream is, as gymnasium's own generators do.
+    The name, `seed` and the seed of `reset` settle its numbers. The level does not enter, so levels of one perturbation
+    share them. A reset without a seed continues the stream, as gymnasium's own generators do.
+
+    Args:
+        name: Name of the perturbation.
+        seed: At least 0.
+
+    Raises:
+        ValueError: If `seed` is negative.
     """
 
     def __init__(self, name: str, seed: int = 0):
@@ -21,7 +28,7 @@ class Stream:
         self.rng = np.random.default_rng(self._key)
 
     def restart(self, seed: int | None) -> np.random.Generator:
-        """The generator of the episode that `reset(seed=seed)` begins."""
+        """Return the generator of the episode that `reset(seed=seed)` begins."""
         if seed is not None:
             self.rng = np.random.default_rng((*self._key, seed))
         return self.rng

@@ -1,4 +1,4 @@
-"""The car of a frame: four wheels with their stripes, and the hull."""
+"""Drawing of the car: four wheels with their stripes, and the hull."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ _RED = np.full(((CAR_BOTTOM - CAR_TOP) * FINE, (CAR_RIGHT - CAR_LEFT) * FINE, 3)
 
 
 def draw_car(frame: np.ndarray, car: Any, zoom: float) -> None:
-    """Four wheels with their turning white stripes, then the hull over them, on the ground already in the frame."""
+    """Draw four wheels with their turning white stripes, then the hull, over the ground in `frame`.
+
+    Args:
+        frame: (96, 96, 3) uint8, changed in place.
+        car: gymnasium's `Car`, which is only read.
+        zoom: Window pixels per simulator unit.
+    """
     part = frame[CAR_TOP:CAR_BOTTOM, CAR_LEFT:CAR_RIGHT]
     fine = cv2.resize(part, (_RED.shape[1], _RED.shape[0]), interpolation=cv2.INTER_NEAREST)
     (x, y), angle, scale = car.hull.position, car.hull.angle, SIZE * zoom
@@ -61,7 +67,7 @@ _BLACK, _WHITE = shrunk(car_dynamics.WHEEL_COLOR), shrunk(car_dynamics.WHEEL_WHI
 
 
 def _stripe(phase: float) -> tuple[float, float]:
-    """From where to where along the wheel its stripe is seen, in radii; equal where it is not. gymnasium's own rule."""
+    """Return start and end of a wheel's visible stripe, in radii; equal if it is hidden. gymnasium's own rule."""
     start, end = math.cos(phase), math.cos(phase + 1.2)
     start_hidden, end_hidden = math.sin(phase) > 0, math.sin(phase + 1.2) > 0
     if start_hidden and end_hidden:
@@ -70,13 +76,13 @@ def _stripe(phase: float) -> tuple[float, float]:
 
 
 def _fine(corners: np.ndarray) -> np.ndarray:
-    """Window coordinates, rounded down to whole pixels as pygame does, as fixed-point numbers of the fine samples."""
+    """Return window coordinates, rounded down to pixels as pygame does, as fixed-point coordinates of fine samples."""
     return np.rint(np.floor(corners) * _TO_FINE + _FINE_ORIGIN).astype(np.int32)
 
 
 @lru_cache(maxsize=64)
 def _hull_mask(zoom: float) -> np.ndarray:
-    """Where the hull is: it never moves in the frame, and every episode has the same zooms."""
+    """Return the mask of the hull. It never moves in the frame, and every episode has the same zooms."""
     mask = np.zeros(_RED.shape[:2], np.uint8)
     for polygon in _HULL:
         corners = np.array(polygon) * (SIZE * zoom) + (HULL_X, HULL_Y)

@@ -1,4 +1,4 @@
-"""Constants that the parts of the renderer share, and the colours that gymnasium's scaling makes."""
+"""Shared constants of the renderer, and the colours that gymnasium's scaling makes."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ SHIFT = 4
 
 
 def shrunk(color: Any) -> tuple[int, ...]:
-    """What smoothscale makes of a flat area of this colour: it cuts fractions off twice, so a 102 comes out as 100."""
+    """Return the colour of a flat area after smoothscale, which truncates twice: 102 becomes 100."""
     return tuple(max(int(channel) - 2, 0) for channel in color)

@@ -1,4 +1,4 @@
-"""The ground of a frame: the playfield painted once per episode into a texture, one affine warp per frame."""
+"""Drawing of the ground: a texture of the playfield painted once per episode, one affine warp per frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ spread of the 0.64 x 0.51 units over which smoothscale takes its mean. Finer and
 SUPER = 2
 """Painted texels per texel, along each axis."""
 LEVELS = 5
-"""The coarsest serves the first frames, in which most of the playfield is seen."""
+"""The coarsest serves the first frames, which show most of the playfield."""
 GROW = 0.05
 """Units by which a grass patch reaches over its edge: gymnasium fills the window pixels of the edge, too."""
 INSET = 0.05
@@ -31,9 +31,13 @@ INSET = 0.05
 
 
 class Ground:
-    """The playfield as a texture with mip levels: level n has BLOCK / 2^n texels per block. Outside it is black.
+    """Playfield as a texture with mip levels: level n has BLOCK / 2^n texels per block. Outside it is black.
 
-    Texels have a fourth channel, which is never looked at: OpenCV warps four channels faster than three.
+    Texels have an unused fourth channel, because OpenCV warps four channels faster than three.
+
+    Args:
+        background: Colour of the playfield, RGB 0-255.
+        grass: Colour of its patches, RGB 0-255.
     """
 
     def __init__(self, background: Any, grass: Any):
@@ -46,7 +50,12 @@ class Ground:
             self._levels.append(np.tile(bare, (BLOCKS, BLOCKS, 1)))  # (BLOCKS * BLOCK / 2^n)^2 x 4
 
     def begin(self, polygons: np.ndarray, colors: np.ndarray) -> None:
-        """Remove the last road and paint a new one."""
+        """Remove the previous road and paint a new one.
+
+        Args:
+            polygons: (P, 4, 2) corners in simulator units, in drawing order.
+            colors: (P, 3) colours of the polygons, read again by `refresh`.
+        """
         road = list(self._polygons_in)
         across = polygons[:, [1, 0, 3, 2]] - polygons  # (P, 4, 2): corners come in the order left, right, right, left
         width = np.linalg.norm(across, axis=-1, keepdims=True)  # 0 for a kerb that gymnasium lays on a straight
@@ -62,9 +71,16 @@ class Ground:
             self._paint(block, LEVELS)
 
     def draw(self, out: np.ndarray, x: float, y: float, angle: float, zoom: float) -> None:
-        """Fill `out`, the frame down to the bar, with the ground around (x, y), the direction `angle` upwards.
+        """Draw the ground around the hull, the direction of the hull upwards.
 
         During the zoom-in every pixel is the mean of four samples, as no level has texels of the right size.
+
+        Args:
+            out: (84, 96, 3) uint8, the frame above the status bar, filled in place.
+            x: Position of the hull in simulator units.
+            y: Position of the hull in simulator units.
+            angle: Angle of the hull in radians.
+            zoom: Window pixels per simulator unit.
         """
         self.refresh()
         over, level = 1, 0
@@ -85,7 +101,7 @@ class Ground:
         cv2.cvtColor(_half(frame) if over == 2 else frame, cv2.COLOR_RGBA2RGB, dst=out)
 
     def refresh(self) -> None:
-        """Paint level 0 anew where colours have changed. The coarser levels are seen for half a second: they wait."""
+        """Repaint level 0 where colours have changed. The coarser levels, shown for half a second, stay."""
         changed = np.flatnonzero(self._colors[:, 0] != self._painted[:, 0]).tolist()
         if changed:
             self._painted[changed] = self._colors[changed]
@@ -96,7 +112,7 @@ class Ground:
                     self._repaint(block, i)
 
     def _paint(self, block: tuple[int, int], levels: int) -> None:
-        """Paint one block of the finest levels: the grass, then its polygons in gymnasium's order."""
+        """Paint one block of the finest `levels` levels: the grass, then its polygons in gymnasium's order."""
         (x, y), part = block, self._meadow.copy()
         if members := self._polygons_in.get(block):
             corners = self._corners[members] - np.array(block, np.int32) * (BLOCK * SUPER << SHIFT)
@@ -107,7 +123,7 @@ class Ground:
             level[y * len(part) : (y + 1) * len(part), x * len(part) : (x + 1) * len(part)] = part
 
     def _repaint(self, block: tuple[int, int], changed: int) -> None:
-        """Paint level 0 of a block anew where one polygon lies; the texels become what `_paint` would make them."""
+        """Repaint level 0 of a block around one polygon, with the same result as `_paint`."""
         origin = np.array(block) * (BLOCK * SUPER)
         members = np.array(self._polygons_in[block])
         low, high = self._low[changed], self._high[changed]
@@ -124,20 +140,20 @@ class Ground:
 
 @lru_cache(maxsize=2)
 def _meadow(background: tuple[int, ...], grass: tuple[int, ...]) -> np.ndarray:
-    """(S, S, 4): a block without road, a patch in its first quarter; S = BLOCK * SUPER painted texels."""
+    """Return a block (S, S, 4) without road, a patch in its first quarter; S = BLOCK * SUPER painted texels."""
     size, grow = BLOCK * SUPER, GROW * BLOCK * SUPER / BLOCK_SIZE
     line = _covered(0, size / 2 + grow, size) + _covered(size - grow, size, size)  # (S,)
-    share = (line[:, None] * line)[..., None]  # (S, S, 1)
-    return np.rint(np.array((*background, 0)) * (1 - share) + np.array((*grass, 0)) * share).astype(np.uint8)
+    fraction = (line[:, None] * line)[..., None]  # (S, S, 1)
+    return np.rint(np.array((*background, 0)) * (1 - fraction) + np.array((*grass, 0)) * fraction).astype(np.uint8)
 
 
 def _covered(low: float, high: float, count: int) -> np.ndarray:
-    """(count,): the share of each [i, i + 1] that lies in [low, high]."""
+    """Return the fraction (count,) of each [i, i + 1] that lies in [low, high]."""
     return np.diff(np.clip(np.arange(count + 1), low, high))
 
 
 def _blocks(low: np.ndarray, high: np.ndarray) -> tuple[list[list[tuple[int, int]]], dict[tuple[int, int], list[int]]]:
-    """The blocks that each of P polygons touches, from their (P, 2) bounding boxes; and the polygons of each block."""
+    """Return the blocks of each of P polygons, from their (P, 2) bounding boxes, and the polygons of each block."""
     first = np.clip(low // (BLOCK * SUPER), 0, BLOCKS - 1).tolist()
     last = np.clip((high - 1) // (BLOCK * SUPER), 0, BLOCKS - 1).tolist()
     blocks_of: list[list[tuple[int, int]]] = []
@@ -150,5 +166,5 @@ def _blocks(low: np.ndarray, high: np.ndarray) -> tuple[list[list[tuple[int, int
 
 
 def _half(image: np.ndarray) -> np.ndarray:
-    """The image at half its size, every pixel the mean of four."""
+    """Return the image at half its size, every pixel the mean of four."""
     return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2), interpolation=cv2.INTER_AREA)

@@ -1,4 +1,4 @@
-"""The status bar of a frame: seven indicators and the score."""
+"""Drawing of the status bar: seven indicators and the score."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMN, _ROW = WINDOW_W // 40, WINDOW_H // 40
 
 
 def _running(count: int, pixels: int) -> np.ndarray:
-    """(pixels + 1, count): row n holds the share of every pixel of the frame that the first n window pixels cover."""
+    """Return (pixels + 1, count): in row n the fraction of each frame pixel that the first n window pixels cover."""
     edges = np.clip(np.arange(pixels + 1)[:, None] * (count / pixels) - np.arange(count), 0, 1)
     return edges.astype(np.float32)
 
@@ -28,13 +28,13 @@ _COLUMNS_BEFORE = _running(STATE_W, WINDOW_W)
 _UPRIGHT = ((5, (255, 255, 255)), (7, (0, 0, 255)), (8, (0, 0, 255)), (9, (51, 0, 255)), (10, (51, 0, 255)))
 """Column of the grid and colour of the indicators that grow upwards: speed and the four wheels."""
 _SPEED, _WHEELS, _SHARED, _STEER, _GYRO = 0, slice(1, 5), slice(5, 8), 8, 9
-"""Their rows in the product; the window columns that two wheels share, where the higher one is seen; and the two that
-grow sideways, the joint angle of the first wheel, green, and the turning rate, red."""
+"""Rows of the indicators in the product: speed; the wheels; the window columns that two wheels share, which show the
+higher one; and the two that grow sideways, the joint angle of the first wheel, green, and the turning rate, red."""
 _TRUNCATED = 1.5
-"""What smoothscale's cut fractions take away."""
+"""Mean loss by smoothscale's truncation, in levels of 255."""
 
 
-class Bar:
+class StatusBar:
     """The seven indicators as one product: (rows covered by each) times (columns covered by each, in its colour)."""
 
     def __init__(self):
@@ -49,7 +49,12 @@ class Bar:
         self._rows[:, [_STEER, _GYRO]] = (_ROWS_BEFORE[bottom + 1] - _ROWS_BEFORE[top])[:, None]
 
     def draw(self, out: np.ndarray, car: Any) -> None:
-        """Fill `out`, the rows of the bar, with gymnasium's indicators of the car; no score."""
+        """Draw gymnasium's indicators of a car, without the score.
+
+        Args:
+            out: (12, 96, 3) uint8, the rows of the bar, filled in place.
+            car: gymnasium's `Car`, which is only read.
+        """
         speed, omegas = math.hypot(*car.hull.linearVelocity), [wheel.omega for wheel in car.wheels]
         tips = [_tip(0.02, speed), *(_tip(0.01, omega) for omega in omegas)]
         self._rows[:, : len(tips)] = _UPRIGHT_ROWS[tips].T
@@ -67,7 +72,7 @@ class Bar:
 
 
 def _across(start: int, stop: int, color: tuple[int, int, int]) -> np.ndarray:
-    """(96, 3): the light of this colour from the window columns start to stop - 1."""
+    """Return the light (96, 3) of this colour from the window columns start to stop - 1."""
     return (_COLUMNS_BEFORE[stop] - _COLUMNS_BEFORE[start])[:, None] * np.array(color, np.float32)
 
 
@@ -76,7 +81,7 @@ _LEAST = 1e-4
 
 
 def _tip(scale: float, value: float) -> int:
-    """The window row of the bar in which the upright indicator of scale * value ends; 100 where there is none."""
+    """Return the window row of the bar in which the upright indicator of scale * value ends; 100 for none."""
     if abs(value) <= _LEAST:
         return _BAR_WINDOW_H
     row = int(WINDOW_H - (_ROW + _ROW * (scale * value))) - (WINDOW_H - _BAR_WINDOW_H)
@@ -84,7 +89,7 @@ def _tip(scale: float, value: float) -> int:
 
 
 def _upright(tip: int) -> np.ndarray:
-    """(12,): the share of each row of the bar that an upright indicator covers."""
+    """Return the fraction (12,) of each row of the bar that an upright indicator covers."""
     foot = _BAR_WINDOW_H - _ROW
     return _ROWS_BEFORE[max(tip, foot) + 1] - _ROWS_BEFORE[min(tip, foot)]
 
@@ -93,7 +98,7 @@ _UPRIGHT_ROWS = np.array([*map(_upright, range(_BAR_WINDOW_H)), np.zeros(STATE_H
 
 
 def _sideways(place: int, value: float) -> tuple[int, int]:
-    """The columns of the window, from and to, that an indicator of this value covers."""
+    """Return start and stop of the window columns that an indicator of this value covers."""
     foot = place * _COLUMN
     tip = min(max(int((place + value) * _COLUMN), 0), WINDOW_W - 1)
     return min(tip, foot), max(tip, foot) + 1
@@ -105,10 +110,17 @@ _SCORE_WINDOW_W = round(SCORE_W * PIXEL_W)
 
 @lru_cache(maxsize=4096)
 def score(text: str) -> np.ndarray:
-    """(12, 12, 3): the left end of the bar with gymnasium's score, drawn with its font and shrunk as it does."""
+    """Draw the score with gymnasium's font and scaling.
+
+    Args:
+        text: The score, such as "0123".
+
+    Returns:
+        (12, 12, 3) uint8, the left end of the bar.
+    """
     try:
         image = _font().render(text, True, (255, 255, 255), (0, 0, 0))
-    except pygame.error:  # a window that was closed has shut pygame down
+    except pygame.error:  # closing a window has shut pygame down
         _font.cache_clear()
         image = _font().render(text, True, (255, 255, 255), (0, 0, 0))
     place = image.get_rect()

@@ -1,6 +1,6 @@
-"""How wrong is it to freeze phi and omega? The logit ODE with coefficients that vary, beside its closed form.
+"""The error of freezing phi and omega: the logit ODE with coefficients that vary, beside its closed form.
 
-    da/dt = phi(t) - omega(t) a,   a(0) = 0        the frozen answer: nac_drive.policies.nac.layer.exact at phi(0), omega(0)
+    da/dt = phi(t) - omega(t) a,   a(0) = 0        closed form: nac_drive.policies.nac.logits.exact at phi(0), omega(0)
 
 Source: NAC paper, Theorem 3 and Table 2 (Appendix B.1.2).
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 
-from nac_drive.policies.nac.layer import MODES
+from nac_drive.policies.nac.logits import MODES
 
 GRID = 2001
 """Points per window at which variations and errors are taken."""
@@ -22,7 +22,7 @@ GRID = 2001
 
 @dataclass(frozen=True)
 class Shape:
-    """How a coefficient moves over a window: a function of s = t / horizon in [0, 1]."""
+    """Course of a coefficient over a window: a function of s = t / horizon in [0, 1]."""
 
     at: Callable[[np.ndarray], np.ndarray]
     slope: float
@@ -66,6 +66,7 @@ class Coefficient:
 
     @property
     def lipschitz(self) -> float:
+        """The largest |d coefficient / dt|."""
         return abs(self.base * self.amplitude) * self.shape.slope / self.horizon
 
     @property
@@ -84,7 +85,7 @@ class Coefficient:
 
 @dataclass(frozen=True)
 class FrozenError:
-    """Both solutions on one grid, and what bounds their difference. All arrays have the grid's shape."""
+    """Both solutions on one grid, and bounds of their difference. All arrays have the shape of the grid."""
 
     t: np.ndarray
     varying: np.ndarray
@@ -108,7 +109,16 @@ class FrozenError:
 def frozen_error(phi: Coefficient, omega: Coefficient, t: np.ndarray) -> FrozenError:
     """Integrate the varying ODE to 1e-12 and compare it with the closed form at the initial coefficients.
 
-    `t` increases from 0; omega must stay positive on it. Raises RuntimeError if the integration fails.
+    Args:
+        phi: The target of the logit.
+        omega: The rate of the logit; positive on `t`.
+        t: (n,) times that increase from 0.
+
+    Returns:
+        Both solutions and the bounds at the times `t`.
+
+    Raises:
+        RuntimeError: If the integration fails.
     """
     solution = solve_ivp(
         lambda now, a: phi(now) - omega(now) * a,

@@ -1,4 +1,4 @@
-"""A wiring as a picture: neurons as discs in columns, synapses as lines in the colour of the group they leave."""
+"""A wiring as a figure: neurons as discs in columns, synapses as lines in the colour of the group that they leave."""
 
 from __future__ import annotations
 
@@ -28,20 +28,27 @@ ROWS = 24
 """A group with more neurons than this takes several columns, staggered."""
 
 RADIUS = 0.33
-"""Of a disc, where neurons of one column lie a distance of 1 apart."""
+"""Radius of a disc; the neurons of a column are 1 apart."""
 
 
 def draw_wiring(wiring: Wiring, title: str | None = None) -> Figure:
-    """Columns inputs | sensory | inter | command | motor, signals running from left to right.
+    """Draw the columns inputs | sensory | inter | command | motor; signals run from left to right.
 
-    Every synapse of both masks is one line, whatever its weight or sign: straight to the next active column, bent
-    within a column, across columns and backwards. Disabled groups are grey, empty ones have a title and no disc.
-    Artists carry gids: "neurons:inter", "synapses:inter:command".
+    Every synapse of both masks is one line, for any weight or sign: straight to the next active column, bent within a
+    column, across columns and backwards. Disabled groups are grey, empty ones have a title and no disc. Artists carry
+    gids such as "neurons:inter" and "synapses:inter:command".
+
+    Args:
+        wiring: The wiring.
+        title: Title of the figure; None for none.
+
+    Returns:
+        The figure, free of pyplot; save it with `figure.savefig(path)`.
     """
     disabled = set(GROUPS) - set(wiring.active_groups)
     sizes = {"inputs": wiring.inputs} | {name: len(range(wiring.units)[wiring.group(name)]) for name in GROUPS}
     places, centres, width, rows = _places(sizes)
-    # Inches per unit of distance: small wirings get large discs, large ones a larger picture.
+    # Inches per unit of distance: small wirings get large discs, large ones a larger figure.
     scale = min(0.55, 7.0 / (rows + 1))
     figure = Figure(figsize=(max(7.0, scale * width + 1.0), max(2.5, scale * rows + 1.4)), layout="constrained")
     axes = figure.add_subplot()
@@ -76,7 +83,7 @@ def draw_wiring(wiring: Wiring, title: str | None = None) -> Figure:
 
 
 def _places(sizes: dict[str, int]) -> tuple[dict[str, np.ndarray], dict[str, float], float, int]:
-    """Positions (n, 2) of each group's neurons, the x of each group's middle, the whole width, and its rows."""
+    """Positions (n, 2) of each group's neurons, the x of each group's middle, the width, and the number of rows."""
     columns = {name: max(1, -(-size // ROWS)) for name, size in sizes.items()}
     rows = {name: -(-size // columns[name]) for name, size in sizes.items()}
     highest = max(rows.values())

@@ -160,7 +160,7 @@ class DatasetRebuild:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Look at a dataset (info), check every file of it (verify), or publish it as a small file (action-log, rebuild)."""
+    """Describe a dataset (info), check its files (verify), or publish it as one small file (action-log, rebuild)."""
 
     action: (
         Annotated[DatasetInfo, tyro.conf.subcommand("info")]
@@ -184,25 +184,26 @@ class Evaluate:
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
-    perturb: str = ""
+    perturb: str | None = None
     """Perturbations of driver and baseline, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
     renderer: RendererName = "gymnasium"
     """Draws the frames; a score that is reported is measured with gymnasium's."""
-    baseline: str = "expert"
-    """Driver that is run on the same tracks, queried at every frame, and that paired differences are taken against;
-    none for none."""
+    baseline: str | None = "expert"
+    """Driver that drives the same tracks for paired differences, and is queried at every frame for the agreement; none
+    for none."""
     control: Control | None = None
     """Control of a shipped driver or the controller; a cloned driver knows its own."""
     mask_bar: bool | None = None
     """Show or hide the status bar other than in the driver's training."""
     out: Path | None = None
-    """Folder for rows.jsonl and summary.json."""
+    """Folder for report.html, rows.jsonl and summary.json."""
     workers: int = 0
     """Parallel processes; 0: one per core. The result does not depend on it."""
 
     def run(self, console: Console) -> None:
         from nac_drive.data_collection.experts import driver_name
         from nac_drive.evaluation.evaluate import save_evaluations
+        from nac_drive.leaderboard.page import save_evaluation_report
         from nac_drive.leaderboard.tables import Entry, terminal_table
 
         seeds = track_seeds(self.tracks)
@@ -212,11 +213,12 @@ class Evaluate:
         if self.mask_bar is not None:
             env = replace(env, mask_bar=self.mask_bar)
         name = driver_name(self.driver)
-        conditions: dict[str, Any] = {"crash": self.crash, "perturbation": self.perturb, "renderer": self.renderer}
+        perturbation = self.perturb or ""
+        conditions: dict[str, Any] = {"crash": self.crash, "perturbation": perturbation, "renderer": self.renderer}
         evaluations = []
         with worker_pool(self.workers or default_workers()) as pool:
             baseline = expert = None
-            if self.baseline not in ("", "none", "None", self.driver):
+            if self.baseline not in (None, "none", self.driver):
                 expert, expert_env = _driver_and_env(self.baseline, env.control)
                 with progress(console, driver_name(self.baseline), len(seeds)) as bar:
                     baseline = nd.evaluate(
@@ -232,8 +234,11 @@ class Evaluate:
             evaluations.append(evaluation)
         if self.out:
             save_evaluations(self.out, evaluations)
+            save_evaluation_report(self.out, evaluations, self.tracks)
         setting = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
         console.print(terminal_table([Entry(e) for e in evaluations], f"{self.tracks}, {setting}"))
+        if self.out:
+            console.print(f"report: {self.out / 'report.html'}", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -249,7 +254,7 @@ class Watch:
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
-    perturb: str = ""
+    perturb: str | None = None
     """Perturbations, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
     control: Control | None = None
     """Control of a shipped driver or the controller; a cloned driver knows its own."""
@@ -263,7 +268,7 @@ class Watch:
         with progress(console, f"{name} on track {self.track}", EnvConfig.max_steps) as bar:
             episode = nd.watch(
                 self.driver, self.track, video=self.video, control=self.control, crash=self.crash,
-                perturbation=self.perturb, on_step=lambda step: bar.update(step.index + 1),
+                perturbation=self.perturb or "", on_step=lambda step: bar.update(step.index + 1),
             )  # fmt: skip
         outcome = episode.outcome
         console.print(
@@ -288,11 +293,10 @@ def _row_note(row: dict[str, Any]) -> str:
 
 
 def _print_info(console: Console, info: dict[str, Any]) -> None:
-    for key, value in info.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
-        console.print(f"{key:>16}  {value:.2f}" if isinstance(value, float) else f"{key:>16}  {value}",
-                      highlight=False, soft_wrap=True)  # fmt: skip
+    from nac_drive.data_collection.dataset.info import describe
+
+    for name, value in describe(info):
+        console.print(f"{name:>16}  {value}", highlight=False, soft_wrap=True)
 
 
 def _has_display() -> bool:

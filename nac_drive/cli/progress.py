@@ -12,23 +12,39 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_OF_SPEED = 3600.0
+"""The remaining time follows from the mean speed of the last hour, so that it includes validations."""
 
 
 class ProgressBar(Protocol):
     """Shows how far one job is."""
 
     def update(self, done: float, note: str = "") -> None:
-        """`done` of the job's total is finished; `note` is a metric worth showing."""
+        """Show the state of the job.
+
+        Args:
+            done: The finished part of the job's total.
+            note: A metric; the last one stays if there is none.
+        """
         ...
 
-    def note(self, text: str) -> None:
-        """Show `text`; the job is as far as before."""
+    def part(self, label: str, total: float) -> ProgressBar:
+        """Start a second bar for a part of the job, such as a validation; it ends when all of `total` is done."""
         ...
 
 
 @contextmanager
 def progress(console: Console, label: str, total: float) -> Iterator[ProgressBar]:
-    """A progress bar for the job `label` of `total` steps."""
+    """Show a job while the `with` block runs.
+
+    Args:
+        console: A bar is drawn in a terminal, lines are printed elsewhere.
+        label: The name of the job.
+        total: Its number of steps.
+
+    Yields:
+        The bar of the job.
+    """
     if not console.is_terminal:
         lines = _Lines(console, label, total)
         yield lines
@@ -38,23 +54,27 @@ def progress(console: Console, label: str, total: float) -> Iterator[ProgressBar
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
     )  # fmt: skip
-    with Progress(*columns, console=console) as bar:
-        yield _Bar(bar, label, total)
+    with Progress(*columns, console=console, speed_estimate_period=_SECONDS_OF_SPEED) as bars:
+        yield _Bar(bars, label, total)
 
 
 class _Bar:
-    def __init__(self, bar: Progress, label: str, total: float):
-        self._bar = bar
-        self._task = bar.add_task(label, total=total, note="")
+    def __init__(self, bars: Progress, label: str, total: float, hide_at_end: bool = False):
+        self._bars = bars
+        self._total = total
+        self._task = bars.add_task(label, total=total, note="")
+        self._hide_at_end = hide_at_end
 
     def update(self, done: float, note: str = "") -> None:
         if note:
-            self._bar.update(self._task, completed=done, note=note)
+            self._bars.update(self._task, completed=done, note=note)
         else:
-            self._bar.update(self._task, completed=done)
+            self._bars.update(self._task, completed=done)
+        if self._hide_at_end and done >= self._total:
+            self._bars.remove_task(self._task)
 
-    def note(self, text: str) -> None:
-        self._bar.update(self._task, note=text)
+    def part(self, label: str, total: float) -> ProgressBar:
+        return _Bar(self._bars, label, total, hide_at_end=True)
 
 
 @dataclass
@@ -75,8 +95,8 @@ class _Lines:
             left = elapsed * (self.total - done) / done
             self._print(f"{100 * done / self.total:.0f} %, {elapsed:.0f} s gone, about {left:.0f} s left")
 
-    def note(self, text: str) -> None:
-        self.update(self.done, text)
+    def part(self, label: str, total: float) -> ProgressBar:
+        return _Lines(self.console, f"{self.label}, {label}", total)
 
     def close(self) -> None:
         self._print(f"done in {time.monotonic() - self.started:.0f} s")

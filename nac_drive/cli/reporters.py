@@ -95,38 +95,55 @@ class Progress:
         """For `ppo`."""
 
         def report(row: dict[str, Any]) -> None:
-            if row["phase"] == "ppo":
+            if "timesteps" in row:
                 note = "" if row["return"] is None else f"return {row['return']:.0f}"
-                self._to("ppo", row["total_timesteps"]).update(row["step"], note)
-            elif row["phase"] == "validating":
-                self._to("validation", row["episodes"]).update(row["episode"], f"return {row['return']:.0f}")
+                self._to("ppo", row["total_timesteps"]).update(row["timesteps"], note)
+            elif "validation_episode" in row:
+                bar = self._to("validation", row["validation_episodes"])
+                bar.update(row["validation_episode"], f"return {row['return']:.0f}")
             else:
                 self._console.print(
-                    f"validation at step {row['step']}: {row['mean']:.1f} ± {row['sd']:.1f}, min {row['minimum']:.1f}",
+                    f"validation at step {row['step']}: return {row['return_mean']:.1f}, min {min(row['returns']):.1f}",
                     highlight=False,
                 )
 
         return report
 
 
-def show_training(bar: ProgressBar, row: dict[str, Any]) -> None:
-    """Show a batch, a validation episode or an epoch that `train` reports."""
-    if "batch" in row:
-        bar.update(row["epoch"] - 1 + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
-        return
-    if "validation_episode" in row:
-        bar.note(f"validation {row['validation_episode']}/{row['validation_episodes']}, return {row['return']:.0f}")
-        return
-    note = f"loss {row['loss']:.3f}"
-    if row.get("validation"):
-        note += f" validation {100 * row['validation']['accuracy']:.1f} %"
-    if "return_mean" in row:
-        note += f" closed loop {row['return_mean']:.0f}"
-    bar.update(row["step"], note)
+def train_reporter(bar: ProgressBar) -> Callable[[dict[str, Any]], None]:
+    """Show the reports of `train`.
+
+    Args:
+        bar: The bar of all epochs; every validation has a bar of its own beside it.
+
+    Returns:
+        A callback for batches, validation episodes and epochs.
+    """
+    validation: ProgressBar | None = None
+
+    def report(row: dict[str, Any]) -> None:
+        nonlocal validation
+        if "batch" in row:
+            bar.update(row["epoch"] - 1 + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
+        elif "validation_episode" in row:
+            if validation is None:
+                validation = bar.part("validation", row["validation_episodes"])
+            validation.update(row["validation_episode"], f"return {row['return']:.0f}")
+            if row["validation_episode"] == row["validation_episodes"]:
+                validation = None
+        else:
+            note = f"loss {row['loss']:.3f}"
+            if row.get("validation"):
+                note += f" validation {100 * row['validation']['accuracy']:.1f} %"
+            if "return_mean" in row:
+                note += f" closed loop {row['return_mean']:.0f}"
+            bar.update(row["step"], note)
+
+    return report
 
 
 def count_episodes(bar: ProgressBar, note: Callable[[Any], str]) -> Callable[[Any], None]:
-    """A callback that moves `bar` by one for every episode."""
+    """Return a callback that moves `bar` by one for every episode; `note` makes its text from the row."""
     done = 0
 
     def one_more(row: Any) -> None:

@@ -5,7 +5,9 @@ What a command runs is imported when it runs: help and errors in options come at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,28 +17,29 @@ from tyro.conf import Positional
 
 import nac_drive as nd
 from nac_drive.cli.progress import progress
-from nac_drive.cli.reporters import Progress, show_training
+from nac_drive.cli.reporters import Progress, train_reporter
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import Control, CrashMode, RendererName
 from nac_drive.policies import DriverConfig
-from nac_drive.training.config import DaggerConfig, PPOConfig, TrainConfig, core_settings
+from nac_drive.training.config import DaggerConfig, PPOConfig, TrainConfig, core_settings, paper_recipe
 
 Device = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
 class _DriverOptions(DriverConfig):
-    """Those of `DriverConfig`; control and frame shape are the environment's."""
+    """Encoder, core and action head; control and frame shape are those of the environment."""
 
     core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
     """Settings of the core, such as top_k=4 window=64."""
     control: tyro.conf.Suppress[str] = DriverConfig.control
     frame_shape: tyro.conf.Suppress[tuple[int, int, int]] = DriverConfig.frame_shape
+    num_actions: tyro.conf.Suppress[int] = DriverConfig.num_actions
 
 
 @dataclass(frozen=True)
 class _DriverAndControl(_DriverOptions):
-    """Those of `DriverConfig`; the frame shape is the environment's."""
+    """Encoder, core and action head; the frame shape is that of the environment."""
 
     control: Control = "discrete"
     """discrete (five actions) or continuous (steer, gas, brake)."""
@@ -46,7 +49,7 @@ class _DriverAndControl(_DriverOptions):
 
 @dataclass(frozen=True)
 class _DriverOfEveryCore(_DriverOptions):
-    """Those of `DriverConfig`; --drivers names the cores."""
+    """Encoder, core and action head; --drivers names the cores."""
 
     core: tyro.conf.Suppress[str] = DriverConfig.core
 
@@ -70,6 +73,7 @@ class _DaggerOptions(DaggerConfig):
     """Those of `DaggerConfig`."""
 
     driver: _DriverAndControl = field(default_factory=_DriverAndControl)
+    environment: tyro.conf.Suppress[str] = DaggerConfig.environment
 
 
 def _plain(kind: type, options: Any) -> Any:
@@ -133,9 +137,22 @@ class Train:
         ):
             best = nd.train(
                 config, self.dataset, self.out, device=self.options.device, resume=self.options.resume,
-                pool=pool, report=lambda row: show_training(bar, row),
+                pool=pool, report=train_reporter(bar),
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> Train | None:
+        """Return the command whose options are the defaults for `words`; None for the ordinary defaults."""
+        recipe = next((following for word, following in pairwise((*words, "")) if word == "--recipe"), "")
+        if recipe != "paper" and "--recipe=paper" not in words:
+            return None
+        config = paper_recipe()
+        driver = {setting.name: getattr(config.driver, setting.name) for setting in fields(DriverConfig)}
+        words_of_core = tuple(f"{key}={value}" for key, value in config.driver.core_args.items())
+        options = {setting.name: getattr(config, setting.name) for setting in fields(TrainConfig)}
+        settings = _TrainOptions(**{**options, "driver": _DriverOptions(**{**driver, "core_args": words_of_core})})
+        return cls(tyro.MISSING, tyro.MISSING, "paper", settings)
 
 
 @dataclass(frozen=True)
@@ -200,7 +217,7 @@ class Compare:
                 report=reports.compare_reporter(self.shared_encoder + 1 + len(cores) * self.num_seeds),
             )  # fmt: skip
         console.print(terminal_table(comparison.entries, f"{self.tracks}, crash={self.crash}", SHORT))
-        console.print(f"table, rows and figure: {self.out}", highlight=False, soft_wrap=True)
+        console.print(f"report: {self.out / 'report.html'}", highlight=False, soft_wrap=True)
         if comparison.failures:
             reasons = "; ".join(f"{name}: {why}" for name, why in comparison.failures.items())
             raise ValueError(f"{len(comparison.failures)} run(s) failed ({reasons}); try them again with --resume.")
@@ -230,4 +247,5 @@ class Demo:
         with worker_pool(self.workers or default_workers()) as pool, Progress(console) as reports:
             demo(settings, self.out, device=self.device, pool=pool, report=reports.demo_reporter())
         console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
-        console.print(f"report: {report}\nvideo: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)
+        page, video = report.with_suffix(".html"), self.out / "side_by_side.mp4"
+        console.print(f"report: {page}\nvideo: {video}", highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from nac_drive.data_collection.files import write_atomically
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, perturb, rollout, track_seeds
 from nac_drive.envs.perturbations.registry import parse
-from nac_drive.evaluation.metrics import EpisodeMeter, EpisodeResult
+from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, summarise
 
 
@@ -45,7 +45,7 @@ def evaluate(
     """Drive each track once, deterministically, with the native reward.
 
     Args:
-        driver: The driver, or what `resolve_driver` takes: a name or a folder.
+        driver: The driver, its name, or its folder (see `resolve_driver`).
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         name: The driver's name in the rows.
         env: The environment; that of the driver's training by default.
@@ -93,7 +93,7 @@ def _drive(
 ) -> EpisodeResult:
     driver, expert = pickle.loads(drivers)  # a fresh copy each time: nothing carries over between episodes
     env = perturb(make_env(config, crash=crash), perturbation, episode_frames=config.max_steps)
-    meter = EpisodeMeter()
+    meter = EpisodeMeter(config.spec)
     try:
         episode = rollout(env, driver, seed, expert=expert, subscribers=[meter])
     finally:
@@ -109,10 +109,16 @@ def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
         warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=3)
 
 
-def save_evaluations(folder: Path, evaluations: Sequence[Evaluation]) -> None:
-    """`rows.jsonl` (one episode a line) and `summary.json` (one driver an entry) in `folder`."""
+def save_evaluations(folder: str | os.PathLike[str], evaluations: Sequence[Evaluation]) -> None:
+    """Write `rows.jsonl` (one line per episode) and `summary.json` (one entry per driver).
+
+    Args:
+        folder: The folder; it is created if needed.
+        evaluations: The evaluations, one per driver.
+    """
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = "".join(json.dumps(asdict(row)) + "\n" for evaluation in evaluations for row in evaluation.rows)
+    rows = "".join(json.dumps(row.to_dict()) + "\n" for evaluation in evaluations for row in evaluation.rows)
     write_atomically(folder / "rows.jsonl", rows.encode())
-    summaries = json.dumps([asdict(evaluation.summary) for evaluation in evaluations], indent=2) + "\n"
+    summaries = json.dumps([evaluation.summary.to_dict() for evaluation in evaluations], indent=2) + "\n"
     write_atomically(folder / "summary.json", summaries.encode())

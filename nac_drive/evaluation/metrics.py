@@ -1,170 +1,379 @@
-"""Figures of closed-loop driving as pure functions of what happened. Definitions: docs/metrics.md."""
+"""Metrics of closed-loop driving: one `Metric` each, from an episode's steps to the tables and to docs/metrics.md.
+
+A new metric is one more `Metric` in METRICS: it is then in rows.jsonl, and in summary.json and the tables as it says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nac_drive.envs import FRAMES_PER_SECOND, Episode, Step
+from nac_drive.evaluation.formulas import (
+    SOLVED_RETURN,
+    agrees,
+    autonomy,
+    driving_score,
+    steering_of,
+    steering_rate_rms,
+    steering_reversals,
+)
+from nac_drive.evaluation.trace import EpisodeTrace
 
-SOLVED_RETURN = 900.0
-"""The return from which CarRacing counts as solved."""
-INTERVENTION_SECONDS = 6.0
-"""What one intervention costs in autonomy (Bojarski et al., arXiv 1604.07316, section 7.1)."""
-CRASH_FACTOR = 0.65
-_STEER_TOLERANCE = 0.1
-_DISCRETE_STEERING = np.array([0.0, 0.6, -0.6, 0.0, 0.0])
+if TYPE_CHECKING:
+    from nac_drive.evaluation.evaluate import Evaluation
+
+EMPTY = "-"
+"""A cell without a value."""
 
 
 @dataclass(frozen=True)
-class EpisodeResult:
-    """One driver on one track. Times in seconds, distances over the half-width of the road, angles in radians."""
+class Column:
+    """A column of the tables."""
 
-    driver: str
-    seed: int
-    crash_mode: str
-    perturbation: str
-    """As `envs.perturb` takes it; empty for none."""
-    renderer: str
-    """Who drew the frames."""
-    episode_return: float
-    length: int
-    """Decisions."""
-    completion: float
-    lap_finished: bool
-    lap_time: float | None
-    """None for a episode that was not finished."""
-    off_road_events: int
-    off_road_fraction: float
-    crashes: int
-    crash_kinds: list[str]
-    first_crash_time: float | None
-    interventions: int
-    autonomy: float
-    driving_score: float
-    lateral_mean: float
-    lateral_rms: float
-    lateral_p95: float
-    heading_rms: float
-    steering_rate_rms: float
-    steering_reversals: float
-    agreement: float | None
-    latency_ms: float
+    heading: str
+    cell: Callable[[Any], str]
+    """Text of a cell from an `Evaluation`, or from an `Entry` for TRAINING_COLUMNS; "-" without a value."""
+    doc: str = ""
+    """One sentence."""
 
 
-@dataclass
-class EpisodeMeter:
-    """Subscribes to a rollout and turns its steps into an `EpisodeResult`. Zoom-in frames count for no accuracy.
+@dataclass(frozen=True)
+class Aggregate:
+    """A number over all episodes of a driver."""
 
-    A step that lasts several frames (`info["dt"]`: lost frames, repeated actions) counts as often in rates and shares.
+    name: str
+    """Key of summary.json."""
+    over: Callable[[Sequence[Any]], Any]
+    """From the values of all episodes."""
+    doc: str
+    """Noun, such as mean."""
+    column: Column | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One thing that is measured of an episode."""
+
+    name: str
+    """Key of rows.jsonl."""
+    per_episode: Callable[[EpisodeTrace], Any]
+    """The value of an episode, JSON-able; None where it cannot be measured."""
+    aggregate: tuple[Aggregate, ...] = ()
+    """Numbers over all episodes."""
+    unit: str = ""
+    doc: str = ""
+    """The metric in one sentence."""
+    difference: str | None = None
+    """Key of summary.json for the paired difference from the baseline."""
+    difference_column: Column | None = None
+
+    @property
+    def columns(self) -> list[Column]:
+        """Its columns in the tables."""
+        found = [each.column for each in self.aggregate if each.column] + [self.difference_column]
+        return [column for column in found if column]
+
+
+# Aggregates
+
+
+def mean(values: Sequence[Any]) -> float | None:
+    """Mean of the values that are not None; None without any."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def sample_sd(values: Sequence[float]) -> float:
+    """Sample standard deviation; 0 for one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def fraction_solved(values: Sequence[float]) -> float:
+    """Fraction of returns of at least 900."""
+    return float((np.array(values) >= SOLVED_RETURN).mean())
+
+
+def _minimum(values: Sequence[float]) -> float:
+    return float(np.min(values))
+
+
+def _tenth_percentile(values: Sequence[float]) -> float:
+    return float(np.percentile(values, 10))
+
+
+def mean_of(name: str, column: Column | None = None) -> tuple[Aggregate, ...]:
+    """The mean alone, under the key `name`."""
+    return (Aggregate(name, mean, "mean", column),)
+
+
+# Cells
+
+
+def number(value: float | None, digits: int, scale: float = 1.0) -> str:
+    """A number as text; "-" for None."""
+    return EMPTY if value is None else f"{scale * value:.{digits}f}"
+
+
+def _cell(evaluation: Evaluation, key: str, digits: int, scale: float) -> str:
+    return number(evaluation.summary.metrics[key], digits, scale)
+
+
+def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: str = "") -> Column:
+    """A column of the number `key` of the summary.
+
+    Args:
+        heading: Heading of the column.
+        key: Key of summary.json.
+        digits: Decimals.
+        scale: Factor, such as 100 for per cent.
+        doc: One sentence; the one of the metric without.
+
+    Returns:
+        The column.
     """
-
-    frames: list[int] = field(default_factory=list)
-    """Frames of the simulator that each step lasted."""
-    steering: list[float] = field(default_factory=list)
-    agreed: list[bool] = field(default_factory=list)
-    lateral: list[float] = field(default_factory=list)
-    heading: list[float] = field(default_factory=list)
-    zooming: list[bool] = field(default_factory=list)
-    off_road: list[bool] = field(default_factory=list)
-    crashes: list[tuple[int, str]] = field(default_factory=list)
-    """Frame, counted from 1, and kind."""
-    lap_frames: int | None = None
-    latency: list[float] = field(default_factory=list)
-
-    def __call__(self, step: Step) -> None:
-        outcome = step.outcome
-        self.frames.append(round(outcome["dt"] * FRAMES_PER_SECOND))
-        self.steering.append(steering_of(step.action))
-        self.lateral.append(outcome["lateral_offset"])
-        self.heading.append(outcome["heading_error"])
-        self.zooming.append(step.info["zooming"])
-        self.off_road.append(outcome["off_road"])
-        self.latency.append(step.latency)
-        if outcome["crash"]:
-            self.crashes.append((sum(self.frames), outcome["crash"]))
-        if outcome["lap_finished"] and self.lap_frames is None:
-            self.lap_frames = sum(self.frames)
-        if not step.info["zooming"] and step.expert_action is not None:
-            self.agreed.append(agrees(step.action, step.expert_action))
-
-    def result(
-        self, driver: str, episode: Episode, *, crash_mode: str, perturbation: str = "", renderer: str = "gymnasium"
-    ) -> EpisodeResult:
-        outcome = episode.outcome
-        seconds = sum(self.frames) / FRAMES_PER_SECOND
-        off_road_fraction = float(self._per_frame(self.off_road).mean())
-        zooming = self._per_frame(self.zooming)
-        lateral, heading = (np.abs(self._per_frame(values))[~zooming] for values in (self.lateral, self.heading))
-        if zooming.all():  # it ended before the zoom-in did
-            lateral = heading = np.zeros(1)
-        steering = self._per_frame(self.steering)
-        return EpisodeResult(
-            driver=driver,
-            seed=episode.seed,
-            crash_mode=crash_mode,
-            perturbation=perturbation,
-            renderer=renderer,
-            episode_return=episode.episode_return,
-            length=episode.length,
-            completion=outcome["completion"],
-            lap_finished=outcome["lap_finished"],
-            lap_time=self.lap_frames / FRAMES_PER_SECOND if self.lap_frames else None,
-            off_road_events=outcome["off_road_events"],
-            off_road_fraction=off_road_fraction,
-            crashes=outcome["crashes"],
-            crash_kinds=[kind for _, kind in self.crashes],
-            first_crash_time=self.crashes[0][0] / FRAMES_PER_SECOND if self.crashes else None,
-            interventions=outcome["interventions"],
-            autonomy=autonomy(outcome["interventions"], seconds),
-            driving_score=driving_score(outcome["completion"], outcome["crashes"], off_road_fraction),
-            lateral_mean=float(lateral.mean()),
-            lateral_rms=float(np.sqrt((lateral**2).mean())),
-            lateral_p95=float(np.percentile(lateral, 95)),
-            heading_rms=float(np.sqrt((heading**2).mean())),
-            steering_rate_rms=steering_rate_rms(steering),
-            steering_reversals=steering_reversals(steering),
-            agreement=float(np.mean(self.agreed)) if self.agreed else None,
-            latency_ms=1000 * float(np.median(self.latency)),
-        )
-
-    def _per_frame(self, values: Sequence[Any]) -> np.ndarray:
-        return np.repeat(values, self.frames)
+    return Column(heading, partial(_cell, key=key, digits=digits, scale=scale), doc)
 
 
-def steering_of(action: Any) -> float:
-    """The steering command in [-1, 1] of a continuous action (steer, gas, brake) or of one of the discrete actions."""
-    return float(action[0]) if np.ndim(action) else float(_DISCRETE_STEERING[int(action)])
+def _return_cell(evaluation: Evaluation) -> str:
+    return f"{evaluation.summary.return_mean:.0f} ± {evaluation.summary.return_sd:.0f}"
 
 
-def agrees(action: Any, expert_action: Any) -> bool:
-    """Whether two actions are the same: equal (discrete actions), or within 0.1 in steering (continuous)."""
-    if np.ndim(action):
-        return abs(steering_of(action) - steering_of(expert_action)) <= _STEER_TOLERANCE
-    return int(action) == int(expert_action)
+def _difference_cell(evaluation: Evaluation) -> str:
+    interval = evaluation.summary.return_difference
+    return EMPTY if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
 
 
-def driving_score(completion: float, crashes: int, off_road_fraction: float) -> float:
-    """100 x completion x 0.65^crashes x (1 - off-road share)."""
-    return 100.0 * completion * CRASH_FACTOR**crashes * (1.0 - off_road_fraction)
+def _interventions_cell(evaluation: Evaluation) -> str:
+    intervening = evaluation.rows[0].crash_mode == "intervene"
+    return number(evaluation.summary.interventions_per_episode, 2) if intervening else EMPTY
 
 
-def autonomy(interventions: int, seconds: float) -> float:
-    """1 - 6 s x interventions / time, at least 0: the share of time without a human at the wheel."""
-    return max(0.0, 1.0 - INTERVENTION_SECONDS * interventions / seconds)
+# Values of an episode
 
 
-def steering_rate_rms(steering: Sequence[float] | np.ndarray) -> float:
-    """Root mean square of the change of the steering command, given once a frame, per second."""
-    return float(np.sqrt(np.mean(np.square(np.diff(steering))))) * FRAMES_PER_SECOND if len(steering) > 1 else 0.0
+def _outcome(key: str) -> Callable[[EpisodeTrace], Any]:
+    return lambda trace: trace.episode.outcome[key]
 
 
-def steering_reversals(steering: Sequence[float] | np.ndarray) -> float:
-    """Changes of the sign of the steering command, given once a frame, per second; frames without steering keep the
-    last sign."""
-    signs = np.sign(steering)
-    signs = signs[signs != 0]
-    return float(np.sum(signs[1:] != signs[:-1])) * FRAMES_PER_SECOND / len(steering) if len(steering) else 0.0
+def _steering(trace: EpisodeTrace) -> np.ndarray:
+    return trace.per_frame(lambda step: steering_of(step.action, trace.spec))
+
+
+def _lateral(trace: EpisodeTrace) -> np.ndarray:
+    return np.abs(trace.after_zoom(lambda step: step.outcome["lateral_offset"]))
+
+
+def _heading(trace: EpisodeTrace) -> np.ndarray:
+    return np.abs(trace.after_zoom(lambda step: step.outcome["heading_error"]))
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt((values**2).mean()))
+
+
+def _off_road_fraction(trace: EpisodeTrace) -> float:
+    return float(trace.per_frame(lambda step: step.outcome["off_road"]).mean())
+
+
+def _driving_score(trace: EpisodeTrace) -> float:
+    outcome = trace.episode.outcome
+    return driving_score(outcome["completion"], outcome["crashes"], _off_road_fraction(trace))
+
+
+def _agreement(trace: EpisodeTrace) -> float | None:
+    agreed = [
+        agrees(step.action, step.expert_action)
+        for step in trace.steps
+        if not step.info["zooming"] and step.expert_action is not None
+    ]
+    return float(np.mean(agreed)) if agreed else None
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "episode_return",
+            lambda trace: trace.episode.episode_return,
+            (
+                Aggregate(
+                    "return_mean", mean, "mean",
+                    Column("return ± sd", _return_cell, "Mean return ± standard deviation over episodes."),
+                ),
+                Aggregate("return_sd", sample_sd, "sample standard deviation"),
+                Aggregate(
+                    "return_min", _minimum, "smallest",
+                    number_column("min", "return_min", 0, doc="Return of the worst episode."),
+                ),
+                Aggregate("return_p10", _tenth_percentile, "10th percentile"),
+                Aggregate(
+                    "solved", fraction_solved, "fraction of at least 900",
+                    number_column(
+                        ">= 900 %", "solved", 0, 100, "Percentage of episodes with a return of at least 900."
+                    ),
+                ),
+            ),
+            unit="points",
+            doc="Sum of native rewards: -0.1 a frame, +1000/N for each of the N tiles of the track.",
+            difference="return_difference",
+            difference_column=Column(
+                "vs baseline [95 %]", _difference_cell,
+                "Mean difference of returns from the baseline on the same tracks, with its 95 % bootstrap interval.",
+            ),
+        ),
+        Metric("length", lambda trace: trace.episode.length, unit="decisions", doc="Decisions of the driver."),
+        Metric(
+            "completion",
+            _outcome("completion"),
+            mean_of("completion", number_column("completion %", "completion", 1, 100)),
+            unit="fraction",
+            doc="Visited tiles / N at the end of the episode.",
+            difference="progress_difference",
+        ),
+        Metric(
+            "lap_finished",
+            _outcome("lap_finished"),
+            mean_of("laps_finished"),
+            unit="true or false",
+            doc="Whether the lap was finished, see the events above.",
+        ),
+        Metric(
+            "lap_time",
+            lambda trace: trace.seconds_until(lambda step: step.outcome["lap_finished"]),
+            mean_of("lap_time"),
+            unit="s",
+            doc="Time until the lap was finished; null where it was not.",
+        ),
+        Metric(
+            "crashes",
+            _outcome("crashes"),
+            mean_of("crashes_per_episode", number_column("crashes/episode", "crashes_per_episode", 2)),
+            doc="Number of crashes.",
+        ),
+        Metric(
+            "crash_kinds",
+            lambda trace: [step.outcome["crash"] for step in trace.steps if step.outcome["crash"]],
+            doc="Kind of each crash: outside, off_road or heading.",
+        ),
+        Metric(
+            "first_crash_time",
+            lambda trace: trace.seconds_until(lambda step: step.outcome["crash"]),
+            unit="s",
+            doc="Time until the first crash; null without one.",
+        ),
+        Metric(
+            "interventions",
+            _outcome("interventions"),
+            mean_of(
+                "interventions_per_episode",
+                Column(
+                    "interventions/episode", _interventions_cell,
+                    "Restarts on the road after a crash; only where `crash` is intervene.",
+                ),
+            ),
+            doc="Restarts on the road after a crash.",
+        ),
+        Metric(
+            "autonomy",
+            lambda trace: autonomy(trace.episode.outcome["interventions"], trace.seconds),
+            mean_of("autonomy"),
+            unit="fraction",
+            doc="1 - 6 s x interventions / time, at least 0 (Bojarski et al., arXiv 1604.07316, section 7.1).",
+        ),
+        Metric(
+            "off_road_events",
+            _outcome("off_road_events"),
+            mean_of("off_road_events_per_episode"),
+            doc="Number of off-road events.",
+        ),
+        Metric(
+            "off_road_fraction",
+            _off_road_fraction,
+            mean_of("off_road_fraction", number_column("off road %", "off_road_fraction", 1, 100)),
+            unit="fraction",
+            doc="Fraction of frames inside an off-road event.",
+        ),
+        Metric(
+            "driving_score",
+            _driving_score,
+            mean_of("driving_score", number_column("driving score", "driving_score", 1)),
+            doc="100 x completion x 0.65^crashes x (1 - off-road fraction).",
+        ),
+        Metric(
+            "lateral_mean",
+            lambda trace: float(_lateral(trace).mean()),
+            unit="half-widths of the road",
+            doc="Mean distance from the centre line; 1 is the edge of the road.",
+        ),
+        Metric(
+            "lateral_rms",
+            lambda trace: _rms(_lateral(trace)),
+            mean_of("lateral_rms"),
+            unit="half-widths of the road",
+            doc="Root mean square of the distance from the centre line.",
+        ),
+        Metric(
+            "lateral_p95",
+            lambda trace: float(np.percentile(_lateral(trace), 95)),
+            unit="half-widths of the road",
+            doc="95th percentile of the distance from the centre line.",
+        ),
+        Metric(
+            "heading_rms",
+            lambda trace: _rms(_heading(trace)),
+            unit="rad",
+            doc="Root mean square of the heading error against the road.",
+        ),
+        Metric(
+            "steering_rate_rms",
+            lambda trace: steering_rate_rms(_steering(trace), trace.spec.frames_per_second),
+            mean_of("steering_rate_rms"),
+            unit="1/s",
+            doc="Root mean square of the change of the steering command per second.",
+        ),
+        Metric(
+            "steering_reversals",
+            lambda trace: steering_reversals(_steering(trace), trace.spec.frames_per_second),
+            mean_of("steering_reversals"),
+            unit="1/s",
+            doc="Changes of the sign of the steering command per second.",
+        ),
+        Metric(
+            "agreement",
+            _agreement,
+            mean_of("agreement", number_column("agreement %", "agreement", 1, 100)),
+            unit="fraction",
+            doc="Fraction of the driver's own frames where the expert would do the same (discrete: the same action; "
+            "continuous: steering within 0.1); null without an expert.",
+        ),
+        Metric(
+            "latency_ms",
+            lambda trace: 1000 * float(np.median([step.latency for step in trace.steps])),
+            mean_of("latency_ms", number_column("ms/act", "latency_ms", 2)),
+            unit="ms",
+            doc="Median time of one `act` on one thread; `compare` measures it with nothing else running.",
+        ),
+    )
+}  # fmt: skip
+"""All metrics by their names, in the order of the tables."""
+
+
+def columns() -> list[Column]:
+    """The columns of all metrics; a column without a sentence of its own has its metric's."""
+    return [replace(column, doc=column.doc or metric.doc) for metric in METRICS.values() for column in metric.columns]
+
+
+def metrics_table() -> str:
+    """All metrics as a GitHub markdown table, as docs/metrics.md shows it."""
+    lines = ["| key of a row | unit | meaning | keys of the summary | columns |", "| --- | --- | --- | --- | --- |"]
+    for metric in METRICS.values():
+        keys = [f"`{each.name}` ({each.doc})" for each in metric.aggregate]
+        if metric.difference:
+            keys.append(f"`{metric.difference}` (paired difference from the baseline)")
+        headings = ", ".join(column.heading for column in metric.columns)
+        lines.append(f"| `{metric.name}` | {metric.unit} | {metric.doc} | {', '.join(keys)} | {headings} |")
+    return "\n".join(lines) + "\n"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import compress
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from nac_drive.evaluation.metrics import SOLVED_RETURN, EpisodeResult
+from nac_drive.evaluation.metrics import METRICS
+from nac_drive.evaluation.results import EpisodeResult, MetricValues
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,17 @@ class Interval:
 
 
 def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
-    """Mean of `grid`, less that of `baseline` on the same tracks, with its percentile bootstrap interval (10 000
-    resamples, fixed seed).
+    """Mean of a metric, or its difference from a baseline, with the 95 % percentile bootstrap interval.
 
-    Both (trainings, tracks). Tracks are drawn anew for both together, which pairs them, and trainings for each, where
-    there are several (the pigeonhole bootstrap: Owen, Annals of Applied Statistics 1(2), 2007).
+    Tracks are resampled for both grids together, which pairs them. Runs are resampled for each grid, where there are
+    several (the pigeonhole bootstrap: Owen, Annals of Applied Statistics 1(2), 2007). 10 000 resamples, fixed seed.
+
+    Args:
+        grid: (runs, tracks) a metric of every run on every track.
+        baseline: (runs, tracks) the metric of the baseline on the same tracks; its mean is subtracted.
+
+    Returns:
+        The mean and the ends of its interval; a point where nothing can be resampled.
     """
     grids = [grid] if baseline is None else [grid, baseline]
     units = [np.arange(grid.shape[1]), *(np.arange(len(each)) for each in grids)]
@@ -55,52 +63,49 @@ def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(MetricValues):
     """One driver over all tracks of an evaluation."""
 
     driver: str
     tracks: int
-    return_mean: float
-    return_sd: float
-    return_min: float
-    return_p10: float
-    solved: float
-    """Share of episodes with a return of at least 900."""
-    completion: float
-    laps_finished: float
-    lap_time: float | None
-    crashes_per_episode: float
-    off_road_events_per_episode: float
-    off_road_fraction: float
-    interventions_per_episode: float
-    autonomy: float
-    driving_score: float
-    lateral_rms: float
-    steering_rate_rms: float
-    steering_reversals: float
-    agreement: float | None
-    latency_ms: float
+    """Number of episodes."""
+    metrics: dict[str, Any]
+    """Numbers over all episodes, see METRICS and docs/metrics.md. They are attributes, too: `summary.return_mean`."""
     return_interval: Interval
+    """Mean return with its interval over tracks and runs."""
     run_returns: list[float]
-    """Mean return of each training."""
+    """Mean return of each run."""
     versus: str | None = None
-    """The driver that the differences are taken against, on the same tracks."""
-    return_difference: Interval | None = None
-    progress_difference: Interval | None = None
+    """The baseline: the driver that differences are taken against, on the same tracks."""
+    differences: dict[str, Interval | None] = field(default_factory=dict)
+    """Paired differences from the baseline, see METRICS; None without a baseline. They are attributes, too."""
 
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name != "differences" and name in self.differences:
+            return self.differences[name]
+        return super().__getattr__(name)
 
-def _grid(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
-    """A figure of every training on every track (trainings, tracks), tracks in the order of their seeds."""
-    tracks = sorted({row.seed for row in rows})
-    return np.array([[getattr(row, name) for row in rows if row.seed == track] for track in tracks]).T
+    def to_dict(self) -> dict[str, Any]:
+        """A flat, JSON-able entry of summary.json."""
+        flat = asdict(self)
+        metrics, differences = flat.pop("metrics"), flat.pop("differences")
+        return {"driver": flat.pop("driver"), "tracks": flat.pop("tracks"), **metrics, **flat, **differences}
 
 
 def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] | None = None) -> Summary:
-    """Mean figures of one driver's rows, and paired differences against the rows of `baseline` on the same tracks.
+    """Aggregate the metrics of one driver.
 
-    A driver may have several rows for a track, one for each time it was trained, in the same order on all tracks: the
-    intervals then hold for other trainings too. Raises ValueError without rows, for rows of several drivers, for tracks
-    with more rows than others, or when the tracks differ.
+    Args:
+        rows: Its episodes. A driver may have several rows for a track, one for each run (training), in the same order
+            on all tracks: the intervals then hold for other runs too.
+        baseline: Episodes of another driver on the same tracks, that paired differences are taken against.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ValueError: Without rows, for rows of several drivers, for tracks with more rows than others, or when the tracks
+            differ from the baseline's.
     """
     drivers = {row.driver for row in rows}
     if len(drivers) != 1:
@@ -108,47 +113,39 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
     episodes = Counter(row.seed for row in rows)
     if len(set(episodes.values())) > 1:
         raise ValueError(f"rows must be as many for every track, got (track, rows) {episodes.most_common()}.")
-    grid = _grid(rows, "episode_return")
-    returns = grid.ravel()
-    lap_times = [row.lap_time for row in rows if row.lap_time is not None]
-    agreements = [row.agreement for row in rows if row.agreement is not None]
-
-    def mean(name: str) -> float:
-        return float(np.mean([getattr(row, name) for row in rows]))
-
-    difference = progress = versus = None
-    if baseline:
-        if {row.seed for row in rows} != {row.seed for row in baseline}:
-            raise ValueError("baseline must hold the same tracks: the comparison is paired.")
-        versus = baseline[0].driver
-        difference, progress = (
-            bootstrap(_grid(rows, name), _grid(baseline, name)) for name in ("episode_return", "completion")
-        )
+    if baseline and {row.seed for row in rows} != {row.seed for row in baseline}:
+        raise ValueError("baseline must hold the same tracks: the comparison is paired.")
+    returns = _grid(rows, "episode_return")
     return Summary(
         driver=rows[0].driver,
         tracks=len(rows),
-        return_mean=float(returns.mean()),
-        return_sd=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        return_min=float(returns.min()),
-        return_p10=float(np.percentile(returns, 10)),
-        solved=float((returns >= SOLVED_RETURN).mean()),
-        completion=mean("completion"),
-        laps_finished=mean("lap_finished"),
-        lap_time=float(np.mean(lap_times)) if lap_times else None,
-        crashes_per_episode=mean("crashes"),
-        off_road_events_per_episode=mean("off_road_events"),
-        off_road_fraction=mean("off_road_fraction"),
-        interventions_per_episode=mean("interventions"),
-        autonomy=mean("autonomy"),
-        driving_score=mean("driving_score"),
-        lateral_rms=mean("lateral_rms"),
-        steering_rate_rms=mean("steering_rate_rms"),
-        steering_reversals=mean("steering_reversals"),
-        agreement=float(np.mean(agreements)) if agreements else None,
-        latency_ms=mean("latency_ms"),
-        return_interval=bootstrap(grid),
-        run_returns=grid.mean(axis=1).tolist(),
-        versus=versus,
-        return_difference=difference,
-        progress_difference=progress,
+        metrics={
+            each.name: each.over([row.metrics[metric.name] for row in _by_track(rows)])
+            for metric in METRICS.values()
+            for each in metric.aggregate
+        },
+        return_interval=bootstrap(returns),
+        run_returns=returns.mean(axis=1).tolist(),
+        versus=baseline[0].driver if baseline else None,
+        differences={
+            metric.difference: bootstrap(_grid(rows, metric.name), _grid(baseline, metric.name)) if baseline else None
+            for metric in METRICS.values()
+            if metric.difference
+        },
     )
+
+
+def _grid(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
+    """A metric of every run on every track (runs, tracks), tracks in the order of their seeds."""
+    tracks = sorted({row.seed for row in rows})
+    return np.array([[row.metrics[name] for row in rows if row.seed == track] for track in tracks]).T
+
+
+def _by_track(rows: Sequence[EpisodeResult]) -> list[EpisodeResult]:
+    """Run by run, each in the order of the tracks' seeds: sums do not depend on the order of the tracks."""
+    runs: Counter[int] = Counter()
+    keyed = []
+    for row in rows:
+        keyed.append((runs[row.seed], row.seed, row))
+        runs[row.seed] += 1
+    return [row for _, _, row in sorted(keyed, key=lambda each: each[:2])]

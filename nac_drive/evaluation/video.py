@@ -1,28 +1,38 @@
-"""Videos of driving: one driver with its figures in the picture, or several side by side."""
+"""Videos of driving: one driver with its telemetry drawn on the images, or several drivers side by side."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import av
 import cv2
 import gymnasium as gym
 import imageio.v3 as iio
 import numpy as np
+from PIL import Image
 
 from nac_drive.envs import FRAMES_PER_SECOND, CrashMode, Driver, EnvConfig, Episode, Step, make_env, perturb, rollout
-from nac_drive.evaluation.metrics import steering_of
+from nac_drive.evaluation.formulas import steering_of
 
 VIDEO_FPS = 25
-_FRAMES_PER_PICTURE = FRAMES_PER_SECOND // VIDEO_FPS
+GIF_EVERY = 2
+"""A GIF holds every second image, at half the size."""
+CODECS: dict[str, tuple[str, dict[str, str]]] = {
+    ".mp4": ("libx264", {}),
+    ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8", "crf": "30", "b": "0"}),
+}
+"""Codec and options of each suffix; .gif is written by Pillow."""
+_FRAMES_PER_IMAGE = FRAMES_PER_SECOND // VIDEO_FPS
 _BANNER = 52
 _WHITE, _GREY, _GREEN, _RED, _AMBER = (255, 255, 255), (170, 170, 170), (90, 220, 90), (235, 60, 60), (245, 180, 60)
 
 
 def record_video(
-    path: Path,
+    path: str | os.PathLike[str],
     driver: Driver,
     seed: int,
     *,
@@ -32,14 +42,29 @@ def record_video(
     perturbation: str = "",
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
-    """Drive the track of `seed` and write it to the mp4 `path`, 600x400, 25 pictures/s, in real time; pictures are
-    streamed, never held in memory. Under a `perturbation` (see `envs.perturb`) it shows the world, not what the driver
-    sees; a step that lasts longer than a picture is shown as often.
+    """Drive one episode and write it as a video in real time, 600x400, 25 images a second.
 
-    Raises FileExistsError when `path` exists.
+    The suffix decides the format: .mp4, .webm, or .gif (300x200, 12.5 images a second). Under a perturbation the video
+    shows the world, not the observation of the driver. A step that lasts longer than an image is shown as often.
+
+    Args:
+        path: The new file. It appears under its name when it is complete.
+        driver: The driver.
+        seed: Seed of the track.
+        name: Name of the driver in the video.
+        env: The environment.
+        crash: The effect of a crash, see `CarRacing`.
+        perturbation: See `envs.perturb`.
+        on_step: Called with every step.
+
+    Returns:
+        The episode.
+
+    Raises:
+        FileExistsError: If `path` exists.
+        ValueError: For another suffix.
     """
-    if path.exists():
-        raise FileExistsError(f"video {path} already exists; choose another name.")
+    path = check_video_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     car_racing = perturb(make_env(env, crash=crash, render_mode="rgb_array"), perturbation)
     try:
@@ -49,52 +74,109 @@ def record_video(
         car_racing.close()
 
 
-def side_by_side(path: Path, videos: Sequence[Path]) -> None:
-    """Join videos of equal height into one mp4; one that ends early keeps its last frame."""
+def side_by_side(path: str | os.PathLike[str], videos: Sequence[str | os.PathLike[str]]) -> None:
+    """Join videos of equal height into one. A video that ends early keeps its last image.
+
+    Args:
+        path: The joined video, see `record_video` for its suffix; an existing file is replaced.
+        videos: The videos from left to right, .mp4 or .webm.
+
+    Raises:
+        ValueError: For another suffix of `path`.
+    """
+    path = _check_suffix(path)
     with ExitStack() as stack:
         write = stack.enter_context(_writer(path))
-        streams = [iter(iio.imiter(video, plugin="pyav")) for video in videos]
-        frames = [next(stream) for stream in streams]
+        streams = [iter(iio.imiter(os.fspath(video), plugin="pyav")) for video in videos]
+        images = [next(stream) for stream in streams]
         while True:
-            write(np.concatenate(frames, axis=1))
+            write(np.concatenate(images, axis=1))
             following = [next(stream, None) for stream in streams]
-            if all(frame is None for frame in following):
+            if all(image is None for image in following):
                 return
-            frames = [old if new is None else new for old, new in zip(frames, following, strict=True)]
+            images = [old if new is None else new for old, new in zip(images, following, strict=True)]
+
+
+def check_video_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a new video. Raises FileExistsError if it exists, ValueError for a suffix that no video has."""
+    path = _check_suffix(path)
+    if path.exists():
+        raise FileExistsError(f"video {path} already exists; choose another name.")
+    return path
+
+
+def _check_suffix(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if path.suffix not in (*CODECS, ".gif"):
+        raise ValueError(f"video must end in .mp4, .webm or .gif, got {str(path)!r}.")
+    return path
 
 
 @contextmanager
-def _writer(path: Path) -> Iterator[Any]:
-    """A function that appends one (H, W, 3) frame; the file appears under its name when all are written."""
-    temporary = path.with_name(path.stem + ".tmp.mp4")
+def _writer(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that appends one (H, W, 3) image; the file appears under its name when all are written."""
+    temporary = path.with_name(f"{path.stem}.tmp{path.suffix}")
     try:
-        with iio.imopen(temporary, "w", plugin="pyav") as file:
-            file.init_video_stream("libx264", fps=VIDEO_FPS)
-            yield file.write_frame
+        with _write_gif(temporary) if path.suffix == ".gif" else _write_stream(temporary) as write:
+            yield write
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def _write_stream(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+    codec, options = CODECS[path.suffix]
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream(codec, rate=VIDEO_FPS, options=options)
+        stream.pix_fmt = "yuv420p"
+
+        def write(image: np.ndarray) -> None:
+            if not stream.codec_context.is_open:
+                stream.height, stream.width = image.shape[:2]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+
+        yield write
+        container.mux(stream.encode())
+
+
+@contextmanager
+def _write_gif(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+    """Images are held in memory, half as large and with a palette each, until the file is written at the end."""
+    images: list[Image.Image] = []
+    written = 0
+
+    def write(image: np.ndarray) -> None:
+        nonlocal written
+        if written % GIF_EVERY == 0:
+            half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+            images.append(Image.fromarray(half).quantize(128, dither=Image.Dither.NONE))
+        written += 1
+
+    yield write
+    duration = 1000 * GIF_EVERY // VIDEO_FPS
+    images[0].save(path, save_all=True, append_images=images[1:], duration=duration, loop=0)
+
+
 class _Overlay:
-    """Subscribes to a rollout; draws action, return, progress, off-road state and latency on each rendered frame."""
+    """Subscribes to a rollout; draws action, return, progress, off-road state and latency on each rendered image."""
 
     def __init__(self, env: gym.Env, name: str, seed: int, write: Any):
         self.env, self.name, self.seed, self.write = env, name, seed, write
         self.episode_return = 0.0
-        self.frames = self.pictures = 0
+        self.frames = self.images = 0
 
     def __call__(self, step: Step) -> None:
         self.episode_return += step.reward
         self.frames += round(step.outcome["dt"] * FRAMES_PER_SECOND)
-        due = -(-self.frames // _FRAMES_PER_PICTURE) - self.pictures
+        due = -(-self.frames // _FRAMES_PER_IMAGE) - self.images
         if not due:
             return
         frame = np.ascontiguousarray(self.env.render())
         draw_overlay(frame, step, self.name, self.seed, self.frames / FRAMES_PER_SECOND, self.episode_return)
         for _ in range(due):
             self.write(frame)
-        self.pictures += due
+        self.images += due
 
 
 def draw_overlay(frame: np.ndarray, step: Step, name: str, seed: int, seconds: float, episode_return: float) -> None:

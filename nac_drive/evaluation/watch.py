@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
 from nac_drive.envs import SPLITS, Control, CrashMode, Driver, EnvConfig, Episode, Step, make_env, perturb, rollout
-from nac_drive.evaluation.video import record_video
+from nac_drive.evaluation.video import check_video_path, record_video
 
 
 def watch(
@@ -21,12 +20,12 @@ def watch(
     perturbation: str = "",
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
-    """Drive one episode in sight.
+    """Drive one episode in a window or into a video.
 
     Args:
-        driver: The driver, or what `resolve_driver` takes: a name or a folder.
+        driver: The driver, its name, or its folder (see `resolve_driver`).
         track: Seed of the track.
-        video: The new video file; a window is opened without.
+        video: The new video file, .mp4, .webm or .gif (see `record_video`); None opens a window.
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
@@ -38,15 +37,17 @@ def watch(
     Raises:
         FileExistsError: If the video exists.
         FileNotFoundError: If there is no such driver.
-        ValueError: For a driver of another control, and for an unknown perturbation.
+        ValueError: For a driver of another control, an unknown perturbation, or another suffix of the video.
     """
+    if video is not None:
+        check_video_path(video)
     name = "driver"
     if isinstance(driver, str | os.PathLike):
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
     env = trained_env(driver) or EnvConfig(control=control or "discrete")
     if video is not None:
         return record_video(
-            Path(video), driver, track, name=name, env=env, crash=crash, perturbation=perturbation, on_step=on_step
+            video, driver, track, name=name, env=env, crash=crash, perturbation=perturbation, on_step=on_step
         )
     window = perturb(make_env(env, crash=crash, render_mode="human"), perturbation)
     try:

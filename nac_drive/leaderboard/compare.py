@@ -1,11 +1,9 @@
-"""Several drivers, one protocol: the same demonstrations, the same tracks, one leaderboard. Restartable."""
+"""Several drivers, one protocol: the same demonstrations, the same tracks, one leaderboard. It can be resumed."""
 
 from __future__ import annotations
 
-import json
 import os
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,73 +12,32 @@ import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver
-from nac_drive.data_collection.files import write_atomically
-from nac_drive.data_collection.processes import each_in_a_process
 from nac_drive.envs import CrashMode, EnvConfig, RendererName, track_seeds
-from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
-from nac_drive.evaluation.metrics import EpisodeResult
+from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
+from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import summarise
-from nac_drive.leaderboard.figures import draw_leaderboard
+from nac_drive.leaderboard.figures import LEADERBOARD_CAPTION, draw_leaderboard
+from nac_drive.leaderboard.page import conditions, save_report, track_names
 from nac_drive.leaderboard.tables import Entry, save_results
-from nac_drive.policies import CORES, Driver
+from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
+from nac_drive.policies import CORES
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import Splits, load_splits, train
-
-Report = Callable[[str, dict[str, Any]], None]
+from nac_drive.training.train import load_splits
 
 BASELINE = "lstm"
-"""Whom the others are paired with, where it takes part; the expert elsewhere."""
+"""The core that differences are taken against where it takes part; elsewhere the expert is the baseline."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a comparison."""
+    """Result of a comparison."""
 
     entries: list[Entry]
     """The expert, then the drivers, the best return first."""
     failures: dict[str, str]
-    """Name of the run -> what went wrong; the leaderboard does without it."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A training with its evaluation, in the folder `run`; without `config` the expert's evaluation alone."""
-
-    driver: str
-    """What it is called in the table."""
-    run: Path
-    dataset: Path
-    config: TrainConfig | None
-    expert: str
-    tracks: tuple[int, ...]
-    """Empty: nothing is evaluated."""
-    crash: CrashMode
-    renderer: RendererName
-    device: str
-    splits: Splits | None = None
-    """What all learn from, where it is loaded already."""
-
-    @property
-    def name(self) -> str:
-        """That of its folder."""
-        return self.run.name
-
-    @property
-    def done(self) -> Path:
-        """The file that a finished task leaves, and no other does."""
-        return self.run / "result.json"
-
-    @property
-    def latency(self) -> Path:
-        """How long its `act` takes with nothing else running, once that was measured."""
-        return self.run / "latency.json"
-
-    @property
-    def failed(self) -> Path:
-        """Why the last attempt failed."""
-        return self.run / "failed.txt"
+    """Name of a failed run -> message; the leaderboard leaves it out."""
 
 
 def compare(
@@ -102,30 +59,30 @@ def compare(
 ) -> Comparison:
     """Train drivers with several cores on one dataset, evaluate them and the expert on the same tracks, and rank them.
 
-    The run of a core is `folder/CORE-SEED`. Writes table.md, results.json, rows.jsonl, summary.json and figure.png into
-    `folder`.
+    The run of a core is `folder/CORE-SEED`. `folder` gets report.html, table.md, results.json, rows.jsonl, summary.json
+    and figure.png.
 
     Args:
         cores: Names in CORES, with settings of their own after a comma, such as `nac-exact,window=8`.
         dataset: The demonstrations, or their folder.
         tracks: Named tracks such as "test-10", or their seeds.
         folder: The folder of the comparison.
-        config: Of every training, its core replaced in turn.
-        num_seeds: Runs of each core, with the seeds config.seed, config.seed + 1, ...
+        config: Settings of every run; its core is replaced by each of `cores`.
+        num_seeds: Number of runs of each core, with the seeds config.seed, config.seed + 1, ...
         shared_encoder: Train one encoder with the core `cnn` on single frames, as many a batch as in the sequences of
             `config`, augmented as it says; all cores learn on its clean features.
-        expert: Queried at every frame of every evaluation, see `resolve_driver`; it sees the status bar even where the
-            drivers do not.
-        crash: Of the evaluation, see `evaluate`.
-        renderer: Of the evaluation, see `evaluate`.
-        device: Where to train.
+        expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
+            sees the status bar even where the drivers do not.
+        crash: The effect of a crash in the evaluation, see `evaluate`.
+        renderer: Draws the frames of the evaluation, see `evaluate`.
+        device: `auto`, `cpu` or `cuda`.
         resume: Keep finished runs and go on with the others; cores or seeds may have been added.
-        workers: Processes; every training and its evaluation is one, of one thread, and a process that dies costs no
-            other run. The time of an `act` is measured after them, one driver of each core at a time.
-        report: Called with the name of every run that is finished and its result, or {"failed": why}.
+        workers: Number of processes. Every run and its evaluation has a process of one thread; a process that dies
+            costs no other run. The time of one `act` is measured afterwards, for one driver of each core in turn.
+        report: Called with the name of every finished run and its result, or {"failed": message}.
 
     Returns:
-        The ranking, and the runs that failed.
+        The ranking, and the failed runs.
 
     Raises:
         ValueError: For an unknown core, or when the shared encoder or the expert fails.
@@ -143,20 +100,20 @@ def compare(
     if shared_encoder:
         configs = _train_encoder(plan, config, configs, workers, report)
     runs = plan.runs(configs, num_seeds)
-    failures = _run([plan.expert_task, *(run for found in runs.values() for run in found)], workers, report)
+    failures = run_tasks([plan.expert_task, *(run for found in runs.values() for run in found)], workers, report)
     if plan.expert_task.name in failures:
         raise ValueError(f"the expert {expert!r} could not be evaluated: {failures[plan.expert_task.name]}")
     finished = {core: done for core, found in runs.items() if (done := [run for run in found if run.done.exists()])}
     for task in (plan.expert_task, *(found[0] for found in finished.values())):
-        _time_alone(task)
-    entries = _rank({core: [_result(run) for run in found] for core, found in finished.items()}, plan.expert_task)
-    _save(plan.folder, entries)
+        time_alone(task)
+    entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
+    _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries)
     return Comparison(entries, failures)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What all tasks of a comparison share."""
+    """Settings that all tasks of a comparison share."""
 
     dataset: Demonstrations
     folder: Path
@@ -198,15 +155,15 @@ class _Plan:
 
 
 def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_encoder: bool) -> dict[str, TrainConfig]:
-    """The config of every core; ValueError for settings that cannot be compared with."""
+    """The config of every core. Raises ValueError for a setting outside its range."""
     if not cores:
         raise ValueError("drivers must be names of CORES, got none; such as nac-exact lstm cfc.")
     if num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {num_seeds}.")
     if shared_encoder and config.optim.freeze_encoder_from:
         raise ValueError(
-            f"shared_encoder trains an encoder, freeze_encoder_from takes that of {config.optim.freeze_encoder_from!r}; "
-            "choose one."
+            "shared_encoder trains an encoder, freeze_encoder_from takes that of "
+            f"{config.optim.freeze_encoder_from!r}; choose one."
         )
     configs = {core: _with_core(config, core) for core in cores}
     for each in configs.values():
@@ -230,11 +187,11 @@ def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume:
 def _train_encoder(
     plan: _Plan, config: TrainConfig, configs: dict[str, TrainConfig], workers: int, report: Report
 ) -> dict[str, TrainConfig]:
-    """Train the shared encoder; returns the configs that freeze it."""
+    """Train the shared encoder. Returns the configs of the cores, which freeze it."""
     frames = config.data.sequence_length * config.data.batch_size
     single = replace(config.data, sequence_length=1, batch_size=frames)
     task = plan.task("encoder", "encoder", replace(_with(config, core="cnn", core_args={}), data=single), tracks=())
-    if failures := _run([task], workers, report):
+    if failures := run_tasks([task], workers, report):
         raise ValueError(f"the shared encoder could not be trained: {failures[task.name]}")
     return {
         core: replace(
@@ -246,15 +203,30 @@ def _train_encoder(
     }
 
 
-def _save(folder: Path, entries: list[Entry]) -> None:
-    save_evaluations(folder, [entry.evaluation for entry in entries])
-    save_results(folder, entries)
-    draw_leaderboard(folder / "figure.png", entries)
+def _save(plan: _Plan, protocol: str, entries: list[Entry]) -> None:
+    save_evaluations(plan.folder, [entry.evaluation for entry in entries])
+    save_results(plan.folder, entries)
+    draw_leaderboard(plan.folder / "figure.png", entries)
+    save_report(plan.folder, entries, title="Comparison of drivers", protocol=protocol, caption=LEADERBOARD_CAPTION)
 
 
-def expert_env(dataset: Demonstrations) -> EnvConfig:
-    """What the expert of a comparison sees."""
-    return replace(dataset.meta.env, mask_bar=False)
+def _protocol(
+    plan: _Plan, config: TrainConfig, tracks: str | Sequence[int], num_seeds: int, shared_encoder: bool
+) -> str:
+    """The comparison in a few sentences."""
+    expert, frozen = driver_name(plan.expert), config.optim.freeze_encoder_from
+    subject = "The expert" if expert == "expert" else f"The expert, {expert},"
+    learned = "end to end"
+    if shared_encoder:
+        learned = "on the features of one encoder that they share"
+    elif frozen:
+        learned = f"on the features of the encoder of {driver_name(frozen)}"
+    return (
+        f"Every core was trained {learned} on {plan.dataset.path.name} ({len(plan.dataset)} episodes). Epochs: "
+        f"{config.epochs}. Seeds: {num_seeds}. It then drove the tracks {track_names(tracks)}. "
+        f"{conditions(plan.crash, plan.renderer, max_steps=plan.env.max_steps)} {subject} drove the same tracks and "
+        "was queried at every frame."
+    )
 
 
 def _with_core(config: TrainConfig, core: str) -> TrainConfig:
@@ -268,92 +240,17 @@ def _with(config: TrainConfig, **changed: Any) -> TrainConfig:
     return replace(config, driver=replace(config.driver, **changed))
 
 
-def _run(tasks: Sequence[Task], workers: int, report: Report) -> dict[str, str]:
-    """Do what is not done yet; returns the names of the tasks that failed, and why."""
-    failures = {}
-    waiting = []
-    for task in tasks:
-        if task.done.exists():
-            report(task.name, _result(task))
-        else:
-            waiting.append(task)
-    for task, code in each_in_a_process(_work, waiting, workers):
-        if task.done.exists():
-            report(task.name, _result(task))
-            continue
-        why = task.failed.read_text().splitlines()[-1] if task.failed.exists() else f"its process died ({code})"
-        failures[task.name] = why
-        report(task.name, {"failed": why})
-    return failures
-
-
-def _work(task: Task) -> None:
-    """In a process of its own."""
-    task.run.mkdir(exist_ok=True)
-    task.failed.unlink(missing_ok=True)
-    try:
-        result = _train_and_evaluate(task)
-    except Exception:
-        task.failed.write_text(traceback.format_exc())
-        raise SystemExit(1) from None
-    write_atomically(task.done, json.dumps(result).encode())
-
-
-def _train_and_evaluate(task: Task) -> dict[str, Any]:
-    dataset = Demonstrations.open(task.dataset)
-    result: dict[str, Any] = {}
-    if task.config is not None:
-        resume = (task.run / "config.yaml").exists()
-        train(task.config, dataset, task.run, device=task.device, resume=resume, splits=task.splits)
-        driver = resolve_driver(str(task.run), expert_env(dataset))
-        assert isinstance(driver, Driver)
-        history = RunFolder.open(task.run).rows()
-        result = {
-            "parameters": sum(parameter.numel() for parameter in driver.parameters()),
-            "core_parameters": sum(parameter.numel() for parameter in driver.core.parameters()),
-            "training_seconds": sum(row["seconds"] for row in history),
-            "validation": max(history, key=lambda row: row.get("score", float("-inf"))).get("validation"),
-        }
-    if task.tracks:
-        result["rows"] = [asdict(row) for row in _drive(task, task.tracks, with_expert=task.config is not None).rows]
-    return result
-
-
-def _drive(task: Task, tracks: Sequence[int], with_expert: bool) -> Evaluation:
-    env = expert_env(Demonstrations.open(task.dataset))
-    expert = driver = resolve_driver(task.expert, env)
-    if task.config is not None:
-        driver = resolve_driver(str(task.run), env)
-        assert isinstance(driver, Driver)
-        env = replace(env, mask_bar=driver.env_config["mask_bar"])
-    return evaluate(
-        driver, tracks, name=task.driver, env=env, crash=task.crash, renderer=task.renderer,
-        expert=expert if with_expert else None,
-    )  # fmt: skip
-
-
-def _time_alone(task: Task) -> None:
-    """A episode with no other driver at work: what ran in parallel was slowed by the others."""
-    if not task.latency.exists():
-        (row,) = _drive(task, task.tracks[:1], with_expert=False).rows
-        write_atomically(task.latency, json.dumps({"latency_ms": row.latency_ms}).encode())
-
-
-def _result(task: Task) -> dict[str, Any]:
-    return json.loads(task.done.read_text()) | (json.loads(task.latency.read_text()) if task.latency.exists() else {})
-
-
 def _rank(results: dict[str, list[dict[str, Any]]], expert_task: Task) -> list[Entry]:
     """The expert, then the cores, each with all its runs, the best return first."""
 
     def episodes(runs: Sequence[dict[str, Any]]) -> list[EpisodeResult]:
-        return [EpisodeResult(**row) for run in runs for row in run["rows"]]
+        return [EpisodeResult.from_dict(row) for run in runs for row in run["rows"]]
 
     def mean(values: Iterator[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return sum(known) / len(known) if known else None
 
-    expert = _result(expert_task)
+    expert = result_of(expert_task)
     baseline = episodes(results.get(BASELINE, [expert]))
     entries = []
     for core, runs in results.items():
@@ -377,4 +274,4 @@ def _rank(results: dict[str, list[dict[str, Any]]], expert_task: Task) -> list[E
 
 
 def _evaluation(rows: list[EpisodeResult], baseline: list[EpisodeResult] | None, timed: dict[str, Any]) -> Evaluation:
-    return Evaluation(rows, replace(summarise(rows, baseline), latency_ms=timed["latency_ms"]))
+    return Evaluation(rows, summarise(rows, baseline).with_metrics(latency_ms=timed["latency_ms"]))

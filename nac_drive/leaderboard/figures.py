@@ -1,4 +1,4 @@
-"""Results of several drivers as figures."""
+"""Figures of the results of several drivers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nac_drive.evaluation.metrics import SOLVED_RETURN
+from nac_drive.evaluation.formulas import SOLVED_RETURN
 from nac_drive.leaderboard.tables import Entry
+
+LEADERBOARD_CAPTION = (
+    "Left: returns of all episodes, mean of each run (|), mean and 95 % interval. Right: agreement with the expert."
+)
 
 
 def draw_figure(path: Path, entries: Sequence[Entry]) -> None:
-    """Returns on every track with mean and interval; beside it, where drivers were trained by DAgger, their rounds."""
+    """Draw returns on every track with mean and interval; beside them, for drivers trained by DAgger, their rounds.
+
+    Args:
+        path: The new PNG.
+        entries: The drivers, from left to right.
+    """
     trained = [entry for entry in entries if entry.history]
-    figure = Figure(figsize=(10 if trained else 5.5, 4))  # not pyplot's: a notebook keeps its backend
+    figure = Figure(figsize=(10 if trained else 5.5, 4))  # pyplot would change the backend of a notebook
     axes = figure.subplots(1, 2 if trained else 1, squeeze=False)
-    colors = {c.summary.driver: f"C{i}" for i, c in enumerate(entries)}
+    colors = {entry.summary.driver: f"C{i}" for i, entry in enumerate(entries)}
     _draw_returns(axes[0, 0], entries, colors)
     if trained:
         _draw_rounds(axes[0, 1], trained, colors)
@@ -27,9 +36,13 @@ def draw_figure(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def draw_leaderboard(path: Path, entries: Sequence[Entry]) -> None:
-    """A line for each entry, the first on top: returns of all episodes, means of the trainings, mean and interval, and
-    accuracies."""
-    figure = Figure(figsize=(11, 1.6 + 0.27 * len(entries)))
+    """Draw one line per driver: returns of all episodes, means of the runs, mean and interval, and accuracies.
+
+    Args:
+        path: The new PNG.
+        entries: The drivers, the first on top.
+    """
+    figure = Figure(figsize=(11, 1.6 + 0.27 * len(entries)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
     for line, entry in enumerate(entries):
         summary, returns = entry.summary, [row.episode_return for row in entry.evaluation.rows]
@@ -39,27 +52,26 @@ def draw_leaderboard(path: Path, entries: Sequence[Entry]) -> None:
         left.plot(means, [line] * len(means), "|", ms=11, mew=1.5, color="C3", zorder=4)
         error = [[interval.mean - interval.low], [interval.high - interval.mean]]
         left.errorbar(interval.mean, line, xerr=error, fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3)
-        for share, mark, fill in (
+        for fraction, mark, fill in (
             (entry.validation_accuracy, "o", "C0"), (entry.validation_at_changes, "^", "C2"),
             (summary.agreement, "o", "white"),
         ):  # fmt: skip
-            if share is not None:
-                right.plot(100 * share, line, mark, ms=5, color="C2" if mark == "^" else "C0", markerfacecolor=fill)
+            if fraction is not None:
+                right.plot(100 * fraction, line, mark, ms=5, color="C2" if mark == "^" else "C0", markerfacecolor=fill)
     left.axvline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
     left.set_yticks(range(len(entries)), [entry.summary.driver for entry in entries])
     left.set_ylim(len(entries) - 0.4, -0.6)
-    left.set_xlabel("return of a episode: all episodes, each training's mean (|), mean and 95 % interval")
+    left.set_xlabel("return of an episode")
     right.set_xlabel("actions equal to the expert's, %")
     for label, mark, color, fill in (
         ("validation tracks", "o", "C0", "C0"), ("validation, where the action changes", "^", "C2", "C2"),
         ("on its own states", "o", "C0", "white"),
     ):  # fmt: skip
         right.plot([], [], mark, ms=5, color=color, markerfacecolor=fill, label=label)
-    right.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, columnspacing=1)
+    figure.legend(fontsize=8, loc="outside upper right", ncols=3, frameon=False, columnspacing=1)
     for axis in (left, right):
         axis.grid(axis="y", color="0.92")
         axis.set_axisbelow(True)
-    figure.tight_layout()
     figure.savefig(path, dpi=150)
 
 
@@ -75,7 +87,7 @@ def _draw_returns(axis: Any, entries: Sequence[Entry], colors: dict[str, str]) -
     axis.axhline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
     axis.set_xticks(range(len(entries)), [entry.summary.driver for entry in entries])
     axis.set_xlim(-0.5, len(entries) - 0.3)
-    axis.set_ylabel("return of a episode")
+    axis.set_ylabel("return of an episode")
     axis.set_title("Closed loop: every track, mean, 95 % interval", fontsize=10)
 
 
@@ -88,6 +100,6 @@ def _draw_rounds(axis: Any, trained: Sequence[Entry], colors: dict[str, str]) ->
         axis.plot(frames, returns.mean(axis=1), "o-", color=colors[name], label=f"{name}, mean")
     axis.axhline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
     axis.set_xlabel("labelled frames, thousands")
-    axis.set_ylabel("return of a episode")
+    axis.set_ylabel("return of an episode")
     axis.set_title("DAgger: validation tracks after every round", fontsize=10)
     axis.legend(fontsize=8, loc="lower right")

@@ -1,10 +1,11 @@
-"""One comparison as a terminal table, markdown, JSON and a figure."""
+"""One comparison as a terminal table, markdown and JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 from rich.table import Table
 
 from nac_drive.data_collection.files import write_atomically
+from nac_drive.evaluation import metrics
 from nac_drive.evaluation.evaluate import Evaluation
-from nac_drive.evaluation.statistics import Interval, Summary
+from nac_drive.evaluation.metrics import EMPTY, Column, number
+from nac_drive.evaluation.statistics import Summary
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One driver of a comparison: how it drove and, if it was trained here, what the training cost and gave."""
+    """One driver of a comparison: its evaluation and, if it was trained here, its training."""
 
     evaluation: Evaluation
     runs: int | None = None
@@ -28,84 +31,93 @@ class Entry:
     validation_accuracy: float | None = None
     validation_at_changes: float | None = None
     training_seconds: float | None = None
-    """Mean of the trainings."""
+    """Mean over the runs."""
     history: tuple[dict[str, Any], ...] = ()
-    """Rows of the training's metrics.jsonl."""
+    """Rows of the run's metrics.jsonl."""
 
     @property
     def summary(self) -> Summary:
+        """That of the evaluation."""
         return self.evaluation.summary
 
 
-_EMPTY = "-"
-
-
-def _number(value: float | None, digits: int, scale: float = 1.0) -> str:
-    return _EMPTY if value is None else f"{scale * value:.{digits}f}"
-
-
-def _interval(interval: Interval | None) -> str:
-    return _EMPTY if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
-
-
 def _each(returns: Sequence[float]) -> str:
-    return " ".join(f"{value:.0f}" for value in returns) if len(returns) > 1 else _EMPTY
+    return " ".join(f"{value:.0f}" for value in returns) if len(returns) > 1 else EMPTY
 
 
-def _interventions(entry: Entry) -> float | None:
-    """None where nobody would have intervened."""
-    intervening = entry.evaluation.rows[0].crash_mode == "intervene"
-    return entry.summary.interventions_per_episode if intervening else None
+def _count(value: int | None) -> str:
+    return EMPTY if value is None else f"{value:,}"
 
 
-COLUMNS: dict[str, Callable[[Entry], str]] = {
-    "driver": lambda c: c.summary.driver,
-    "return": lambda c: f"{c.summary.return_mean:.0f} ± {c.summary.return_sd:.0f}",
-    "min": lambda c: _number(c.summary.return_min, 0),
-    ">= 900 %": lambda c: _number(c.summary.solved, 0, 100),
-    "vs baseline [95 %]": lambda c: _interval(c.summary.return_difference),
-    "completion %": lambda c: _number(c.summary.completion, 1, 100),
-    "crashes/episode": lambda c: _number(c.summary.crashes_per_episode, 2),
-    "interventions/episode": lambda c: _number(_interventions(c), 2),
-    "off road %": lambda c: _number(c.summary.off_road_fraction, 1, 100),
-    "driving score": lambda c: _number(c.summary.driving_score, 1),
-    "agreement %": lambda c: _number(c.summary.agreement, 1, 100),
-    "validation %": lambda c: _number(c.validation_accuracy, 1, 100),
-    "changes %": lambda c: _number(c.validation_at_changes, 1, 100),
-    "core": lambda c: _EMPTY if c.core_parameters is None else f"{c.core_parameters:,}",
-    "parameters": lambda c: _EMPTY if c.parameters is None else f"{c.parameters:,}",
-    "ms/act": lambda c: _number(c.summary.latency_ms, 2),
-    "each run": lambda c: _each(c.summary.run_returns if c.runs else []),
-    "trained s": lambda c: _number(c.training_seconds, 0),
-}
-"""Heading and cell of every column; the meaning of each stands in docs/metrics.md."""
+DRIVER_COLUMN = Column("driver", lambda entry: entry.summary.driver, "Name of the driver.")
+
+TRAINING_COLUMNS = (
+    Column(
+        "validation %", lambda entry: number(entry.validation_accuracy, 1, 100),
+        "Accuracy on the validation tracks of the dataset: percentage of frames with the expert's action.",
+    ),
+    Column(
+        "changes %", lambda entry: number(entry.validation_at_changes, 1, 100),
+        "The same accuracy where the expert's action changes.",
+    ),
+    Column("core", lambda entry: _count(entry.core_parameters), "Number of weights of the core."),
+    Column("parameters", lambda entry: _count(entry.parameters), "Number of weights of the whole driver."),
+    Column(
+        "each run", lambda entry: _each(entry.summary.run_returns if entry.runs else []),
+        "Mean return of each run, one run per seed.",
+    ),
+    Column(
+        "trained s", lambda entry: number(entry.training_seconds, 0),
+        "Mean training time of the runs in seconds, without validation and features.",
+    ),
+)  # fmt: skip
+"""Columns about the training of a driver."""
+
+
+def columns() -> dict[str, Column]:
+    """All columns by their headings: the driver, all metrics (see METRICS), and its training. Cells are of entries."""
+    measured = [replace(each, cell=lambda entry, of=each.cell: of(entry.evaluation)) for each in metrics.columns()]
+    return {each.heading: each for each in (DRIVER_COLUMN, *measured, *TRAINING_COLUMNS)}
 
 
 SHORT = (
-    "driver",
-    "return",
-    "min",
-    "vs baseline [95 %]",
-    "crashes/episode",
-    "agreement %",
-    "validation %",
+    "driver", "return ± sd", "min", "vs baseline [95 %]", "crashes/episode", "agreement %", "validation %",
     "parameters",
-)
+)  # fmt: skip
 """Columns of a comparison that fit into a terminal."""
 
 
-def cells(entries: Sequence[Entry], columns: Iterable[str] = COLUMNS) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows, without the columns that no entry fills."""
-    rows = [[COLUMNS[name](entry) for name in columns] for entry in entries]
-    filled = [any(text != _EMPTY for text in column) for column in zip(*rows, strict=True)]
-    return list(compress(columns, filled)), [list(compress(row, filled)) for row in rows]
+def cells(entries: Sequence[Entry], headings: Iterable[str] | None = None) -> tuple[list[str], list[list[str]]]:
+    """The texts of a table.
+
+    Args:
+        entries: The rows.
+        headings: The columns; all by default.
+
+    Returns:
+        Headings and rows, without the columns that no entry fills.
+    """
+    every = columns()
+    headings = list(every if headings is None else headings)
+    rows = [[every[heading].cell(entry) for heading in headings] for entry in entries]
+    filled = [any(text != EMPTY for text in column) for column in zip(*rows, strict=True)]
+    return list(compress(headings, filled)), [list(compress(row, filled)) for row in rows]
 
 
-def terminal_table(entries: Sequence[Entry], title: str, columns: Iterable[str] = COLUMNS) -> Table:
-    """The table for a terminal."""
-    headings, rows = cells(entries, columns)
-    table = Table(title=title)
-    for i, heading in enumerate(headings):
+def legend(entries: Sequence[Entry]) -> str:
+    """One line that explains the deviation and the baseline."""
+    line = "Return: mean ± standard deviation over episodes."
+    baselines = {entry.summary.versus for entry in entries if entry.summary.versus}
+    if baselines:
+        line += f" Baseline: {', '.join(sorted(baselines))}, on the same tracks."
+    return line
+
+
+def terminal_table(entries: Sequence[Entry], title: str, headings: Iterable[str] | None = None) -> Table:
+    """The table for a terminal, with its legend; arguments as for `cells`."""
+    names, rows = cells(entries, headings)
+    table = Table(title=title, caption=legend(entries))
+    for i, heading in enumerate(names):
         table.add_column(heading, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row)
@@ -119,12 +131,25 @@ def markdown_table(entries: Sequence[Entry]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def save_results(folder: Path, entries: Sequence[Entry]) -> None:
-    """`table.md` and `results.json` in `folder`."""
-    write_atomically(folder / "table.md", markdown_table(entries).encode())
+def training_columns_table() -> str:
+    """The columns about training as a GitHub markdown table, as docs/metrics.md shows it."""
+    lines = ["| column | meaning |", "| --- | --- |"]
+    lines += [f"| {column.heading} | {column.doc} |" for column in TRAINING_COLUMNS]
+    return "\n".join(lines) + "\n"
+
+
+def save_results(folder: str | os.PathLike[str], entries: Sequence[Entry]) -> None:
+    """Write `table.md` and `results.json`.
+
+    Args:
+        folder: An existing folder.
+        entries: The drivers, in the order of the table.
+    """
+    folder = Path(folder)
+    write_atomically(folder / "table.md", f"{markdown_table(entries)}\n{legend(entries)}\n".encode())
     results = [
         {
-            **asdict(entry.summary),
+            **entry.summary.to_dict(),
             "runs": entry.runs,
             "parameters": entry.parameters,
             "core_parameters": entry.core_parameters,

@@ -1,0 +1,1 @@
+"""Training: behaviour cloning, DAgger and PPO, their settings and their run folders."""

@@ -1,7 +1,7 @@
-"""The settings of every training, nested by what they are about. Free of torch: the command line reads them at once.
+"""The settings of train, dagger and ppo, nested by subject. Free of torch: the command line reads them at once.
 
-A config is a frozen value; `check` raises ValueError for settings that cannot be trained with, and every training calls
-it before anything is created.
+A config is a frozen value; `check` raises ValueError for settings that cannot be trained with. train, dagger and ppo
+call it before anything is created.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class DataConfig:
     batch_size: int = 8
     """Sequences per update (B)."""
     horizontal_flip: bool = True
-    """Flip every other sequence left to right: tracks are driven counter-clockwise, so curves to the left outnumber
-    those to the right."""
+    """Flip half of the sequences, drawn at random, left to right: tracks are driven counter-clockwise, so curves to the
+    left outnumber those to the right."""
     augment: tuple[str, ...] = ()
-    """Perturbations of images, such as gaussian-noise:1 shadows:2+colour:3: every sequence is shown under one of them
-    or clean, all equally likely, with a draw of its own."""
+    """Perturbations of images, such as gaussian-noise:1 shadows:2+colour:3: every sequence is put under one of them or
+    left clean, all equally likely, with a draw of its own."""
     class_weights: bool = False
     """Weigh each of the discrete actions by its inverse frequency."""
     change_weight: float = 1.0
@@ -52,19 +52,19 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """How the weights are learned."""
+    """Optimizer, initial weights and precision."""
 
     learning_rate: float = 1e-3
     """Adam's rate."""
     ema_decay: float = 0.999
-    """Decay per update of an exponential moving average of the weights: the average drives, is validated and is kept,
-    while the weights go on learning. 0: no average."""
+    """Decay per update of an exponential moving average of the weights: the average is validated and saved, the
+    optimizer updates the weights themselves. 0: no average."""
     init_from: str | None = None
-    """Driver whose weights training starts from, such as the folder of a run; those of encoder and action head alone
-    where its core is another one."""
+    """Driver whose weights training starts from, such as the folder of a run. If its core is another one, only the
+    encoder and the action head are taken over."""
     freeze_encoder_from: str | None = None
-    """Driver whose encoder is taken over and learns no more, such as expert or the folder of a run: the features of all
-    frames are computed once, which makes training many times faster."""
+    """Driver whose encoder is taken over and frozen, such as expert or the folder of a run: the features of all frames
+    are computed once, which makes training many times faster."""
     precision: str = "auto"
     """auto: bf16-mixed on a GPU, 32-true on a CPU; or a precision of lightning-fabric."""
 
@@ -82,10 +82,11 @@ class EvalConfig:
     validation_tracks: str = "val-5"
     """Tracks of the closed-loop validation: the checkpoint with the best mean - 0.5 sd of returns is kept."""
     validate_every: int = 5
-    """Epochs between two closed-loop validations; the last epoch is always validated."""
+    """Of `train`: epochs between two closed-loop validations; the last epoch is always validated. `dagger` validates
+    every round."""
 
     def check(self) -> None:
-        """Raises ValueError for tracks that there are not, or a setting outside its range."""
+        """Raises ValueError for unknown tracks or a setting outside its range."""
         track_seeds(self.validation_tracks)
         _require_at_least(self, validate_every=1)
 
@@ -99,7 +100,7 @@ class CloningConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     validation: EvalConfig = field(default_factory=EvalConfig)
     seed: int = 0
-    """Seed of weights, order, dropout and whatever else is drawn."""
+    """Seed of weights, order, dropout and every other draw."""
     tensorboard: bool = False
     """Write the metrics for TensorBoard too (needs the extra `tensorboard`)."""
 
@@ -127,22 +128,45 @@ class TrainConfig(CloningConfig):
     epochs: int = 12
     """Epochs over the demonstrations."""
     validation_fraction: float = 0.1
-    """Fraction of the recorded tracks kept out of training, to measure accuracy on."""
+    """Fraction of the recorded tracks kept out of training, on which accuracy is measured."""
 
     def check(self) -> None:
+        """Raises ValueError for settings that cannot be trained with."""
         super().check()
         _require_at_least(self, epochs=1)
 
 
+def paper_recipe() -> TrainConfig:
+    """The settings of the NAC paper for CarRacing (Table 4), for `--recipe paper`.
+
+    Three convolutions with dropout 0.2, NAC with 64 features and 16 heads (the default of the NAC cores), 64 dense
+    units, Adam at 1e-4, batches of 32, 100 epochs; no flips, no weights of classes or frames, no moving average. One
+    difference: the table names no sequence length, and the published accuracies are those of sequences of one frame
+    (docs/cloning.md), on which a memory learns nothing; sequences here have the least length, 16 frames.
+
+    Returns:
+        The config; a user's own options replace its values.
+    """
+    return TrainConfig(
+        driver=DriverConfig(core="nac-exact", encoder="paper", residual=False, d_model=64, dense=64, dropout=0.2),
+        data=DataConfig(sequence_length=SHORTEST_SEQUENCE, batch_size=32, horizontal_flip=False),
+        optim=OptimConfig(learning_rate=1e-4, ema_decay=0.0),
+        epochs=100,
+        validation_fraction=0.1,
+    )
+
+
 @dataclass(frozen=True)
 class DaggerConfig(CloningConfig):
-    """Settings of `dagger`."""
+    """Settings of `dagger`. The control is that of `driver`."""
 
     driver: DriverConfig = field(default_factory=lambda: DriverConfig(residual=True))
     renderer: RendererName = "fast"
-    """Draws the frames of episodes and validations; reported scores are measured with gymnasium's."""
+    """Renderer of episodes and validations; reported scores are measured with gymnasium's."""
     max_steps: int = 1000
     """Frames before an episode is truncated."""
+    environment: str = EnvConfig.environment
+    """The track environment: a name in ENVIRONMENTS."""
     rounds: int = 8
     """Rounds with the mixture policy, after round 0 of the expert alone."""
     initial_episodes: int = 20
@@ -150,7 +174,7 @@ class DaggerConfig(CloningConfig):
     episodes: int = 12
     """Episodes in each later round."""
     first_track: int = 0
-    """Seed of the first track; every episode is on the next training track."""
+    """Training track of the first episode; each episode drives the next one."""
     noise: float = 0.15
     """Fraction of frames of round 0 whose executed action is random while the label stays the expert's."""
     noise_hold: float = 4.0
@@ -158,7 +182,7 @@ class DaggerConfig(CloningConfig):
     beta: float = 0.2
     """Probability that the expert, not the learner, drives through a switch interval of the mixture policy."""
     switch_interval: int = 25
-    """Frames before the mixture policy draws again who drives."""
+    """Frames before the mixture policy draws again between expert and learner."""
     initial_epochs: int = 6
     """Epochs over the episodes of round 0."""
     epochs: int = 2
@@ -167,6 +191,7 @@ class DaggerConfig(CloningConfig):
     """Adam's rate in the last round; in between it falls by the same factor from round to round."""
 
     def check(self) -> None:
+        """Raises ValueError for settings that cannot be trained with."""
         super().check()
         _require_positive(self, "final_learning_rate", "0.0002 is usual")
         _require_at_least(self, initial_episodes=1, episodes=1, rounds=0, initial_epochs=1, epochs=1, max_steps=1)
@@ -187,7 +212,7 @@ class DaggerConfig(CloningConfig):
     def env(self) -> EnvConfig:
         """The environment of the learner."""
         control: Any = self.driver.control
-        return EnvConfig(control, mask_bar=self.data.mask_bar, max_steps=self.max_steps, renderer=self.renderer)
+        return EnvConfig(control, self.data.mask_bar, self.max_steps, self.renderer, self.environment)
 
     @property
     def noise_config(self) -> NoiseConfig:
@@ -224,17 +249,16 @@ class PPOConfig:
     control: Control = "discrete"
     """discrete (five actions) or continuous (steer, gas, brake)."""
     renderer: RendererName = "fast"
-    """Draws the frames of training and validation; the tests of docs/expert.md use gymnasium's."""
+    """Renderer of training and validation; reported scores are measured with gymnasium's."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
     init_from: str | None = None
     """Driver of core cnn to start from, such as the folder of a run of `nac-drive dagger --core cnn`; without one,
     random weights."""
     init_logit_scale: float = 1.0
-    """Discrete: the logits of `init_from` are multiplied by this before PPO samples from them, to explore around the
-    driver instead of around its uncertainty."""
+    """Discrete: factor of the logits of `init_from`; above 1, PPO samples the driver's own action more often."""
     action_noise: float = 0.1
-    """Continuous: standard deviation of what PPO adds to steer, gas and brake at the start."""
+    """Continuous: standard deviation of the noise that PPO adds to steer, gas and brake at the start."""
     total_timesteps: int = 240_000
     """Frames that PPO drives, over all environments."""
     n_envs: int = 8
@@ -250,7 +274,7 @@ class PPOConfig:
     learning_rate: float = 1e-4
     """Adam's rate at the start; it falls linearly to zero."""
     clip_range: float = 0.1
-    """How far an update may move the probability of an action: by a factor within 1 ± this."""
+    """Bound of an update: the probability of an action changes by a factor within 1 ± clip_range."""
     gamma: float = 0.99
     """Discount of the reward per frame."""
     gae_lambda: float = 0.95
@@ -260,10 +284,10 @@ class PPOConfig:
     reward_scale: float = 0.1
     """Native rewards are multiplied by this, in training only."""
     crash_penalty: float = 30.0
-    """Native reward points taken off at a crash, in training only."""
+    """Native reward points subtracted at a crash, in training only."""
     off_road_penalty: float = 1.0
-    """Native reward points taken off for every frame with three wheels or four off the road, in training only: a tile
-    that is missed there costs 30 points at the end of the episode, which no discounted reward would show."""
+    """Native reward points subtracted for every frame with three or four wheels off the road, in training only: a tile
+    missed there costs 30 points at the end of the episode, too late for a discounted reward."""
     augment: tuple[str, ...] = ()
     """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
     or clean, all equally likely, with a draw of its own (domain randomisation)."""
@@ -288,7 +312,14 @@ class PPOConfig:
 
 
 def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE words as settings of a core. Raises ValueError for a word of another form."""
+    """Settings of a core from the words of --core-args.
+
+    Args:
+        pairs: Words KEY=VALUE; values are read as YAML.
+
+    Raises:
+        ValueError: For a word of another form.
+    """
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""DAgger: a driver learns on the states that it brings about itself, labelled by the expert.
+"""DAgger: a driver learns on the states that it reaches itself, labelled by the expert.
 
 Ross, Gordon and Bagnell, AISTATS 2011, arXiv 1011.0686. Round 0 is the expert's episodes under action noise; in every
 later round a mixture policy of learner and expert drives new tracks (`data_collection.mixture`), the expert labels
@@ -29,11 +29,12 @@ from nac_drive.data_collection.dataset.episode_file import DatasetError
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
 from nac_drive.data_collection.processes import Pool
-from nac_drive.evaluation.metrics import agrees
+from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
 from nac_drive.training.config import DaggerConfig
 from nac_drive.training.data import TrainingData
-from nac_drive.training.trainer import Report, Trainer, choose_device, frozen_encoder, on_cpu
+from nac_drive.training.trainer import MOVED, Trainer, choose_device, frozen_encoder, source_hashes
+from nac_drive.training.validation import Report, on_cpu
 
 
 def dagger(
@@ -58,7 +59,7 @@ def dagger(
             does not.
         device: `auto`, `cpu` or `cuda`.
         resume: Go on from the last round and keep finished episodes, on a CPU bit for bit as if never interrupted.
-            `rounds` may have grown.
+            `rounds` may have grown; the learning rate of the added rounds follows from the new number.
         pool: Processes for episodes and validations, see `worker_pool`; no result depends on it.
         report: Called with each row of metrics.jsonl (one per round); before it, with a dict per episode (round,
             episode, episodes, seed, return), per batch (round, epochs_done, epochs, epoch, batch, batches, loss), and
@@ -69,8 +70,10 @@ def dagger(
 
     Raises:
         FileExistsError: If the run exists and `resume` is off.
+        FileNotFoundError: If there is no run to resume.
         ValueError: If the device is not there, the expert has another control or was trained without the status bar,
-            or the run was started with other settings.
+            a frozen encoder or initial weights do not fit the driver, or the run was started with other settings or by
+            version 0.1.
         DatasetError: If episodes cannot be written, or those of a finished round are damaged.
     """
     config.check()
@@ -80,22 +83,20 @@ def dagger(
         raise ValueError(f"expert {expert!r} was trained without the status bar; pass one that was trained with it.")
     resolved: dict[str, Any] = {
         **asdict(config), "expert": driver_name(expert), "expert_sha256": driver_hash(expert, env),
+        **source_hashes(config.optim, env),
     }  # fmt: skip
-    for name in ("init_from", "freeze_encoder_from"):
-        if source := getattr(config.optim, name):
-            resolved[f"{name.removesuffix('_from')}_sha256"] = driver_hash(source, env)
     torch_device = choose_device(device)
     data = TrainingData(config.data, env, torch_device, frozen_encoder(config.optim, env, torch_device))
     meta = Meta(env, resolved["expert"], resolved["expert_sha256"], config.noise_config, config.seed)
     if resume:
-        trainer = Trainer.resume(config, env, device, folder, resolved, grown=("rounds",))
+        trainer = Trainer.resume(config, env, device, folder, resolved, moved=MOVED, grown=("rounds",))
     else:
         trainer = Trainer.create(config, env, device, folder, resolved)
     if trainer.done == config.rounds:
         return trainer.best
     tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]
     dataset = open_recording(folder / "dataset", meta, tracks, resume=resume)
-    for number in range(0 if trainer.done is None else trainer.done + 1):  # what was collected before
+    for number in range(0 if trainer.done is None else trainer.done + 1):  # the rounds that are finished
         _collect(config, dataset, number, EpisodeJob(dataset.path, expert, meta, number), None, data, pool, report)
 
     def one_round(number: int) -> dict[str, Any]:
@@ -119,9 +120,9 @@ def _collect(
     pool: Pool | None,
     report: Report,
 ) -> dict[str, Any]:
-    """Drive the episodes of a round that are not there yet, and add all of them to `data`; returns their metrics.
+    """Drive the missing episodes of a round, and add all its episodes to `data`; returns their metrics.
 
-    learner: None for a round whose episodes must be there.
+    Without a `learner` (None) no episode may be missing.
     """
     started = time.perf_counter()
     tasks = config.tasks(number)
@@ -129,8 +130,8 @@ def _collect(
     missing = [task for task in tasks if task[0] not in there]
     if missing and learner is None:
         raise DatasetError(
-            f"dataset {dataset.path} has lost episode {missing[0][0]} of round {number}, whose learner is gone; "
-            "start a new run."
+            f"dataset {dataset.path} has lost episode {missing[0][0]} of round {number}, "
+            "whose learner is not kept; start a new run."
         )
     if number == 0:
         drive = partial(collect_episode, job)
@@ -149,7 +150,7 @@ def _collect(
 
 
 def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, float]:
-    """How often the learner, in its own intervals after the zoom, did what the expert would have done."""
+    """Fraction of the frames driven by the learner after the zoom where its action is the expert's."""
     if number == 0:
         return {}
     agreed = [

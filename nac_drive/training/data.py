@@ -11,19 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.envs import BAR_TOP, Augmentation, EnvConfig
+from nac_drive.envs import Augmentation, EnvConfig, EnvSpec
 from nac_drive.training.config import DataConfig
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """B sequences of T frames: frames (B, T, 96, 96, 3) uint8, or their features (B, T, d), labels (B, T) or (B, T, 3),
-    dt (B, T) seconds, weight (B, T), or None where all frames weigh the same."""
+    """B sequences of T frames."""
 
     frames: Tensor
+    """(B, T, 96, 96, 3) uint8, or the features (B, T, d) of a frozen encoder."""
     labels: Tensor
+    """(B, T) discrete actions or (B, T, 3) continuous ones."""
     dt: Tensor
+    """(B, T) seconds."""
     weight: Tensor | None
+    """(B, T); None where all frames weigh the same."""
 
     def to(self, device: torch.device) -> Sequences:
         """On another device."""
@@ -32,11 +35,17 @@ class Sequences:
 
 
 class TrainingData:
-    """Labelled episodes on the device, and the sequences that an epoch goes through. Episodes may be added at any time.
+    """Labelled episodes on the device, and the sequences of an epoch. Episodes may be added at any time.
 
-    encoder: with it, sequences hold what this encoder, in the mode it is in, makes of frames, in place of frames;
-    that is computed once, of the frames as they are and, where the config flips, flipped.
-    Raises ValueError for class weights without classes.
+    Args:
+        config: How frames become sequences.
+        env: The environment of the driver.
+        device: Where frames and labels are kept.
+        encoder: If given, sequences hold its features in place of frames. They are computed once, in the mode that the
+            encoder is in: those of the frames and, if the config flips, those of the flipped frames.
+
+    Raises:
+        ValueError: For class weights in continuous control.
     """
 
     def __init__(self, config: DataConfig, env: EnvConfig, device: torch.device, encoder: nn.Module | None = None):
@@ -47,17 +56,18 @@ class TrainingData:
         self.offsets = np.zeros(1, dtype=np.int64)
         """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
         self.classes: Tensor | None = None
-        """(5,) weight of each action, or None."""
-        self._counts = np.zeros(5, dtype=np.int64)
+        """(A,) weight of each discrete action, or None."""
+        self._counts = np.zeros(env.spec.num_actions, dtype=np.int64)
         self._begins: list[int] = []
-        self._parts: list[Sequences] = []  # what was added at one time, T = 1
+        self._parts: list[Sequences] = []  # one per call of `add`, T = 1
         self._flipped: list[Sequences] = []  # the same, flipped; empty for frames, which are flipped later
 
     def __len__(self) -> int:
+        """Number of frames."""
         return int(self.offsets[-1])
 
     def add(self, frames: Frames) -> None:
-        """More episodes. Raises ValueError when none so far fills a sequence."""
+        """Add episodes. Raises ValueError if no episode so far fills a sequence."""
         longest = max(np.diff(self.offsets), default=0), max(np.diff(frames.offsets))
         if max(longest) < self.length:
             raise ValueError(
@@ -76,11 +86,11 @@ class TrainingData:
         else:
             self._parts.append(Sequences(features(self._encoder, images), labels, dt, weight))
             if self.config.horizontal_flip:
-                images, labels = flipped(images, labels)
+                images, labels = flipped(images, labels, self.env.spec)
                 self._flipped.append(Sequences(features(self._encoder, images), labels, dt, weight))
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
         if self.config.class_weights:
-            self._counts += np.bincount(frames.labels, minlength=5)
+            self._counts += np.bincount(frames.labels, minlength=len(self._counts))
             counts = self._counts.clip(min=1)
             self.classes = torch.tensor(counts.mean() / counts, dtype=torch.float32, device=self.device)
 
@@ -96,7 +106,14 @@ class TrainingData:
         return torch.from_numpy(values).to(self.device)
 
     def starts(self, rng: np.random.Generator) -> np.ndarray:
-        """First rows of the sequences of one epoch, shuffled: they tile every episode from a random phase on."""
+        """Draw the sequences of one epoch, which tile every episode from a random phase on.
+
+        Args:
+            rng: Draws phases and order.
+
+        Returns:
+            (B,) first rows, shuffled.
+        """
         starts = []
         for first, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
             if end - first >= self.length:
@@ -105,8 +122,12 @@ class TrainingData:
         return rng.permutation(np.concatenate(starts))
 
     def sequences(self, starts: np.ndarray, flip: np.ndarray) -> Sequences:
-        """A copy of the sequences that begin at the rows `starts` (B,), flipped where `flip` (B,) is true, which of
-        features takes a config with `horizontal_flip`."""
+        """Copy sequences.
+
+        Args:
+            starts: (B,) their first rows.
+            flip: (B,) bool: those to flip left to right; features can be flipped only with `horizontal_flip`.
+        """
         parts = np.searchsorted(self._begins, starts, side="right") - 1
         places = [
             ((self._flipped if is_flipped and self._encoder else self._parts)[part], start - self._begins[part])
@@ -120,34 +141,52 @@ class TrainingData:
         frames, labels = stack("frames"), stack("labels")
         if self._encoder is None:
             rows = torch.from_numpy(flip).to(self.device)
-            frames[rows], labels[rows] = flipped(frames[rows], labels[rows])
+            frames[rows], labels[rows] = flipped(frames[rows], labels[rows], self.env.spec)
         return Sequences(frames, labels, stack("dt"), weight)
 
 
 @torch.no_grad()
 def features(encoder: nn.Module, frames: Tensor) -> Tensor:
-    """What `encoder` makes of frames (N, 96, 96, 3): (N, d), without gradients."""
+    """The features (N, d) of `frames` (N, 96, 96, 3) by `encoder`, without gradients."""
     return encoder(frames)
 
 
-def flipped(frames: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Frames (..., 96, 96, 3) and actions flipped left to right.
+def flipped(frames: Tensor, labels: Tensor, spec: EnvSpec) -> tuple[Tensor, Tensor]:
+    """Flip frames and actions left to right.
 
-    Of the status bar, the speed and wheel gauges stay; the steering gauge (centre at column 48) and the gyroscope
-    (column 72) are turned about their own centres.
+    The status bar is flipped as the environment says: of CarRacing, gauges without a sign stay where they are.
+
+    Args:
+        frames: (..., H, W, 3).
+        labels: (...) discrete actions or (..., 3) continuous ones.
+        spec: The environment.
+
+    Returns:
+        Flipped copies of both.
     """
-    columns = [*range(36), *range(59, 35, -1), *range(83, 59, -1), *range(84, 96)]
-    world, bar = frames[..., :BAR_TOP, :, :].flip(-2), frames[..., BAR_TOP:, columns, :]
-    result = torch.cat([world, bar], dim=-3)
+    if spec.bar_top is None or spec.flipped_bar_columns is None:
+        result = frames.flip(-2)
+    else:
+        world = frames[..., : spec.bar_top, :, :].flip(-2)
+        bar = frames[..., spec.bar_top :, list(spec.flipped_bar_columns), :]
+        result = torch.cat([world, bar], dim=-3)
     if labels.is_floating_point():
         return result, labels * labels.new_tensor([-1.0, 1.0, 1.0])
-    return result, labels.new_tensor([0, 2, 1, 3, 4])[labels]
+    return result, labels.new_tensor(spec.flipped_actions)[labels]
 
 
 def augmented(frames: Tensor, specs: Sequence[str], rng: np.random.Generator) -> Tensor:
-    """(B, T, H, W, 3) frames: each sequence under one of `specs` or clean, all equally likely.
+    """Put each sequence under one of `specs` or leave it clean, all equally likely.
 
-    What is static under a perturbation is drawn once per sequence; noise is drawn per frame.
+    Static perturbations are drawn once per sequence; noise is drawn per frame.
+
+    Args:
+        frames: (B, T, H, W, 3) uint8.
+        specs: Perturbations of images, such as "gaussian-noise:1" and "shadows:2+colour:3".
+        rng: Draws perturbations and noise.
+
+    Returns:
+        (B, T, H, W, 3) uint8, a copy.
     """
     augmentation, (height, width) = Augmentation(specs), frames.shape[2:4]
     effects = [augmentation.draw(rng, (height, width)) for _ in frames]
@@ -156,14 +195,22 @@ def augmented(frames: Tensor, specs: Sequence[str], rng: np.random.Generator) ->
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:
-    """The (N, 96, 96, 3) frames, in place with a black status bar if `env` says so."""
-    if env.mask_bar:
-        frames[:, BAR_TOP:] = 0
+    """`frames` (N, 96, 96, 3), with a black status bar if `env` masks it: changed in place."""
+    if env.mask_bar and env.spec.bar_top is not None:
+        frames[:, env.spec.bar_top :] = 0
     return frames
 
 
 def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(N,) bool: the frames whose label differs from the one before, within their episode."""
+    """Mark the frames whose label differs from that of the frame before, within their episode.
+
+    Args:
+        labels: (N,) discrete actions or (N, 3) continuous ones.
+        offsets: (E + 1,): episode e is the rows offsets[e] to offsets[e + 1].
+
+    Returns:
+        (N,) bool.
+    """
     different = labels[1:] != labels[:-1]
     changes = np.concatenate([[False], different if labels.ndim == 1 else different.any(axis=1)])
     changes[offsets[:-1]] = False

@@ -1,4 +1,4 @@
-"""How often a driver does what the expert does, frame by frame. Definitions: docs/metrics.md."""
+"""Offline accuracy: how often a driver takes the expert's action, frame by frame. Definitions: docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
-from nac_drive.evaluation.metrics import agrees
+from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
 from nac_drive.training.data import action_changes, masked
-
-NUM_ACTIONS = 5
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Offline steering accuracy. Shares in [0, 1]; None where nothing could be counted."""
+    """Offline steering accuracy. Fractions in [0, 1]; None where nothing could be counted."""
 
     accuracy: float
-    """Share of frames with the expert's action (continuous: steering within 0.1)."""
+    """Fraction of frames with the expert's action (continuous: steering within 0.1)."""
     macro_f1: float | None
     """Mean F1 over the actions that occur, discrete actions only."""
     at_changes: float | None
@@ -31,7 +29,13 @@ class Accuracy:
 
 
 def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bool_]) -> Accuracy:
-    """Compare actions (N,) int, or (N, 3) float, with the expert's; changes (N,) marks where the expert's changes."""
+    """Compare actions with the expert's.
+
+    Args:
+        predicted: (N,) discrete actions or (N, 3) continuous ones.
+        labels: The expert's, of the same shape.
+        changes: (N,) the frames where the expert's action changes.
+    """
     if labels.ndim == 1:
         correct = predicted == labels
         f1: float | None = macro_f1(predicted, labels)
@@ -47,19 +51,24 @@ def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bo
 
 @torch.no_grad()
 def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: Tensor | None = None) -> Accuracy:
-    """How well `driver`, streaming over whole episodes as `env` shows them, predicts the actions of who drove them.
+    """Measure how well `driver`, streaming over whole episodes, predicts the expert labels.
 
-    The zoom at the start of an episode is seen but not counted. Frames are masked in place where `env` says so.
-    features: (N, d) what the encoder of `driver` makes of the frames, where that is known.
+    The zoom at the start of an episode is seen but not counted.
+
+    Args:
+        driver: The driver, in evaluation mode.
+        frames: Episodes. If `env` masks the status bar, it is masked in place.
+        env: The environment of the driver.
+        features: (N, d) features of the frames by the encoder of `driver`, to spare computing them.
     """
     device = driver.device
-    look, decide = (masked(frames.frames, env), driver) if features is None else (features, driver.decide)
+    inputs, decide = (masked(frames.frames, env), driver) if features is None else (features, driver.decide)
     outputs = []
     for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
         state = driver.initial_state(1)
         for start in range(first, end, 256):
             rows = slice(start, min(start + 256, end))
-            seen, dt = (torch.as_tensor(values[rows])[None].to(device) for values in (look, frames.dt))
+            seen, dt = (torch.as_tensor(values[rows])[None].to(device) for values in (inputs, frames.dt))
             prediction, state = decide(seen, dt, state)
             outputs.append(driver.action_head.action(prediction[0]))
     changes = action_changes(frames.labels, frames.offsets)
@@ -70,9 +79,8 @@ def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: T
 def macro_f1(predicted: NDArray, labels: NDArray) -> float:
     """Unweighted mean of the F1 scores of the actions that occur in `labels` or `predicted`."""
     scores = []
-    for action in range(NUM_ACTIONS):
+    for action in np.union1d(predicted, labels):
         hits = np.sum((predicted == action) & (labels == action))
         total = np.sum(predicted == action) + np.sum(labels == action)
-        if total:
-            scores.append(2 * hits / total)
+        scores.append(2 * hits / total)
     return float(np.mean(scores))

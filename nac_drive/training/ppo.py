@@ -1,17 +1,15 @@
-"""PPO: a driver without memory, cloned or new, learns by driving (stable-baselines3).
+"""PPO: a driver without memory learns by driving (stable-baselines3), from a cloned driver or from random weights.
 
-PPO: Schulman et al., arXiv 1707.06347. A start from a clone of a privileged expert: Chen et al., "Learning by
-Cheating", arXiv 1912.12294. The reward that PPO sees is the native one, scaled; an episode also ends at a crash
-(`EventDetector`), so that leaving the road costs what would have come after it.
+PPO: Schulman et al., arXiv 1707.06347. PPO from a clone of a privileged expert: Chen et al., "Learning by Cheating",
+arXiv 1912.12294. PPO sees the native reward, scaled; an episode also ends at a crash (`EventDetector`), so that leaving
+the road costs the reward that would have followed.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
@@ -31,16 +30,12 @@ from torch import Tensor, nn
 from nac_drive.data_collection.experts import driver_hash, resolve_driver, trained_env
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import EnvConfig, ProcessVectorEnv, track_seeds
-from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.metrics import EpisodeResult
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.config import PPOConfig
 from nac_drive.training.ppo_env import training_env
 from nac_drive.training.run_folder import RunFolder, load_training_state, save_training_state
 from nac_drive.training.sb3_vec_env import SB3VecEnv
-from nac_drive.training.trainer import validation_score
-
-Report = Callable[[dict[str, Any]], None]
+from nac_drive.training.validation import Report, closed_loop
 
 
 def ppo(
@@ -55,16 +50,20 @@ def ppo(
     Args:
         config: Settings.
         folder: The folder of the run.
-        resume: Go on from the last checkpoint. `total_timesteps` may have grown.
-        report: Called with a dict per event: `phase` (ppo, validation) with its metrics. Validations are also rows of
-            metrics.jsonl, `seconds` of which counts driving and learning alone.
+        resume: Go on from the last checkpoint. `total_timesteps` may have grown; the learning rate then falls to zero
+            over the new number.
+        report: Called with each row of metrics.jsonl, one per validation, of which `seconds` is the time of driving and
+            learning so far; before it, with a dict per rollout (timesteps, total_timesteps, return: the mean of
+            the last episodes, or None) and per validation episode (validation_episode, validation_episodes, return).
 
     Returns:
         The folder of the best checkpoint.
 
     Raises:
         FileExistsError: If the run exists and `resume` is off.
-        ValueError: If `init_from` has memory or drives another environment, or the run had other settings.
+        FileNotFoundError: If there is no run to resume.
+        ValueError: If `init_from` has memory or drives another environment, or the run was started with other settings
+            or by version 0.1.
     """
     config.check()
     folder = Path(folder)
@@ -76,10 +75,10 @@ def ppo(
         resolved["init_sha256"] = driver_hash(config.init_from, env_config)
     if resume:
         run = RunFolder.open(folder)
-        run.require_config(resolved, grown=("total_timesteps",))
+        run.require_config(resolved, moved=("init_from",), grown=("total_timesteps",))
+        last = run.rewind()
     else:
-        run = RunFolder.create(folder, resolved)
-    last = run.checkpoint_folder("last")
+        run, last = RunFolder.create(folder, resolved), None
     envs = [partial(training_env, env_config, config, rank) for rank in range(config.n_envs)]
     model = _build(config, actor, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
     if last is not None:
@@ -88,9 +87,7 @@ def ppo(
             parameter.data.copy_(saved[name])
         model.num_timesteps = load_training_state(last / "training_state", model.policy.optimizer)["step"]
     if resume:
-        run.drop_rows_after(model.num_timesteps if last else -1)
-        if last and run.last_row_is_best():  # killed between the checkpoint and its mark
-            run.mark_best(last)
+        run.keep_config(resolved)
     validation = _Validation(run, config, actor, env_config, report)
     validation.validate_once(model)
     if model.num_timesteps < config.total_timesteps:
@@ -140,9 +137,9 @@ class _Encoder(BaseFeaturesExtractor):
 
 
 class _Heads(nn.Module):
-    """What the action head and the value network read.
+    """The inputs of the action head and of the value network.
 
-    The value network sends no gradient back into the actor's features: it must not disturb the clone.
+    The value network sends no gradient back into the actor's features, which would harm the cloned driver.
     """
 
     def __init__(self, driver: Driver):
@@ -163,7 +160,7 @@ class _Heads(nn.Module):
 
 
 class _Policy(ActorCriticCnnPolicy):
-    """stable-baselines3's policy around a driver, whose output is the logits of discrete actions or the mean of three."""
+    """stable-baselines3's policy around a driver, whose output is logits (discrete) or means (continuous)."""
 
     def _build_mlp_extractor(self) -> None:
         encoder: Any = self.features_extractor
@@ -178,7 +175,7 @@ class _Policy(ActorCriticCnnPolicy):
 
 
 def _build(config: PPOConfig, actor: Driver, vec_env: VecEnv) -> PPO:
-    return PPO(
+    model = PPO(
         _Policy,
         vec_env,
         learning_rate=lambda remaining: config.learning_rate * remaining,
@@ -198,6 +195,8 @@ def _build(config: PPOConfig, actor: Driver, vec_env: VecEnv) -> PPO:
             "log_std_init": math.log(config.action_noise),
         },
     )
+    model.set_logger(Logger(None, []))  # the run folder holds the metrics; the default makes a temporary folder
+    return model
 
 
 # Validation and checkpoints
@@ -211,7 +210,7 @@ class _Validation(BaseCallback):
         self._run, self._config, self._actor = run, config, actor
         self._env_config, self._report = env_config, report
         self._since = time.perf_counter()
-        """When driving and learning began after the last validation."""
+        """The moment when driving and learning began after the last validation."""
 
     def _on_training_start(self) -> None:
         self._since = time.perf_counter()
@@ -226,54 +225,36 @@ class _Validation(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         episodes = [episode["r"] for episode in self.model.ep_info_buffer or []]
-        mean = float(np.mean(episodes)) if episodes else None
-        self._report(
-            {
-                "phase": "ppo",
-                "step": self.num_timesteps,
-                "total_timesteps": self._config.total_timesteps,
-                "return": mean,
-            }
-        )
+        self._report({
+            "timesteps": self.num_timesteps,
+            "total_timesteps": self._config.total_timesteps,
+            "return": float(np.mean(episodes)) if episodes else None,
+        })  # fmt: skip
 
     def validate_once(self, model: Any) -> None:
-        """Validate unless the last row already tells of this very step."""
+        """Validate unless the last row is of this very step."""
         rows = self._run.rows()
         if not rows or rows[-1]["step"] < model.num_timesteps:
             self.validate(model)
 
     def validate(self, model: Any) -> None:
+        """Drive the validation tracks; log the row and save the checkpoint of this step."""
         step, rows = model.num_timesteps, self._run.rows()
         seconds = rows[-1].get("seconds", 0.0) + time.perf_counter() - self._since if rows else 0.0
-        expert = Driver(self._actor.config).eval()
-        expert.load_state_dict(self._actor.state_dict())
+        driver = Driver(self._actor.config).eval()  # draws random numbers: those of PPO go on from there
+        driver.load_state_dict(self._actor.state_dict())
+        tracks = self._config.validation_tracks
 
         def write(folder: Path) -> None:
             meta = {"step": step, "training": asdict(self._config)}
-            save_driver(folder, expert, env=asdict(self._env_config), meta=meta)
+            save_driver(folder, driver, env=asdict(self._env_config), meta=meta)
             save_training_state(folder / "training_state", model.policy.optimizer, {"step": step})
             weights = {name: parameter.data.contiguous() for name, parameter in model.policy.named_parameters()}
             save_file(weights, folder / "training_state" / "policy.safetensors")
 
-        seeds, done = track_seeds(self._config.validation_tracks), itertools.count(1)
-
-        def on_episode(result: EpisodeResult) -> None:
-            place = {"episode": next(done), "episodes": len(seeds), "return": result.episode_return}
-            self._report({"phase": "validating", **place})
-
-        with worker_pool(min(len(seeds), default_workers())) as pool:
-            evaluation = evaluate(
-                expert, seeds, env=self._env_config, renderer=self._env_config.renderer, pool=pool,
-                on_episode=on_episode,
-            )  # fmt: skip
-        returns = [result.episode_return for result in evaluation.rows]
-        row = {
-            "step": step, "score": validation_score(returns), "mean": float(np.mean(returns)), "sd": float(np.std(returns)),
-            "minimum": float(np.min(returns)), "returns": returns, "seconds": seconds,
-        }  # fmt: skip
-        self._run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
-        checkpoint = self._run.checkpoint(step, write)
-        if self._run.last_row_is_best():
-            self._run.mark_best(checkpoint)
-        self._report({"phase": "validation", **row})
+        with worker_pool(min(len(track_seeds(tracks)), default_workers())) as pool:
+            row = {"step": step, **closed_loop(driver, self._env_config, tracks, pool, self._report)}
+        row["seconds"] = seconds
+        self._run.finish_step(row, write)
+        self._report(row)
         self._since = time.perf_counter()

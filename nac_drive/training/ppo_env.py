@@ -1,4 +1,4 @@
-"""The environment that PPO learns in. Free of torch: worker processes that step environments do not load it."""
+"""The environment that PPO learns in. Free of torch, which worker processes that step environments do not load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from nac_drive.training.config import PPOConfig
 
 
 class TrainingEnv(gym.Wrapper):
-    """Draws a training track and an augmentation at every reset, scales the reward, takes the crash penalty off."""
+    """Draws a training track and an augmentation at every reset, subtracts penalties and scales the reward.
+
+    Args:
+        env: An environment that reports `crash` and `wheels_off_road` in `info`.
+        rng: Draws tracks and augmentations.
+        config: Penalties, scale and augmentations.
+    """
 
     def __init__(self, env: gym.Env, rng: np.random.Generator, config: PPOConfig):
         super().__init__(env)
@@ -22,11 +28,13 @@ class TrainingEnv(gym.Wrapper):
         self._augmentation = Augmentation(config.augment)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Reset on a random training track; `seed` does not count."""
         observation, info = self.env.reset(seed=int(self._rng.choice(SPLITS["train"])), options=options)
         self._effect = self._augmentation.draw(self._rng, observation.shape[:2])
         return self._effect(observation), info
 
     def step(self, action):
+        """Step with the reward of training, and the augmentation of the episode on the observation."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         penalty = self._config.crash_penalty if info["crash"] else 0.0
         if info["wheels_off_road"] >= OFF_ROAD_WHEELS:
@@ -36,6 +44,6 @@ class TrainingEnv(gym.Wrapper):
 
 
 def training_env(env_config: EnvConfig, config: PPOConfig, rank: int) -> gym.Env:
-    """Environment number `rank` of a training."""
+    """Make environment number `rank` of a run, with random numbers of its own."""
     rng = np.random.default_rng((config.seed, 1, rank))
     return TrainingEnv(RecordEpisodeStatistics(make_env(env_config, crash="terminate")), rng, config)

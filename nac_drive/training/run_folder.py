@@ -1,4 +1,4 @@
-"""The folder of one training: its config, command and machine, a row of metrics per step, and checkpoints.
+"""The folder of one run of train, dagger or ppo: config, command, machine, a row of metrics per step, checkpoints.
 
 RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/last  checkpoints/best
 """
@@ -27,18 +27,27 @@ from nac_drive.data_collection.files import flatten, sync_folder, sync_tree, wri
 from nac_drive.data_collection.versions import installed_versions
 
 FORMAT = 2
-"""Of config.yaml: nested settings. Version 0.1 wrote none."""
+"""The format of config.yaml: nested settings. Version 0.1 wrote flat ones and no format."""
 
 
 class RunFolder:
-    """Creates, reads and resumes a run. Rows and checkpoints are on disk when the call that writes them returns."""
+    """The folder of a run. Rows and checkpoints are on disk when the call that writes them returns."""
 
     def __init__(self, path: Path):
         self.path = path
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
-        """A new run. Raises FileExistsError when `path` holds more than what a killed creation leaves behind."""
+        """Start a new run.
+
+        Args:
+            path: Its folder.
+            config: Its settings, for config.yaml.
+
+        Raises:
+            FileExistsError: If `path` holds more than the remains of a killed creation.
+            WriteError: If it cannot be written.
+        """
         if not _vacant(path):
             raise FileExistsError(
                 f"run folder {path} already exists; choose another folder, or continue with --resume."
@@ -53,14 +62,19 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run. Raises FileNotFoundError when `path` is none."""
+        """An existing run. Raises FileNotFoundError if `path` is none."""
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"{path} is not a run folder: config.yaml is missing; pass the folder of a run.")
         return cls(path)
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `create` was given. Raises ValueError when the file holds something else."""
+        """The settings of the run. Raises ValueError for a damaged file."""
+        config = self._read_config()
+        config.pop("format", None)
+        return config
+
+    def _read_config(self) -> dict[str, Any]:
         try:
             config = yaml.safe_load((self.path / "config.yaml").read_text())
         except yaml.YAMLError:
@@ -70,7 +84,7 @@ class RunFolder:
         return config
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:
-        """Require `config` to be the one that the run was started with, and keep it from now on.
+        """Require `config` to be that of the run. `keep_config` then writes the settings that may differ.
 
         Args:
             config: The config to go on with.
@@ -80,11 +94,11 @@ class RunFolder:
         Raises:
             ValueError: Naming the keys that differ, or if the run was started by version 0.1.
         """
-        saved = self.config
+        saved = self._read_config()
         if saved.pop("format", None) != FORMAT:
             raise ValueError(
-                f"{self.path} was started by version 0.1 of nac-drive: its driver loads and drives as before, but the "
-                "training cannot go on; start a new run (--init-from takes the weights over)."
+                f"{self.path} was started by version 0.1 of nac-drive: its driver still loads and drives, but the run "
+                "cannot be resumed; start a new one (--init-from takes over the weights)."
             )
         before, now = flatten(saved), flatten(yaml.safe_load(yaml.safe_dump(config)))  # tuples are read back as lists
         changed = [
@@ -94,11 +108,17 @@ class RunFolder:
             and not (key in grown and key in before and now[key] > before[key])
         ]  # fmt: skip
         if changed:
-            differences = "; ".join(f"{k}: run has {before.get(k)!r}, got {now.get(k)!r}" for k in changed)
+            differences = "; ".join(
+                f"{k}: run has {before.get(k)!r}, got {now.get(k)!r}" + ", but it may only grow" * (k in grown)
+                for k in changed
+            )
             raise ValueError(
                 f"cannot resume {self.path} with another config ({differences}); keep it or start a new run."
             )
-        if before != now:
+
+    def keep_config(self, config: dict[str, Any]) -> None:
+        """Write the config of a run that goes on: moved and grown settings replace those on disk."""
+        if flatten(self.config) != flatten(yaml.safe_load(yaml.safe_dump(config))):
             self._write_config(config)
 
     def _write_config(self, config: dict[str, Any]) -> None:
@@ -128,22 +148,60 @@ class RunFolder:
         return rows
 
     def drop_rows_after(self, step: int) -> None:
-        """Forget rows later than the checkpoint that a resumed run goes on from."""
+        """Remove the rows of later steps."""
         kept = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
 
     def last_row_is_best(self) -> bool:
-        """Whether the last row has a `score`, and one above that of every other row."""
+        """Whether the last row has a `score` above that of every other row."""
         *others, row = self.rows()
         return "score" in row and all(row["score"] > other.get("score", -math.inf) for other in others)
+
+    # Steps
+
+    def finish_step(self, row: dict[str, Any], write: Callable[[Path], None]) -> None:
+        """Log the row of a step, save its checkpoint, and let `best` point there if its score is the highest.
+
+        The row comes first: on resume, a row without a checkpoint is dropped and its step repeated.
+
+        Args:
+            row: Metrics; `step` is the number of the step, `score` decides the best.
+            write: Makes the folder that it is given.
+        """
+        self.log(row)
+        checkpoint = self.checkpoint(row["step"], write)
+        if self.last_row_is_best():
+            self.mark_best(checkpoint)
+
+    def rewind(self) -> Path | None:
+        """Return to the last checkpoint: drop later rows, and mark the checkpoint if it is the best.
+
+        Returns:
+            Its folder; None before the first one.
+        """
+        last = self.checkpoint_folder("last")
+        self.drop_rows_after(-1 if last is None else int(last.name.removeprefix("step_")))
+        if last and self.last_row_is_best():  # killed between the checkpoint and its mark
+            self.mark_best(last)
+        return last
 
     # Checkpoints
 
     def checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Save a checkpoint: `write` makes the folder it is given, which then appears whole as `checkpoints/step_N`.
+        """Save a checkpoint, which appears as a whole; `last` then points to it.
 
-        `last` points to it; checkpoints that are neither the last nor the best are removed. A step that `last` points
-        to already is kept as it is.
+        Checkpoints that are neither the last nor the best are removed. A step that `last` points to already is kept as
+        it is.
+
+        Args:
+            step: The number of the step.
+            write: Makes the folder that it is given.
+
+        Returns:
+            The folder `checkpoints/step_N`.
+
+        Raises:
+            WriteError: If it cannot be written.
         """
         folder = self.path / "checkpoints" / f"step_{step}"
         if self.checkpoint_folder("last") == folder.resolve():
@@ -182,7 +240,7 @@ class RunFolder:
 
 
 def _vacant(path: Path) -> bool:
-    """Whether `path` is free: `create` writes config.yaml last, and nothing else comes before it."""
+    """Whether `path` is free or holds a creation that was killed: `create` writes config.yaml last."""
     if not path.exists():
         return True
     remains = {"checkpoints", "command.txt", "env.json"}
@@ -194,7 +252,13 @@ def _vacant(path: Path) -> bool:
 
 
 def save_training_state(path: Path, optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """`path/optimizer.safetensors` (the moments of every parameter) and `path/state.json`."""
+    """Write `path/optimizer.safetensors`, the moments of every parameter, and `path/state.json`.
+
+    Args:
+        path: The folder; it is made.
+        optimizer: Adam or another optimizer whose state is tensors.
+        state: Anything JSON-able, such as the step.
+    """
     path.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"{index}.{name}": value.detach().cpu().contiguous()
@@ -206,9 +270,17 @@ def save_training_state(path: Path, optimizer: Optimizer, state: dict[str, Any])
 
 
 def load_training_state(path: Path, optimizer: Optimizer) -> dict[str, Any]:
-    """Put the saved moments back into `optimizer`, made from the same parameters; returns the rest of the state.
+    """Load the saved moments into `optimizer`.
 
-    Raises ValueError for a damaged file.
+    Args:
+        path: The folder that `save_training_state` wrote.
+        optimizer: Made from the same parameters.
+
+    Returns:
+        The rest of the state.
+
+    Raises:
+        ValueError: For a damaged file.
     """
     moments: dict[int, dict[str, torch.Tensor]] = {}
     try:
@@ -224,7 +296,7 @@ def load_training_state(path: Path, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions, hardware and git commit: what a reader needs to repeat a run."""
+    """Versions, hardware and git commit, which a reader needs to repeat a run."""
     commit = subprocess.run(
         ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -13,19 +13,22 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.data_collection.experts import driver_hash
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.data import TrainingData, features, masked
 from nac_drive.training.offline import offline_accuracy
-from nac_drive.training.trainer import Report, Trainer, choose_device, frozen_encoder
+from nac_drive.training.trainer import MOVED, Trainer, choose_device, for_env, frozen_encoder, source_hashes
+from nac_drive.training.validation import Report
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Training data and validation episodes. With a frozen encoder both hold features in place of frames, a hundred
-    times less: they can be handed to other processes."""
+    """Training data and validation episodes.
+
+    With a frozen encoder both hold features in place of frames, a hundredth of the memory, so that other processes can
+    take them over.
+    """
 
     train: TrainingData
     validation: Frames | None
@@ -40,7 +43,12 @@ class Splits:
 
 
 def load_splits(config: TrainConfig, dataset: Demonstrations, device: torch.device) -> Splits:
-    """Load `dataset` for trainings with `config`, which may differ in core and seed.
+    """Load a dataset for runs of `train`.
+
+    Args:
+        config: The settings of the runs; core, seed and optimizer may differ between them.
+        dataset: The demonstrations.
+        device: Where the data go.
 
     Raises:
         ValueError: If no episode fills a sequence, or `freeze_encoder_from` names no cloned driver.
@@ -80,41 +88,41 @@ def train(
         device: `auto`, `cpu` or `cuda`.
         resume: Go on from the last checkpoint, on a CPU bit for bit as if never interrupted. `epochs` may have grown.
         pool: Processes for the closed-loop validation, see `worker_pool`.
-        splits: Those of `load_splits`, where they are loaded already.
-        report: Called with each row, and while an epoch runs with dicts of the keys epoch, batch, batches and loss, and
-            while it is validated with those of episode and episodes.
+        splits: The result of `load_splits`, to load a dataset once for several runs.
+        report: Called with each row; before it, with a dict per batch (epoch, batch, batches, loss) and per validation
+            episode (validation_episode, validation_episodes, return).
 
     Returns:
         The folder of the best checkpoint.
 
     Raises:
         FileExistsError: If the run exists and `resume` is off.
-        ValueError: If the device is not there, no episode fills a sequence, the frozen encoder is of another make, or
-            the run was started with other settings.
+        FileNotFoundError: If there is no run to resume.
+        ValueError: If the device is not there, no episode fills a sequence, a frozen encoder or initial weights do not
+            fit the driver, or the run was started with other settings or by version 0.1.
     """
     config.check()
     folder = Path(folder)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     env = _env(config, dataset)
-    config = replace(config, driver=replace(config.driver, control=env.control))
+    config = replace(config, driver=for_env(config.driver, env))
     resolved: dict[str, Any] = {
         **asdict(config), "dataset": str(dataset.path), "dataset_sha256": dataset.fingerprint(),
+        **source_hashes(config.optim, env),
     }  # fmt: skip
-    if config.optim.freeze_encoder_from:
-        resolved["freeze_encoder_sha256"] = driver_hash(config.optim.freeze_encoder_from, env)
     torch_device = choose_device(device)
     splits = splits or load_splits(config, dataset, torch_device)
     splits = splits.to(torch_device)
     if resume:
-        moved = ("dataset", "optim.freeze_encoder_from")  # what moved is still the same
+        moved = ("dataset", *MOVED)
         trainer = Trainer.resume(config, env, device, folder, resolved, moved=moved, grown=("epochs",))
     else:
         trainer = Trainer.create(config, env, device, folder, resolved)
 
     def one_epoch(epoch: int) -> dict[str, Any]:
         started = time.perf_counter()
-        row = trainer.epoch(splits.train, epoch, report)
+        row: dict[str, Any] = trainer.epoch(splits.train, epoch, report)
         row["seconds"] = time.perf_counter() - started
         trainer.driver.eval()
         if splits.validation and not splits.validation.zooming.all():

@@ -1,42 +1,42 @@
-"""Training a driver from labelled frames: what cloning and DAgger have in common."""
+"""Training a driver from labelled frames: the loop that `train` and `dagger` share."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.experts import driver_hash, resolve_driver
 from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import EnvConfig, track_seeds
-from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.metrics import EpisodeResult
-from nac_drive.policies import Driver, load_driver, save_driver
+from nac_drive.envs import EnvConfig
+from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.training.config import CloningConfig, OptimConfig
 from nac_drive.training.data import TrainingData, augmented
 from nac_drive.training.run_folder import RunFolder, load_training_state, save_training_state
+from nac_drive.training.validation import Report, closed_loop
 
-Report = Callable[[dict[str, Any]], None]
+if TYPE_CHECKING:  # slow to import: `_fabric` does when a run starts
+    from lightning_fabric import Fabric
+
+MOVED = ("optim.init_from", "optim.freeze_encoder_from")
+"""Keys of a config that may change on resume: drivers that moved, which `source_hashes` identify."""
 
 _LEARNER = "learner.safetensors"
 
 
 class Trainer:
-    """A driver that is trained step by step in a run folder. Every step ends with a row and a checkpoint, and a killed
-    run goes on there.
+    """A driver that is trained step by step in a run folder: an epoch of `train`, a round of `dagger`.
 
-    Made by `create` or `resume`, which raise ValueError for a device that is not there, for a driver that cannot be
-    built, for an encoder to be frozen and for initial weights of another make.
+    Every step ends with a row of metrics and a checkpoint; an interrupted run goes on from there. `create` and `resume`
+    make a trainer, `fit` takes the steps.
     """
 
     def __init__(self, run: RunFolder, learner: Driver, config: CloningConfig, env: EnvConfig, fabric: Fabric):
@@ -56,7 +56,23 @@ class Trainer:
     def create(
         cls, config: CloningConfig, env: EnvConfig, device: str, folder: Path, resolved: dict[str, Any]
     ) -> Trainer:
-        """Start a new run in `folder`; `resolved` is its whole config. Raises FileExistsError for an existing one."""
+        """Start a new run.
+
+        Args:
+            config: Settings.
+            env: The environment of the driver.
+            device: `auto`, `cpu` or `cuda`.
+            folder: The folder of the run.
+            resolved: The whole config, for config.yaml.
+
+        Returns:
+            A trainer that has taken no step.
+
+        Raises:
+            FileExistsError: If the run exists.
+            ValueError: If the device is not there, the driver cannot be built, or initial weights or a frozen encoder
+                do not fit it.
+        """
         fabric, learner = _fabric(device, config.optim.precision), build_learner(config, env)
         return cls(RunFolder.create(folder, resolved), learner, config, env, fabric)
 
@@ -74,19 +90,29 @@ class Trainer:
     ) -> Trainer:
         """Go on with the run in `folder` from its last checkpoint.
 
-        `resolved` must be the config of the run on disk but for the keys `moved` and for larger numbers of the keys
-        `grown`. Raises FileNotFoundError where there is no run, and ValueError for another config.
+        Args:
+            config: Settings.
+            env: The environment of the driver.
+            device: `auto`, `cpu` or `cuda`.
+            folder: The folder of the run.
+            resolved: The whole config; it must be that of the run but for `moved` and `grown`.
+            moved: Keys that may differ, such as `dataset`.
+            grown: Keys whose number may be larger than that of the run, such as `epochs`.
+
+        Returns:
+            A trainer that has taken the steps of the run.
+
+        Raises:
+            FileNotFoundError: If there is no run.
+            ValueError: As `create` does, and if the run has another config or was started by version 0.1.
         """
         fabric, learner = _fabric(device, config.optim.precision), build_learner(config, env)
         run = RunFolder.open(folder)
         run.require_config(resolved, moved=moved, grown=grown)
         trainer = cls(run, learner, config, env, fabric)
-        last = run.checkpoint_folder("last")
-        if last:
+        if last := run.rewind():
             trainer._load(last)
-        run.drop_rows_after(-1 if trainer.done is None else trainer.done)
-        if last and run.last_row_is_best():  # killed between the checkpoint and its mark
-            run.mark_best(last)
+        run.keep_config(resolved)  # only now: a run that cannot be read stays as it is
         return trainer
 
     def _load(self, checkpoint: Path) -> None:
@@ -99,7 +125,7 @@ class Trainer:
 
     @property
     def driver(self) -> Driver:
-        """The driver that is validated and kept: the learner, or the moving average of its weights."""
+        """The driver that is validated and saved: the learner, or the moving average of its weights."""
         return self._learner if self._ema is None else self._ema.module  # type: ignore[return-value]
 
     @property
@@ -110,19 +136,25 @@ class Trainer:
         return best
 
     def fit(self, steps: range, step: Callable[[int], dict[str, Any]], name: str, report: Report) -> Path:
-        """Take the steps that are not finished yet; returns the folder of the best checkpoint.
+        """Take the steps that are not finished yet.
 
         Args:
             steps: Numbers of all steps.
             step: Trains and validates; returns the row of a step.
             name: The key of the step's number in the checkpoint's meta, such as epoch.
             report: Called with each row.
+
+        Returns:
+            The folder of the best checkpoint.
         """
         for number in steps:
             if self.done is not None and number <= self.done:
                 continue
             row = {"step": number, **step(number)}
-            self._finish(row, {name: number})
+            self.run.finish_step(row, partial(self._write, number, {name: number}))
+            if self._writer:
+                _write_scalars(self._writer, row)
+            self.done = number
             report(row)
         return self.best
 
@@ -132,7 +164,7 @@ class Trainer:
             group["lr"] = rate
 
     def epoch(self, data: TrainingData, number: int, report: Report) -> dict[str, float]:
-        """Train for one epoch on `data`. All chance in it comes from (seed, number), so that a resumed run repeats it.
+        """Train for one epoch. Everything random in it is drawn from (seed, number), so that a resumed run repeats it.
 
         Args:
             data: The training data.
@@ -175,19 +207,9 @@ class Trainer:
         return metrics | ({"accuracy": correct / seen} if classified else {})
 
     def validate(self, pool: Pool | None, report: Report) -> dict[str, Any]:
-        """Drive the validation tracks; returns keys of a row, of which `score` picks the best checkpoint."""
+        """Let the driver drive the validation tracks; returns keys of a row, see `closed_loop`."""
         self.driver.eval()
-        return closed_loop(self.driver, self.env, self.config, pool, report)
-
-    def _finish(self, row: dict[str, Any], meta: dict[str, Any]) -> None:
-        """Log the row of a step and keep its checkpoint, `meta` in the driver's folder."""
-        self.run.log(row)  # before the checkpoint: a row without one is repeated, a checkpoint without its row is not
-        checkpoint = self.run.checkpoint(row["step"], partial(self._write, row["step"], meta))
-        if self.run.last_row_is_best():
-            self.run.mark_best(checkpoint)
-        if self._writer:
-            _write_scalars(self._writer, row)
-        self.done = row["step"]
+        return closed_loop(self.driver, self.env, self.config.validation.validation_tracks, pool, report)
 
     def _write(self, step: int, meta: dict[str, Any], path: Path) -> None:
         save_driver(path, self.driver, env=asdict(self.env), meta={**meta, "training": self.run.config})
@@ -200,10 +222,24 @@ class Trainer:
             save_file(weights, path / "training_state" / _LEARNER)
 
 
+def for_env(config: DriverConfig, env: EnvConfig) -> DriverConfig:
+    """The driver that `config` describes, for the observations and actions of `env`."""
+    spec = env.spec
+    return replace(config, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions)
+
+
 def build_learner(config: CloningConfig, env: EnvConfig) -> Driver:
-    """A driver with its first weights: drawn from the seed, then those of `init_from` and `freeze_encoder_from`."""
+    """A driver with its first weights: drawn from the seed, then taken from `init_from` and `freeze_encoder_from`.
+
+    Args:
+        config: Settings.
+        env: The environment of the driver, which decides the control.
+
+    Raises:
+        ValueError: If no such driver can be built, or weights to start from do not fit it.
+    """
     torch.manual_seed(config.seed)
-    learner = Driver(replace(config.driver, control=env.control))
+    learner = Driver(for_env(config.driver, env))
     optim = config.optim
     if optim.freeze_encoder_from:
         _freeze_encoder(learner, cloned_driver("freeze_encoder_from", optim.freeze_encoder_from, env))
@@ -213,8 +249,10 @@ def build_learner(config: CloningConfig, env: EnvConfig) -> Driver:
 
 
 def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> None:
-    """Begin with the weights of `driver`; a core of another make begins anew, a frozen encoder stays, and with or
-    without a residual path is no matter. Raises ValueError for another encoder or action head."""
+    """Start from the weights of `driver`. Raises ValueError for another encoder or action head.
+
+    Another core keeps its random weights, and a frozen encoder its own; the residual path need not be the same.
+    """
     mine, other = learner.config, driver.config
     same = {name: getattr(mine, name) for name in ("core", "core_args", "residual", "dropout")}
     if replace(other, **same) != mine:
@@ -231,7 +269,7 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
 
 
 def _freeze_encoder(learner: Driver, driver: Driver) -> None:
-    """Take the encoder of `driver`, which then learns no more: `epoch` goes through features."""
+    """Take over the encoder of `driver` and freeze it: `epoch` then trains on features."""
     mine, other = learner.config, driver.config
     if (mine.encoder, mine.d_model, mine.frame_shape) != (other.encoder, other.d_model, other.frame_shape):
         raise ValueError(
@@ -243,41 +281,25 @@ def _freeze_encoder(learner: Driver, driver: Driver) -> None:
 
 
 def _moving_average(decay: float, average: Tensor, weight: Tensor, updates: Tensor | int) -> Tensor:
-    """Over the last tenth of the updates at first, so that random weights are soon forgotten; `decay` bounds it."""
+    """One update of the average, with the decay min(`decay`, (1 + updates) / (10 + updates)).
+
+    Early averages span few updates, so that the random first weights soon have no part in them.
+    """
     weight_of_old = min(decay, (1 + float(updates)) / (10 + float(updates)))
     return average + (1 - weight_of_old) * (weight - average)
 
 
-def closed_loop(
-    driver: Driver, env: EnvConfig, config: CloningConfig, pool: Pool | None, report: Report
-) -> dict[str, Any]:
-    """Score, returns, completion and crashes of `driver` on the validation tracks; reports every episode."""
-    seeds, done = track_seeds(config.validation.validation_tracks), itertools.count(1)
-
-    def on_episode(row: EpisodeResult) -> None:
-        report({"validation_episode": next(done), "validation_episodes": len(seeds), "return": row.episode_return})
-
-    evaluation = evaluate(
-        on_cpu(driver), seeds, name=config.driver.core, env=env, renderer=env.renderer, pool=pool,
-        on_episode=on_episode,
-    )  # fmt: skip
-    returns = [row.episode_return for row in evaluation.rows]
-    return {
-        "score": validation_score(returns),
-        "returns": returns,
-        "return_mean": evaluation.summary.return_mean,
-        "completion": evaluation.summary.completion,
-        "crashes_per_episode": evaluation.summary.crashes_per_episode,
-    }
-
-
-def validation_score(returns: Sequence[float]) -> float:
-    """mean - 0.5 sd: what picks the best checkpoint of every training."""
-    return float(np.mean(returns) - 0.5 * np.std(returns))
-
-
 def cloned_driver(option: str, spec: str, env: EnvConfig) -> Driver:
-    """The network that `spec` names, see `resolve_driver`; `option` is who asks. ValueError for the controller."""
+    """The network that `spec` names, see `resolve_driver`.
+
+    Args:
+        option: The name of the setting that holds `spec`, for the error.
+        spec: A shipped driver's name, or the folder of a driver or run.
+        env: The environment of the driver.
+
+    Raises:
+        ValueError: If `spec` names the controller.
+    """
     driver = resolve_driver(spec, env)
     if not isinstance(driver, Driver):
         raise ValueError(
@@ -287,30 +309,38 @@ def cloned_driver(option: str, spec: str, env: EnvConfig) -> Driver:
 
 
 def frozen_encoder(config: OptimConfig, env: EnvConfig, device: torch.device) -> nn.Module | None:
-    """The encoder that `config` freezes, if any, on `device`. ValueError where that is no cloned driver's."""
+    """The encoder that `config` freezes, on `device`; None without one. Raises ValueError for the controller."""
     if not config.freeze_encoder_from:
         return None
     return cloned_driver("freeze_encoder_from", config.freeze_encoder_from, env).encoder.to(device).eval()
 
 
+def source_hashes(config: OptimConfig, env: EnvConfig) -> dict[str, str]:
+    """init_sha256 and freeze_encoder_sha256 of the drivers that `config` names, for the config of a run."""
+    sources = {"init_sha256": config.init_from, "freeze_encoder_sha256": config.freeze_encoder_from}
+    return {name: driver_hash(source, env) for name, source in sources.items() if source}
+
+
 def choose_device(device: str) -> torch.device:
-    """The device that `auto`, `cpu` or `cuda` means. ValueError for another name, and for cuda without a GPU."""
-    return _fabric(device, "32-true").device
+    """The device to train on.
 
+    Args:
+        device: `auto` (the GPU where there is one), `cpu` or `cuda`.
 
-def on_cpu(driver: Driver) -> Driver:
-    """A copy for the worker processes, free of the trainer's hooks."""
-    copy = Driver(driver.config)
-    copy.load_state_dict({name: tensor.cpu() for name, tensor in driver.state_dict().items()})
-    return copy.eval()
-
-
-def _fabric(device: str, precision: str) -> Fabric:
+    Raises:
+        ValueError: For another name, and for cuda without a GPU.
+    """
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda, got {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch sees no GPU here; pass --device cpu or auto.")
-    accelerator = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    return torch.device("cuda", 0) if device != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+
+
+def _fabric(device: str, precision: str) -> Fabric:
+    from lightning_fabric import Fabric
+
+    accelerator = choose_device(device).type
     if precision == "auto":
         precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
     return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]

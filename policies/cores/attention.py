@@ -1,4 +1,4 @@
-"""Attention over the last frames: softmax, linear and random-feature kernels. None of them takes notice of dt."""
+"""Attention over the last frames: softmax, ReLU, linear and random-feature kernels. dt has no effect on any of them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from nac_drive.policies.cores.window import WindowCore, check_heads, mix_heads, split_heads
 
 
-class KernelAttention(WindowCore):
+class SlopedAttention(WindowCore):
     """Each frame t mixes the frames s of its window, per head, with q, k and v affine in the frame:
 
-        y_t = W_o [sum_s p_ts v_s of every head] + b_o,  p_ts ~ kernel(q_t, k_s) exp(-slope (t - s)),  sum_s p_ts = 1
+        y_t = W_o [sum_s p_ts v_s of every head] + b_o
 
-    A member says what the kernel is. It sees contents only, so a position is needed to tell old from new. Ours is that
-    of ALiBi (Press et al. 2022): it counts frames back from the query, as streaming requires, and as a factor it goes
-    with every kernel, which a sinusoid added to the keys does not. Unlike there the slope of each head is learned, from
-    their initial 2^(-8 h / H), h = 1..H. The sums run over all pairs in the window: with tens of frames that is faster
-    than the prefix sums for which linear kernels are known.
+    A member says how the weights p_ts follow from q_t, k_s and the distance t - s. Contents do not tell old frames from
+    new ones, so a position is needed. Ours is that of ALiBi (Press et al. 2022): a head subtracts slope (t - s) from
+    its scores. It counts frames back from the query, as streaming requires. Unlike there the slope of each head is
+    learned, from the initial 2^(-8 h / H), h = 1..H.
 
     State: see WindowCore. Raises ValueError if `num_heads` does not divide `output_size`.
     """
@@ -38,8 +37,8 @@ class KernelAttention(WindowCore):
         self.output = nn.Linear(output_size, output_size)
 
     @abstractmethod
-    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """q (B, H, T, D), k (B, H, S, D) -> (B, H, T, S), up to a constant for each query."""
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, allowed: Tensor) -> Tensor:
+        """q (B, H, T, D), k and v (B, H, S, D), bias -slope (t - s) (H, T, S), allowed (B, T, S) -> (B, T, H D)."""
 
     def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
         length, frames = age.shape[1:]
@@ -47,8 +46,23 @@ class KernelAttention(WindowCore):
         k, v = (split_heads(side, self.num_heads) for side in self.kv(x).chunk(2, dim=2))  # (B, H, S, D)
         at = torch.arange(frames, device=x.device)
         behind = at[frames - length :, None] - at  # (T, S) frames
-        scores = self.log_kernel(q, k) - self.slope[:, None, None] * behind  # (B, H, T, S)
-        return self.output(mix_heads(scores, allowed, v))  # (B, T, H D)
+        return self.output(self.mix(q, k, v, -self.slope[:, None, None] * behind, allowed))  # (B, T, H D)
+
+
+class KernelAttention(SlopedAttention):
+    """The weights of a query are positive and sum to 1: p_ts ~ kernel(q_t, k_s) exp(-slope (t - s)).
+
+    A member says what the kernel is. As a factor, the position goes with every kernel, which a sinusoid added to the
+    keys does not. The sums run over all pairs in the window: with tens of frames that is faster than the prefix sums
+    for which linear kernels are known.
+    """
+
+    @abstractmethod
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """q (B, H, T, D), k (B, H, S, D) -> (B, H, T, S), up to a constant for each query."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, allowed: Tensor) -> Tensor:
+        return mix_heads(self.log_kernel(q, k) + bias, allowed, v)
 
 
 class SoftmaxAttention(KernelAttention):
@@ -62,6 +76,34 @@ class SoftmaxAttention(KernelAttention):
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+
+
+class ReLUAttention(SlopedAttention):
+    """Rectified linear attention (Zhang, Titov & Sennrich 2021, "Sparse Attention with Linear Units"):
+
+        p_ts = relu(q_t.k_s / sqrt(D) - slope (t - s)),    y_t = W_o rms_norm([sum_s p_ts v_s of every head]) + b_o
+
+    This is the baseline that the NAC paper calls Linear Attention (appendix D.1): attention with a ReLU in place of the
+    softmax. It is not the linear attention of `LinearAttention`. The weights are sparse and do not sum to 1. A head
+    whose scores are all negative contributes 0. If all heads do, y = b_o.
+
+    The NAC paper names no normalization. Dividing by the sum of the weights would be 0 / 0 where a head is off. The
+    normalization here is that of the cited source: one RMSNorm with a gain over the concatenated heads. The source's
+    optional gate, sigmoid(w z), is left out. The slope is inside the ReLU, as it is inside the softmax of
+    `SoftmaxAttention`. A large slope therefore cuts old frames off.
+
+    State: see WindowCore. Raises ValueError if `num_heads` does not divide `output_size`.
+    """
+
+    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
+        super().__init__(input_size, output_size, num_heads, window)
+        self.norm = nn.RMSNorm(output_size, eps=1e-5)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, allowed: Tensor) -> Tensor:
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) + bias  # (B, H, T, S)
+        p = scores.relu().masked_fill(~allowed.unsqueeze(1), 0.0)
+        y = (p.to(v.dtype) @ v).transpose(1, 2).flatten(2)  # (B, T, H D)
+        return self.norm(y.to(self.norm.weight.dtype))
 
 
 class LinearAttention(KernelAttention):

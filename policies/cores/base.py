@@ -9,38 +9,61 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nac_drive.suggest import did_you_mean
+
 State = tuple[Tensor, ...]
 """A flat tuple of tensors, batch first; empty for a core without memory. All zeros is the start of an episode."""
 
 
 class Core(nn.Module, ABC):
-    """What every sequence model of the project is.
+    """A sequence model with explicit state.
 
-    Feeding a sequence whole, in chunks or step by step, carrying the state, gives the same outputs. Rows of the batch
-    never influence each other. The state lives in the caller's hands, never in the module.
+    A sequence gives the same outputs whole, in chunks or step by step, if the state is carried on. Rows of the batch do
+    not influence each other. The caller holds the state; the module has none.
     """
 
     input_size: int
+    """Number of input features, F."""
     output_size: int
+    """Number of output features."""
     continuous_time: bool
     """Whether `dt` has an effect."""
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
-        """For each tensor of the state: its shape without the batch axis, and its dtype (None: that of the weights)."""
+        """Describe the state.
+
+        Returns:
+            For each tensor of the state its shape without the batch axis, and its dtype, None for that of the weights.
+        """
 
     @abstractmethod
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """x (B, T, F), dt (B, T) seconds since the previous observation -> y (B, T, output_size), new state."""
+        """Run over T observations.
+
+        Args:
+            x: Inputs, (B, T, F).
+            dt: Seconds since the previous observation, (B, T).
+            state: The state before the first observation.
+
+        Returns:
+            Outputs (B, T, output_size), and the state after the last observation.
+        """
 
     def penalty(self) -> Tensor | float:
-        """What a training adds to its loss, such as a loss of stability; nothing for most cores."""
+        """Return a term to add to the loss in training, such as a loss of stability; 0 for most cores."""
         return 0.0
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
-        """The state before any observation: zeros, on the weights' device and in their dtype unless told otherwise."""
+        """Return the state before any observation: zeros.
+
+        Args:
+            batch: Number of rows, B.
+            device: Device of the tensors; None for that of the weights.
+            dtype: Dtype of the tensors without a fixed one; None for that of the weights.
+        """
         weight = next(self.parameters())
         device = weight.device if device is None else device
         dtype = weight.dtype if dtype is None else dtype
@@ -56,7 +79,7 @@ def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
 
 
 def reset_rows(state: State, rows: Tensor) -> State:
-    """Put the batch rows where `rows` (B,) bool is True back to the start of an episode."""
+    """Put the batch rows where `rows` (B,) bool is True back to the start of an episode; the others stay."""
     return map_state(lambda x: x.masked_fill(rows.view(-1, *[1] * (x.dim() - 1)), 0), state)
 
 
@@ -76,19 +99,43 @@ def scan(step: Step, state: State, *inputs: Tensor) -> tuple[Tensor, State]:
 
 
 class CoreFactory:
-    """Makes cores of one class with some settings fixed by name.
+    """Makes cores of one class, with the settings that a name in CORES stands for.
 
-    Calling it with a setting the core does not have, or that the name fixes, raises ValueError with those it accepts.
+    Args:
+        core: The class: `core(input_size, output_size, **settings)`.
+        about: One line for docs/drivers.md: the model, its source, and the main departure from it.
+        accepted: Settings that a caller may choose.
+        defaults: Values of accepted settings that differ from the defaults of the class.
+        fixed: Settings that the name fixes.
     """
 
-    def __init__(self, core: Callable[..., Core], accepted: tuple[str, ...], **fixed: Any) -> None:
-        self.core, self.accepted, self.fixed = core, accepted, fixed
+    def __init__(
+        self,
+        core: Callable[..., Core],
+        about: str,
+        accepted: tuple[str, ...] = (),
+        defaults: dict[str, Any] | None = None,
+        **fixed: Any,
+    ) -> None:
+        self.core, self.about, self.accepted, self.fixed = core, about, accepted, fixed
+        self.defaults = {} if defaults is None else defaults
 
     def __call__(self, input_size: int, output_size: int, **settings: Any) -> Core:
+        """Make a core.
+
+        Args:
+            input_size: Number of input features.
+            output_size: Number of output features.
+            settings: Settings of the core by name.
+
+        Raises:
+            ValueError: A size is less than 1, or the core does not have a setting, or the name fixes it.
+        """
         for name, size in (("input_size", input_size), ("output_size", output_size)):
             if size < 1:
                 raise ValueError(f"{name}: must be at least 1, got {size}.")
         unknown = sorted(set(settings) - set(self.accepted))
         if unknown:
-            raise ValueError(f"core_args: unknown {unknown}; accepted here are {sorted(self.accepted)}.")
-        return self.core(input_size, output_size, **self.fixed, **settings)
+            hint = did_you_mean(unknown[0], self.accepted)
+            raise ValueError(f"core_args: unknown {unknown}; accepted here are {sorted(self.accepted)}.{hint}")
+        return self.core(input_size, output_size, **{**self.defaults, **settings}, **self.fixed)

@@ -18,7 +18,9 @@ FASTEST, SLOWEST = 20.0, 0.5
 
 
 class CfC(Core):
-    """The recurrence, with g = lecun_tanh(W [x; h] + b) and z = sigmoid(t_a(g) dt + t_b(g)), in three modes:
+    """Closed-form continuous-time neurons. `cores.cfc_naive` holds the same function in plain form.
+
+    With g = lecun_tanh(W [x; h] + b) and z = sigmoid(t_a(g) dt + t_b(g)), in three modes:
 
         gated:    h' = (1 - z) tanh(f_1(g)) + z tanh(f_2(g))
         no-gate:  h' = tanh(f_1(g)) + z tanh(f_2(g))
@@ -39,7 +41,7 @@ class CfC(Core):
         if mode not in FORMS:
             raise ValueError(f"mode: must be one of {sorted(FORMS)}, got {mode!r}.")
         self.input_size, self.output_size = input_size, output_size
-        self._form = FORMS[mode]
+        self.mode, self._form = mode, FORMS[mode]
         heads = self._form.heads
         self.input = nn.Linear(input_size, backbone_units)
         self.recurrent = nn.Linear(output_size, backbone_units, bias=False)
@@ -72,8 +74,11 @@ class CfC(Core):
         return y, (y[:, -1],)
 
     def _fuse(self) -> tuple[Tensor, Tensor, Feedback, tuple[Tensor, Tensor]]:
-        """LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), taken into the weights around it, the
-        heads as the form takes them, and what comes back of h."""
+        """Fuse LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), into the weights around it.
+
+        Returns:
+            Weight and bias of the drive, the feedback of h, and the weights of the heads in the order of the form.
+        """
         affine = self.input.weight, self.input.bias, self.recurrent.weight
         weight, bias, recurrent = (2.0 * SLOPE * tensor for tensor in affine)
         heads, offsets = self.heads.weight, self.heads.bias
@@ -88,17 +93,17 @@ class CfC(Core):
 class WiredCfC(Core):
     """Three layers of gated CfC cells, inter, command and motor, joined as an NCP: x -> inter -> command -> motor.
 
-    With layers l = 1, 2, 3 and h_0 = x, each layer sees its own state and what the layer before makes of this frame:
+    With layers l = 1, 2, 3 and h_0 = x, each layer reads its own state and the new state of the layer before:
 
         h_l' = (1 - z) tanh(f_1) + z tanh(f_2),    z = sigmoid(t_a dt + t_b),    all affine in [h_{l-1}'; h_l]
 
     f_1 and f_2 have weights from h_{l-1}' only where the wiring has synapses; t_a and t_b have all, and every neuron of
-    a layer sees every other, as in ncps (WiredCfCCell): the wiring's synapses among command neurons play no part. There
-    is no backbone. y is the state of the motor neurons, output_size of them; of the others 40 % are command neurons, as
-    in ncps (AutoNCP). state: (h,), (B, units): inter, command, motor.
+    a layer sees every other, as in ncps (WiredCfCCell): the wiring's synapses among command neurons have no effect.
+    There is no backbone. y is the state of the motor neurons, output_size of them; of the others 40 % are command
+    neurons, as in ncps (AutoNCP). state: (h,), (B, units): inter, command, motor.
 
     units: all neurons; None is twice output_size, at least two more. sparsity: see `ncp_wiring`.
-    Raises ValueError if `units` leaves fewer than two hidden neurons, or `sparsity` is outside [0, 1).
+    Raises ValueError if `units` leaves fewer than two inter and command neurons, or `sparsity` is outside [0, 1).
     """
 
     continuous_time = True

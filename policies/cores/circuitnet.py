@@ -33,10 +33,11 @@ class CircuitNet(Core):
         1/2 sum over j, k of W_ijk x_j x_k              if `product`                        (Eq. 4, 5 and 21)
 
     Between CMUs, h_ij = P_in (W_ij (P_out X_j)) reaches only the input ports of i and comes only from the output ports
-    of j (Eq. 7). As in all of the paper's tables, 3/4 of the neurons are ports of each kind; it leaves open which: here
-    the first are input ports and the last are output ports, so that half of the neurons are both. Every CMU is
-    connected to every other, as in Appendix B.4. A frame is one iteration of signal transmission, as in the paper, or
-    `iterations` of them, with the same weights and the input held. State: the neurons X (B, units M). dt has no effect.
+    of j (Eq. 7). As in all of the paper's tables, 3/4 of the neurons are ports of each kind. The paper does not name
+    them: here the first are input ports and the last are output ports, so that half of the neurons are both. Every CMU
+    is connected to every other, as in Appendix B.4. A frame is one iteration of signal transmission, as in the paper,
+    or `iterations` of them, with the same weights and the input held.
+    State: the neurons X (B, units M). dt has no effect.
 
     `neurons` (M), if None, is 32, or 28 with attention, or 16 with products: about 30 000 parameters from 64 to 64.
     Differs from the paper's forecaster: ClipSin, which it has for images and control, not tanh. Without its weight
@@ -105,8 +106,8 @@ class CircuitNet(Core):
         signals = []
         if self.attention is not None:
             query, key, value = torch.bmm(groups, self.attention.transpose(1, 2)).chunk(3, dim=2)  # (units, B, M) each
-            shares = torch.softmax(query.unsqueeze(3) * key.unsqueeze(2), dim=3)  # (units, B, M, M)
-            signals.append((shares * value.unsqueeze(2)).sum(dim=3))  # (units, B, M): faster than matmul here
+            weights = torch.softmax(query.unsqueeze(3) * key.unsqueeze(2), dim=3)  # (units, B, M, M)
+            signals.append((weights * value.unsqueeze(2)).sum(dim=3))  # (units, B, M): faster than matmul here
         if self.product is not None:
             pairs = (groups.unsqueeze(3) * groups.unsqueeze(2)).flatten(2)  # (units, B, M M)
             signals.append(0.5 * torch.bmm(pairs, self.product.flatten(2).transpose(1, 2)))  # (units, B, M)
@@ -119,7 +120,7 @@ class CircuitNet(Core):
         return weights.new_zeros(total * total).index_copy(0, self.places, weights).view(total, total)
 
     def _places(self) -> Tensor:
-        """Where each weight of `linear` and `between` is in the flattened matrix (N, N)."""
+        """Positions of the weights of `linear` and `between` in the flattened matrix (N, N)."""
         index = torch.arange((self.units * self.neurons) ** 2).view(self.units, self.neurons, self.units, self.neurons)
         within = [index[i, :, i] for i in range(self.units)]
         others = [(i, j) for i in range(self.units) for j in range(self.units) if i != j]
@@ -128,4 +129,4 @@ class CircuitNet(Core):
 
 
 _GAIN = 6.0 / (math.pi * AMPLITUDE)
-"""Of linear connections to begin with: the inverse of ClipSin's slope at 0."""
+"""Initial gain of linear connections: the inverse of ClipSin's slope at 0."""

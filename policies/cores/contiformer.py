@@ -22,12 +22,12 @@ class ContiFormer(WindowCore):
 
     Chen et al. 2023, "ContiFormer: Continuous-Time Transformer for Irregular Time Series Modeling", sec. 3.1. The tanh
     bounds the speed: a component moves by at most 1 in a second. Each pair is integrated over its own age: on [0, 1]
-    by `ode_steps` midpoint steps of torchdiffeq with the derivative multiplied by the age; the mean is the trapezoidal
-    rule over their ends. Both are of second order.
+    by `ode_steps` midpoint steps with the derivative multiplied by the age; the mean is the trapezoidal rule over their
+    ends. Both are of second order.
 
     Simplified: the source interpolates the queries by a cubic spline and takes the mean of q(u).k(u), which needs the
     future; here q stays that of t. One attention layer: no residual path, norm or feed-forward part around it, and time
-    is no input of the vector field. Frames themselves have no position: order shows only in what has evolved.
+    is no input of the vector field. Frames have no position: their order has an effect through the evolution only.
 
     State: see WindowCore. Raises ValueError if `num_heads` does not divide `output_size` or `ode_steps` is less than 1.
     """

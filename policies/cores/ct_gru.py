@@ -23,9 +23,9 @@ class CTGRU(Core):
         q   = tanh(W_Q x + U_Q (sum_i r_i h_i) + b_Q)                                  event signal
         h_i <- (1 - s_i) h_i + s_i q
 
-    The paper lets the traces decay at the end, over the time until the next event; here that waits until the next frame
-    tells dt, so the output sum_i h_i is that of the frame's own time. The scales start at 0.02 s; seven of them reach
-    20 s. b_R and b_S start spread over the scales.
+    The paper lets the traces decay at the end, over the time until the next event. Here they decay when the next frame
+    arrives with its dt, so the output sum_i h_i is that of the frame's own time. The scales start at 0.02 s; seven of
+    them reach 20 s. b_R and b_S start spread over the scales.
 
     The output is y (B, T, d), within [-M, M]; the state is (traces,), (B, M, d).
     Raises ValueError if `num_scales` is less than 2.

@@ -18,9 +18,9 @@ class CTRNN(Core):
         tau dh/dt = -h + tanh(W x + U h + b)
 
     This is Eq. 2.21 of Hasani's thesis (2020), dh/dt = f(h, x) - h, with a time constant per unit as in its Eq. 2.15
-    and 2.16. Those do not divide the second term by tau, which their weights make up for, and have the weights outside
-    of the sigmoids. Here h stays within [-1, 1], so that the clipping of the state to [-5, 5], which the thesis applies
-    against wind-up (Section 6.2), has nothing to do.
+    and 2.16. Those do not divide the second term by tau, which their weights can compensate, and have the weights
+    outside of the sigmoids. Here h stays within [-1, 1], so that the clipping of the state to [-5, 5], which the thesis
+    applies against wind-up (Section 6.2), has no effect.
 
     The input is held over the dt seconds before its frame, which are cut into `unfolds` equal steps of exponential
     Euler: the tanh is taken at the start of the step and the equation, then linear, solved exactly. That is of first
@@ -28,8 +28,8 @@ class CTRNN(Core):
 
     The output is h; the state is (h,), (B, d). tau starts between 0.03 and 3 s, evenly in its logarithm.
 
-    sparsity: the share of weights W and U that are zero for good (95 % for the sparse CT-RNN of Table 6.1), see
-    `SparseMatrix`; seed: that of their draw.  Raises ValueError if `unfolds` is less than 1 or `sparsity` is outside
+    sparsity: fraction of the weights W and U that are fixed at zero (95 % for the sparse CT-RNN of Table 6.1), see
+    `SparseMatrix`; seed: seed of their draw. Raises ValueError if `unfolds` is less than 1 or `sparsity` is outside
     [0, 1).
     """
 

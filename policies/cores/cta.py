@@ -20,7 +20,7 @@ class CTA(Core):
     (ICASSP): a query of the present attends to the past by means of two running integrals, of e(k) and of v e(k)^T. So
     there is no window: all the episode counts, and the state does not grow.
 
-    The gap before each frame is cut into `ode_steps` equal midpoint steps of torchdiffeq, on [0, 1] with the derivative
+    The gap before each frame is cut into `ode_steps` equal midpoint steps, on [0, 1] with the derivative
     multiplied by dt; the integrals are trapezoidal sums over their ends. Both are of second order. q is that of z after
     the frame. (The source integrates the score and the context themselves too, with derivatives that the two running
     integrals imply, and takes adaptive steps.) At the start, where no time has passed, c is 0. The source weighs the
@@ -57,10 +57,10 @@ class CTA(Core):
             return torch.cat((z.unsqueeze(0), path)).transpose(0, 1), (z,)
 
         path, (z,) = scan(step, (z,), self.input(x), dt.unsqueeze(2))  # (B, T, n + 2, d): after the frame, before it
-        share = torch.full((self.ode_steps + 1,), 1.0 / self.ode_steps, device=x.device, dtype=dt.dtype)
-        share[0] = share[-1] = 0.5 / self.ode_steps  # the trapezoidal rule
+        weight = torch.full((self.ode_steps + 1,), 1.0 / self.ode_steps, device=x.device, dtype=dt.dtype)
+        weight[0] = weight[-1] = 0.5 / self.ode_steps  # the trapezoidal rule
         k, v = self.kv(path[:, :, 1:]).chunk(2, dim=3)  # (B, T, n + 1, d)
-        e_k = dt[:, :, None, None] * share[:, None] * k.exp()
+        e_k = dt[:, :, None, None] * weight[:, None] * k.exp()
         keys = keys.unsqueeze(1) + e_k.sum(dim=2).cumsum(dim=1)  # (B, T, d)
         values = values.unsqueeze(1) + (v.transpose(2, 3) @ e_k).cumsum(dim=1)  # (B, T, d, d)
         e_q = self.query(path[:, :, 0]).softmax(dim=2)  # exp up to a factor, which has no effect

@@ -22,12 +22,12 @@ class DeepState(Core):
     e the innovation, o the offset of the emission, y the filtered mean of z. This is the level-trend model of
     Rangapuram et al. 2018, "Deep State Space Models for Time Series Forecasting", sec. 3 and 4, as a filter.
 
-    What is simplified: the source is generative, for forecasts. It draws l and z with Gaussian noise, whose scales its
-    LSTM gives too, learns by the likelihood of z, and infers l by a Kalman filter. Here one noise is taken to move
-    level, trend and z (innovations form, Hyndman et al. 2008), so that z tells it and from a known start the filtered
-    means are the above; the gains, ratios of those scales, come from the LSTM as such. The start is known to be 0, and
-    seasons are left out. z is not a series given but affine in the frame. The source's steps have unit length and its
-    trend lasts for ever; here steps last dt seconds and the trend fades, or it would run away over a long dt.
+    Simplified: the source is generative, for forecasts. It draws l and z with Gaussian noise, whose scales its LSTM
+    sets too, learns by the likelihood of z, and infers l by a Kalman filter. Here one noise moves level, trend and z
+    (innovations form, Hyndman et al. 2008), so that z determines it, and from a known start the filtered means are the
+    above. The LSTM sets the gains, which are ratios of those scales. The start is 0, and seasons are left out. z is
+    affine in the frame, not a given series. The source's steps have unit length and its trend does not decay; here
+    steps last dt seconds and the trend decays, because it would diverge over a long dt.
 
     State: the LSTM's (h, c), each (B, n) with n = `rnn_size`, then l and w, each (B, d). Raises ValueError if
     `rnn_size` is less than 1.

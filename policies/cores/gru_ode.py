@@ -16,9 +16,9 @@ class GRUODE(Core):
         tau dh/dt = (1 - z) (g - h),  r, z = sigmoid(U h + b),  g = tanh(V (r h) + c)    over the dt before the frame
         h <- GRU(x, h)                                                                   torch.nn.GRU's
 
-    The paper has no tau: its time has the unit that the data are given. Here every unit learns its own, 0.03 to 3 s at
-    the start, or nothing would move within a frame. Left out is what the paper needs for sparse, noisy data: the
-    observation model, the masks, and the preparation of inputs that goes with them.
+    The paper has no tau: its time has the unit of the data. Here every unit learns its own, 0.03 to 3 s at the start;
+    otherwise the state would hardly move within a frame. The paper's parts for sparse, noisy data are left out: the
+    observation model, the masks, and the preparation of inputs.
 
     The solver (`evolve`) is the exponential midpoint rule in `unfolds` equal steps: the equation with z and g held is
     solved exactly, once over half a step to find z and g in its middle, then over the whole step with those. It is of

@@ -56,8 +56,8 @@ class LDS(Core):
     def penalty(self) -> Tensor:
         """The Gershgorin circle loss (Eq. 2.19), a scalar: sum_i max(0, A_ii + sum_{j != i} |A_ij| + margin).
 
-        Where it is zero every eigenvalue of A has a real part of at most -margin (Theorem 3). Our trainings add it to
-        their loss; the thesis descends it alone whenever a step has left A with an eigenvalue of positive real part
+        Where it is zero every eigenvalue of A has a real part of at most -margin (Theorem 3). Training adds it to
+        the loss; the thesis descends it alone whenever a step has left A with an eigenvalue of positive real part
         (Algorithm 1).
         """
         matrix = self.state_matrix()

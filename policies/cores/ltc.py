@@ -19,7 +19,7 @@ from nac_drive.policies.wiring.wiring import Groups, Wiring
 
 
 class LTC(Core):
-    """Every input to every neuron, every neuron to every neuron; y is the neurons' state.
+    """Liquid time-constant neurons, fully connected: every input and every neuron to every neuron. y is their state.
 
     The hybrid solver (Eq. 3.72, Algorithm 2) takes `unfolds` steps of D = dt / unfolds per frame:
 
@@ -52,14 +52,17 @@ class LTC(Core):
 
 
 DRAWS = 1000
-"""Random wirings drawn before giving up."""
+"""Largest number of random wirings drawn."""
 
 
 def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
-    """As many synapses as in the NCP of these settings, each anywhere: those of the inputs among all pairs of an input
-    and a neuron of the input group, the others among all pairs of neurons. Drawn again until `Wiring` accepts it.
+    """Draw a wiring with as many synapses as the NCP of these settings, at random places.
 
-    Raises ValueError if sparsity is outside [0, 1), or so high that 1000 draws all fail.
+    Those of the inputs are among all pairs of an input and a neuron of the input group, the others among all pairs of
+    neurons. It is drawn again until `Wiring` accepts it.
+
+    Raises:
+        ValueError: `sparsity` is outside [0, 1), or so high that 1000 draws all fail.
     """
     model = ncp_wiring(inputs, groups, sparsity=sparsity, seed=seed)
     entry, rng, error = groups.slice(groups.input_group), np.random.default_rng(seed), None
@@ -79,15 +82,18 @@ def _full(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
 
 
 DRAWN: dict[str, Callable[..., Wiring]] = {"ncp": ncp_wiring, "random": scattered_wiring, "full": _full}
-"""The wirings of Table 6.1 by name; `sparsity` and `seed` play no part in "full"."""
+"""The wirings of Table 6.1 by name; `sparsity` and `seed` have no effect on "full"."""
 
 
 class NCP(Core):
-    """The inputs are the sensory layer; 12 inter neurons, 6 command neurons and the motor neurons are LTC neurons (see
-    `LTC`: equations, solver, initial ranges). y = W v_motor + b: signals leave through the motor neurons alone.
+    """A Neural Circuit Policy: LTC neurons on a layered wiring, y = W v_motor + b.
 
-    The thesis' circuit has 19 neurons, one of them motor, as its car is only steered. CarRacing has three controls, so
-    three motor neurons are the default, 21 in all; `motor=1` gives the 19. W brings them to output_size features.
+    The inputs are the sensory layer; 12 inter neurons, 6 command neurons and the motor neurons are LTC neurons (see
+    `LTC`: equations, solver, initial ranges). Signals leave through the motor neurons only.
+
+    The circuit of the thesis has 19 neurons, one of them motor, because its car is only steered. CarRacing has three
+    controls, so three motor neurons are the default, 21 in all; `motor=1` gives the 19. W maps them to output_size
+    features.
 
     Wirings: "ncp" is drawn as in Algorithms 8-12 (`ncp_wiring`; one `sparsity` takes the place of the four densities
     k, and paths that are missing by chance are added); "random" and "full" are the baselines of Table 6.1: the same

@@ -1,4 +1,4 @@
-"""No memory at all: what a driver can do from the present frame alone."""
+"""Cores without memory: the present frame alone decides."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class Feedforward(Core):
 
 
 class Bojarski(Core):
-    """y = W_3 relu(W_2 relu(W_1 x + b_1) + b_2) + b_3 at each step, with 1000, 100 and output_size units: layers 8, 10
-    and 12 of the table, whose convolutions belong to the encoder and whose last layer has one unit, the curvature.
+    """The dense layers of the feed-forward driving network in Hasani's thesis, Table 6.3:
 
-    The dropout before each layer (0.5, 0.5 and 0.3) is left out: a core answers the same input alike. The encoder
-    has the first of the three. The state is an empty tuple and dt has no effect.
+        y = W_3 relu(W_2 relu(W_1 x + b_1) + b_2) + b_3 at each step, with 1000, 100 and output_size units
+
+    These are layers 8, 10 and 12 of the table. Its convolutions belong to the encoder here; its last layer has one
+    unit, the curvature. The dropout before each layer (0.5, 0.5 and 0.3) is left out, because a core gives the same
+    output for the same input; the encoder has the first of the three. The state is an empty tuple and dt has no effect.
     """
 
     continuous_time = False

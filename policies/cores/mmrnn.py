@@ -10,13 +10,13 @@ from nac_drive.policies.ops.ode import initial_log_tau
 
 
 class MMRNN(Core):
-    """A memory cell c in discrete time and a hidden state h in continuous time ("Learning Long-Term Dependencies in
+    """A memory cell c in discrete time and a state h in continuous time ("Learning Long-Term Dependencies in
     Irregularly-Sampled Time Series", Algorithm 1). At each frame
 
         (c', u) = LSTM(x, (c, h)),  then h' = s(dt), where  tau ds/dt = -s + tanh(V s + b),  s(0) = u
 
-    so that time moves the hidden state, and through it the gates, while the gradient has the cell's path that does not
-    vanish. As in the paper the span that passes after the LSTM's update is the one before the frame.
+    so that time moves the state h, and through it the gates, while the gradient does not vanish along the path of the
+    cell. As in the paper the span after the LSTM's update is the one before the frame.
 
     The authors' PyTorch code has a network of two layers without a leak for the vector field and solves it by explicit
     methods in 3 steps; their TensorFlow code has a CT-RNN. Here it is the CT-RNN with a learned tau of each unit (0.03

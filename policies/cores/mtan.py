@@ -18,7 +18,7 @@ class MTAN(WindowCore):
 
     The time embedding phi(t) has E = `time_size` learned components: w_0 t + a_0, and sin(w_i t + a_i) for i > 0. The
     weights depend on nothing but the ages of the frames, so y is linear in x: learned filters over irregular times. In
-    the source time is counted from the start of a series; here from the query, for a stream has no end.
+    the source time counts from the start of a series; here from the query, because a stream has no end.
 
     At first the periods 2 pi / w_i are spread geometrically over 0.04 s (two frames) to 10 s, and w_0 = 1 per second.
     Not here: masks of missing features, which frames do not have; the source's reference times, encoder and decoder

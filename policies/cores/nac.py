@@ -18,15 +18,24 @@ from nac_drive.policies.wiring.wiring import Wiring
 class NACCore(WindowBase):
     """Self-attention from each frame to itself and the `window - 1` frames before it.
 
-    t_sample of a pair is the age of the key in seconds, from the dt of the frames between. The state holds, for the
-    last M = window - 1 frames, their entries (B, H, M, D + E + 2 + D), see Tokens, their ages relative to the newest
-    frame (B, M), so that float32 keeps its precision however long the episode, and whether the slot is filled.
+    t_sample of a pair is the age of the key in seconds, from the dt of the frames between. The slots of the state (see
+    WindowBase) are the keys and values of the frames, (B, H, M, D + E + 2 + D), see Tokens.
 
     The paper names no window. Eight frames are 0.16 s: drivers that average over more learn late which frame is the
-    present one (docs/cloning.md). In a window of eight, top_k = 8 allows every key; for selections to tell, widen it.
+    present one (docs/cloning.md). In a window of eight, top_k = 8 keeps every key; a selection needs a wider one
+    (docs/drivers.md).
 
-    Takes the settings of NAC; `backbone` is a wiring's `to_config()`, so that settings stay JSON-able. Raises
-    ValueError if `window` is less than 1, or for selection "block", whose blocks would depend on how a stream is cut.
+    Args:
+        input_size: Number of input features.
+        output_size: d_model of the layer, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+        backbone: Wiring of the backbones, as its JSON-able `to_config()`; None for a drawn one.
+        settings: Other settings of NAC.
+
+    Raises:
+        ValueError: `window` is less than 1, a setting of NAC is outside its range, or the selection is "block", whose
+            blocks would depend on the cut of the stream.
     """
 
     def __init__(

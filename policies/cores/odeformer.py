@@ -23,11 +23,11 @@ class ODEFormer(Core):
     forgets with time: head h scores a token of age a (seconds) by q.k / sqrt(D) - slope_h a. The slopes are learned and
     at first spread geometrically from 8 to 1/8 per second.
 
-    The name needs a warning. d'Ascoli et al. 2023, "ODEFormer: Symbolic Regression of Dynamical Systems with
-    Transformers", which the NAC papers cite, is a sequence-to-sequence model that writes down formulas; it is no layer.
-    What their published code runs under this name (CarRacing_exp/baseline_cells.py) is the equation above, without
-    causality and without time: the ODE view of residual layers of Li et al. 2022, "ODE Transformer". So the window and
-    the ages are ours, and u is depth, not time. Dropout is left out.
+    Warning about the name: d'Ascoli et al. 2023, "ODEFormer: Symbolic Regression of Dynamical Systems with
+    Transformers", which the NAC papers cite, is a sequence-to-sequence model that outputs formulas; it is no layer.
+    Their published code runs the equation above under this name (CarRacing_exp/baseline_cells.py), without causality
+    and without time: the ODE view of residual layers of Li et al. 2022, "ODE Transformer". So the window and the ages
+    are ours, and u is depth, not time. Dropout is left out.
 
     Each Euler step has a window of its own tokens, so a frame's influence reaches `euler_steps` windows far.
 
@@ -75,7 +75,7 @@ class TransformerBlock(WindowCore):
         self.norm_2 = nn.LayerNorm(size)
 
     def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
-        y = x[:, x.shape[1] - age.shape[1] :]  # (B, T, d): the tokens that ask
+        y = x[:, x.shape[1] - age.shape[1] :]  # (B, T, d): the querying tokens
         q = split_heads(self.query(y), self.num_heads)  # (B, H, T, D)
         k, v = (split_heads(side, self.num_heads) for side in self.kv(x).chunk(2, dim=2))  # (B, H, S, D)
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) - self.slope[:, None, None] * age.unsqueeze(1)

@@ -1,7 +1,7 @@
-"""The Pulse-Driven Neural Architecture: a CfC whose hidden states are given an oscillation of their own.
+"""The Pulse-Driven Neural Architecture: a CfC with an oscillation added to its states.
 
-Our text of the paper lacks its equations; they are taken from the authors' published source, and agree with every
-parameter count of the paper's overhead table (Section 6.5).
+Our text of the paper lacks its equations. They come from the authors' published source, and agree with every parameter
+count of the paper's overhead table (Section 6.5). Variant A is the CfC without additions: `cfc`.
 
 The clock: the paper's t is the index of the row, "one integer per row of the input", so that an omega of 1 is one
 radian per row. Our rows are frames and frames may be lost: t is the true time since the start of the episode, counted
@@ -9,11 +9,11 @@ in frames of 1/50 s. At the nominal rate it is the paper's index, 0 at the first
 it on by the gap's true length. Omega thus starts at 0.1 to 10 radians per frame, 0.8 to 80 Hz; as in the paper, the
 fastest quarter of it lies above the Nyquist frequency (Section 7.4).
 
-t is carried in float64, because angles reach 10 t: after 1000 s of frames float32 would know them to 0.03 radians, and
-would have added up thousands of rounded steps to get there. Angles are brought within one turn in float64, too.
+t is float64, because angles reach 10 t: after 1000 s of frames float32 resolves 0.03 radians, and the sum of thousands
+of steps adds rounding errors. Angles are reduced to one period in float64, too.
 
 Under autocast all of this runs in the precision of the weights: a pulse starts at 0.01 * 0.1, which bfloat16 would
-round away from a hidden state of size 1.
+round away next to a state of size 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Pulse(nn.Module):
         self.gate = nn.Parameter(torch.tensor(GATE))
 
     def forward(self, h: Tensor, t: Tensor) -> Tensor:
-        """h (B, T, d), t (B, T) float64 frames -> what to add to h (B, T, d)."""
+        """States h (B, T, d), t (B, T) float64 frames -> the pulse to add to h (B, T, d)."""
         return self.gate * self.amplitude * torch.sin(self._angle(t, h.dtype) + self.phase(h))
 
     def span(self, t: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,12 +67,12 @@ class Pulse(nn.Module):
         return torch.addcmul(h, reach, torch.sin(middle + self.phase(h)))  # (B, d)
 
     def _angle(self, t: Tensor, dtype: torch.dtype) -> Tensor:
-        """omega t within one turn: t (B, T) float64 -> (B, T, d)."""
+        """Angle omega t modulo 2 pi: t (B, T) float64 -> (B, T, d)."""
         return torch.remainder(self.omega.double() * t.unsqueeze(2), 2.0 * math.pi).to(dtype)
 
 
 class SelfAttend(nn.Module):
-    """gate * W sigmoid(h) (Eq. 5 and 6): the neurons of one frame look at each other; W (d, d), gate a scalar."""
+    """gate * W sigmoid(h) (Eq. 5 and 6): attention among the neurons of one frame; W (d, d), gate a scalar."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -80,19 +80,19 @@ class SelfAttend(nn.Module):
         self.gate = nn.Parameter(torch.tensor(GATE))
 
     def forward(self, h: Tensor) -> Tensor:
-        """h (B, T, d) -> what to add to h (B, T, d)."""
+        """States h (B, T, d) -> the term to add to h (B, T, d)."""
         return self.gate * self.projection(torch.sigmoid(h))
 
 
 class PDNA(Core):
-    """Variants A, C, D and E (Sections 3.4 and 3.5): a CfC, and what is added to its hidden states h after the fact.
+    """Variants C, D and E (Sections 3.4 and 3.5): a CfC, and terms added to its states h afterwards.
 
         y = h + pulse(t, h)               if `pulse`
         y = y + self_attend(y)            if `self_attend`
 
-    Neither feeds back: the CfC runs as if alone. State: h (B, d), t (B,) float64 frames since the start. Simplified:
-    the CfC starts from zeros, as in ncps, which the authors use, not from a learned state as in Section 3.1.
-    Raises ValueError if `backbone_units` is less than 1.
+    Neither feeds back into the CfC. With neither, it is variant A, a CfC in other code.
+    State: h (B, d), t (B,) float64 frames since the start. Simplified: the CfC starts from zeros, as in ncps, which the
+    authors use, not from a learned state as in Section 3.1. Raises ValueError if `backbone_units` is less than 1.
     """
 
     continuous_time = True
@@ -130,8 +130,8 @@ class PDNAODE(Core):
 
     and then the CfC takes in the frame: h' = CfC(x, h, dt). This is the first-order splitting of Eq. 1, without its
     self-attention, into the pulse and the rest, of which the CfC is the closed form. The pulse's part is exact in s
-    while the phase is held at that of the last frame (`Pulse.span`); an Euler step of one frame would be Eq. 4. Compare
-    with variant C: there the pulse is on top of the hidden states, here it is in them.
+    while the phase is held at that of the last frame (`Pulse.span`); an Euler step of one frame would be Eq. 4. In
+    variant C the pulse is added to the output; here it changes the state.
     State: h (B, d), t (B,) float64 frames since the start; the output is h'.
     Raises ValueError if `backbone_units` is less than 1.
     """
@@ -168,16 +168,16 @@ class PDNAODE(Core):
 
 
 class NoisyCfC(Core):
-    """Variant B (Section 3.5): a CfC with y = h + gate * noise, noise of N(0, 1) in place of a pulse, to tell whether
-    any disturbance would do as well. It is added in training mode only, as in the authors' source; the paper does not
-    say.
+    """Variant B (Section 3.5): a CfC with y = h + gate * noise, noise of N(0, 1) in place of a pulse, to test whether
+    any perturbation has the same effect. It is added in training mode only, as in the authors' source; the paper does
+    not say. The gate starts at the pulse's 0.01, so at first the noise is 14 times as large as the pulse, which also
+    has the amplitude A, although the paper calls them equal.
 
-    The noise is drawn by hashing the frame's features and its index in the episode, which is carried in the state, so
-    that the same call gives the same noise, and streaming the same as the whole sequence, with no random generator
-    between them. It changes with every frame and with every change of the features, hence from epoch to epoch as what
-    comes before the core learns; unlike a table of noise by index, it is nothing that a layer could learn to subtract.
-    State: h (B, d), index of the next frame (B,) int64.
-    Raises ValueError if `backbone_units` is less than 1.
+    The noise is a hash of the frame's features and its index in the episode, which the state holds. The same call gives
+    the same noise, and a stream the same as the whole sequence, without a random generator. It changes with every frame
+    and with every change of the features, hence from epoch to epoch as the encoder learns. No layer can learn to
+    subtract it, unlike a table of noise by index.
+    State: h (B, d), index of the next frame (B,) int64. Raises ValueError if `backbone_units` is less than 1.
     """
 
     continuous_time = True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nac_drive.policies.cores.attention import LinearAttention, Performer, SoftmaxAttention
+import torch
+
+from nac_drive.policies.cores.attention import LinearAttention, Performer, ReLUAttention, SoftmaxAttention
 from nac_drive.policies.cores.base import Core, CoreFactory
 from nac_drive.policies.cores.cfc import CfC, WiredCfC
 from nac_drive.policies.cores.circuitnet import CircuitNet
@@ -26,6 +28,7 @@ from nac_drive.policies.cores.phased_lstm import PhasedLSTM
 from nac_drive.policies.cores.rnn import GRU, LSTM, RNN, SparseLSTM
 from nac_drive.policies.cores.s4d import S4D
 from nac_drive.policies.nac.variants import NAC_VARIANTS
+from nac_drive.suggest import did_you_mean
 
 _NAC = (
     "num_heads",
@@ -39,14 +42,18 @@ _NAC = (
     "seed",
     "backbone",
 )
+_WIDE = 64
+"""Frames seen by the variants that differ from nac-exact in the choice of keys. In its window of 8 frames, top_k = 8,
+top_k = 32, "pairwise" and "learned" all keep every key, so the four would be one function."""
 
 
-def _nac(settings: dict[str, Any]) -> CoreFactory:
-    """A named variant: accepts every setting that its name does not fix and that has an effect on it."""
+def _nac(name: str, about: str, **defaults: Any) -> CoreFactory:
+    """A factory of a named variant. It accepts the settings that the name does not fix and that have an effect."""
+    settings = NAC_VARIANTS[name]
     free = {*_NAC, "euler_steps"} if settings.get("mode") == "euler" else {*_NAC}
     if settings.get("selection") == "pairwise":
         free.remove("top_k")
-    return CoreFactory(NACCore, tuple(sorted(free - set(settings))), **settings)
+    return CoreFactory(NACCore, about, tuple(sorted(free - set(settings))), defaults, **settings)
 
 
 _HEADS = ("num_heads", "window")
@@ -55,63 +62,185 @@ _CIRCUIT = ("units", "neurons", "iterations")
 _UNITS = ("backbone_units",)
 
 CORES: dict[str, CoreFactory] = {
-    **{name: _nac(settings) for name, settings in NAC_VARIANTS.items() if name != "nac-block"},  # see NACCore
+    # Neuronal Attention Circuits; nac-block is a layer only, see NACCore
+    "nac-exact": _nac(
+        "nac-exact", "Neuronal Attention Circuit over the last 8 frames ([nac.md](nac.md)); exact logits"
+    ),
+    "nac-euler": _nac("nac-euler", "the same, logits by explicit Euler steps"),
+    "nac-steady": _nac("nac-steady", "the same, logits in their steady state"),
+    "nac-2k": _nac("nac-2k", "nac-exact with 2 of the 8 keys"),
+    "nac-32k": _nac("nac-32k", f"the 32 best keys of the last {_WIDE} frames", window=_WIDE),
+    "nac-pw": _nac("nac-pw", f"all keys of the last {_WIDE} frames", window=_WIDE),
+    "nac-02s": _nac("nac-02s", "nac-exact, circuits of sparsity 0.2 in place of 0.5"),
+    "nac-09s": _nac("nac-09s", "nac-exact, circuits of sparsity 0.9"),
+    "nac-phi-linear": _nac("nac-phi-linear", "nac-exact, φ linear in place of a sigmoid"),
+    "nac-phi-tanh": _nac("nac-phi-tanh", "nac-exact, φ = tanh"),
+    "nac-fc": _nac("nac-fc", "nac-exact, the circuits replaced by dense multi-layer perceptrons of the same sizes"),
+    "nac-09sfc": _nac("nac-09sfc", "nac-fc with 90 % of the weights left out"),
+    "nac-05sfc": _nac("nac-05sfc", "nac-fc with 50 % of the weights left out"),
+    "nac-02sfc": _nac("nac-02sfc", "nac-fc with 20 % of the weights left out"),
+    "nac-learned": _nac(
+        "nac-learned",
+        f"8 keys of the last {_WIDE} frames, chosen by a trained score ([learned_selection.md](learned_selection.md))",
+        window=_WIDE,
+    ),
     # without memory
-    "cnn": CoreFactory(Feedforward, ()),
-    "cnn-bojarski": CoreFactory(Bojarski, ()),
+    "cnn": CoreFactory(Feedforward, "no memory: one dense layer"),
+    "cnn-bojarski": CoreFactory(
+        Bojarski, "no memory: the dense layers of Hasani's thesis, Table 6.3; the dropouts are the encoder's"
+    ),
     # discrete time
-    "rnn": CoreFactory(RNN, ()),
-    "lstm": CoreFactory(LSTM, ()),
-    "lstm-sparse": CoreFactory(SparseLSTM, ("sparsity", "seed")),
-    "gru": CoreFactory(GRU, ()),
+    "rnn": CoreFactory(RNN, "torch.nn.RNN, one layer"),
+    "lstm": CoreFactory(LSTM, "torch.nn.LSTM, one layer"),
+    "lstm-sparse": CoreFactory(
+        SparseLSTM, "LSTM with 95 % of the weights fixed at zero by a seed (thesis, Table 6.1)", ("sparsity", "seed")
+    ),
+    "gru": CoreFactory(GRU, "torch.nn.GRU, one layer"),
     # continuous time
-    "ct-rnn": CoreFactory(CTRNN, ("unfolds",)),
-    "ct-rnn-sparse": CoreFactory(CTRNN, ("unfolds", "seed"), sparsity=0.95),
-    "ct-gru": CoreFactory(CTGRU, ("num_scales",)),
-    "gru-ode": CoreFactory(GRUODE, ("unfolds",)),
-    "phased-lstm": CoreFactory(PhasedLSTM, ("open_ratio", "leak")),
-    "mmrnn": CoreFactory(MMRNN, ("unfolds",)),
-    "ltc": CoreFactory(LTC, ("unfolds",)),
-    "ncp": CoreFactory(NCP, _NCP, wiring="ncp"),
-    "ncp-random": CoreFactory(NCP, _NCP, wiring="random"),
-    "ncp-full": CoreFactory(NCP, tuple(name for name in _NCP if name not in ("sparsity", "seed")), wiring="full"),
-    "cfc": CoreFactory(CfC, _UNITS, mode="gated"),
-    "cfc-no-gate": CoreFactory(CfC, _UNITS, mode="no-gate"),
-    "cfc-pure": CoreFactory(CfC, _UNITS, mode="pure"),
-    "cfc-ncp": CoreFactory(WiredCfC, ("units", "sparsity", "seed")),
-    "lds": CoreFactory(LDS, ("unfolds", "margin")),
+    "ct-rnn": CoreFactory(
+        CTRNN, "Funahashi & Nakamura 1993: τ dh/dt = -h + tanh(Wx + Uh + b), exponential Euler", ("unfolds",)
+    ),
+    "ct-rnn-sparse": CoreFactory(
+        CTRNN, "ct-rnn with 95 % of the weights fixed at zero (thesis, Table 6.1)", ("unfolds", "seed"), sparsity=0.95
+    ),
+    "ct-gru": CoreFactory(
+        CTGRU, "Mozer et al. 2017; time scales from 0.02 to 20 s; outputs come before the decay", ("num_scales",)
+    ),
+    "gru-ode": CoreFactory(
+        GRUODE, "De Brouwer et al. 2019: GRU-ODE between frames, a GRU at each; no Bayesian part", ("unfolds",)
+    ),
+    "phased-lstm": CoreFactory(
+        PhasedLSTM, "Neil et al. 2016; no peepholes; the open ratio is a setting, 0.1", ("open_ratio", "leak")
+    ),
+    "mmrnn": CoreFactory(
+        MMRNN, "mixed memory (Lechner & Hasani 2020): an LSTM memory, a CT-RNN as continuous state", ("unfolds",)
+    ),
+    "ltc": CoreFactory(LTC, "liquid time constants, hybrid solver (thesis, Eq. 3.72)", ("unfolds",)),
+    "ncp": CoreFactory(
+        NCP, "LTC neurons wired as a Neural Circuit Policy: 12 inter, 6 command, 3 motor", _NCP, wiring="ncp"
+    ),
+    "ncp-random": CoreFactory(
+        NCP, "the same neurons, as many synapses at random places (thesis, Table 6.1)", _NCP, wiring="random"
+    ),
+    "ncp-full": CoreFactory(
+        NCP,
+        "the same neurons with all synapses (thesis, Table 6.1)",
+        tuple(name for name in _NCP if name not in ("sparsity", "seed")),
+        wiring="full",
+    ),
+    "cfc": CoreFactory(
+        CfC, "closed-form continuous time (Hasani et al. 2022); variant A of the PDNA paper", _UNITS, mode="gated"
+    ),
+    "cfc-no-gate": CoreFactory(CfC, "its mode without the first gate", _UNITS, mode="no-gate"),
+    "cfc-pure": CoreFactory(CfC, "its pure closed form, Cf-S", _UNITS, mode="pure"),
+    "cfc-ncp": CoreFactory(WiredCfC, "CfC layers on an NCP wiring, as ncps wires them", ("units", "sparsity", "seed")),
+    "lds": CoreFactory(
+        LDS, "a linear dynamical system (thesis, 2.8.3) with the Gershgorin loss of its matrix", ("unfolds", "margin")
+    ),
     # state space
-    "deepstate": CoreFactory(DeepState, ("rnn_size",)),
-    "s4d": CoreFactory(S4D, ("state_size",)),
+    "deepstate": CoreFactory(
+        DeepState, "Rangapuram et al. 2018 as a filter: an LSTM sets the gains; no noise, no likelihood", ("rnn_size",)
+    ),
+    "s4d": CoreFactory(S4D, "diagonal S4 (Gu et al. 2022), zero-order hold over the true gap", ("state_size",)),
     # attention
-    "attention": CoreFactory(SoftmaxAttention, ("window",), num_heads=1),
-    "mha": CoreFactory(SoftmaxAttention, _HEADS),
-    "linear-attention": CoreFactory(LinearAttention, _HEADS),
-    "performer": CoreFactory(Performer, (*_HEADS, "num_features", "seed")),
+    "attention": CoreFactory(
+        SoftmaxAttention,
+        "softmax attention (Vaswani et al. 2017) over the last 32 frames, one head, learned ALiBi slopes",
+        ("window",),
+        num_heads=1,
+    ),
+    "mha": CoreFactory(SoftmaxAttention, "the same with 4 heads", _HEADS),
+    "relu-attention": CoreFactory(
+        ReLUAttention,
+        "ReLU in place of the softmax, RMSNorm (Zhang et al. 2021): Linear Attention of the NAC paper",
+        _HEADS,
+    ),
+    "linear-attention": CoreFactory(
+        LinearAttention, "kernel elu + 1 (Katharopoulos et al. 2020); not the NAC paper's baseline", _HEADS
+    ),
+    "performer": CoreFactory(
+        Performer,
+        "positive random features, FAVOR+ (Choromanski et al. 2021)",
+        (*_HEADS, "num_features", "seed"),
+    ),
     # continuous-time attention
-    "mtan": CoreFactory(MTAN, (*_HEADS, "time_size")),
-    "cta": CoreFactory(CTA, ("ode_steps",)),
-    "odeformer": CoreFactory(ODEFormer, (*_HEADS, "euler_steps")),
-    "contiformer": CoreFactory(ContiFormer, (*_HEADS, "ode_steps")),
-    # oscillating
-    "pdna-a": CoreFactory(PDNA, _UNITS, pulse=False, self_attend=False),
-    "pdna-b": CoreFactory(NoisyCfC, _UNITS),
-    "pdna-c": CoreFactory(PDNA, _UNITS, pulse=True, self_attend=False),
-    "pdna-d": CoreFactory(PDNA, _UNITS, pulse=False, self_attend=True),
-    "pdna-e": CoreFactory(PDNA, _UNITS, pulse=True, self_attend=True),
-    "pdna-ode": CoreFactory(PDNAODE, _UNITS),
+    "mtan": CoreFactory(
+        MTAN,
+        "multi-time attention (Shukla & Marlin 2021): frames are weighed by their ages alone",
+        (*_HEADS, "time_size"),
+    ),
+    "cta": CoreFactory(
+        CTA, "Chien & Chen 2021: an ODE-RNN that attends to its own path; two running integrals", ("ode_steps",)
+    ),
+    "odeformer": CoreFactory(
+        ODEFormer,
+        "as in the NAC papers' code: a Transformer block as an ODE in depth; causality and time are ours",
+        (*_HEADS, "euler_steps"),
+    ),
+    "contiformer": CoreFactory(
+        ContiFormer,
+        "Chen et al. 2023: keys and values evolve after their frame; the query stays that of its frame",
+        (*_HEADS, "ode_steps"),
+    ),
+    # oscillating; variant A of the paper is "cfc"
+    "pdna-b": CoreFactory(NoisyCfC, "PDNA, variant B: CfC with noise in training", _UNITS),
+    "pdna-c": CoreFactory(PDNA, "variant C: CfC with a pulse", _UNITS, pulse=True, self_attend=False),
+    "pdna-d": CoreFactory(PDNA, "variant D: CfC with self-attention", _UNITS, pulse=False, self_attend=True),
+    "pdna-e": CoreFactory(PDNA, "variant E: CfC with both", _UNITS, pulse=True, self_attend=True),
+    "pdna-ode": CoreFactory(
+        PDNAODE, "beyond the paper: the pulse moves the state between frames, by a closed-form integral", _UNITS
+    ),
     # circuits
-    "circuitnet-l": CoreFactory(CircuitNet, _CIRCUIT, attention=False, product=False),
-    "circuitnet-la": CoreFactory(CircuitNet, _CIRCUIT, attention=True, product=False),
-    "circuitnet-lp": CoreFactory(CircuitNet, _CIRCUIT, attention=False, product=True),
+    "circuitnet-l": CoreFactory(
+        CircuitNet,
+        "recurrent CircuitNet (Wang et al. 2023): four motif units with ports, ClipSin; linear",
+        _CIRCUIT,
+        attention=False,
+        product=False,
+    ),
+    "circuitnet-la": CoreFactory(
+        CircuitNet, "the same with neuron-wise attention", _CIRCUIT, attention=True, product=False
+    ),
+    "circuitnet-lp": CoreFactory(CircuitNet, "the same with products", _CIRCUIT, attention=False, product=True),
 }
+"""Name -> factory: `CORES["lstm"](input_size, output_size, **settings)`. No two names make the same function at their
+default settings. A new core is a file with its class, a line here, and a test that inherits CoreContract."""
 
 
 def build_core(name: str, input_size: int, output_size: int, **settings: Any) -> Core:
-    """`CORES[name](input_size, output_size, **settings)`; ValueError if the name or a setting is unknown or unfit."""
+    """Build a core by name.
+
+    Args:
+        name: A name in CORES.
+        input_size: Number of input features.
+        output_size: Number of output features.
+        settings: Settings of that core; docs/drivers.md names them.
+
+    Raises:
+        ValueError: The name or a setting is unknown, or a setting does not fit.
+    """
     if name not in CORES:
-        raise ValueError(f"core: unknown name {name!r}; known are {', '.join(CORES)}.")
+        hint = did_you_mean(str(name), CORES)
+        raise ValueError(f"core: unknown name {name!r}; known are {', '.join(CORES)}.{hint}")
     try:
         return CORES[name](input_size, output_size, **settings)
     except TypeError as error:
         raise ValueError(f"core_args: a setting of {name!r} has the wrong type, got {settings} ({error}).") from error
+
+
+def core_table() -> str:
+    """Return the table of CORES in docs/drivers.md, in Markdown.
+
+    Parameters are those of a core with 64 features in and out, at its defaults.
+    """
+    lines = [
+        "| core | parameters | time | model, source, main departure from it |",
+        "|---|---:|---|---|",
+    ]
+    with torch.random.fork_rng(devices=[]):
+        for name, factory in CORES.items():
+            core = factory(64, 64)
+            parameters = sum(parameter.numel() for parameter in core.parameters())
+            time = "yes" if core.continuous_time else "no"
+            lines.append(f"| `{name}` | {parameters:,} | {time} | {factory.about} |")
+    return "\n".join(lines)

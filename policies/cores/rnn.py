@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain RNN (torch's own) behind the Core contract. They take no notice of dt."""
+"""LSTM, GRU and plain RNN of torch behind the Core contract, and a sparse LSTM. dt has no effect on any of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LSTM(Core):
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = state
         y, after = self.cell(x, (h[None], c[None]))  # (B, T, d)
-        return y, tuple(new[0].to(h.dtype) for new in after)  # of mixed precision nothing stays in the state
+        return y, tuple(new[0].to(h.dtype) for new in after)  # the state keeps its dtype under mixed precision
 
 
 class RNN(Core):
@@ -58,15 +58,16 @@ class GRU(RNN):
 
 
 class SparseLSTM(Core):
-    """torch.nn.LSTM with most weights zero for good: the input and the recurrent matrix (4 d, ...), gates i, f, g, o,
-    are each a `SparseMatrix`.
+    """torch.nn.LSTM with most weights fixed at zero: the input and the recurrent matrix (4 d, ...), gates i, f, g, o,
+    are each a `SparseMatrix` (Hasani's thesis, Table 6.1).
 
         i, f, o = sigmoid(W x + U h + b), g = tanh(W x + U h + b), c' = f c + i g, h' = o tanh(c')
 
-    The thesis enforces its 95 % by projected gradient descent without saying onto what; here the set of live weights is
-    drawn once from `seed`. It also clips the state to [-5, 5], which is left out here, as in torch.nn.LSTM.
-    The output is h'; the state is (h, c), each (B, d). dt has no effect.
-    Raises ValueError if `sparsity` is outside [0, 1).
+    The thesis enforces its 95 % by projected gradient descent and does not name the set of the projection; here the set
+    of free weights is drawn once from `seed`. It also clips the state to [-5, 5]; torch.nn.LSTM does not, nor does
+    this.
+    The output is h'; the state is (h, c), each (B, d). dt has no effect. Raises ValueError if `sparsity` is outside [0,
+    1).
     """
 
     continuous_time = False

@@ -25,8 +25,8 @@ class S4D(Core):
 
     Two routes lead to the same numbers. Where all steps after the first of a call have one dt in the whole batch, the
     modes sum to one kernel and whole sequences are convolved with it, by FFT; otherwise, and for single steps, the
-    recurrence runs. One layer, without norm, dropout and residual path, and N is half of what is usual there; the input
-    map is ours, since S4 layers have as many inputs as outputs.
+    recurrence runs. One layer, without norm, dropout and residual path, and N is half of the usual; the input map is
+    ours, since S4 layers have as many inputs as outputs.
 
     State: real and imaginary part of A s, each (B, d, N / 2). Raises ValueError if `state_size` is odd or less than 2.
     """
@@ -85,7 +85,7 @@ class S4D(Core):
         return y, (h.real, h.imag)
 
     def _power(self, seconds: Tensor) -> Tensor:
-        """exp(r A seconds): what is left of the modes, (..., d, N / 2) for seconds (..., 1, 1)."""
+        """exp(r A seconds), the decay of the modes: (..., d, N / 2) for seconds (..., 1, 1)."""
         time = seconds * self.log_rate.exp()
         return torch.polar(torch.exp(-time * self.log_decay.exp()), time * self.frequency)
 

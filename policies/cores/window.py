@@ -1,4 +1,4 @@
-"""Attention over a stream: what cores that look back over a causal window of frames have in common."""
+"""Attention over a stream: the common part of cores that look back over a causal window of frames."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nac_drive.policies.cores.base import Core, State
 class WindowBase(Core):
     """Each frame looks at itself and the `window - 1` frames before it.
 
-    The state holds what is kept of the last M = window - 1 frames, their ages in seconds relative to the newest of them
-    (B, M), so that float32 keeps its precision however long the episode, and whether a slot is filled (B, M).
+    The state holds the slots of the last M = window - 1 frames; their ages (B, M) in seconds, relative to the newest of
+    them, so that float32 keeps its precision in episodes of any length; and whether each slot is filled (B, M).
 
     Raises ValueError if `window` is less than 1.
     """
@@ -27,7 +27,7 @@ class WindowBase(Core):
 
     @abstractmethod
     def slot_shapes(self, slots: int) -> tuple[int, ...]:
-        """The shape, without the batch axis, of what is kept of the last `slots` frames."""
+        """Return the shape of the last `slots` frames in the state, without the batch axis."""
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
         slots = self.window - 1
@@ -35,10 +35,16 @@ class WindowBase(Core):
 
     @staticmethod
     def clock(dt: Tensor, age: Tensor, filled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The ages of all frames as T new ones arrive.
+        """Update the ages of all frames as T new ones arrive.
 
-        dt (B, T) seconds, age and filled (B, M) of the state -> the seconds from each of the M + T frames to each new
-        one (B, T, M + T), which of the M + T are filled (B, M + T), and the ages of the next state (B, M).
+        Args:
+            dt: Seconds since the previous frame, (B, T).
+            age: Ages of the slots of the state, (B, M).
+            filled: Whether each slot of the state is filled, (B, M).
+
+        Returns:
+            Seconds from each of the M + T frames to each new one (B, T, M + T), whether each of the M + T is filled
+            (B, M + T), and the ages of the next state (B, M).
         """
         length = dt.shape[1]
         filled = torch.cat((filled, filled.new_ones(dt.shape)), dim=1)  # (B, M + T)
@@ -52,10 +58,15 @@ class WindowCore(WindowBase):
 
     @abstractmethod
     def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
-        """Look back from the last T of the S = M + T frames x (B, S, F).
+        """Look back from the last T of S = M + T frames.
 
-        age (B, T, S): seconds from frame s to the query t, negative for the future.  allowed (B, T, S) bool: frame s is
-        in the window of the query t, which sees at least itself.  Returns y (B, T, output_size).
+        Args:
+            x: Inputs, (B, S, F).
+            age: Seconds from frame s to the query t, (B, T, S), negative for the future.
+            allowed: (B, T, S) bool, whether frame s is in the window of the query t. A query sees at least itself.
+
+        Returns:
+            y (B, T, output_size).
         """
 
     def slot_shapes(self, slots: int) -> tuple[int, ...]:
@@ -85,13 +96,13 @@ def mix_heads(scores: Tensor, allowed: Tensor, v: Tensor) -> Tensor:
 
 
 def check_heads(name: str, size: int, num_heads: int) -> None:
-    """Raises ValueError unless `num_heads` divides the size of that name."""
+    """Raise ValueError unless `num_heads` divides the size of that name."""
     if not 1 <= num_heads <= size or size % num_heads:
         raise ValueError(f"num_heads: must be at least 1 and divide {name}={size}, got {num_heads}.")
 
 
 def pairs(x: Tensor, age: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What `WindowCore.attend` is given, as the W frames that each query may see, the oldest first.
+    """Rearrange the arguments of `WindowCore.attend` as the W frames of each query's window, the oldest first.
 
     x (B, M + T, F), age and allowed (B, T, M + T) -> x (B, T, W, F), age and allowed (B, T, W), W = M + 1.
     """

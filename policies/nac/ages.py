@@ -6,10 +6,17 @@ from torch import Tensor
 
 
 def ages(times: Tensor, context_times: Tensor | None = None) -> Tensor:
-    """Seconds from each key to each query, to be passed to NAC as `times`: (B, Tq), (B, Tk) -> (B, Tq, Tk).
+    """Compute the seconds from each key to each query, the `times` of NAC.
 
-    Both are timestamps in seconds, `context_times` those of the keys if they are not the queries' own. Keys that lie
-    ahead of a query have a negative age. Raises ValueError if timestamps are not finite or run backwards.
+    Args:
+        times: Time stamps of the queries in seconds, (B, Tq).
+        context_times: Time stamps of the keys in seconds, (B, Tk); None for those of the queries.
+
+    Returns:
+        (B, Tq, Tk) seconds. A key after its query has a negative age.
+
+    Raises:
+        ValueError: Time stamps are not finite or decrease, or a shape does not fit.
     """
     keys = times if context_times is None else context_times
     for name, stamps in (("times", times), ("context_times", keys)):

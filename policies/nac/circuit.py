@@ -66,22 +66,22 @@ class SensoryGate(nn.Module):
 
 
 class Backbone(nn.Module):
-    """The circuit behind phi and omega (Eq. 14-16): H cells with their own weights on one shared wiring.
+    """The circuit that computes phi and omega (Eq. 14-16): H cells with their own weights on one wiring.
 
     A signal needs one step per layer to travel from the inputs to the motor neurons, so the cell is settled: `steps`
     steps from x = 0 with the input held. Only the groups that can still influence the motor neurons are computed at
-    each step, and what does not depend on the input is computed once for all pairs.
+    each step; a group that does not depend on the input is computed once for all pairs.
 
     Raises ValueError if `steps` is too small for the input to reach every motor neuron.
     """
 
     def __init__(self, wiring: Wiring, num_heads: int, steps: int) -> None:
         super().__init__()
-        self.entry, self.exit, self.steps = wiring.groups.input_group, wiring.groups.output_group, steps
+        self.input_group, self.output_group, self.steps = wiring.groups.input_group, wiring.groups.output_group, steps
         self.sources = _synapse_groups(wiring)
-        self.plan = _plan(self.sources, self.exit, steps)
+        self.plan = _plan(self.sources, self.output_group, steps)
         _check_steps(wiring, steps)
-        entry = wiring.group(self.entry)
+        entry = wiring.group(self.input_group)
         fan_in = wiring.input_mask.sum(axis=0) + wiring.recurrent_mask.sum(axis=0)  # (neurons,)
         scale = torch.from_numpy(fan_in).clamp(min=1).rsqrt()  # (neurons,)
 
@@ -101,8 +101,8 @@ class Backbone(nn.Module):
                 self.register_buffer(f"mask_{source}_{target}", block)
                 value = torch.randn(num_heads, *block.shape) * block * scale[columns] * _GAIN  # (H, S, n)
                 self.weight[f"{source}_{target}"] = nn.Parameter(value)
-        self.out_scale = nn.Parameter(torch.ones(num_heads, 1, wiring.groups.size(self.exit)))
-        self.out_shift = nn.Parameter(torch.zeros(num_heads, 1, wiring.groups.size(self.exit)))
+        self.out_scale = nn.Parameter(torch.ones(num_heads, 1, wiring.groups.size(self.output_group)))
+        self.out_shift = nn.Parameter(torch.zeros(num_heads, 1, wiring.groups.size(self.output_group)))
         self._cache: WeightCache[FusedBackbone] = WeightCache()
 
     def input_map(self) -> tuple[Tensor, Tensor]:
@@ -112,13 +112,14 @@ class Backbone(nn.Module):
         [q; k] is the sum of a query part and a key part, each projected once per token.
         """
         synapses = 2.0 * (self.in_weight * self.in_mask)  # (H, 2D, E)
-        bias = torch.add((self.in_shift * synapses).sum(dim=1, keepdim=True), self.bias[self.entry], alpha=2.0)
+        bias = torch.add((self.in_shift * synapses).sum(dim=1, keepdim=True), self.bias[self.input_group], alpha=2.0)
         return self.in_scale * synapses, bias
 
     def forward(self, drive: Tensor, fused: FusedBackbone | None = None) -> Tensor:
         """Settle: drive (B, H, N, E) from `input_map` -> motor outputs y (B, H, M, N).
 
-        `fused` is what `fused()` gave, for several calls with the same weights."""
+        `fused` is the result of `fused()`, for several calls with the same weights.
+        """
         (*steps, last), out_scale, out_shift = self.fused() if fused is None else fused
         neurons: dict[str, Tensor] = {}  # s of the groups the input has reached: (B, H, N, n) each
         for updates in steps:
@@ -127,13 +128,13 @@ class Backbone(nn.Module):
         return torch.addcmul(out_shift, _last_step(motor, neurons, drive), out_scale)  # (B, H, M, N)
 
     def trajectory(self, drive: Tensor) -> dict[str, Tensor]:
-        """Every active neuron after every settling step, for interpretation: drive (B, H, N, E) from `input_map` ->
-        x (L, B, H, N, n) by group. Algorithm 1 word for word, with nothing left out or fused; slow."""
+        """Record every active neuron after every settling step: drive (B, H, N, E) from `input_map` ->
+        x (L, B, H, N, n) by group. This is Algorithm 1 literally, without fused weights, and slow."""
         pairs = drive.shape[:3]
         x = {group: drive.new_zeros(*pairs, bias.shape[2]) for group, bias in self.bias.items()}
         record: dict[str, list[Tensor]] = {group: [] for group in x}
         for _ in range(self.steps):
-            z = {group: 0.5 * drive if group == self.entry else bias for group, bias in self.bias.items()}
+            z = {group: 0.5 * drive if group == self.input_group else bias for group, bias in self.bias.items()}
             for target, sources in self.sources.items():
                 for source in sources:
                     name = f"{source}_{target}"
@@ -144,7 +145,7 @@ class Backbone(nn.Module):
         return {group: torch.stack(states) for group, states in record.items()}
 
     def fused(self) -> FusedBackbone:
-        """The updates of each step, constants worked out, and the scale and shift from s to y, each (H, M, 1)."""
+        """Return the updates of each step with their constants, and scale and shift from s to y, (H, M, 1) each."""
         return self._cache(weights_of(self, self.bias, self.weight), self._fuse)
 
     def _fuse(self) -> FusedBackbone:
@@ -157,7 +158,7 @@ class Backbone(nn.Module):
         for number, groups in enumerate(self.plan):
             before, constants, updates = constants, {}, []
             for target in groups:
-                z = 2.0 * self.bias[target] if target != self.entry else torch.zeros_like(self.bias[target])
+                z = 2.0 * self.bias[target] if target != self.input_group else torch.zeros_like(self.bias[target])
                 arrived = []
                 for source in self.sources[target] if number else ():
                     name = f"{source}_{target}"
@@ -166,9 +167,9 @@ class Backbone(nn.Module):
                         z = z + torch.bmm(before[source], synapses[name])
                     else:
                         arrived.append((source, synapses[name]))
-                if arrived or target == self.entry:
+                if arrived or target == self.input_group:
                     alone = not self.sources[target] or not number
-                    updates.append(_Update(target, target == self.entry, None if alone else z, arrived))
+                    updates.append(_Update(target, target == self.input_group, None if alone else z, arrived))
                 else:
                     constants[target] = torch.sigmoid(z)
             steps.append(updates)
@@ -182,9 +183,9 @@ class _Update(NamedTuple):
     target: str
     driven: bool
     constant: Tensor | None
-    """(H, 1, n), or None where the drive is all there is."""
+    """(H, 1, n), or None where only the drive enters."""
     arrived: list[tuple[str, Tensor]]
-    """The sources that the input has reached, with weights (H, S, n)."""
+    """Sources that the input has reached, with weights (H, S, n)."""
 
 
 FusedBackbone = tuple[list[list[_Update]], Tensor, Tensor]

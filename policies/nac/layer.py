@@ -7,7 +7,7 @@ E neurons of the backbone's input group, L settling steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 
 import torch
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from nac_drive.policies.nac.circuit import Backbone, FusedBackbone, SensoryGate
 from nac_drive.policies.nac.logits import MODES, OMEGA_FLOOR, PHI_ACTIVATIONS
 from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.records import AttentionRecord, CircuitRecord
 from nac_drive.policies.nac.selection import SELECTIONS, Selection
 from nac_drive.policies.nac.tokens import TokenProjection, Tokens, token_projection
 from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
@@ -33,37 +34,6 @@ PAIRS_KEPT = 2**21
 """In training, beyond this many triples the inside of a chunk is computed again in the backward pass, not kept."""
 
 
-@dataclass(frozen=True)
-class AttentionRecord:
-    """What the attention did. All tensors are (B, H, Tq, K)."""
-
-    index: Tensor
-    """Positions of the kept keys."""
-    alpha: Tensor
-    """Softmax weights; exactly 0 for keys that are not allowed."""
-    phi: Tensor
-    omega: Tensor
-    t: Tensor
-    a: Tensor
-    """The logits, before masking."""
-
-
-@dataclass(frozen=True)
-class CircuitRecord:
-    """Every neuron of the layer, for interpretation."""
-
-    q: Tensor
-    """(B, H, Tq, D), the query gate's output."""
-    k: Tensor
-    """(B, H, Tk, D)"""
-    v: Tensor
-    """(B, H, Tk, D)"""
-    neurons: dict[str, Tensor]
-    """The backbone's neurons by group ("inter", "command", "motor"), after each settling step, in -1..1:
-    (L, B, H, Tq, K, n) each. The last motor state, scaled and shifted, is what phi and omega are made of."""
-    attention: AttentionRecord
-
-
 class NAC(nn.Module):
     """Multi-head self- or cross-attention with NAC logits.
 
@@ -71,18 +41,33 @@ class NAC(nn.Module):
         a = mode(phi, omega, t)     alpha = softmax(a over the kept keys)
         y_h = sum alpha v t  ("quadrature", Eq. 19)   or   delta_t sum alpha v  ("riemann")
 
-    The heads are concatenated and projected linearly.
+    The heads are concatenated and projected linearly. `nac.naive.naive_nac` is the same function in plain form. A NaN
+    in the input reaches every query that may see it. Padding has no influence, whatever it holds. Initial weights come
+    from torch's global generator.
 
-    Queries are read from inputs of `input_size` features, keys and values from `context_size` ones; both are d_model
-    unless told otherwise. `wiring` names how the circuits are wired ("ncp" or "mlp"), `sparsity` and `seed` draw them;
-    `gate_wirings` (for q, k, v) and `backbone` put wirings of one's own in their place. `selection` "learned" is "topk" by a
-    trained score q M k, M the identity at first: in training the logit's gradient goes straight through to the score.
-    `settle_steps` are the backbone's, `euler_steps` the least number in mode "euler". Initial weights come from
-    torch's global generator.
+    Args:
+        d_model: Number of output features, a multiple of `num_heads`.
+        num_heads: Number of heads. Each has d_model / num_heads features and a backbone with its own weights.
+        input_size: Features of the queries' input; None for d_model.
+        context_size: Features of the input of keys and values; None for `input_size`.
+        top_k: Number of keys that a query keeps. "pairwise" ignores it.
+        sparsity: Fraction of the synapses that the drawn wirings leave out, in [0, 1).
+        mode: Solution of the logit's equation: "exact" (Eq. 17), "euler" (Eq. 2) or "steady" (Eq. 18).
+        selection: Keys that a query keeps: "topk" (largest q.k), "block" (Algorithm 2), "pairwise" (all), or "learned":
+            "topk" by a trained score q M k. M is the identity at first; in training the gradient of the logit goes
+            straight through to the score.
+        phi_activation: Activation of phi: "sigmoid" (Eq. 15), "tanh" or "linear".
+        output: "quadrature" or "riemann", see above.
+        delta_t: Factor of the "riemann" output.
+        euler_steps: Least number of steps in mode "euler".
+        settle_steps: Steps of the backbone.
+        wiring: Graph of the drawn wirings, a name in WIRINGS: "ncp" or "mlp".
+        seed: Seed of the drawn wirings.
+        gate_wirings: Wirings of the gates of q, k and v, in place of drawn ones.
+        backbone: Wiring of the backbones, in place of a drawn one.
 
-    A NaN is never hidden: it reaches every query that may see it. Padding has no influence, whatever it holds.
-
-    Raises ValueError for a setting outside its range.
+    Raises:
+        ValueError: A setting is outside its range, or a wiring has the wrong size.
     """
 
     def __init__(
@@ -133,8 +118,9 @@ class NAC(nn.Module):
             raise ValueError(f"delta_t: must be positive, got {delta_t}; the paper uses 0.5 to 1.")
         self.d_model, self.num_heads, self.head_size = d_model, num_heads, d_model // num_heads
         self.top_k, self.delta_t, self.euler_steps, self.output = top_k, delta_t, euler_steps, output
-        self.logits, self.phi_activation = MODES[mode], PHI_ACTIVATIONS[phi_activation]
-        self.select = SELECTIONS["topk" if selection == "learned" else selection]
+        self.mode, self.selection, self.phi_activation = mode, selection, phi_activation
+        self._solve, self._phi = MODES[mode], PHI_ACTIVATIONS[phi_activation]
+        self._select = SELECTIONS["topk" if selection == "learned" else selection]
         self.uses_time = mode != "steady" or output == "quadrature"
 
         if gate_wirings is None:
@@ -173,19 +159,27 @@ class NAC(nn.Module):
         return_attention: bool = False,
         return_circuit: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionRecord] | tuple[Tensor, CircuitRecord]:
-        """Attend from every step of x (B, Tq, F) to every allowed step of `context` (B, Tk, F'), or of x itself.
+        """Attend from every step of x to every allowed step of `context`, or of x itself.
 
-        Returns y (B, Tq, d); with `return_attention` or `return_circuit` also what happened inside.
+        Args:
+            x: Inputs of the queries, (B, Tq, F).
+            times: t_sample of each key: None for 1 everywhere, (B,) per sample, (B, Tk) per key or (B, Tq, Tk) per
+                pair, such as the `ages` of the keys in seconds. The layer learns its own scale, so any unit does.
+            context: Inputs of the keys and values, (B, Tk, F'); None for x.
+            causal: Mask the steps after a query's own. The queries are the last Tq of the Tk steps.
+            window: Number of steps that a query sees, its own included. Implies `causal`; None for all.
+            valid: (B, Tk) bool, False for padding. Padding is read as zeros and never attended to.
+            return_attention: Return an AttentionRecord as well.
+            return_circuit: Return a CircuitRecord as well, with every neuron of the backbone.
 
-        `times` is t_sample: None (1 everywhere), per sample (B,), per key step (B, Tk) or per pair (B, Tq, Tk), such as
-        the `ages` of the keys. `causal` hides the future, `window` all but the last `window` steps (and the future);
-        the queries are then taken to be the last Tq of the Tk steps. `valid` (B, Tk) bool is False for padding,
-        which is read as zeros. A query with no allowed key yields zeros before the output projection.
+        Returns:
+            y (B, Tq, d), or y and a record. A query without an allowed key yields the bias of the output projection.
 
-        Raises ValueError if a shape or dtype does not fit, or `window` is less than 1.
+        Raises:
+            ValueError: A shape or dtype does not fit, `context` is missing, or `window` is less than 1.
         """
         self._check(x, times, context, window, valid)
-        if valid is not None:  # whatever padding holds, its product with a weight of 0 shall be 0
+        if valid is not None:  # NaN in padding times a weight of 0 would be NaN
             padding = ~valid.unsqueeze(2)
             if context is None:
                 x = x.masked_fill(padding, 0.0)
@@ -208,7 +202,12 @@ class NAC(nn.Module):
         return y, CircuitRecord(q, k, v, record, attention)
 
     def project(self, x: Tensor, context: Tensor | None = None) -> Tokens:
-        """All that is done per token. W [q; k] = W_q q + W_k k, so no pair is ever concatenated."""
+        """Compute all that depends on one token only. W [q; k] = W_q q + W_k k, so no pair is ever concatenated.
+
+        Args:
+            x: Inputs of the queries, (B, Tq, F).
+            context: Inputs of the keys and values, (B, Tk, F'); None for x.
+        """
         query_side, context_side = self._sides()
         query, query_logit_inputs = query_side(x).split((self.head_size, self.drive_size + 2), dim=3)
         if self.score_weight is not None:
@@ -220,7 +219,7 @@ class NAC(nn.Module):
         return gated.unflatten(3, (self.num_heads, self.head_size)).permute(2, 0, 3, 1, 4).unbind(0)
 
     def _sides(self) -> tuple[TokenProjection, TokenProjection]:
-        """Everything linear in a token, multiplied out: of a query, and of a key with its value."""
+        """The projections of a query, and of a key with its value; what is linear in them is multiplied out."""
         cell = self.backbone
         return self._cache(weights_of(self, self.query_gate, self.context_gate, cell, cell.bias), self._fuse)
 
@@ -240,18 +239,25 @@ class NAC(nn.Module):
     def attend(
         self, tokens: Tokens, mask: Mask, times: Tensor | None, detail: type | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """y (B, Tq, d) for the Tq queries over the Tk keys of `tokens`; `times` broadcasts to (B, H, Tq, Tk).
+        """Attend with projected tokens, as a stream does.
 
-        With `detail` AttentionRecord also the fields of that by name, with CircuitRecord the backbone's neurons besides.
+        Args:
+            tokens: Projections of the Tq queries and the Tk keys.
+            mask: The keys that each query may see.
+            times: t_sample, broadcastable to (B, H, Tq, Tk); None for 1.
+            detail: AttentionRecord or CircuitRecord to have its fields recorded; None for neither.
+
+        Returns:
+            y (B, Tq, d), and the recorded fields by name. CircuitRecord adds the neurons of the backbone.
         """
         batch, heads, queries, _ = tokens.query.shape
-        selection = self.select(tokens.kv[..., : self.head_size], mask, self.top_k)
+        selection = self._select(tokens.kv[..., : self.head_size], mask, self.top_k)
         pairs = batch * heads * selection.kept
         size = max(1, PAIRS_PER_CHUNK // pairs)
         again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None
         work = partial(self._attend_chunk, tokens, selection, self.backbone.fused(), detail)
         parts, records = [], []
-        whole = None  # without gradients the output is filled in place: small parts kept would fragment the memory
+        whole = None  # without gradients the output is filled in place, because small parts would fragment the memory
         for start in range(0, queries, size):
             rows = slice(start, min(start + size, queries))
             part = times if times is None or times.shape[2] == 1 else times[:, :, rows]
@@ -278,10 +284,8 @@ class NAC(nn.Module):
         times: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One chunk of queries: y (B, H, Tq, D) and its record. K is Tk where the selection keeps every key."""
-        query, query_logit_inputs = (
-            tokens.query[:, :, chunk],
-            tokens.query_logit_inputs[:, :, chunk, None],
-        )  # (B, H, Tq, [1,] ...)
+        query = tokens.query[:, :, chunk]  # (B, H, Tq, D)
+        query_logit_inputs = tokens.query_logit_inputs[:, :, chunk, None]  # (B, H, Tq, 1, E + 2)
         index, masked = selection.choose(query, chunk)
         kv = tokens.kv[..., self.head_size :]  # (B, H, Tk, E + 2 + D)
         if index is None:
@@ -316,17 +320,16 @@ class NAC(nn.Module):
     def _logits(
         self, query_logit_inputs: Tensor, key_logit_inputs: Tensor, times: Tensor | None, fused: FusedBackbone
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Of pairs, by their rows (B, H, Tq, 1, E + 2) and (B, H, Tq or 1, K, E + 2): the drive, then phi, omega, t, a
-        (B, H, Tq, K)."""
-        drive = (
-            query_logit_inputs[..., : self.drive_size] + key_logit_inputs[..., : self.drive_size]
-        )  # (B, H, Tq, K, E)
-        t_a, t_b = (query_logit_inputs[..., self.drive_size :] + key_logit_inputs[..., self.drive_size :]).unbind(4)
+        """Logit inputs (B, H, Tq, 1, E + 2) and (B, H, Tq or 1, K, E + 2) -> drive (B, H, Tq, K, E), then phi, omega, t
+        and a (B, H, Tq, K) each."""
+        size = self.drive_size
+        drive = query_logit_inputs[..., :size] + key_logit_inputs[..., :size]  # (B, H, Tq, K, E)
+        t_a, t_b = (query_logit_inputs[..., size:] + key_logit_inputs[..., size:]).unbind(4)
         t = torch.sigmoid(t_a + t_b if times is None else torch.addcmul(t_b, t_a, times))
         motor = self.backbone(drive.flatten(2, 3), fused)  # (B, H, 2, Tq K)
         phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)
-        phi, omega = self.phi_activation(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
-        return drive, phi, omega, t, self.logits(phi, omega, t, self.euler_steps)
+        phi, omega = self._phi(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
+        return drive, phi, omega, t, self._solve(phi, omega, t, self.euler_steps)
 
     def _check_gate_wirings(self, gate_wirings: Sequence[Wiring]) -> None:
         expected = [(n, self.d_model) for n in (self.input_size, self.context_size, self.context_size)]
@@ -374,8 +377,10 @@ def _gather(table: Tensor, index: Tensor) -> Tensor:
 
 
 def _straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
-    """Zero in value, the score q M k of each kept pair in gradient (B, H, Tq, K): what would help the logit helps the
-    score, so useful keys rise in the choice and useless ones sink."""
+    """(B, H, Tq, K) zeros with the gradient of the score q M k of each kept pair.
+
+    The score of a key rises where a larger logit would lower the loss, so useful keys are kept more often.
+    """
     if index is None:
         score = query @ key.transpose(2, 3)
     else:

@@ -12,7 +12,7 @@ OMEGA_FLOOR = 1e-3
 
 
 def exact(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a(t) = phi / omega (1 - exp(-omega t)), Eq. 17; expm1 keeps it exact as omega t -> 0. `steps` plays no part."""
+    """a(t) = phi / omega (1 - exp(-omega t)), Eq. 17; expm1 keeps it exact as omega t -> 0. `steps` has no effect."""
     return -phi / omega * torch.expm1(-omega * t)
 
 
@@ -27,7 +27,7 @@ def euler(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
 
 
 def steady(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a* = phi / omega, Eq. 18: the limit of long times. `t` and `steps` play no part."""
+    """a* = phi / omega, Eq. 18: the limit of long times. `t` and `steps` have no effect."""
     return phi / omega
 
 
@@ -38,4 +38,4 @@ PHI_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "linear": torch.positive,
 }
-"""The activation of phi: Eq. 15 and the variants of appendix D.2, which allow negative logits."""
+"""Activations of phi: Eq. 15 and the variants of appendix D.2, which allow negative logits."""

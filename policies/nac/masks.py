@@ -1,4 +1,4 @@
-"""Which keys a query may see."""
+"""Masks: the keys that a query may see."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mask:
     """(B, Tk) bool, False for padding."""
 
     def masked(self, rows: slice, device: torch.device) -> Tensor | None:
-        """bool, broadcastable to (B, H, queries in `rows`, Tk), True for the keys not to be seen; None if all may."""
+        """Return bool, broadcastable to (B, H, queries in `rows`, Tk), True for masked keys; None if none is masked."""
         first, last = self.positions(rows)
         parts = []
         if self.valid is not None:
@@ -45,10 +45,10 @@ class Mask:
 
     @property
     def forward_only(self) -> bool:
-        """Whether the future is hidden."""
+        """Whether the future is masked."""
         return self.causal or self.window is not None
 
     def positions(self, rows: slice) -> tuple[int, int]:
-        """Key positions of the first and the last query in `rows`."""
+        """Return the key positions of the first and the last query in `rows`."""
         offset = self.keys - self.queries
         return rows.start + offset, min(rows.stop, self.queries) - 1 + offset

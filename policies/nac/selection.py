@@ -1,7 +1,6 @@
-"""Which of the keys that it may see a query attends to (NAC paper, Algorithm 2 and its predecessors).
+"""Selection: the keys that a query attends to, among those that it may see (NAC paper, Algorithm 2 and earlier text).
 
-A selection is a function `(k, mask, top_k) -> Selection` of the keys k (B, H, Tk, D). It chooses; it never weighs, and
-no gradient flows through the choice.
+A selection is a function `(k, mask, top_k) -> Selection` of the keys k (B, H, Tk, D). No gradient flows through it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Selection(NamedTuple):
 
 
 def pairwise(k: Tensor, mask: Mask, top_k: int) -> Selection:
-    """Every allowed key (NAC-PW); `top_k` plays no part."""
+    """Every allowed key (NAC-PW). `top_k` has no effect."""
     return Selection(lambda q, rows: (None, mask.masked(rows, k.device)), k.shape[2])
 
 
@@ -56,13 +55,13 @@ def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
 def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selection:
     """The `top_k` best keys of the best blocks: O(T sqrt T), the full score matrix is never built (Algorithm 2).
 
-    The keys are cut into blocks of `size`, floor(sqrt(Tk)) unless told otherwise (the last may be shorter). A query
-    scores their means, takes the ceil(K / size) best blocks, and the K best keys in them: an approximation of `topk`,
-    equal to it when one block holds everything.
+    The keys are cut into blocks of `size`, floor(sqrt(Tk)) by default (the last may be shorter). A query scores their
+    means, takes the ceil(K / size) best blocks, and the K best keys in them: an approximation of `topk`, equal to it
+    where one block holds every key.
 
-    Padding counts neither in a mean nor as a key. Where the future is masked, the mean of a block that a query sees
-    only in part would tell it of keys that it must not know; such blocks (its own, and the one at the far end of its
-    window) are always searched, besides the best of those it sees whole.
+    Padding counts neither in a mean nor as a key. Where the future is masked, the mean of a block that a query sees in
+    part would depend on masked keys. Such blocks (its own, and the one at the far end of its window) are always
+    searched, besides the best of those that it sees whole.
     """
     batch, heads, keys, width = k.shape
     if top_k >= keys:
@@ -128,8 +127,8 @@ SELECTIONS: dict[str, Callable[[Tensor, Mask, int], Selection]] = {"topk": topk,
 
 
 def _in_parts(choose: Callable[[Tensor, slice], Choice], width: int) -> Callable[[Tensor, slice], Choice]:
-    """The same choice, made for so few queries at a time that what it holds, `width` numbers per query, stays in
-    the caches; memory that is used again and again also spares the system handing out fresh pages."""
+    """The same choice for a few queries at a time, so that its `width` numbers per query stay in the caches; reused
+    memory also avoids fresh pages of the system."""
 
     def choose_in_parts(q: Tensor, rows: slice) -> Choice:
         batch, heads, queries, _ = q.shape

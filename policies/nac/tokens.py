@@ -1,4 +1,4 @@
-"""What the NAC layer computes once per token, so that a pair only has to add two rows.
+"""Projections that the NAC layer computes once per token, so that a pair only adds two rows.
 
 Shapes: B batch, T time, F features, P gates, H heads, D features of a head, E neurons of the backbone's input group.
 """
@@ -15,19 +15,19 @@ from nac_drive.policies.nac.circuit import SensoryGate
 
 @dataclass(frozen=True)
 class Tokens:
-    """Per-token projections: all that a pair needs of its two sides. First axes (B, H, T)."""
+    """Projections of queries and keys, from which a pair is computed. First axes (B, H, T)."""
 
     query: Tensor
-    """(..., D) for scoring."""
+    """(..., D), the query for scoring."""
     query_logit_inputs: Tensor
-    """(..., E + 2): the query's share of the backbone drive and of t_a, t_b, biases included."""
+    """(..., E + 2), the query's summand of the backbone drive and of t_a, t_b, biases included."""
     kv: Tensor
-    """(..., D + E + 2 + D): the key for scoring, its share of the drive, t_a and t_b, and its value."""
+    """(..., D + E + 2 + D): the key for scoring, its summand of the drive, t_a and t_b, and its value."""
 
 
 @dataclass(frozen=True)
 class TokenProjection:
-    """Two affine maps with s = sigmoid(2 z) between them: a sensory gate, and all that is linear after it."""
+    """Two affine maps with s = sigmoid(2 z) between them: a sensory gate, and the linear maps after it."""
 
     weight: Tensor
     """(F, H P D)"""

@@ -23,7 +23,8 @@ NAC_VARIANTS: dict[str, dict[str, Any]] = {
     "nac-09sfc": {"wiring": "mlp", "sparsity": 0.9},
     "nac-05sfc": {"wiring": "mlp", "sparsity": 0.5},
     "nac-02sfc": {"wiring": "mlp", "sparsity": 0.2},
-    # Algorithm 2 of the later paper, and what the paper leaves to future work
+    # Algorithm 2 of the later paper, and a trained score, which the paper leaves to future work
     "nac-block": {"selection": "block"},
     "nac-learned": {"selection": "learned"},
 }
+"""Name of a variant -> settings of `NAC`."""

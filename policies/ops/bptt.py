@@ -11,14 +11,14 @@ from torch.autograd.function import once_differentiable
 
 
 class Form(ABC):
-    """What a step does element by element: q <- f(u, *clock), u in k heads of d numbers, for a state q of d."""
+    """Element-wise part of a step: q <- f(u, *clock), u in k heads of d numbers, for a state q of d."""
 
     heads: int
     """k"""
 
     @classmethod
     def arrange(cls, weights: Tensor) -> Tensor:
-        """The rows of the heads (k d, ...) as the equations have them -> as `step` takes them."""
+        """Rows of the heads (k d, ...) in the order of the equations -> in the order of `step`."""
         return weights
 
     @classmethod
@@ -29,7 +29,10 @@ class Form(ABC):
     @classmethod
     @abstractmethod
     def step(cls, *parts: Tensor) -> None:
-        """Columns and clock of one frame, and where q goes (B, d). It may leave in the columns what `slope` wants."""
+        """Take the columns and the clock of one frame, and write q (B, d) into the last of `parts`.
+
+        It may overwrite the columns with values that `slope` needs.
+        """
 
     @classmethod
     @abstractmethod
@@ -38,7 +41,7 @@ class Form(ABC):
 
 
 class Feedback(NamedTuple):
-    """What h = scale q + offset gives back through the weights R (m, d): R h = (R scale) q + R offset."""
+    """Feedback of h = scale q + offset through the weights R (m, d): R h = (R scale) q + R offset."""
 
     direct: Tensor
     """R, for the h that a call begins with."""
@@ -81,7 +84,7 @@ def _run(
     *clock: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """drive (T, B, m), start (B, d), clock (T, B, 1 or d) -> q (T, B, d), sigmoid(drive + R h) (T, B, m), and u as the
-    steps left it (T, B, k d); unless these two are to be kept, every step writes over those of the last.
+    steps left it (T, B, k d). If `keep` is False, every step overwrites these two.
     """
     length, batch, m = drive.shape
     kept = length if keep else 1
@@ -100,8 +103,8 @@ def _run(
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop of `recur`. Its gradient takes a half to a third of the time of recording every step on a CPU: what a
-    step does element by element is differentiated for all steps at once, and so are the weights in the end."""
+    """The loop of `recur`. On a CPU its gradient takes a half to a third of the time of recording every step: the
+    element-wise part is differentiated for all steps at once, and so are the weights."""
 
     @staticmethod
     def forward(ctx: Any, form: type[Form], *inputs: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the closed-form continuous-time networks do element by element, arranged for speed.
+"""Element-wise steps of the closed-form continuous-time networks, arranged for speed.
 
 tanh(f) = 2 sigmoid(2 f) - 1, and sigmoid is several times faster than tanh on CPUs: so `Gated` and `NoGate` step a
 state q with h = 2 q - 1, by sigmoids alone, of which all of a step are taken at once.

@@ -28,10 +28,18 @@ ROWS = 32
 
 
 class LiquidNetwork(nn.Module):
-    """LTC neurons on any wiring.
+    """LTC neurons on any wiring. `ops.liquid_naive` holds the same function in plain form.
 
-    input_mask (F, N), recurrent_mask (N, N) bool: row = source, column = target. The initial ranges are those of
-    Lechner et al. 2020, C and g per second. It runs in the precision of its weights, under autocast too.
+    The initial ranges are those of Lechner et al. 2020, C and g per second. It runs in the precision of its weights,
+    under autocast too.
+
+    Args:
+        input_mask: (F, N) bool, synapses from inputs to neurons: row = source, column = target.
+        recurrent_mask: (N, N) bool, synapses between neurons.
+        unfolds: Solver steps per frame.
+
+    Raises:
+        ValueError: `unfolds` is less than 1.
     """
 
     def __init__(self, input_mask: Tensor, recurrent_mask: Tensor, unfolds: int) -> None:
@@ -46,7 +54,7 @@ class LiquidNetwork(nn.Module):
         self._cache: WeightCache[Any] = WeightCache()
 
     def forward(self, x: Tensor, dt: Tensor, v: Tensor) -> Tensor:
-        """x (B, T, F), dt (B, T) seconds, v (B, N) -> the state after each frame (B, T, N)."""
+        """Inputs x (B, T, F), dt (B, T) seconds, potentials v (B, N) -> potentials after each frame (B, T, N)."""
         tensors = weights_of(self, self.sensory, self.recurrent)
         with torch.autocast(x.device.type, enabled=False):
             sensory, recurrent, leak, capacitance = self._cache(tensors, self._fuse)
@@ -96,8 +104,8 @@ def _solve(
     """K solver steps per frame: v' = (inertia v + a) / b, [a, b] = drive + weight s and s = sigmoid(shift + gain v).
 
     v (B, N), drive (T, N, 2, B), inertia (T, B, N), weight (N, 2, N), gain and shift (N, 1, N) -> the states before and
-    after every step (T K + 1, B, N), and every b (T K, B, N); or, if not all are to be kept, the states before and
-    after every frame (T + 1, B, N), and the last b (1, B, N).
+    after every step (T K + 1, B, N), and every b (T K, B, N); or, if `keep` is False, the states before and after every
+    frame (T + 1, B, N), and the last b (1, B, N).
     """
     length, units, _, batch = drive.shape
     steps = length * unfolds
@@ -122,7 +130,8 @@ class _Unfold(torch.autograd.Function):
     """`_solve` with its gradient written out: on a CPU a half to a third of the time of recording every step.
 
     dv'_i/ds_ij = (w E_ij - v'_i w_ij) / b_i. Backward, a few steps at a time are taken together: their activations are
-    computed again, then their Jacobians; the gradient runs back through these; what it means for the weights is summed.
+    computed again, then their Jacobians; the gradient runs back through these, and the gradient of the weights is
+    summed.
     """
 
     @staticmethod
@@ -179,5 +188,5 @@ def _currents(u: Tensor, weight: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
 
 
 def _positive(low: float, high: float, count: int) -> Tensor:
-    """What softplus turns into numbers drawn from [low, high]."""
+    """Numbers whose softplus is uniform in [low, high]."""
     return torch.empty(count).uniform_(low, high).expm1().log()

@@ -1,4 +1,4 @@
-"""Weight matrices of which most entries are zero for good."""
+"""Weight matrices whose entries are mostly fixed at zero."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from torch import Tensor, nn
 
 
 def sparse_mask(rows: int, columns: int, sparsity: float, rng: np.random.Generator) -> np.ndarray:
-    """bool (rows, columns): every row has round((1 - sparsity) columns) entries, at least one, without repetition.
+    """Draw a mask in which every row has round((1 - sparsity) columns) entries, at least one.
 
-    A column that no row drew has one as well, in a random row. Raises ValueError if sparsity is outside [0, 1).
+    A column that no row drew gets an entry as well, in a random row.
+
+    Args:
+        rows: Number of rows.
+        columns: Number of columns.
+        sparsity: Fraction of the entries that are False, in [0, 1).
+        rng: Generator of the draw.
+
+    Returns:
+        (rows, columns) bool.
+
+    Raises:
+        ValueError: `sparsity` is outside [0, 1).
     """
     if not 0.0 <= sparsity < 1.0:
         raise ValueError(f"sparsity: must be in [0, 1), got {sparsity}.")
@@ -24,7 +36,7 @@ def sparse_mask(rows: int, columns: int, sparsity: float, rng: np.random.Generat
 
 
 class SparseMatrix(nn.Module):
-    """A matrix (rows, columns) whose entries outside a `sparse_mask` are zero; called without arguments, it returns it.
+    """A matrix (rows, columns) whose entries outside a `sparse_mask` are zero. A call without arguments returns it.
 
     Only the other entries are parameters. They start uniform within +-1 / sqrt(fan-in), fan-in being the mean number of
     entries of a row, so that sums of inputs are as large as those of a dense layer. Sparsity 0 is a dense matrix.

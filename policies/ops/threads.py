@@ -1,4 +1,4 @@
-"""How many threads torch computes with."""
+"""The number of threads of torch."""
 
 from __future__ import annotations
 

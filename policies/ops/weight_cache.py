@@ -1,4 +1,4 @@
-"""Weights derived from parameters, computed once while nobody is training."""
+"""Weights derived from parameters, computed once while no gradients are recorded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class WeightCache(Generic[T]):
-    """Remembers what `compute` made of some tensors until one of them changes.
+    """Cache of a value computed from tensors, valid until one of the tensors changes.
 
-    While gradients are recorded (or the model is being compiled) it computes afresh at every call. Otherwise a change
-    is noticed by which tensors they are, where their data lies (`.to`) and torch's version counters, which every
-    in-place operation moves (optimizers, load_state_dict); only a write through `parameter.data` escapes them.
+    While gradients are recorded, or the model is compiled, every call computes. Otherwise three things reveal a change:
+    the identity of the tensors, the address of their data (`.to`), and torch's version counters, which every in-place
+    operation increments (optimizers, load_state_dict). A write through `parameter.data` goes unnoticed.
     """
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class WeightCache(Generic[T]):
         return self._value
 
     def __reduce__(self) -> tuple[type[WeightCache[T]], tuple[()]]:
-        return WeightCache, ()  # a copied or pickled model starts with nothing remembered
+        return WeightCache, ()  # a copied or pickled model starts with an empty cache
 
 
 def weights_of(*modules: nn.Module) -> tuple[Tensor, ...]:
-    """The parameters and buffers of these modules themselves, not of their children."""
+    """Return the parameters and buffers of these modules, without those of their children."""
     parts = (part for module in modules for part in (module._parameters, module._buffers))
     return tuple(tensor for part in parts for tensor in part.values() if tensor is not None)

@@ -1,7 +1,7 @@
-"""How wirings are drawn: the NCP graph, its baselines, and the two circuits of a NAC layer.
+"""Graphs of wirings: the NCP graph, its baselines, and the two circuits of a NAC layer.
 
-Source: NAC paper, Algorithm 1 and Section 4; fan-outs as in ncps' AutoNCP (Lechner et al. 2020). The baselines (random,
-fully connected) are what the paper lists as future work; "mlp" is its ablation NAC-FC (appendix D.2).
+Source: NAC paper, Algorithm 1 and Section 4; fan-outs as in ncps' AutoNCP (Lechner et al. 2020). The paper lists the
+baselines (random, fully connected) as future work; "mlp" is its ablation NAC-FC (appendix D.2).
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from nac_drive.policies.wiring.wiring import Groups, Wiring, reached
 
 
 def ncp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
-    """The four-layer NCP graph: inputs -> (sensory ->) inter -> command -> motor, and command -> command.
+    """Draw the four-layer NCP graph: inputs -> (sensory ->) inter -> command -> motor, and command -> command.
 
-    With density = 1 - sparsity, each source has max(1, floor(density * targets)) synapses, each motor neuron
-    max(1, floor(density * command)) incoming ones, and max(1, floor(2 * density * command)) synapses are drawn
-    among the command neurons (with repetition). Neurons left out by chance are connected afterwards, and synapses into
-    the last layer are added until every input reaches every output neuron in one step per layer.
+    With density = 1 - sparsity, each source has max(1, floor(density * targets)) synapses, each motor neuron max(1,
+    floor(density * command)) incoming ones, and max(1, floor(2 * density * command)) synapses are drawn among the
+    command neurons (with repetition). Neurons left out by chance are connected afterwards (as in ncps; Algorithm 12 of
+    the thesis leaves them out). A single motor neuron therefore takes all command neurons. Synapses into the last layer
+    are added until every input reaches every output neuron in one step per layer.
 
-    Raises ValueError if sparsity is outside [0, 1).
+    Args:
+        inputs: Number of inputs.
+        groups: Sizes of the groups of neurons.
+        sparsity: Fraction of synapses left out, in [0, 1).
+        seed: Seed of the draw.
+
+    Raises:
+        ValueError: `sparsity` is outside [0, 1), or `inputs` is less than 1.
     """
     density = _density(sparsity)
     rng = np.random.default_rng(seed)
@@ -43,7 +51,7 @@ def ncp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wi
 
 
 def mlp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
-    """A multi-layer perceptron of the same sizes: synapses from each layer to the next, none within a layer.
+    """Draw a multi-layer perceptron of the same sizes: synapses from each layer to the next, none within a layer.
 
     Each synapse exists with probability 1 - sparsity, on its own; neurons left out by chance get one synapse, and
     synapses into the last layer are added as in `ncp_wiring`. Sparsity 0 is the dense MLP.
@@ -64,8 +72,10 @@ def mlp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wi
 
 
 def random_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
-    """Synapses drawn among all pairs of active neurons, and from inputs to the input group, each with probability
-    1 - sparsity; drawn again until every input reaches every output neuron in one step per group.
+    """Draw synapses among all pairs of active neurons, and from inputs to the input group.
+
+    Each exists with probability 1 - sparsity. They are drawn again until every input reaches every output neuron in one
+    step per group.
 
     Raises ValueError if sparsity is outside [0, 1), or so high that 100 draws all fail.
     """
@@ -89,7 +99,7 @@ def random_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) ->
 
 
 def fully_connected_wiring(inputs: int, groups: Groups) -> Wiring:
-    """Every input to every neuron of the input group, every active neuron to every active neuron."""
+    """Connect every input to every neuron of the input group, and every active neuron to every active neuron."""
     masks = _Masks(inputs, groups)
     active = groups.slice(groups.input_group, groups.output_group)
     masks.input[:, groups.slice(groups.input_group)] = True
@@ -98,11 +108,11 @@ def fully_connected_wiring(inputs: int, groups: Groups) -> Wiring:
 
 
 WIRINGS: dict[str, Callable[..., Wiring]] = {"ncp": ncp_wiring, "mlp": mlp_wiring}
-"""The graphs a NAC layer draws its circuits from, by name."""
+"""Name -> graph of the circuits of a NAC layer."""
 
 
 def sensory_gate_wiring(inputs: int, d_model: int, sparsity: float, seed: int, graph: str = "ncp") -> Wiring:
-    """The wiring of a q, k or v gate (Eq. 13): ceil((d - 0.5) / 0.6) units, the first d of them sensory."""
+    """Draw the wiring of a q, k or v gate (Eq. 13): ceil((d - 0.5) / 0.6) units, the first d of them sensory."""
     units = int(np.ceil((d_model - 0.5) / 0.6))
     inter, command = _split(units - d_model)
     groups = Groups(d_model, inter, command, output_group="sensory")
@@ -110,7 +120,7 @@ def sensory_gate_wiring(inputs: int, d_model: int, sparsity: float, seed: int, g
 
 
 def backbone_wiring(inputs: int, d_model: int, sparsity: float, seed: int, graph: str = "ncp") -> Wiring:
-    """The wiring of a head's backbone (Eq. 14): d + floor(d / 0.6) units, two of them motor neurons.
+    """Draw the wiring of a head's backbone (Eq. 14): d + floor(d / 0.6) units, two of them motor neurons.
 
     Of the others 60 % are sensory (disabled here); the rest splits one third inter, two thirds command. For
     d_model = 64: 101 sensory, 22 inter, 45 command, 2 motor.
@@ -123,7 +133,7 @@ def backbone_wiring(inputs: int, d_model: int, sparsity: float, seed: int, graph
 
 
 class _Masks:
-    """Two masks being drawn; `freeze` makes a Wiring of them."""
+    """Two masks in the making; `freeze` returns them as a Wiring."""
 
     def __init__(self, inputs: int, groups: Groups) -> None:
         if inputs < 1:

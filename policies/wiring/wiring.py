@@ -1,7 +1,7 @@
-"""Wirings of Neuronal Circuit Policies: who is connected to whom, as an immutable value.
+"""Wirings of Neuronal Circuit Policies: the synapses between neurons, as an immutable value.
 
-A wiring says nothing about weights. Its neurons are numbered in reading order: sensory, inter, command, motor.
-Source: NAC paper, Algorithm 1. How wirings are drawn is in policies/graphs.py.
+A wiring holds no weights. Its neurons are numbered in reading order: sensory, inter, command, motor.
+Source: NAC paper, Algorithm 1. `wiring.graphs` draws wirings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GROUPS = ("sensory", "inter", "command", "motor")
 
 @dataclass(frozen=True)
 class Groups:
-    """How many neurons each group holds, and between which groups signals run.
+    """Sizes of the groups of neurons, and the groups between which signals run.
 
     Signals enter at `input_group` and leave at `output_group`. Groups outside that range are disabled: they count as
     neurons, as in the paper, but carry no synapse.
@@ -56,11 +56,11 @@ class Groups:
         return sum(self.size(name) for name in GROUPS)
 
     def size(self, name: str) -> int:
-        """Number of neurons of one group."""
+        """Return the number of neurons of one group."""
         return getattr(self, name)
 
     def slice(self, first: str, last: str | None = None) -> slice:
-        """The neurons of one group, or from one group to another, on the neuron axes of the masks."""
+        """Return the neurons of one group, or from one group to another, as a slice of the masks' neuron axes."""
         start = sum(self.size(name) for name in GROUPS[: GROUPS.index(first)])
         names = GROUPS[GROUPS.index(first) : GROUPS.index(last or first) + 1]
         return slice(start, start + sum(self.size(name) for name in names))
@@ -108,7 +108,7 @@ class Wiring:
         return self.groups.slice(name)
 
     def to_config(self) -> dict[str, Any]:
-        """A JSON-able dict; each mask row is a string of 0 and 1."""
+        """Return a JSON-able dict; each mask row is a string of 0 and 1."""
         config: dict[str, Any] = asdict(self.groups)
         for name in ("input_mask", "recurrent_mask"):
             config[name] = ["".join("01"[bit] for bit in row) for row in getattr(self, name).astype(int)]
@@ -116,7 +116,7 @@ class Wiring:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Wiring:
-        """The inverse of `to_config`. Raises ValueError on missing or unknown keys."""
+        """Build the wiring of a `to_config` dict. Raises ValueError on missing or unknown keys."""
         known = {*(f.name for f in fields(Groups)), "input_mask", "recurrent_mask"}
         if set(config) != known:
             raise ValueError(f"wiring config: keys must be exactly {sorted(known)}, got {sorted(config)}.")

@@ -1,4 +1,4 @@
-"""Small recordings and what tests do to them."""
+"""Small datasets, and changes that tests make to them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 import h5py
 
-from nac_drive.data_collection.collect import record
+from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
 
-ENV = EnvConfig(max_steps=60)
+ENV = EnvConfig(max_steps=60, renderer="fast")
 NOISE = NoiseConfig(probability=0.3, hold=4)
 TRACKS = [11, 3, 7]
 
 
-def record_small(path: Path, **changed: Any) -> Demonstrations:
+def collect_small(path: Path, **changed: Any) -> Demonstrations:
     """Three episodes of 60 frames by the controller under noise."""
-    return record(path, "controller", **{"env": ENV, "seeds": TRACKS, "noise": NOISE, **changed})
+    return collect(path, "controller", **{"env": ENV, "seeds": TRACKS, "noise": NOISE, **changed})
 
 
 def contents(path: Path) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 def rewrite_row(path: Path, index: int, **values: Any) -> None:
-    """Change an episode's row, as somebody would who covers up what he did to the file."""
+    """Change an episode's row, as somebody would to hide a change of the file."""
     rows = [json.loads(line) for line in (path / "episodes.jsonl").read_text().splitlines()]
     for row in rows:
         if row["index"] == index:

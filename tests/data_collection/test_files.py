@@ -42,16 +42,16 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside_it(tmp_pat
         (errno.EDQUOT, "free some space"),
         (errno.EACCES, "make the folder writable or choose another"),
         (errno.EROFS, "make the folder writable"),
-        (errno.EIO, "mend the disk, then go on with --resume"),
+        (errno.EIO, "repair the disk, then go on with --resume"),
     ],
 )
 def test_an_error_becomes_one_line_with_cause_and_fix(tmp_path, code, fix):
     with pytest.raises(WriteError) as caught, writing(tmp_path / "run"):
         raise OSError(code, os.strerror(code))
-    told = str(caught.value)
-    assert told.startswith(f"cannot write {tmp_path / 'run'}: {os.strerror(code)}; ")
-    assert fix in told
-    assert "\n" not in told
+    message = str(caught.value)
+    assert message.startswith(f"cannot write {tmp_path / 'run'}: {os.strerror(code)}; ")
+    assert fix in message
+    assert "\n" not in message
 
 
 def test_what_is_no_failed_write_passes(tmp_path):

@@ -1,4 +1,4 @@
-"""What comes with the package drives."""
+"""The shipped drivers finish a track."""
 
 from __future__ import annotations
 

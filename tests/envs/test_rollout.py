@@ -1,4 +1,4 @@
-"""The one loop: what it asks, what it tells, and in which order."""
+"""The rollout loop: queries of drivers, steps, and their order."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from nac_drive.envs import Step, rollout
 from tests.problems import CheckingDriver, Darkened, ToyEnv
 
 
-def told(step: Step) -> tuple:
+def row(step: Step) -> tuple:
     return (
-        step.index, int(step.observation.max()), step.info["frame"], step.dt, step.intended, step.action, step.expert_action,
+        step.index, int(step.observation.max()), step.info["frame"], step.dt,
+        step.intended, step.action, step.expert_action,
         step.reward, step.terminated, step.truncated, step.outcome["frame"],
     )  # fmt: skip
 
@@ -26,8 +27,8 @@ def test_the_steps_of_an_episode():
             steps.append,
         ],
     )  # fmt: skip
-    assert [told(step) for step in steps] == [
-        # index, picture, info, dt, intended, action, expert_action, reward, terminated, truncated, outcome
+    assert [row(step) for step in steps] == [
+        # index, image, info, dt, intended, action, expert_action, reward, terminated, truncated, outcome
         (0, 0, 0, 0.00, 0, 4, 10, 10.0, False, False, 1),
         (1, 1, 1, 0.02, 1, 3, 11, 100.0, False, False, 2),
         (2, 2, 2, 0.06, 2, 2, 12, 1000.0, False, False, 3),
@@ -41,14 +42,14 @@ def test_the_steps_of_an_episode():
     assert all(step.latency >= 0 for step in steps)
 
 
-def test_the_advisor_sees_the_picture_before_the_wrappers():
+def test_the_expert_sees_the_frame_before_the_wrappers():
     env, steps = Darkened(ToyEnv()), []
     rollout(env, CheckingDriver(0, [0] * 4), 1, expert=CheckingDriver(5, [0, 1, 2, 3]), subscribers=[steps.append])
     assert not any(step.observation.any() for step in steps)
     assert [step.expert_action for step in steps] == [5, 6, 7, 8]
 
 
-def test_without_advisor_noise_or_subscribers():
+def test_expert_noise_and_subscribers_are_optional():
     env, steps = ToyEnv(terminates=False), []
     episode = rollout(env, CheckingDriver(0), 3, subscribers=(step for step in [steps.append]))
     assert [step.expert_action for step in steps] == [None] * 4
@@ -58,7 +59,7 @@ def test_without_advisor_noise_or_subscribers():
     assert rollout(env, CheckingDriver(0), 3) == episode
 
 
-def test_every_episode_begins_afresh():
+def test_every_episode_begins_with_a_new_state():
     driver = CheckingDriver(0)
     for seed in range(3):
         rollout(ToyEnv(), driver, seed)

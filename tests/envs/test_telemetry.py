@@ -1,4 +1,4 @@
-"""Where a car is, on tracks with known answers; and what counts as an event, frame by frame."""
+"""Poses on tracks with known answers; events and laps, frame by frame."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nac_drive.envs import TRACK_HALF_WIDTH, EventDetector, LapDetector, wrap_angle
@@ -69,13 +69,15 @@ def test_the_heading_turns_evenly_between_two_tiles_also_at_the_finish():
     last = len(CIRCLE) - 1
     for start in (0, 100, last):
         a, b = CIRCLE.points[start], CIRCLE.points[(start + 1) % len(CIRCLE)]
-        headings = [CIRCLE.locate(a + share * (b - a), CIRCLE.angles[start]).heading for share in (0, 0.25, 0.5, 0.75)]
-        expected = [-share * 2 * math.pi / len(CIRCLE) for share in (0, 0.25, 0.5, 0.75)]
+        headings = [
+            CIRCLE.locate(a + fraction * (b - a), CIRCLE.angles[start]).heading for fraction in (0, 0.25, 0.5, 0.75)
+        ]
+        expected = [-fraction * 2 * math.pi / len(CIRCLE) for fraction in (0, 0.25, 0.5, 0.75)]
         np.testing.assert_allclose(headings, expected, atol=1e-9)
 
 
-# Events: rows of (frames, wheels off, heading in degrees, outside) and what stands after them:
-# (off_road, off_road_events, crashes, kinds that were returned within them).
+# Events: rows of (frames, wheels off, heading in degrees, outside) and the state after them:
+# (off_road, off_road_events, crashes, kinds returned within them).
 
 TIMELINES = {
     "it opens on the fifth frame": [
@@ -150,7 +152,7 @@ def test_a_timeline(name):
         assert (detector.off_road, detector.off_road_events, detector.crashes, kinds) == expected, row
 
 
-def test_a_crash_is_told_in_the_frame_that_completes_it():
+def test_a_crash_is_reported_in_the_frame_that_completes_it():
     detector = EventDetector()
     kinds = [detector.update(4, 0.0, False) for _ in range(60)]
     assert kinds.index("off_road") == 49
@@ -166,19 +168,20 @@ def test_rearming_forgets_the_excursion_and_keeps_the_counts():
     assert (detector.off_road_events, detector.crashes) == (2, 2)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 4), st.sampled_from([0, 45, 120]), st.booleans())))
-def test_counts_only_grow_and_agree_with_what_is_told(rows):
-    detector, told, opened, before = EventDetector(), 0, 0, False
+def test_counts_agree_with_the_reported_crashes_and_the_openings(rows):
+    detector, reported, opened, before = EventDetector(), 0, 0, False
     for frames, wheels, degrees, outside in rows:
         for _ in range(frames):
-            told += detector.update(wheels, degrees * DEGREE, outside and frames < 3) is not None
+            reported += detector.update(wheels, degrees * DEGREE, outside and frames < 3) is not None
             opened += detector.off_road and not before
             before = detector.off_road
-    assert detector.crashes == told
+    assert detector.crashes == reported
     assert detector.off_road_events == opened
 
 
-# Episodes
+# Laps
 
 
 LAPS = {

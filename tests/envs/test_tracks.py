@@ -35,7 +35,7 @@ def test_a_longer_list_begins_with_the_shorter_one():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("test-0", "has 100 tracks"),
         ("test-101", "has 100 tracks; ask for 1 to 100"),
@@ -45,7 +45,7 @@ def test_a_longer_list_begins_with_the_shorter_one():
         *((name, "SPLIT-COUNT") for name in ("test", "test-", "test--1", "", "3,", "3, 4", "-3", "test-3\n", "TEST-3")),
     ],
 )
-def test_other_names_are_refused_with_the_rule(name, told):
-    with pytest.raises(ValueError, match=told) as caught:
+def test_other_names_are_refused_with_the_rule(name, message):
+    with pytest.raises(ValueError, match=message) as caught:
         track_seeds(name)
     assert repr(name) in str(caught.value)

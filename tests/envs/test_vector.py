@@ -1,4 +1,4 @@
-"""A vector environment is its single environments, bit for bit, in this process or in others."""
+"""A vector environment gives the results of its single environments, bit for bit, in any number of processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from nac_drive.envs import ActionRepeat, EnvConfig, ProcessVectorEnv, make_env, make_vec_env, track_seeds
 
 REPOSITORY = Path(__file__).parents[2]
-SHORT = EnvConfig(renderer="fast", max_steps=12)
+SHORT = EnvConfig(renderer="fast", max_steps=3)
 SEEDS = [5, 17, 2]
 PROCESSES = [0, 2]  # three environments do not divide by two
 
 
 @pytest.fixture(scope="module")
 def short() -> Iterator[Callable[[int], Any]]:
-    """SHORT three times, in 0 or 2 processes; made once, as each test resets."""
+    """SHORT three times, in 0 or 2 processes; made once, because each test resets."""
     envs = {processes: make_vec_env(SHORT, 3, processes=processes) for processes in PROCESSES}
     yield envs.__getitem__
     for env in envs.values():
@@ -65,7 +65,7 @@ def together(env: VectorEnv, seeds: list[int], actions: np.ndarray) -> Iterator[
 
 
 def assert_equal(env: VectorEnv, make: Callable[[], gym.Env], actions: np.ndarray) -> list[dict[str, Any]]:
-    """`env` returns what those that `make` makes return on their own. Gives its infos back."""
+    """Check that `env` returns the results of single environments of `make`; return its infos."""
     singles = [alone(make(), seed, actions[:, index]) for index, seed in enumerate(SEEDS)]
     infos = []
     for outcome, *expected in zip(together(env, SEEDS, actions), *singles, strict=True):
@@ -85,36 +85,63 @@ def assert_equal(env: VectorEnv, make: Callable[[], gym.Env], actions: np.ndarra
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_it_returns_what_its_environments_return_alone(short, processes):
+def test_results_are_those_of_single_environments(short, processes):
     env = short(processes)
-    assert_equal(env, partial(make_env, SHORT), random_actions(env, 30))
+    assert_equal(env, partial(make_env, SHORT), random_actions(env, 14))
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_so_it_does_with_gymnasiums_frames_three_controls_and_the_bar_masked(processes):
-    config = EnvConfig("continuous", mask_bar=True, max_steps=4)
+def test_results_are_equal_with_gymnasiums_frames_continuous_control_and_a_masked_bar(processes):
+    config = EnvConfig("continuous", mask_bar=True, max_steps=3)
     env = make_vec_env(config, 3, processes=processes)
-    assert_equal(env, partial(make_env, config), random_actions(env, 6))
+    assert_equal(env, partial(make_env, config), random_actions(env, 5))
     env.close()
+
+
+class Loaded(gym.Wrapper):
+    """Reports which modules its process has loaded."""
+
+    def loaded(self, *names: str) -> list[bool]:
+        return [name in sys.modules for name in names]
 
 
 def repeating(frames: int) -> gym.Env:
-    return RecordEpisodeStatistics(ActionRepeat(make_env(EnvConfig(renderer="fast", max_steps=frames)), 4))
+    return Loaded(RecordEpisodeStatistics(ActionRepeat(make_env(EnvConfig(renderer="fast", max_steps=frames)), 4)))
 
 
-def test_environments_of_ones_own_and_what_only_some_tell_pass_through_processes():
-    """RecordEpisodeStatistics tells of an episode, in a dict, at its end."""
+def test_other_environments_and_infos_of_some_pass_through_processes_without_torch():
+    """RecordEpisodeStatistics adds a dict to `info` at the end of an episode."""
     env = ProcessVectorEnv([lambda frames=frames: repeating(frames) for frames in (8, 12)], 2)
-    told = [info for _, info, *_ in together(env, [0, 1], random_actions(env, 3))]
+    infos = [info for _, info, *_ in together(env, [0, 1], random_actions(env, 3))]
+    loaded = env.call("loaded", "gymnasium", "torch")
     env.close()
-    assert ["episode" in info for info in told] == [False, False, True, True]
-    assert [info["_episode"].tolist() for info in told[2:]] == [[True, False], [False, True]]
-    assert [info["episode"]["l"].tolist() for info in told[2:]] == [[2, 0], [0, 3]]
-    assert [info["dt"].tolist() for info in told] == [[0, 0], [0.08, 0.08], [0.08, 0.08], [0, 0.08]]
+    assert ["episode" in info for info in infos] == [False, False, True, True]
+    assert [info["_episode"].tolist() for info in infos[2:]] == [[True, False], [False, True]]
+    assert [info["episode"]["l"].tolist() for info in infos[2:]] == [[2, 0], [0, 3]]
+    assert [info["dt"].tolist() for info in infos] == [[0, 0], [0.08, 0.08], [0.08, 0.08], [0, 0.08]]
+    assert loaded == ([True, False], [True, False])
+
+
+def test_gymnasium_makes_it_by_name():
+    env = gym.make_vec(
+        "nac_drive/CarRacing-v0", num_envs=2, vectorization_mode="vector_entry_point",
+        control="continuous", renderer="fast", crash="terminate",
+    )  # fmt: skip
+    assert env.num_envs == 2
+    assert env.single_action_space == make_env(EnvConfig("continuous")).action_space
+    assert env.get_attr("crash") == ("terminate", "terminate")  # type: ignore[attr-defined]
+    assert env.get_attr("_max_episode_steps") == (1000, 1000)  # type: ignore[attr-defined]
+    expected = make_vec_env(EnvConfig("continuous", renderer="fast"), 2, crash="terminate")
+    actions = random_actions(env, 2)
+    for one, other in zip(together(env, [3, 4], actions), together(expected, [3, 4], actions), strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[2], other[2])
+    short = gym.make_vec("nac_drive/CarRacing-v0", num_envs=1, max_episode_steps=7)
+    assert short.get_attr("_max_episode_steps") == (7,)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_telemetry_comes_in_arrays_of_its_kind_and_a_crash_by_its_name(processes):
+def test_telemetry_is_arrays_and_a_crash_has_its_name(processes):
     config = EnvConfig(renderer="fast", max_steps=400)
     env = make_vec_env(config, 3, processes=processes, crash="terminate")
     env.set_attr("observe", False)  # at the speed of the physics
@@ -125,7 +152,7 @@ def test_telemetry_comes_in_arrays_of_its_kind_and_a_crash_by_its_name(processes
         single.unwrapped.observe = False  # type: ignore[attr-defined]
         return single
 
-    infos = assert_equal(env, blind, np.full((330, 3), 3))  # full gas, off the road
+    infos = assert_equal(env, blind, np.full((180, 3), 3))  # full gas, off the road
     env.close()
     kinds = {name: infos[-1][name].dtype.kind for name in infos[-1]}
     assert {name for name, kind in kinds.items() if kind == "f"} == {
@@ -139,7 +166,7 @@ def test_telemetry_comes_in_arrays_of_its_kind_and_a_crash_by_its_name(processes
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_observations_are_ones_to_keep(short, processes):
+def test_observations_are_new_arrays(short, processes):
     env = short(processes)
     first, _ = env.reset(seed=SEEDS)
     kept = first.copy()
@@ -152,23 +179,24 @@ def test_observations_are_ones_to_keep(short, processes):
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_the_timeline_of_an_episode_that_ends_and_the_next(processes):
-    env = make_vec_env(EnvConfig(renderer="fast", max_steps=2), 2, processes=processes)
+def test_the_timeline_of_an_episode_that_ends_and_the_next(short, processes):
+    env = short(processes)
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     timeline = [
         (info["dt"].tolist(), (rewards != 0).tolist(), truncations.tolist())
-        for _, info, rewards, _, truncations in together(env, [0, 1], np.array([[3, 3]] * 6))
+        for _, info, rewards, _, truncations in together(env, [0, 1, 2], np.full((8, 3), 3))
     ]
-    env.close()
     assert timeline == [
-        # dt           a reward?       the end?
-        ([0.00, 0.00], [False, False], [False, False]),  # the reset
-        ([0.02, 0.02], [True, True], [False, False]),
-        ([0.02, 0.02], [True, True], [True, True]),
-        ([0.00, 0.00], [False, False], [False, False]),  # the first frame of the next track; the action is ignored
-        ([0.02, 0.02], [True, True], [False, False]),
-        ([0.02, 0.02], [True, True], [True, True]),
-        ([0.00, 0.00], [False, False], [False, False]),
+        # dt         a reward?    the end?
+        ([0.00] * 3, [False] * 3, [False] * 3),  # the reset
+        ([0.02] * 3, [True] * 3, [False] * 3),
+        ([0.02] * 3, [True] * 3, [False] * 3),
+        ([0.02] * 3, [True] * 3, [True] * 3),
+        ([0.00] * 3, [False] * 3, [False] * 3),  # the first frame of the next track; the action is ignored
+        ([0.02] * 3, [True] * 3, [False] * 3),
+        ([0.02] * 3, [True] * 3, [False] * 3),
+        ([0.02] * 3, [True] * 3, [True] * 3),
+        ([0.00] * 3, [False] * 3, [False] * 3),
     ]
 
 
@@ -192,8 +220,8 @@ def test_the_seed_of_the_reset_decides_on_all_tracks_that_follow(short):
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_a_masked_reset_puts_some_on_tracks_of_ones_choice_and_leaves_the_others_alone(short, processes):
-    """An evaluator's way: the next track of a list in place of the one that would be drawn."""
+def test_a_masked_reset_begins_chosen_tracks_and_leaves_the_others_alone(short, processes):
+    """An evaluator begins the next track of a list instead of the one that would be drawn."""
     env = short(processes)
     env.reset(seed=SEEDS)
     for _ in range(SHORT.max_steps):
@@ -201,20 +229,20 @@ def test_a_masked_reset_puts_some_on_tracks_of_ones_choice_and_leaves_the_others
     assert truncations.all()
     mask = np.array([False, True, False])
     options = {"reset_mask": mask}
-    after, told = env.reset(seed=[None, 900_000, None], options=options)
+    after, reset_infos = env.reset(seed=[None, 900_000, None], options=options)
     single = make_env(SHORT)
     expected, info = single.reset(seed=900_000)
     np.testing.assert_array_equal(after[1], expected)
     np.testing.assert_array_equal(after[~mask], observations[~mask])
-    np.testing.assert_array_equal(told["_speed"], mask)
-    assert {name: told[name][1] for name in info} == info
-    assert told["crash"].tolist() == [None] * 3
+    np.testing.assert_array_equal(reset_infos["_speed"], mask)
+    assert {name: reset_infos[name][1] for name in info} == info
+    assert reset_infos["crash"].tolist() == [None] * 3
     _, rewards, _, _, infos = env.step(np.full(3, 3))
     assert infos["dt"].tolist() == [0.0, 0.02, 0.0]  # it drives, the others have been reset
     assert rewards[1] == single.step(3)[1]
 
 
-def test_the_loop_over_named_tracks_in_the_docs_drives_each_once_and_to_its_end(short):
+def test_the_loop_over_named_tracks_in_the_docs_drives_each_once_to_its_end(short):
     page = (REPOSITORY / "docs" / "vector.md").read_text()
     loop = next(block for block in page.split("```python\n") if block.startswith("waiting = ")).split("```")[0]
     names: dict[str, Any] = {"envs": short(0), "drive": lambda *_: np.full(3, 3), "np": np, "track_seeds": track_seeds}
@@ -238,7 +266,7 @@ def test_an_attribute_can_be_one_for_all_or_one_for_each(short):
         assert env.call("get_wrapper_attr", "name") == tuple("abc")
 
 
-def test_what_an_environment_raises_is_raised_here_and_one_goes_on(short):
+def test_an_exception_of_an_environment_is_raised_here_and_stepping_goes_on(short):
     env = short(2)
     env.reset(seed=0)
     with pytest.raises(ValueError, match=r"Pass an integer 0-4") as raised:
@@ -263,20 +291,20 @@ def test_a_killed_process_is_an_error_and_no_hang():
     env.close()
 
 
-def test_it_closes_though_another_process_has_inherited_its_pipes():
+def test_it_closes_although_another_process_has_inherited_its_pipes():
     env = make_vec_env(SHORT, 1, processes=1)
     heir = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     heir.start()
     (worker,) = env._processes  # type: ignore[union-attr]
     env.close()
     assert heir.is_alive(), "the pipe was not held open"
-    assert worker.exitcode == 0, "it was told to end, and did"
+    assert worker.exitcode == 0, "it ended on the message"
     heir.kill()
     heir.join()
 
 
 SCRIPT = (
-    "import signal; import numpy as np; from envs import EnvConfig, make_vec_env\n"
+    "import signal; import numpy as np; from nac_drive.envs import EnvConfig, make_vec_env\n"
     "if __name__ == '__main__':\n"
     "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it
     "    env = make_vec_env(EnvConfig(renderer='fast'), 2, processes=2)\n"
@@ -299,15 +327,15 @@ def test_processes_end_with_their_parent(way):
         parent.kill()
     else:
         os.killpg(parent.pid, signal.SIGINT)
-    told = parent.communicate()[0]  # comes back when nobody holds the pipe any more, the workers included
-    assert told.count("Traceback") == (way == "interrupt"), told
+    output = parent.communicate()[0]  # returns when no process holds the pipe any more, the workers included
+    assert output.count("Traceback") == (way == "interrupt"), output
 
 
 # Refusals
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
         ({"num_envs": 2, "processes": 3}, "processes must be 1 to 2, .*got 3; make_vec_env also takes 0"),
@@ -316,26 +344,26 @@ def test_processes_end_with_their_parent(way):
         ({"num_envs": 1, "processes": 1, "crash": "explode"}, r"crash must be one of .*intervene.*got 'explode'"),
     ],
 )
-def test_bad_arguments_are_named(arguments, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
         make_vec_env(SHORT, **arguments)
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments", "told"),
+    ("method", "arguments", "message"),
     [
         ("step", ([3, 3],), r"actions must be one per environment \(3\), got 2"),
         ("step", ([3] * 4,), r"actions must be one per environment \(3\), got 4"),
         ("set_attr", ("observe", [True]), r"values must be one for all or one per environment \(3\), got 1"),
     ],
 )
-def test_what_does_not_match_the_number_of_environments_is_refused(short, method, arguments, told):
-    with pytest.raises(ValueError, match=told):
+def test_another_number_than_that_of_the_environments_is_refused(short, method, arguments, message):
+    with pytest.raises(ValueError, match=message):
         getattr(short(2), method)(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"seed": [1, 2]}, r"seed must be a number or one per environment \(3\), got 2"),
         ({"options": {"reset_mask": np.ones(4, bool)}}, r"reset_mask'\] must be 3 booleans.*leave it out"),
@@ -343,6 +371,6 @@ def test_what_does_not_match_the_number_of_environments_is_refused(short, method
         ({"options": {"reset_mask": np.zeros(3, bool)}}, "at least one of them True"),
     ],
 )
-def test_a_reset_of_another_number_is_refused(short, arguments, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_reset_of_another_number_is_refused(short, arguments, message):
+    with pytest.raises(ValueError, match=message):
         short(2).reset(**arguments)

@@ -6,31 +6,40 @@ import pytest
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.policies.ops.threads import one_thread
-from tests.nac_drive.small import dagger_config, demonstrations, train_dagger
+from tests.nac_drive.small import config, dagger_config, demonstrations, train, train_dagger
 
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory) -> Demonstrations:
-    """Of discrete actions; read only."""
+    """Demonstrations with discrete actions; read only."""
     return demonstrations(tmp_path_factory.mktemp("small") / "dataset")
 
 
 @pytest.fixture(scope="session")
 def continuous(tmp_path_factory) -> Demonstrations:
-    """Of continuous control; read only."""
+    """Demonstrations in continuous control; read only."""
     return demonstrations(tmp_path_factory.mktemp("small") / "dataset", "continuous")
 
 
 @pytest.fixture(name="one_thread", scope="module")
 def _one_thread():
-    """Trainings that are compared bit for bit add up in one order."""
+    """One thread, so that runs compared bit for bit add up in the same order."""
     with one_thread():
         yield
 
 
 @pytest.fixture(scope="session")
+def trained(dataset, tmp_path_factory) -> Path:
+    """A finished run of `train` with `config("cnn")`; read only."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    with one_thread():
+        train(config("cnn"), dataset, run)
+    return run
+
+
+@pytest.fixture(scope="session")
 def straight(tmp_path_factory) -> Path:
-    """A run of DAgger that nothing interrupted; read only."""
+    """A run of `dagger` without interruption; read only."""
     run = tmp_path_factory.mktemp("straight") / "run"
     with one_thread():
         train_dagger(dagger_config(), run)

@@ -1,4 +1,4 @@
-"""Small demonstrations and trainings."""
+"""Small demonstrations and runs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,48 @@ import itertools
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
-from nac_drive import training
-from nac_drive.data_collection.collect import record
+from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import Control, EnvConfig
-from nac_drive.training.dagger import DaggerConfig, dagger
-from nac_drive.training.train import CloneConfig, clone
+from nac_drive.training import trainer
+from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
+from nac_drive.training.dagger import dagger
+from nac_drive.training.train import train as train_driver
 from tests.killing import Fuse, Killed
 
 FRAMES = 60
+TINY: dict[str, Any] = {
+    "sequence_length": 1, "batch_size": 8, "max_steps": 4, "initial_episodes": 1, "episodes": 1, "switch_interval": 1,
+}  # fmt: skip
+"""Settings of `dagger` for core cnn: one episode of four frames a round, one update an epoch."""
+PARTS = ("driver", "data", "optim", "validation")
+
+Config = TypeVar("Config", bound=CloningConfig)
+
+
+def nested(config: Config, **changed: Any) -> Config:
+    """`config` with some settings changed, each by its own name, whichever part holds it."""
+    for part in PARTS:
+        names = {setting.name for setting in fields(getattr(config, part))} & changed.keys()
+        if names:
+            values = {name: changed.pop(name) for name in names}
+            config = replace(config, **{part: replace(getattr(config, part), **values)})
+    return replace(config, **changed)
 
 
 def demonstrations(path: Path, control: Control = "discrete", tracks: int = 3) -> Demonstrations:
     """Episodes of 60 frames, ten of them after the zoom, by the controller under noise."""
-    env = EnvConfig(control, max_steps=FRAMES)
-    return record(path, "controller", env=env, seeds=list(range(tracks)), noise=NoiseConfig(0.3, 4))
+    env = EnvConfig(control, max_steps=FRAMES, renderer="fast")
+    return collect(path, "controller", env=env, seeds=list(range(tracks)), noise=NoiseConfig(0.3, 4))
 
 
 def synthetic(lengths: list[int], control: Control = "discrete", seed: int = 0) -> Frames:
@@ -55,26 +73,29 @@ def part_of(frames: Frames, episodes: slice) -> Frames:
     )  # fmt: skip
 
 
-def config(core: str = "lstm", **changed: Any) -> CloneConfig:
+def config(core: str = "lstm", **changed: Any) -> TrainConfig:
+    """Three epochs of short sequences; settings are given by their own names, see `nested`."""
     settings: dict[str, Any] = {
-        "window": 16, "batch_size": 2, "epochs": 3, "learning_rate": 1e-3, "validation_fraction": 0.34,
-        "validate_every": 1, "validation_tracks": "800000",
+        "sequence_length": 16, "batch_size": 2, "horizontal_flip": False, "epochs": 3, "learning_rate": 1e-3,
+        "ema_decay": 0.0, "encoder": "paper", "dropout": 0.2, "validation_fraction": 0.34, "validate_every": 1,
+        "validation_tracks": "800000",
     }  # fmt: skip
-    return CloneConfig(core=core, **{**settings, **changed})
+    return nested(TrainConfig(), core=core, **{**settings, **changed})
 
 
-def train(settings: CloneConfig, data: Demonstrations, folder: Path, **keywords: Any) -> Path:
-    return clone(settings, data, folder, device="cpu", **keywords)
+def train(settings: TrainConfig, data: Demonstrations, folder: Path, **keywords: Any) -> Path:
+    """`train` on the CPU."""
+    return train_driver(settings, data, folder, **{"device": "cpu", **keywords})
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run without what the clock says."""
+    """The metrics of a run without times."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if not key.endswith("seconds")} for line in lines]
 
 
 def results(run: Path) -> dict[str, Any]:
-    """What a training leaves: metrics, and last and best checkpoint byte for byte."""
+    """The results of a run: metrics, and last and best checkpoint byte for byte."""
     files = {
         f"{name}/{file}": (run / "checkpoints" / name / file).read_bytes()
         for name in ("last", "best")
@@ -85,34 +106,43 @@ def results(run: Path) -> dict[str, Any]:
 
 
 def dagger_config(core: str = "lstm", **changed: Any) -> DaggerConfig:
-    """Two episodes a round of 60 frames, ten of them after the zoom."""
+    """Two episodes a round of 60 frames, ten of them after the zoom; see `nested`."""
     settings: dict[str, Any] = {
-        "window": 16, "batch_size": 2, "max_steps": 60, "rounds": 2, "initial_episodes": 2, "episodes": 2, "segment": 7,
-        "initial_epochs": 2, "epochs": 1, "validation_tracks": "800000", "student_share": 0.5,
+        "sequence_length": 16, "batch_size": 2, "max_steps": FRAMES, "rounds": 2, "initial_episodes": 2, "episodes": 2,
+        "switch_interval": 7, "initial_epochs": 2, "epochs": 1, "validation_tracks": "800000", "beta": 0.5,
     }  # fmt: skip
-    return DaggerConfig(core=core, **{**settings, **changed})
+    return nested(DaggerConfig(), core=core, **{**settings, **changed})
 
 
 def train_dagger(settings: DaggerConfig, folder: Path, **keywords: Any) -> Path:
+    """`dagger` on the CPU, with the labels of the controller."""
     return dagger(settings, folder, **{"expert": "controller", "device": "cpu", **keywords})
 
 
 class Stop(BaseException):
-    """As Ctrl-C or kill: not an Exception."""
+    """An interruption, such as Ctrl-C: not an Exception."""
+
+
+def score_of_weights(driver: Any, *_: Any) -> dict[str, Any]:
+    """In place of `closed_loop`, at no cost: a score that depends on the weights alone, so that any step may win."""
+    return {"score": float(driver.action_head.out.weight.detach().sum())}
 
 
 def killed_at_every_operation(
     monkeypatch: pytest.MonkeyPatch, folder: Path, train: Callable[..., Any], left: Callable[[Path], Any]
 ) -> int:
-    """Train in a new run once for every file operation that puts something in its place, killed there and resumed.
+    """Start a run once for every file operation that puts something in its place, kill it there and resume it.
 
-    train(path, resume=...) trains; left(path) is what it leaves, which must be that of a training that nobody killed.
-    Returns how often it was killed.
+    Args:
+        monkeypatch: Patches the operations.
+        folder: The folder of the runs.
+        train: train(path, resume=...) trains.
+        left: left(path) is the result, which must be that of a run without interruption.
+
+    Returns:
+        The number of kills.
     """
-    # A score that depends on the weights alone, so that a later step may win or lose.
-    monkeypatch.setattr(
-        training, "closed_loop", lambda driver, *_: {"score": float(driver.action_head.out.weight.detach().sum())}
-    )
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     monkeypatch.setattr("nac_drive.training.run_folder.describe_machine", dict)
     train(folder / "whole", resume=False)
     whole = left(folder / "whole")
@@ -130,4 +160,4 @@ def killed_at_every_operation(
                 pass
         train(path, resume=(path / "config.yaml").exists())
         assert left(path) == whole, f"killed at operation {moment}"
-    raise AssertionError("it is always killed")
+    raise AssertionError("every run is killed")

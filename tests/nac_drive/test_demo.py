@@ -1,8 +1,9 @@
-"""The demo, on episodes of 60 frames: it leaves what it promises, goes on where it stopped, and tells what it measured."""
+"""The demo, on episodes of 60 frames: its results are complete, it can be resumed, and it reports what it measured."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,45 +13,57 @@ from nac_drive.demo import DemoConfig, demo
 from nac_drive.envs import SPLITS, track_seeds
 from tests.nac_drive.small import dagger_config
 
-CONFIG = DemoConfig(training=dagger_config(rounds=1), tracks="900005")
+CONFIG = DemoConfig(training=dagger_config("cnn", rounds=1, initial_epochs=1, max_steps=52), tracks="900005")
 
 
-def test_the_demo_leaves_a_report_videos_and_a_driver_and_goes_on_after_an_interruption(tmp_path, monkeypatch):
-    told: list[tuple[str, dict[str, Any]]] = []
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A demo that was interrupted before the evaluation and resumed: its folder, and the reports of both parts."""
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    before: list[tuple[str, dict[str, Any]]] = []
+    after: list[tuple[str, dict[str, Any]]] = []
 
     def interrupt(job: str, row: dict[str, Any]) -> None:
-        told.append((job, row))
+        before.append((job, row))
         if job == "controller":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("nac_drive.demo.EnvConfig", lambda **settings: CONFIG.training.env)  # short episodes here, too
-    folder = tmp_path / "demo"
     with pytest.raises(KeyboardInterrupt):
         demo(CONFIG, folder, device="cpu", pool=None, report=interrupt)
-    assert {job for job, _ in told} == {"dagger", "controller"}
-    weights = (folder / "lstm" / "checkpoints" / "best" / "model.safetensors").read_bytes()
-    told.clear()
-    report = demo(CONFIG, folder, device="cpu", pool=None, report=lambda job, row: told.append((job, row)))
-    assert [job for job, _ in told] == ["controller", "lstm", "video", "video"], "what was done is not done again"
-    assert (folder / "lstm" / "checkpoints" / "best" / "model.safetensors").read_bytes() == weights
+    weights = (folder / "cnn" / "checkpoints" / "best" / "model.safetensors").read_bytes()
+    report = demo(CONFIG, str(folder), device="cpu", pool=None, report=lambda job, row: after.append((job, row)))
+    assert report == folder / "report.md"
+    return folder, before, after, weights
 
+
+def test_finished_jobs_are_not_repeated(finished):
+    folder, before, after, weights = finished
+    assert {job for job, _ in before} == {"dagger", "controller"}
+    assert [job for job, _ in after] == ["controller", "cnn", "video", "video"]
+    assert (folder / "cnn" / "checkpoints" / "best" / "model.safetensors").read_bytes() == weights
+
+
+def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
+    folder = finished[0]
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    assert [(row["driver"], row["seed"]) for row in rows] == [("controller", 900_005), ("lstm", 900_005)]
-    text = report.read_text()
-    assert f"DAgger, {Demonstrations.open(folder / 'lstm' / 'dataset').info()['frames']:,} frames" in text
-    assert f"| lstm | {rows[1]['episode_return']:.0f} ± 0 |" in text
-    for name in re_links(text):
+    assert [(row["driver"], row["seed"]) for row in rows] == [("controller", 900_005), ("cnn", 900_005)]
+    frames = f"DAgger, {Demonstrations.open(folder / 'cnn' / 'dataset').info()['frames']:,} frames"
+    cell = f"{rows[1]['episode_return']:.0f} ± 0"
+    markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
+    assert f"| cnn | {cell} |" in markdown
+    assert f"<td>{cell}</td>" in page
+    links = re.findall(r"\]\(([^)]+)\)", markdown)
+    assert len(links) == 2
+    for name in (*links, *re.findall(r'<video [^>]*src="([^"]+)"', page)):
         assert (folder / name).stat().st_size > 1000, name
+    for text in (markdown, page):
+        assert frames in text
+        assert "Baseline: controller, on the same tracks." in text
 
 
-def re_links(text: str) -> list[str]:
-    """The files that a markdown text points to."""
-    return [part.split(")")[0] for part in text.split("](")[1:]]
-
-
-def test_the_demo_races_on_tracks_that_nobody_has_learned_from_or_chosen_by():
+def test_the_tracks_of_the_demo_serve_one_purpose_each():
     config = DemoConfig()
     learned = {track for number in range(config.training.rounds + 1) for _, track in config.training.tasks(number)}
     assert learned <= set(SPLITS["train"])
-    assert set(track_seeds(config.training.validation_tracks)) <= set(SPLITS["val"])
+    assert set(track_seeds(config.training.validation.validation_tracks)) <= set(SPLITS["val"])
     assert set(track_seeds(config.tracks)) <= set(SPLITS["test"])

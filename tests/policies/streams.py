@@ -1,4 +1,4 @@
-"""What tests of cores run on: streams in double precision."""
+"""Inputs of the tests of cores: streams in double precision."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -124,9 +125,9 @@ def test_what_json_cannot_hold_is_refused_before_writing(env: dict, tmp_path: Pa
 
 
 def test_missing_folders_and_files(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is not a folder"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
         load_driver(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="is not a folder"):
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
         load_driver(saved / "config.json")
     (saved / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"has no model\.safetensors"):
@@ -151,7 +152,10 @@ def test_missing_folders_and_files(saved: Path, tmp_path: Path) -> None:
             {"driver__core": "lstm", "driver__core_args": {}},
             r"does not match config\.json at 'core\.cell.*no such tensor",
         ),
-        ({"driver__control": "continuous"}, r"at 'head\.out\.bias': expected torch\.float32 \(3,\), got .*\(5,\)"),
+        (
+            {"driver__control": "continuous"},
+            r"at 'action_head\.out\.bias': expected torch\.float32 \(3,\), got .*\(5,\)",
+        ),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(saved: Path, changes: dict, message: str) -> None:
@@ -197,7 +201,7 @@ def test_a_pickle_is_never_opened(saved: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_a_shipped_driver_loads_by_name_and_has_a_card(name: str) -> None:
-    driver = Driver.from_pretrained(name)
+    driver = load_driver(name)
     assert not driver.training
     parameters = sum(parameter.numel() for parameter in driver.parameters())
     assert parameters <= 100_000
@@ -207,14 +211,80 @@ def test_a_shipped_driver_loads_by_name_and_has_a_card(name: str) -> None:
 
 
 def test_a_name_that_nothing_is_shipped_under_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"name: must be one of .*champion-continuous.*, got 'winner'"):
-        Driver.from_pretrained("winner")
+    message = r"no folder champoin .* pass one of champion, champion-continuous, .* Did you mean 'champion'\?"
+    with pytest.raises(FileNotFoundError, match=message):
+        load_driver("champoin")
 
 
 def test_a_shipped_driver_goes_by_its_name_and_control() -> None:
     for control in ("discrete", "continuous"):
-        short, full = Driver.from_pretrained("champion", control), Driver.from_pretrained(f"champion-{control}")
+        short, full = load_driver("champion", control), load_driver(f"champion-{control}")
         assert short.config == full.config
         assert short.config.control == control
         assert all(torch.equal(a, b) for a, b in zip(short.parameters(), full.parameters(), strict=True))
-    assert Driver.from_pretrained("champion").config.control == "discrete"
+    assert load_driver("champion").config.control == "discrete"
+
+
+# --- folders of version 0.1 -------------------------------------------------------------------------------------------
+
+
+def write_0_1(folder: Path, driver: Driver, weights: dict[str, torch.Tensor], **settings: object) -> Path:
+    """A driver folder with the names of version 0.1: the encoder was `vision`, the action head `head`."""
+    save_driver(folder, driver)
+    config = json.loads((folder / "config.json").read_text())
+    config["driver"]["vision"] = config["driver"].pop("encoder")
+    config["driver"] |= settings
+    (folder / "config.json").write_text(json.dumps(config))
+    prefixes = {"encoder": "vision", "action_head": "head", "core": "core"}
+    renamed = {}
+    for name, tensor in weights.items():
+        part, _, rest = name.partition(".")
+        renamed[f"{prefixes[part]}.{rest}"] = tensor.contiguous()
+    save_file(renamed, folder / "model.safetensors")
+    return folder
+
+
+def assert_same_driver(loaded: Driver, driver: Driver) -> None:
+    frames, dt = (
+        torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 12, *SHAPE), np.uint8)),
+        torch.ones(2, 12),
+    )
+    with torch.no_grad():
+        assert torch.equal(loaded(frames, dt)[0], driver.eval()(frames, dt)[0])
+
+
+@pytest.mark.parametrize("core", ["nac-32k", "nac-pw", "nac-learned"])
+def test_a_core_that_had_another_default_window_keeps_it(core: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = DriverConfig(core=core, core_args={"num_heads": 4, "window": 8}, d_model=8, dense=8, frame_shape=SHAPE)
+    driver = Driver(config)
+    folder = write_0_1(tmp_path / "old", driver, driver.state_dict(), core_args={"num_heads": 4})
+    loaded = load_driver(folder)
+    assert loaded.config.core_args == {"num_heads": 4, "window": 8}
+    assert_same_driver(loaded, driver)
+    folder = write_0_1(tmp_path / "chosen", driver, driver.state_dict(), core_args={"num_heads": 4, "window": 9})
+    assert load_driver(folder).config.core_args["window"] == 9
+    present = Driver(replace(config, core_args={"num_heads": 4}))
+    assert load_driver(save_driver(tmp_path / "new", present)).config.core_args == {"num_heads": 4}
+
+
+def test_variant_a_of_pdna_loads_as_the_cfc_that_it_is(tmp_path: Path) -> None:
+    driver = make("cfc")
+    weights = {name.replace("core.", "core.cfc.", 1): tensor for name, tensor in driver.state_dict().items()}
+    loaded = load_driver(write_0_1(tmp_path / "old", driver, weights, core="pdna-a"))
+    assert loaded.config == driver.config
+    assert_same_driver(loaded, driver)
+
+
+def test_renamed_settings_and_tensors_load(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    args = {"num_heads": 4, "window": 3, "phi_activation": "tanh"}
+    driver = Driver(DriverConfig(core="nac-exact", core_args=args, d_model=8, dense=8, frame_shape=SHAPE))
+    old = {"num_heads": 4, "window": 3, "gate": "tanh"}
+    loaded = load_driver(write_0_1(tmp_path / "nac", driver, driver.state_dict(), core_args=old))
+    assert loaded.config == driver.config
+    assert_same_driver(loaded, driver)
+    driver = make("mha")
+    weights = {name.replace("core.kv.", "core.entry."): tensor for name, tensor in driver.state_dict().items()}
+    assert weights.keys() != driver.state_dict().keys()
+    assert_same_driver(load_driver(write_0_1(tmp_path / "mha", driver, weights)), driver)

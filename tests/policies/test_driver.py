@@ -1,4 +1,4 @@
-"""The driver and its two ends."""
+"""The driver: acting, predicting, and inputs that do not fit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from nac_drive.policies import CORES, ContinuousActionHead, ConvEncoder, DiscreteActionHead, Driver, DriverConfig
-from nac_drive.policies.encoders import ENCODERS
+from nac_drive.policies import CORES, ConvEncoder, Driver, DriverConfig
 
 SHAPE = (32, 36, 3)
 ARGS = {name: {"num_heads": 4, "window": 3} if name.startswith("nac") else {} for name in CORES}
@@ -62,6 +60,7 @@ def test_acting_ignores_dropout_and_leaves_the_mode_as_it_was() -> None:
     _, second = driver.act(frame, driver.begin(), 0.02)
     assert torch.equal(first[0], second[0])
     assert driver.training
+    assert isinstance(driver.encoder, ConvEncoder)
     assert driver.encoder.dropout.training
     assert not first[0].requires_grad
 
@@ -166,9 +165,13 @@ def test_acting_on_a_bad_observation_is_named() -> None:
         ({"d_model": 0}, "d_model: must be at least 1, got 0"),
         ({"dense": -1}, "dense: must be at least 1, got -1"),
         ({"dropout": 1.0}, r"dropout: must be in \[0, 1\), got 1.0"),
-        ({"frame_shape": (26, 96, 3)}, r"frame_shape: must be \(H >= 27, W >= 27, 3\), got \(26, 96, 3\)"),
+        (
+            {"encoder": "paper", "frame_shape": (26, 96, 3)},
+            r"frame_shape: must be \(H >= 27, W >= 27, 3\), got \(26, 96, 3\)",
+        ),
         ({"frame_shape": (96, 96, 1)}, "frame_shape: must be"),
         ({"frame_shape": (96, 96)}, "frame_shape: must be"),
+        ({"encoder": "papr"}, r"encoder: must be one of \['compact', 'paper'\], got 'papr'. Did you mean 'paper'\?"),
         ({"core": "transformer"}, "core: unknown name 'transformer'"),
         ({"core_args": {"layers": 3}}, r"core_args: unknown \['layers'\]"),
     ],
@@ -176,75 +179,6 @@ def test_acting_on_a_bad_observation_is_named() -> None:
 def test_bad_configs_are_named(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**changes)
-
-
-# --- encoder ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_paper_s_2430_features() -> None:
-    assert ConvEncoder((96, 96, 3), 64, 0.2).dense.in_features == 2430
-
-
-def test_compact_vision_has_a_third_of_the_parameters() -> None:
-    paper, compact = (ConvEncoder((96, 96, 3), 64, 0.2, layers) for layers in ENCODERS.values())
-    assert compact.dense.in_features == 576
-    assert sum(p.numel() for p in compact.parameters()) < sum(p.numel() for p in paper.parameters()) / 3
-
-
-def seen_pixels(layers: tuple) -> torch.Tensor:
-    """(96, 96) bool: the pixels that some feature depends on."""
-    encoder = ConvEncoder((96, 96, 3), 8, 0.0, layers)
-    for name, parameter in encoder.named_parameters():
-        if name.startswith("convolutions"):
-            nn.init.constant_(parameter, 1e-2)  # every ReLU lets through
-    first: Any = encoder.convolutions[0]
-    frame = torch.ones(1, 96, 96, 3, requires_grad=True)
-    encoder._convolve(frame.permute(0, 3, 1, 2), first.weight, first.bias).sum().backward()
-    assert frame.grad is not None
-    return frame.grad[0].sum(-1) > 0
-
-
-def test_compact_vision_sees_the_whole_frame_and_the_papers_all_but_five_rows_and_columns() -> None:
-    """Strides leave out what does not fill a step: at the bottom that is the status bar, with the speed gauge."""
-    assert seen_pixels(ENCODERS["compact"]).all()
-    paper = torch.zeros(96, 96, dtype=torch.bool)
-    paper[:91, :91] = True
-    assert torch.equal(seen_pixels(ENCODERS["paper"]), paper)
-
-
-@pytest.mark.parametrize(("name", "least"), [("paper", 27), ("compact", 1)])
-def test_the_smallest_frames_leave_one_feature_per_filter(name: str, least: int) -> None:
-    assert ConvEncoder((least, least, 3), 8, 0.0, ENCODERS[name]).dense.in_features == ENCODERS[name][-1][0]
-    with pytest.raises(ValueError, match=rf"frame_shape: must be \(H >= {least}, W >= {least}, 3\)"):
-        ConvEncoder((96, least - 1, 3), 8, 0.0, ENCODERS[name])
-
-
-@pytest.mark.parametrize("layers", ENCODERS.values())
-def test_vision_equals_the_plain_network_whatever_the_chunks(layers: tuple) -> None:
-    torch.manual_seed(0)
-    encoder = ConvEncoder((33, 36, 3), 8, 0.0, layers)
-    video = torch.randint(0, 256, (2, 35, 33, 36, 3), dtype=torch.uint8)  # 70 frames: more than one chunk
-    maps = video.flatten(0, 1).permute(0, 3, 1, 2).float() / 255.0 - 0.5
-    convolutions: list[Any] = list(encoder.convolutions)
-    for conv, (_, _, padding) in zip(convolutions, layers, strict=True):
-        black = nn.functional.pad(maps, 4 * (padding,), value=-0.5 if conv is convolutions[0] else 0.0)
-        maps = nn.functional.conv2d(black, conv.weight, conv.bias, stride=2).relu()
-    features = encoder.dense(maps.flatten(1)).view(2, 35, 8)
-    mean, variance = features.mean(-1, keepdim=True), features.var(-1, keepdim=True, unbiased=False)
-    expected = (features - mean) / (variance + 1e-5).sqrt()
-    torch.testing.assert_close(encoder(video), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(encoder(video.float() / 255.0), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_features_never_saturate_the_core_whatever_the_weights() -> None:
-    """Without the norm they grow together in training until the core sees a constant, and cloning stalls."""
-    encoder = ConvEncoder(SHAPE, 64, 0.0)
-    with torch.no_grad():
-        encoder.dense.weight.mul_(100.0)
-        encoder.dense.bias.add_(1000.0)
-    features = encoder(torch.from_numpy(frames(2, 3)))
-    torch.testing.assert_close(features.square().mean(-1), torch.ones(2, 3), atol=1e-2, rtol=0)
-    torch.testing.assert_close(features.mean(-1), torch.zeros(2, 3), atol=1e-4, rtol=0)
 
 
 def test_pixels_get_gradients() -> None:
@@ -263,33 +197,3 @@ def test_a_residual_driver_decides_by_the_sum_of_features_and_memory() -> None:
     y, _ = driver.core(features, DT, driver.initial_state(len(GOOD)))
     torch.testing.assert_close(driver(GOOD, DT)[0], driver.action_head(y + features))
     torch.testing.assert_close(plain(GOOD, DT)[0], driver.action_head(y))
-
-
-# --- losses ----------------------------------------------------------------------------------------------------------
-
-
-def test_cross_entropy_by_hand() -> None:
-    logits, target = (
-        torch.log(torch.tensor([[0.5, 0.2, 0.1, 0.1, 0.1], [0.1, 0.6, 0.1, 0.1, 0.1]])),
-        torch.tensor([0, 1]),
-    )
-    loss = DiscreteActionHead.loss
-    first, second = -np.log(0.5), -np.log(0.6)
-    assert float(loss(logits, target)) == pytest.approx((first + second) / 2)
-    assert float(loss(logits, target, torch.tensor([1.0, 3.0]))) == pytest.approx((first + 3 * second) / 4)
-    assert float(loss(logits, target, classes=torch.tensor([2.0, 1, 1, 1, 1]))) == pytest.approx(
-        (2 * first + second) / 3
-    )
-    both = loss(logits, target, torch.tensor([1.0, 3.0]), torch.tensor([2.0, 1, 1, 1, 1]))
-    assert float(both) == pytest.approx((2 * first + 3 * second) / 5)
-    assert float(loss(logits[None], target[None], torch.tensor([[1.0, 0.0]]))) == pytest.approx(first)
-
-
-def test_squared_error_by_hand() -> None:
-    prediction, target = (
-        torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
-        torch.tensor([[0.3, 1.0, 0.0], [1.0, 0.0, 0.6]]),
-    )
-    assert float(ContinuousActionHead.loss(prediction, target)) == pytest.approx((0.03 + 0.12) / 2)
-    weighted = ContinuousActionHead.loss(prediction, target, torch.tensor([1.0, 0.0]))
-    assert float(weighted) == pytest.approx(0.03)

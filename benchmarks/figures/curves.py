@@ -1,0 +1,77 @@
+"""The learning curves of the shipped drivers, from the metrics of their runs.
+
+    python benchmarks/figures/curves.py docs/runs docs/figures/curves.png
+
+Left: DAgger, returns on the validation tracks after every round against labelled frames. Middle: PPO, against the
+frames that it drove. Right: the same against the time that driving and learning took on one core, where the run
+recorded it. A dot is an episode, a line the mean.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+DAGGER = (
+    "clone-discrete",
+    "champion-discrete",
+    "clone-continuous",
+    "champion-continuous-first",
+    "champion-continuous",
+    "champion-continuous-window-32",
+    "champion-continuous-residual",
+)
+PPO = (
+    "expert-discrete-first",
+    "expert-discrete-second",
+    "expert-discrete",
+    "expert-discrete-scratch",
+    "expert-continuous-ppo",
+)
+LABELS = {
+    "champion-continuous-first": "champion-continuous, from the expert's encoder",
+    "champion-continuous": "champion-continuous, from there, slower expert: shipped",
+    "champion-continuous-window-32": "from the expert's encoder, window of 32 frames, constant rate",
+    "champion-continuous-residual": "that with a residual path past the attention",
+    "expert-continuous-ppo": "continuous control (val-25)",
+    "expert-discrete-first": "without a price for frames off the road (val-10)",
+    "expert-discrete-second": "with it, from a later clone (val-25)",
+    "expert-discrete": "from a still better clone (val-25): shipped",
+    "expert-discrete-scratch": "from random weights (val-5)",
+}
+PANELS = (
+    (DAGGER, "frames", 1000, "labelled frames, thousands", 350),
+    (PPO, "step", 1000, "frames of PPO, thousands", -100),
+    (PPO, "seconds", 60, "minutes of PPO on one core", -100),
+)
+
+
+def draw(axis: Any, at: list[float], returns: list[list[float]], color: str, label: str) -> None:
+    for x, episodes in zip(at, returns, strict=True):
+        axis.plot([x] * len(episodes), episodes, ".", color=color, alpha=0.3, markersize=4)
+    axis.plot(at, [sum(episodes) / len(episodes) for episodes in returns], "o-", markersize=4, color=color, label=label)
+
+
+def main(runs: Path, picture: Path) -> None:
+    figure = Figure(figsize=(15, 4.5))
+    for axis, (names, key, unit, title, low) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+        for i, name in enumerate(names):
+            rows = [json.loads(line) for line in (runs / f"{name}.jsonl").read_text().splitlines()]
+            if key in rows[0]:
+                at, returns = [row[key] / unit for row in rows], [row["returns"] for row in rows]
+                draw(axis, at, returns, f"C{i}", LABELS.get(name, name))
+        axis.axhline(900, color="grey", linewidth=0.8, linestyle="--")
+        axis.set_ylim(low, 960)
+        axis.set_xlabel(title)
+        axis.set_ylabel("return of a validation episode")
+        axis.legend(fontsize=8, loc="lower right" if low > 0 else "center right")
+    figure.tight_layout()
+    figure.savefig(picture, dpi=150)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

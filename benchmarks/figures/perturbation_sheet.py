@@ -1,0 +1,167 @@
+"""A sheet of all perturbations, level by level.
+
+Images on the left; on the right the effects that images do not show, measured through the same wrappers that a driver
+gets.
+
+python benchmarks/figures/perturbation_sheet.py                  # seconds; writes docs/figures/perturbations.png
+python benchmarks/figures/perturbation_sheet.py --out elsewhere
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tyro
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nac_drive.envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, EnvConfig, make_env, perturb
+from nac_drive.envs.perturbations.base import Perturbation
+from nac_drive.envs.perturbations.frames import IrregularRate
+
+TRACK, SEED, DARK_SEED, LEVELS = 3, 3, 5, range(4)
+DRIVES = tuple(name for name in PERTURBATIONS if name not in CORRUPTIONS)
+INK, SOFT = "#3b6fb6", "#c9c9c9"
+
+LABELS = {
+    "gaussian-noise": "variance {0.variance}",
+    "salt-and-pepper": "{0.fraction:.0%} of pixels",
+    "brightness": "times or over {0.factor:g}",
+    "shadows": "{0.lines} lines, {0.opacity:.0%} darker",
+    "occlusion-bars": "{0.bars} of {0.width:.0%} width",
+    "occlusion-blobs": "{0.fraction:.0%} hidden",
+    "colour": "moved by {0.distance:g}",
+    "frame-drop": "p = {0.probability}",
+    "gap": "{0.fraction:.0%}",
+    "scattered-gaps": "4 gaps, {0.fraction:.0%} in all",
+    "action-delay": "{0.frames}/50 s late",
+    "action-noise": "sd {0.deviation}",
+    "weak-tyres": "grip {0.grip}",
+}
+
+
+def main(out: Path = Path("docs/figures")) -> None:
+    """Write perturbations.png into `out`."""
+    figure = Figure(figsize=(15.5, 12.6), layout="constrained")
+    left, right = np.ravel(np.array(figure.subfigures(1, 2, width_ratios=(1, 1.35))))
+    for side, names in ((left, CORRUPTIONS), (right, DRIVES)):
+        grid = side.subplots(len(names), len(LEVELS))
+        for row, name in zip(grid, names, strict=True):
+            for level, axes in zip(LEVELS, row, strict=True):
+                panel(axes, name, level)
+            row[0].set_ylabel(name, fontsize=11, fontweight="bold")
+    left.suptitle(
+        "Images: the frame that the driver sees\nbrightness: left half divided, right half multiplied", fontsize=11
+    )
+    right.suptitle(
+        "Effects on frames, actions and tyres\n"
+        "strokes: frames that arrive; steering commanded (grey) and executed (blue); braking clean (grey) and slipping",
+        fontsize=11,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / "perturbations.png", dpi=75)
+
+
+def panel(axes: Axes, name: str, level: int) -> None:
+    """One perturbation at one level; level 0 is the clean drive."""
+    spec = f"{name}:{level}"
+    if name in CORRUPTIONS:
+        axes.imshow(image(spec))
+        axes.set(xticks=[], yticks=[])
+    elif name in ("frame-drop", "gap", "scattered-gaps", "frame-rate"):
+        seconds = 20 if "gap" in name else 1
+        arriving(axes, spec, seconds)
+    elif name == "weak-tyres":
+        braking(axes, spec)
+    else:
+        steering(axes, spec)
+    axes.set_title("clean" if level == 0 else f"{level}: {label(name, PERTURBATIONS[name][level - 1])}", fontsize=9)
+    axes.tick_params(labelsize=7)
+    if name not in CORRUPTIONS and level:
+        axes.set_yticklabels([])
+
+
+def label(name: str, setting: Perturbation) -> str:
+    if isinstance(setting, IrregularRate):
+        return f"dt 20 to {20 * len(setting.weights)} ms"
+    return LABELS[name].format(setting)
+
+
+def image(spec: str) -> np.ndarray:
+    """The frame after 1.6 s of driving; half of it by another draw of the exposure."""
+    one, other = seen(spec, SEED), seen(spec, DARK_SEED)
+    if spec.startswith("brightness"):
+        one[:, :48] = other[:, :48]
+    return one
+
+
+def seen(spec: str, seed: int) -> np.ndarray:
+    env = perturb(blind("discrete"), spec, seed)
+    env.reset(seed=TRACK)
+    for i in range(79):
+        env.step(np.int64(3 if i % 4 else 2))
+    env.unwrapped.observe = True  # type: ignore[attr-defined]
+    return env.step(np.int64(3))[0]
+
+
+def arriving(axes: Axes, spec: str, seconds: int) -> None:
+    """A stroke for every frame that reaches the driver."""
+    env = perturb(blind("continuous"), spec, SEED)
+    _, info = env.reset(seed=TRACK)
+    time, times = 0.0, [0.0]
+    while time < seconds - 1.5 / FRAMES_PER_SECOND:
+        info = env.step(np.zeros(3, np.float32))[-1]
+        time += info["dt"]
+        if not info.get("frame_lost"):
+            times.append(time)
+    axes.bar(times, 1.0, 0.6 / FRAMES_PER_SECOND if seconds == 1 else 1 / FRAMES_PER_SECOND, align="edge", color=INK)
+    axes.set(xlim=(0, seconds), ylim=(0, 1), yticks=[])
+    axes.set_xlabel("s", fontsize=7)
+
+
+def steering(axes: Axes, spec: str) -> None:
+    """Steering as it is commanded and as the simulator gets it."""
+    env = perturb(blind("continuous"), spec, SEED)
+    env.reset(seed=TRACK)
+    simulator: Any = env.unwrapped
+    commanded = 0.5 * np.sign(np.sin(np.arange(25) * 2 * np.pi / 12.5))
+    executed = []
+    for steer in commanded:
+        env.step(np.array([steer, 0, 0], np.float32))
+        executed.append(-simulator.car.wheels[0].steer)
+    time = np.arange(25) / FRAMES_PER_SECOND
+    axes.step(time, commanded, where="post", color=SOFT, linewidth=2.5)
+    axes.step(time, executed, where="post", color=INK, linewidth=1.2)
+    axes.set(xlim=(0, 0.5), ylim=(-1.1, 1.1), yticks=[-1, 0, 1])
+    axes.set_xlabel("s", fontsize=7)
+
+
+def braking(axes: Axes, spec: str) -> None:
+    """Speed over distance with locked wheels, from 90 units/s; the clean car in grey."""
+    for each, colour, width in (("weak-tyres:0", SOFT, 2.5), (spec, INK, 1.2)):
+        env = perturb(blind("continuous"), each, SEED)
+        env.reset(seed=TRACK)
+        car: Any = env.unwrapped.car  # type: ignore[attr-defined]
+        ahead = np.array([-np.sin(car.hull.angle), np.cos(car.hull.angle)])
+        for body in (car.hull, *car.wheels):
+            body.linearVelocity = tuple(90 * ahead)
+        distance, speed = [0.0], [90.0]
+        while speed[-1] > 0.5:
+            speed.append(env.step(np.array([0, 0, 1], np.float32))[-1]["speed"])
+            distance.append(distance[-1] + speed[-1] / FRAMES_PER_SECOND)
+        axes.plot(distance, speed, color=colour, linewidth=width)
+    axes.set(xlim=(0, 45), ylim=(0, 95), yticks=[0, 45, 90])
+    axes.set_xlabel("units", fontsize=7)
+
+
+def blind(control: Any) -> gym.Env:
+    env = make_env(EnvConfig(control))
+    env.unwrapped.observe = False  # type: ignore[attr-defined]
+    return env
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

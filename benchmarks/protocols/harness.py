@@ -1,0 +1,415 @@
+"""Cores x methods x seeds in closed loop: the protocols behind the tables of README.md and docs/cloning.md.
+
+    python benchmarks/protocols/harness.py champion --control continuous
+    python benchmarks/protocols/harness.py baselines --precision bf16-mixed
+    python benchmarks/protocols/harness.py transfer runs/expert runs/clone
+    python benchmarks/protocols/harness.py cloning-methods --method bc dart dagger
+
+A protocol is data: runs to train, and entries to drive on named tracks. Finished runs and finished evaluations are kept
+under --out, and the same command goes on where it was interrupted. --max-steps shortens every episode, and --quick
+shortens every training: both check that a command works, and their numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import numpy as np
+import tyro
+from torch import Tensor, nn
+
+import nac_drive as nd
+from nac_drive.data_collection.experts import driver_hash, driver_name, trained_env
+from nac_drive.data_collection.files import write_atomically
+from nac_drive.data_collection.processes import Pool, default_workers
+from nac_drive.envs import Control, RendererName
+from nac_drive.leaderboard.tables import Entry, markdown_table
+from nac_drive.training.offline import offline_accuracy
+from nac_drive.training.run_folder import RunFolder
+
+Method = Literal["bc", "dart", "dagger"]
+Row = Literal["controller", "expert", "champion", "masked", "zeroed"]
+
+
+# --- protocols: cores x methods x seeds ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to train."""
+
+    core: str
+    method: Method
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.core}-{self.method}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Cores x methods x seeds, trained alike."""
+
+    cores: dict[str, dict[str, Any]]
+    """Core -> its settings."""
+    seeds: dict[int, int]
+    """Seed of a run -> seed of the first track that DAgger drives."""
+    expert: str
+    """Gives the labels."""
+    training: nd.DaggerConfig
+    """Settings of every run; behaviour cloning and DART take driver, data, optimiser and validation from here."""
+    methods: tuple[Method, ...] = ("dagger",)
+    epochs: int = 7
+    """Epochs of behaviour cloning and of DART: about as many updates as DAgger's, whose first epochs are short."""
+
+    def plan(self) -> list[Run]:
+        """All runs, the seeds of a core and method beside each other."""
+        return [Run(core, method, seed) for core in self.cores for method in self.methods for seed in self.seeds]
+
+    def dagger_config(self, run: Run) -> nd.DaggerConfig:
+        """Settings of a run of DAgger."""
+        driver = replace(self.training.driver, core=run.core, core_args=self.cores[run.core])
+        return replace(self.training, driver=driver, seed=run.seed, first_track=self.seeds[run.seed])
+
+    def train_config(self, run: Run) -> nd.TrainConfig:
+        """Settings of a run of behaviour cloning."""
+        config = self.dagger_config(run)
+        return nd.TrainConfig(
+            config.driver, config.data, config.optim, replace(config.validation, validate_every=2),
+            seed=run.seed, epochs=self.epochs, validation_fraction=0.02,
+        )  # fmt: skip
+
+    def quick(self) -> Protocol:
+        """The same with one seed, one round and one epoch."""
+        small = replace(
+            self.training, initial_episodes=2, rounds=1, episodes=1, initial_epochs=1, epochs=1,
+            validation=nd.EvalConfig("val-1"),
+        )  # fmt: skip
+        return replace(self, seeds=dict([*self.seeds.items()][:1]), training=small, epochs=1)
+
+
+def baselines_protocol(control: Control, init_from: str, precision: str) -> Protocol:
+    """DAgger from the controller, with encoder and action head of one driver to start from, and no residual path."""
+    training = nd.DaggerConfig(
+        nd.DriverConfig(control=control),
+        optim=nd.OptimConfig(init_from=init_from, precision=precision),
+        validation=nd.EvalConfig("val-10"),
+        initial_episodes=16, initial_epochs=4, rounds=3, episodes=10, epochs=2,
+    )  # fmt: skip
+    cores = {"nac-exact": {"num_heads": 4, "window": 8}, "lstm": {}, "cfc": {"backbone_units": 80}}
+    return Protocol(cores, {0: 1000, 1: 2000, 2: 3000}, "controller", training)
+
+
+def cloning_protocol(methods: Sequence[Method], expert: str, precision: str) -> Protocol:
+    """Behaviour cloning, DART and DAgger with a residual path, from random weights."""
+    training = nd.DaggerConfig(
+        nd.DriverConfig(residual=True),
+        optim=nd.OptimConfig(precision=precision),
+        validation=nd.EvalConfig("val-10"),
+        initial_episodes=12, initial_epochs=3, rounds=5, episodes=6, epochs=2,
+    )  # fmt: skip
+    cores = {"nac-exact": {"num_heads": 4, "window": 8}, "lstm": {}, "cfc": {}}
+    ordered = tuple(method for method in get_args(Method) if method in methods)
+    return Protocol(cores, {0: 0}, expert, training, ordered)
+
+
+# --- running: what is finished is kept -------------------------------------------------------------------------------
+
+
+class ZeroedCore(nn.Module):
+    """A core whose output is multiplied by zero, so that the action head gets nothing from it."""
+
+    def __init__(self, core: nn.Module):
+        super().__init__()
+        self.core = core
+
+    def forward(self, x: Tensor, dt: Tensor, state: tuple) -> tuple[Tensor, tuple]:
+        y, after = self.core(x, dt, state)
+        return y * 0.0, after
+
+    def initial_state(self, batch: int) -> tuple:
+        return self.core.initial_state(batch)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One driver under one condition."""
+
+    name: str
+    driver: str
+    """A name or a folder, see `nd.resolve_driver`."""
+    env: nd.EnvConfig
+    expert: str | None = None
+    """Queried at every frame."""
+    zero_core: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of every command."""
+
+    tracks: str
+    """Tracks of the evaluation."""
+    out: Path
+    """Keeps finished runs and evaluations."""
+    workers: int = default_workers()
+    """Parallel processes."""
+    max_steps: int = 1000
+    """Frames before an episode is truncated; fewer check that a command works."""
+
+
+@dataclass(frozen=True)
+class Harness:
+    """Trains runs and drives cells in `options.out`; both are kept there."""
+
+    options: Options
+    pool: Pool | None
+
+    @classmethod
+    @contextmanager
+    def open(cls, options: Options) -> Iterator[Harness]:
+        """With its processes, which end with the block."""
+        with nd.worker_pool(options.workers) as pool:
+            yield cls(options, pool)
+
+    def drive(self, cell: Cell, baseline: nd.Evaluation | None = None) -> nd.Evaluation:
+        """The evaluation of a cell, read from `out` where the same drivers drove the same tracks before."""
+        env = replace(cell.env, max_steps=self.options.max_steps)
+        weights = [driver_hash(spec, env) for spec in (cell.driver, cell.expert) if spec]
+        key = json.dumps([asdict(replace(cell, env=env)), self.options.tracks, weights], sort_keys=True)
+        file = self.options.out / "evaluations" / f"{cell.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsonl"
+        if file.exists():
+            rows = [nd.EpisodeResult.from_dict(json.loads(line)) for line in file.read_text().splitlines()]
+        else:
+            rows = self._drive(cell, env)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, "".join(json.dumps(row.to_dict()) + "\n" for row in rows).encode())
+        return nd.Evaluation(rows, nd.summarise(rows, baseline.rows if baseline else None))
+
+    def _drive(self, cell: Cell, env: nd.EnvConfig) -> list[nd.EpisodeResult]:
+        driver = nd.resolve_driver(cell.driver, env)
+        if cell.zero_core:
+            driver.core = ZeroedCore(driver.core)  # type: ignore[attr-defined]
+        expert = nd.resolve_driver(cell.expert, env) if cell.expert else None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*was trained in another environment")  # a masked bar, shorter episodes
+            return nd.evaluate(
+                driver, self.options.tracks, name=cell.name, env=env, renderer=env.renderer, expert=expert,
+                pool=self.pool,
+            ).rows  # fmt: skip
+
+    def train(self, protocol: Protocol, run: Run, dataset: nd.Demonstrations | None = None) -> Path:
+        """The folder of a run, new or resumed."""
+        folder = self.options.out / run.name
+        resume = (folder / "config.yaml").exists()
+        if run.method == "dagger":
+            config = replace(protocol.dagger_config(run), max_steps=self.options.max_steps)
+            nd.dagger(config, folder, expert=protocol.expert, resume=resume, pool=self.pool)
+        else:
+            assert dataset is not None
+            nd.train(protocol.train_config(run), dataset, folder, resume=resume, pool=self.pool)
+        return folder
+
+    def collect(self, name: str, expert: str, seeds: Sequence[int], noise: nd.NoiseConfig | None) -> nd.Demonstrations:
+        """Episodes of the expert on fast frames, new or resumed."""
+        folder, env = self.options.out / name, nd.EnvConfig(renderer="fast", max_steps=self.options.max_steps)
+        return nd.collect(
+            folder, expert, env=env, seeds=seeds, noise=noise, workers=self.options.workers, resume=folder.exists()
+        )
+
+    def demonstrations(self, method: Method, expert: str, frames: int) -> nd.Demonstrations:
+        """Episodes for behaviour cloning or DART, of at least about `frames` frames in all."""
+        noise, episodes = nd.NoiseConfig(0.15, 4.0) if method == "dart" else None, 8
+        while True:
+            dataset = self.collect(method, expert, range(episodes), noise)
+            there = count_frames(dataset)
+            if there >= frames:
+                return dataset
+            episodes += max(1, round((frames - there) * episodes / there))
+
+
+def count_frames(dataset: nd.Demonstrations) -> int:
+    return sum(row["length"] for row in dataset.rows)
+
+
+Shared = Annotated[Options, tyro.conf.arg(name="")]
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def champion(
+    control: Control = "discrete",
+    driver: str = "champion",
+    rows: tuple[Row, ...] = get_args(Row),
+    options: Shared = Options("test-100", Path("runs/champion")),
+) -> None:
+    """The shipped drivers on gymnasium's frames, and the champion without its status bar or without its core.
+
+    Args:
+        control: discrete or continuous.
+        driver: The champion, or another driver in its place.
+        rows: masked: the driver sees a black status bar. zeroed: the output of its core is zero.
+    """
+    env = nd.EnvConfig(control)
+    conditions = {
+        "controller": Cell("controller", "controller", env),
+        "expert": Cell("expert", "expert", env),
+        "champion": Cell("champion", driver, env),
+        "masked": Cell("masked", driver, replace(env, mask_bar=True)),
+        "zeroed": Cell("zeroed", driver, env, zero_core=True),
+    }
+    with Harness.open(options) as harness:
+        print(markdown_table([Entry(harness.drive(conditions[row])) for row in rows]))
+
+
+def baselines(
+    control: Control = "continuous",
+    init_from: str = "expert",
+    precision: str = "auto",
+    options: Shared = Options("test-30", Path("runs/baselines")),
+    quick: bool = False,
+) -> None:
+    """NAC, LSTM and CfC trained alike by DAgger, three seeds each, on fast frames.
+
+    Args:
+        control: discrete or continuous.
+        init_from: The driver that gives encoder and action head.
+        precision: Of the training, such as bf16-mixed.
+        quick: Train one seed for one round.
+    """
+    protocol = baselines_protocol(control, init_from, precision)
+    protocol = protocol.quick() if quick else protocol
+    env = nd.EnvConfig(control, renderer="fast")
+    print("| core | parameters | seed | return | minimum | crashes/episode | ms/act |")
+    print("|---|---:|---|---:|---:|---:|---:|")
+    with Harness.open(options) as harness:
+        for core in protocol.cores:
+            summaries = []
+            for run in (run for run in protocol.plan() if run.core == core):
+                folder = harness.train(protocol, run)
+                summary = harness.drive(Cell(run.name, str(folder), env)).summary
+                summaries.append(summary)
+                parameters = sum(p.numel() for p in nd.load_driver(folder).parameters())
+                print(
+                    f"| {core} | {parameters:,} | {run.seed} | {summary.return_mean:.1f} ± {summary.return_sd:.1f} "
+                    f"| {summary.return_min:.0f} | {summary.crashes_per_episode:.2f} | {summary.latency_ms:.2f} |",
+                    flush=True,
+                )
+            means = [summary.return_mean for summary in summaries]
+            spread = f", seeds ± {np.std(means, ddof=1):.1f}" if len(means) > 1 else ""
+            lowest = min(summary.return_min for summary in summaries)
+            print(f"| {core} | | all | {np.mean(means):.1f}{spread} | {lowest:.0f} | | |", flush=True)
+
+
+def transfer(
+    drivers: tyro.conf.Positional[tuple[str, ...]],
+    options: Shared = Options("test-30", Path("runs/transfer")),
+) -> None:
+    """The same drivers on fast frames and on gymnasium's: returns and their paired difference.
+
+    Args:
+        drivers: expert, champion, or folders of drivers or runs.
+    """
+    print(f"| driver | learned from | fast frames | gymnasium's frames | difference on {options.tracks} [95 %] |")
+    print("|---|---|---:|---:|---:|")
+    with Harness.open(options) as harness:
+        for spec in drivers:
+            env = trained_env(nd.resolve_driver(spec))
+            if env is None:
+                raise SystemExit(f"{spec!r} was not trained; pass the folder of a trained driver.")
+            renderers: tuple[RendererName, RendererName] = ("fast", "gymnasium")
+            cells = [Cell(driver_name(spec), spec, replace(env, renderer=renderer)) for renderer in renderers]
+            fast = harness.drive(cells[0])
+            native = harness.drive(cells[1], baseline=fast)
+            change = native.summary.return_difference
+            assert change is not None
+            print(
+                f"| {cells[0].name} | {env.renderer} | {fast.summary.return_mean:.1f} ± {fast.summary.return_sd:.1f} "
+                f"| {native.summary.return_mean:.1f} ± {native.summary.return_sd:.1f} "
+                f"| {change.mean:+.1f} [{change.low:+.1f}, {change.high:+.1f}] |",
+                flush=True,
+            )
+
+
+def cloning_methods(
+    method: tuple[Method, ...] = get_args(Method),
+    expert: str = "expert",
+    frames: int = 0,
+    precision: str = "auto",
+    options: Shared = Options("test-30", Path("runs/cloning_methods")),
+    quick: bool = False,
+) -> None:
+    """Behaviour cloning, DART and DAgger on the same budget of labelled frames and updates.
+
+    Behaviour cloning learns from the expert's own episodes; DART (Laskey et al., arXiv 1703.09327) from episodes under
+    action noise; DAgger (Ross et al., arXiv 1011.0686) from episodes of a mixture policy. Every driver's accuracy is
+    measured offline, on episodes of the expert on other tracks, and in closed loop, where the expert is queried at
+    every frame. The difference is the covariate-shift gap (docs/metrics.md). Discrete control, fast frames. Writes
+    table.md and results.json, which benchmarks/figures/cloning_methods.py draws.
+
+    Args:
+        method: Methods to compare.
+        expert: Drives and labels.
+        frames: Labelled frames of bc and dart; 0: as many as DAgger collected, which trains first.
+        precision: Of the training, such as bf16-mixed.
+        quick: Train for one round.
+    """
+    protocol = cloning_protocol(method, expert, precision)
+    protocol = protocol.quick() if quick else protocol
+    env = nd.EnvConfig(renderer="fast")
+    results = []
+    with Harness.open(options) as harness:
+        validation = harness.collect("validation", expert, nd.track_seeds("val-10"), None)
+        budgets = [
+            RunFolder.open(harness.train(protocol, run)).rows()[-1]["frames"]
+            for run in replace(protocol, methods=("dagger",)).plan()
+            if not frames
+        ]
+        budget = frames or round(np.mean(budgets))
+        for run in protocol.plan():
+            dataset = None if run.method == "dagger" else harness.demonstrations(run.method, expert, budget)
+            folder = harness.train(protocol, run, dataset)
+            evaluation = harness.drive(Cell(run.name, str(folder), env, expert=expert))
+            seen = count_frames(dataset) if dataset else RunFolder.open(folder).rows()[-1]["frames"]
+            results.append({
+                "core": run.core, "method": run.method, "frames": seen,
+                "returns": [row.episode_return for row in evaluation.rows],
+                "crashes_per_episode": evaluation.summary.crashes_per_episode,
+                "offline": offline_accuracy(nd.load_driver(folder), validation.load(), env).accuracy,
+                "on_policy": evaluation.summary.agreement,
+            })  # fmt: skip
+            print(cloning_table(results[-1:]).splitlines()[-1], flush=True)
+    write_atomically(options.out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    write_atomically(options.out / "table.md", cloning_table(results).encode())
+    print(f"\n{cloning_table(results)}")
+
+
+def cloning_table(results: Sequence[dict[str, Any]]) -> str:
+    """Accuracies in percent; the gap is their difference."""
+    lines = [
+        "| core | method | frames | return | minimum | crashes/episode | offline % | on-policy % | gap |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in results:
+        returns, offline, on_policy = row["returns"], 100 * row["offline"], 100 * row["on_policy"]
+        spread = np.std(returns, ddof=1) if len(returns) > 1 else 0.0
+        lines.append(
+            f"| {row['core']} | {row['method']} | {row['frames']:,} | {np.mean(returns):.0f} ± {spread:.0f} "
+            f"| {min(returns):.0f} | {row['crashes_per_episode']:.2f} | {offline:.1f} | {on_policy:.1f} "
+            f"| {offline - on_policy:+.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    commands = {"champion": champion, "baselines": baselines, "transfer": transfer, "cloning-methods": cloning_methods}
+    tyro.extras.subcommand_cli_from_dict(commands, description=__doc__, config=(tyro.conf.OmitArgPrefixes,))

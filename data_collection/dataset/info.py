@@ -1,0 +1,124 @@
+"""A dataset in words: the values of `Demonstrations.info` with their units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nac_drive.data_collection.dataset.episode_file import read_actions
+from nac_drive.data_collection.dataset.meta import Meta, Row
+from nac_drive.envs import EnvConfig
+
+CONTROLS = ("steer", "gas", "brake")
+
+
+def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
+    """Return the fraction of each discrete action in int (N,), or the means of steer, gas and brake in float (N, 3)."""
+    names = env.spec.action_names if env.control == "discrete" else CONTROLS
+    if env.control == "discrete":
+        values = np.bincount(actions, minlength=len(names)) / len(actions)
+    else:
+        values = actions.mean(axis=0)
+    return {name: float(value) for name, value in zip(names, values, strict=True)}
+
+
+def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return `Demonstrations.info` of the dataset at `path`."""
+    info: dict[str, Any] = {
+        "path": str(path), "episodes": len(rows), "control": meta.env.control,
+        "mask_bar": meta.env.mask_bar, "driver": meta.driver,
+        "noise": asdict(meta.noise) if meta.noise else None,
+    }  # fmt: skip
+    if not rows:
+        return info
+    frames = sum(row["length"] for row in rows)
+    pairs = [read_actions(path / row["file"]) for row in rows]
+    labels, actions = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    size = sum((path / row["file"]).stat().st_size for row in rows)
+    info |= {
+        "frames": frames,
+        "mean_return": float(np.mean([row["return"] for row in rows])),
+        "min_return": min(row["return"] for row in rows),
+    }
+    if meta.simulated:
+        info |= {
+            "seconds": frames / meta.env.spec.frames_per_second,
+            "mean_completion": float(np.mean([row["completion"] for row in rows])),
+            "laps_finished": sum(row["lap_finished"] for row in rows),
+            "off_road_events": sum(row["off_road_events"] for row in rows),
+            "crashes": sum(row["crashes"] for row in rows),
+        }
+    return info | {
+        "labels": _action_summary(labels, meta.env),
+        "actions": _action_summary(actions, meta.env),
+        "off_label_fraction": float((labels != actions).reshape(frames, -1).any(axis=1).mean()),
+        "bytes": size,
+        "bytes_per_frame": size / frames,
+    }
+
+
+def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Turn a dataset's `info` into text.
+
+    Args:
+        info: A result of `Demonstrations.info`.
+
+    Returns:
+        (name, value with its unit) of each line.
+    """
+    noise = "none"
+    if info["noise"]:
+        noise = f"{_percent(info['noise']['probability'])} of frames, held for {info['noise']['hold']:g}"
+    lines = [
+        ("folder", info["path"]),
+        ("driver", info["driver"]),
+        ("control", info["control"]),
+        ("status bar", "masked" if info["mask_bar"] else "visible"),
+        ("action noise", noise),
+        ("episodes", f"{info['episodes']:,}"),
+    ]
+    if "frames" not in info:
+        return lines
+    actions = _discrete if info["control"] == "discrete" else _continuous
+    duration = f" ({_duration(info['seconds'])})" if "seconds" in info else ""
+    lines += [
+        ("frames", f"{info['frames']:,}{duration}"),
+        ("return", f"mean {info['mean_return']:.1f}, minimum {info['min_return']:.1f}"),
+    ]
+    if "laps_finished" in info:
+        lines += [
+            ("completion", f"mean {_percent(info['mean_completion'])} of the track"),
+            ("laps finished", f"{info['laps_finished']} of {info['episodes']}"),
+            ("off-road events", f"{info['off_road_events']}"),
+            ("crashes", f"{info['crashes']}"),
+        ]
+    return [
+        *lines,
+        ("labels", actions(info["labels"])),
+        ("executed actions", actions(info["actions"])),
+        ("not the label", f"{_percent(info['off_label_fraction'])} of executed actions"),
+        ("size", f"{info['bytes'] / 1e6:,.1f} MB ({info['bytes_per_frame'] / 1e3:.1f} KB per frame)"),
+    ]
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{round(seconds) // 60} min {round(seconds) % 60} s"
+
+
+def _discrete(fractions: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {_percent(fraction)}" for name, fraction in fractions.items())
+
+
+def _continuous(means: Mapping[str, float]) -> str:
+    return "mean " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items())

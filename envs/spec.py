@@ -1,0 +1,58 @@
+"""Track environments: the facts that the package must know of one.
+
+CarRacing is one of `ENVIRONMENTS`; another one is an adapter: a function that makes it, and an `EnvSpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium as gym
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """A track environment: how to make it, its observations and actions, and what `info` reports.
+
+    `info` must hold, after reset and after every step, `dt` (seconds since the last observation, 0 after reset) and
+    `zooming` (frames that count for no accuracy), and the keys of `CarRacing`'s docstring that metrics read: speed,
+    lateral_offset, heading_error, wheels_off_road, completion, lap_finished, off_road, off_road_events, crash, crashes
+    and interventions. The first five are stored with every observation.
+    `env.unwrapped.state` is the clean frame that an expert sees.
+    """
+
+    make: Callable[..., gym.Env]
+    """(EnvConfig, crash, render_mode) -> environment, without a time limit."""
+    frame_shape: tuple[int, int, int] = (96, 96, 3)
+    """Height, width, channels of an observation, uint8."""
+    frames_per_second: int = 50
+    """Frames of the simulator in a second."""
+    steering: tuple[float, ...] = (0.0, 0.6, -0.6, 0.0, 0.0)
+    """The steering command, right positive, of each discrete action; as many as there are discrete actions."""
+    action_names: tuple[str, ...] = ("nothing", "right", "left", "gas", "brake")
+    """A name of each discrete action."""
+    flipped_actions: tuple[int, ...] = (0, 2, 1, 3, 4)
+    """Each discrete action as seen in a mirror. A continuous action is (steer, gas, brake), of which steer changes its
+    sign."""
+    bar_top: int | None = 84
+    """First row of a status bar at the bottom of the frame, which `mask_bar` hides; None for none."""
+    flipped_bar_columns: tuple[int, ...] | None = (*range(36), *range(59, 35, -1), *range(83, 59, -1), *range(84, 96))
+    """Columns of the status bar in a flipped frame: gauges with a sign are turned about their own centres, which are
+    the columns 48 (steering) and 72 (gyroscope). None for a bar that is flipped like the world, or no bar."""
+
+    @property
+    def num_actions(self) -> int:
+        """The number of discrete actions."""
+        return len(self.steering)
+
+
+ENVIRONMENTS: dict[str, EnvSpec] = {}
+"""Name -> track environment, for `EnvConfig.environment`. `envs.car_racing` adds CarRacing."""
+
+
+def environment(name: str) -> EnvSpec:
+    """The track environment of that name. Raises ValueError for an unknown one."""
+    if name not in ENVIRONMENTS:
+        raise ValueError(f"environment must be one of {sorted(ENVIRONMENTS)}, got {name!r}; import what adds it first.")
+    return ENVIRONMENTS[name]

@@ -1,0 +1,138 @@
+"""Measures of attention weights, and ways to replace the weights of a NAC driver, to see if they matter.
+
+Shapes: B batch, H heads, T queries, K keys of a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.driver import Driver
+from nac_drive.policies.nac.layer import AttentionRecord
+
+
+def normalised_entropy(alpha: Tensor) -> Tensor:
+    """Entropy of attention weights relative to that of uniform weights: 1 is uniform, 0 is a single key.
+
+    Args:
+        alpha: (..., K) weights that sum to 1, K at least 2.
+
+    Returns:
+        (...): -sum alpha ln alpha / ln K.
+    """
+    return torch.special.entr(alpha).sum(dim=-1) / torch.log(torch.tensor(float(alpha.shape[-1])))
+
+
+def largest_weight(alpha: Tensor) -> Tensor:
+    """The weight of the key that gets most: weights (..., K) -> (...). Uniform weights give 1 / K."""
+    return alpha.amax(dim=-1)
+
+
+def mean_age(alpha: Tensor, age: Tensor) -> Tensor:
+    """The age that a query attends to on average.
+
+    Args:
+        alpha: (..., K) weights that sum to 1.
+        age: Ages of the keys in any unit; broadcasts to the shape of `alpha`.
+
+    Returns:
+        (...): sum alpha age, in the unit of `age`.
+    """
+    return (alpha * age).sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class AttentionStep:
+    """The attention of one decision. All tensors are (B, H, T, K), except that `age` has one head."""
+
+    record: AttentionRecord
+    age: Tensor
+    """Seconds from each key to its query."""
+    t_movement: Tensor
+    """|t(oldest age) - t(0)| of each pair of query and key: the change of t by age alone, its content kept."""
+
+
+@contextmanager
+def recorded_attention(driver: Driver) -> Iterator[list[AttentionStep]]:
+    """Record the attention of every decision inside the `with` block. The driver acts as without it.
+
+    Args:
+        driver: A driver with a NAC core.
+
+    Yields:
+        The list that the records are appended to.
+
+    Raises:
+        ValueError: For a driver with another core.
+    """
+    nac = nac_core(driver).nac
+    attend, steps = nac.attend, []
+
+    def recording(tokens: Any, mask: Any, times: Tensor | None, detail: type | None = None) -> Any:
+        assert times is not None
+        result = attend(tokens, mask, times, AttentionRecord)
+        oldest = times.amax(dim=3, keepdim=True).expand_as(times)
+        late, early = (attend(tokens, mask, age, AttentionRecord)[1]["t"] for age in (oldest, torch.zeros_like(times)))
+        record = AttentionRecord(**result[1])
+        age = times.expand(*record.index.shape[:1], 1, *times.shape[2:])
+        steps.append(AttentionStep(record, age, (late - early).abs()))
+        return result
+
+    nac.attend = recording
+    try:
+        yield steps
+    finally:
+        del nac.attend
+
+
+def uniform(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
+    """Logits in the form of `policies.nac.logits.MODES` that give all keys the same weight."""
+    return torch.zeros_like(phi)
+
+
+@contextmanager
+def uniform_weights(driver: Driver) -> Iterator[None]:
+    """Let a NAC driver give all frames of its window the same weight inside the `with` block.
+
+    Raises:
+        ValueError: For a driver with another core.
+    """
+    nac = nac_core(driver).nac
+    solve = nac._solve
+    nac._solve = uniform
+    try:
+        yield
+    finally:
+        nac._solve = solve
+
+
+@contextmanager
+def newest_frame_only(driver: Driver) -> Iterator[None]:
+    """Let a NAC driver see the newest frame alone inside the `with` block: its window is one frame long.
+
+    Episodes must begin inside the block: the state of a window of another length does not fit.
+
+    Raises:
+        ValueError: For a driver with another core.
+    """
+    core = nac_core(driver)
+    window = core.window
+    core.window = 1
+    try:
+        yield
+    finally:
+        core.window = window
+
+
+def nac_core(driver: Driver) -> NACCore:
+    """The NAC core of a driver. Raises ValueError for a driver with another core."""
+    if not isinstance(driver.core, NACCore):
+        raise ValueError(f"driver must have a NAC core, got {driver.config.core!r}; such as champion.")
+    return driver.core

@@ -1,0 +1,63 @@
+"""Formulas of the metrics, as pure functions. Definitions: docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nac_drive.envs import ENVIRONMENTS, EnvSpec
+
+SOLVED_RETURN = 900.0
+"""The return from which CarRacing counts as solved."""
+INTERVENTION_SECONDS = 6.0
+"""Time that one intervention costs in autonomy (Bojarski et al., arXiv 1604.07316, section 7.1)."""
+CRASH_FACTOR = 0.65
+"""Factor of the driving score for each crash."""
+STEER_TOLERANCE = 0.1
+"""Continuous actions agree when their steering differs by no more than this."""
+CAR_RACING = ENVIRONMENTS["car-racing"]
+
+
+def steering_of(action: Any, spec: EnvSpec = CAR_RACING) -> float:
+    """The steering command of an action.
+
+    Args:
+        action: A continuous action (steer, gas, brake), or the number of a discrete one.
+        spec: The environment, which gives the steering command of discrete actions.
+
+    Returns:
+        The command in [-1, 1], positive to the right.
+    """
+    return float(action[0]) if np.ndim(action) else spec.steering[int(action)]
+
+
+def agrees(action: Any, expert_action: Any) -> bool:
+    """Whether two actions are the same: equal (discrete), or within 0.1 in steering (continuous)."""
+    if np.ndim(action):
+        return abs(steering_of(action) - steering_of(expert_action)) <= STEER_TOLERANCE
+    return int(action) == int(expert_action)
+
+
+def driving_score(completion: float, crashes: int, off_road_fraction: float) -> float:
+    """100 x completion x 0.65^crashes x (1 - off-road fraction)."""
+    return 100.0 * completion * CRASH_FACTOR**crashes * (1.0 - off_road_fraction)
+
+
+def autonomy(interventions: int, seconds: float) -> float:
+    """1 - 6 s x interventions / time, at least 0: the fraction of time without a human driver."""
+    return max(0.0, 1.0 - INTERVENTION_SECONDS * interventions / seconds)
+
+
+def steering_rate_rms(steering: Sequence[float] | np.ndarray, frames_per_second: int = 50) -> float:
+    """Root mean square of the change of the steering command per second, from one command per frame."""
+    return float(np.sqrt(np.mean(np.square(np.diff(steering))))) * frames_per_second if len(steering) > 1 else 0.0
+
+
+def steering_reversals(steering: Sequence[float] | np.ndarray, frames_per_second: int = 50) -> float:
+    """Changes of the sign of the steering command per second, from one command per frame; frames without steering keep
+    the last sign."""
+    signs = np.sign(steering)
+    signs = signs[signs != 0]
+    return float(np.sum(signs[1:] != signs[:-1])) * frames_per_second / len(steering) if len(steering) else 0.0

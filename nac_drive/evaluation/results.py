@@ -1,0 +1,90 @@
+"""The metrics of an episode: measured by a subscriber of the rollout, written as a row of rows.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+
+from nac_drive.envs import ENVIRONMENTS, EnvSpec, Episode, Step
+from nac_drive.evaluation.metrics import METRICS
+from nac_drive.evaluation.trace import EpisodeTrace
+
+
+class MetricValues:
+    """A record whose `metrics` can be read as attributes: `row.crashes` is `row.metrics["crashes"]`."""
+
+    metrics: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "metrics" and not name.startswith("_") and name in self.metrics:
+            return self.metrics[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute or metric {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.metrics]
+
+    def with_metrics(self, **changed: Any) -> Self:
+        """A copy in which some metrics have other values."""
+        return replace(self, metrics={**self.metrics, **changed})  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class EpisodeResult(MetricValues):
+    """One driver on one track: the conditions, and the value of every metric."""
+
+    driver: str
+    seed: int
+    """Seed of the track."""
+    crash_mode: str
+    perturbation: str
+    """As `envs.perturb` takes it; empty for none."""
+    renderer: str
+    """Renderer of the frames."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Name of a metric -> value, see METRICS. They are attributes, too."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A flat, JSON-able row of rows.jsonl."""
+        return {**{name: getattr(self, name) for name in _CONDITIONS}, **self.metrics}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> EpisodeResult:
+        """The result that `to_dict` made a row of."""
+        metrics = {name: value for name, value in row.items() if name not in _CONDITIONS}
+        return cls(**{name: row[name] for name in _CONDITIONS}, metrics=metrics)
+
+
+_CONDITIONS = tuple(each.name for each in fields(EpisodeResult) if each.name != "metrics")
+
+
+class EpisodeMeter:
+    """Subscribes to a rollout and measures the episode."""
+
+    def __init__(self, spec: EnvSpec = ENVIRONMENTS["car-racing"]) -> None:
+        self._spec = spec
+        self._steps: list[Step] = []
+
+    def __call__(self, step: Step) -> None:
+        self._steps.append(replace(step, observation=np.empty(0)))  # 27 kB less
+
+    def result(
+        self, driver: str, episode: Episode, *, crash_mode: str, perturbation: str = "", renderer: str = "gymnasium"
+    ) -> EpisodeResult:
+        """The metrics of the episode that was driven.
+
+        Args:
+            driver: Name of the driver.
+            episode: The end of the episode, from `rollout`.
+            crash_mode: The effect of a crash.
+            perturbation: As `envs.perturb` takes it.
+            renderer: Renderer of the frames.
+
+        Returns:
+            The result, with a value of every metric in METRICS.
+        """
+        trace = EpisodeTrace(self._steps, episode, self._spec)
+        metrics = {name: metric.per_episode(trace) for name, metric in METRICS.items()}
+        return EpisodeResult(driver, episode.seed, crash_mode, perturbation, renderer, metrics)

@@ -1,0 +1,178 @@
+"""The file of an action log: it comes back whole, or it is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nac_drive.data_collection.dataset.action_log import encode_action_log, read_action_log
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
+from nac_drive.data_collection.replay import rebuild, save_action_log
+from nac_drive.envs import EnvConfig
+from tests.data_collection.recordings import contents
+
+SHIPPED = Path(__file__).parents[3] / "action_logs"
+
+
+def test_the_same_dataset_gives_the_same_bytes_and_they_hold_everything(log_file, recorded, tmp_path):
+    recorded = Demonstrations.open(recorded)
+    save_action_log(recorded, tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == log_file.read_bytes()
+    log, frames = read_action_log(log_file), recorded.load()
+    assert log.meta == recorded.meta
+    assert encode_action_log(log) == log_file.read_bytes()
+    np.testing.assert_array_equal(np.concatenate([episode.action for episode in log.episodes]), frames.actions)
+    np.testing.assert_array_equal(np.concatenate([episode.label for episode in log.episodes]), frames.labels)
+    assert [episode.summary for episode in log.episodes] == [
+        {key: row[key] for key in row if key not in ("index", "file", "sha256")} for row in recorded.rows
+    ]
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(log_file, tmp_path):
+    content, messages = log_file.read_bytes(), []
+    for place in range(0, len(content), 3):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path = tmp_path / "damaged.npz"
+        path.write_bytes(damaged)
+        try:
+            read = read_action_log(path)  # an archive has idle bits, such as the date's
+            assert encode_action_log(read) == content, place
+        except DatasetError as error:
+            messages.append(str(error))
+    assert len(messages) > 0.8 * len(content) / 3
+    assert all(str(path) in line and "\n" not in line for line in messages)
+
+
+def foreign(path: Path, kind: str, file: Path) -> str:
+    """Make a file that is no action log; return the words that the error must contain."""
+    log = read_action_log(file)
+    with np.load(file) as stored:
+        arrays: dict[str, Any] = dict(stored)
+    document = json.loads(arrays["action_log"].item())
+
+    def save(**changed: Any) -> None:
+        np.savez(path, **{**arrays, **changed})
+
+    def save_document(**changed: Any) -> None:
+        save(action_log=np.bytes_(json.dumps(document | changed).encode()))
+
+    episodes, env = document["episodes"], document["dataset"]["env"]
+    match kind:
+        case "missing":
+            return "there is no such file"
+        case "folder":
+            path.mkdir()
+            return "no npz archive"
+        case "text":
+            path.write_text("all my work")
+            return "no npz archive"
+        case "cut short":
+            path.write_bytes(file.read_bytes()[:-30])
+            return "cut short"
+        case "other npz":
+            np.savez(path, weights=np.zeros(3))
+            return "action_log"
+        case "pickle":
+            save(action_log=np.array([{"schema": 1}], dtype=object))
+            return "allow_pickle=False"
+        case "list":
+            save(action_log=np.bytes_(b"[]"))
+        case "other schema":
+            save_document(schema="cookery")
+            return "its schema is 'cookery', expected 'nac-drive action log 1'"
+        case "other dataset schema":
+            save_document(dataset=document["dataset"] | {"schema": "minari"})
+            return "'minari'"
+        case "other environment":
+            save_document(dataset=document["dataset"] | {"env": env | {"wheels": 4}})
+            return "wheels"
+        case "no episodes":
+            save_document(episodes=[])
+            return "expected uint8 (0,)"
+        case "an episode too many":
+            save_document(episodes=[*episodes, episodes[0]])
+            return "action is uint8 (180,), expected uint8 (240,)"
+        case "other control":
+            save_document(dataset=document["dataset"] | {"env": env | {"control": "continuous"}})
+            return "action is uint8 (180,), expected float32 (180, 3)"
+        case "wide labels":
+            save(label=arrays["label"].astype(np.int64))
+            return "label is int64"
+        case "no track":
+            save_document(episodes=[episodes[0] | {"seed": -1}, *episodes[1:]])
+            return "episode 0 is on track -1"
+        case "no reason to end":
+            save_document(dataset=document["dataset"] | {"env": env | {"max_steps": 61}})
+            return "episode 0 has 60 frames of 61"
+        case "sixth action":
+            save(action=arrays["action"] | np.uint8(8))
+            return "value of action outside of 0 to 4"
+        case "sixth label":
+            save(label=arrays["label"] | np.uint8(8))
+            return "value of label outside of 0 to 4"
+        case "not finite" | "too much gas":
+            bad = np.float32("nan") if kind == "not finite" else np.float32(1.5)
+            episode = replace(log.episodes[0], action=np.full((60, 3), bad), label=np.zeros((60, 3), np.float32))
+            object.__setattr__(log, "document", document["dataset"] | {"env": env | {"control": "continuous"}})
+            object.__setattr__(log, "episodes", [episode])
+            path.write_bytes(encode_action_log(log))
+            return "value of action outside of"
+        case _:
+            raise AssertionError(kind)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "missing", "folder", "text", "cut short", "other npz", "pickle", "list", "other schema", "other dataset schema",
+        "other environment", "no episodes", "an episode too many", "other control", "wide labels", "no track",
+        "no reason to end", "sixth action", "sixth label", "not finite", "too much gas",
+    ],
+)  # fmt: skip
+def test_a_foreign_file_is_named_before_there_is_a_folder(log_file, tmp_path, kind):
+    path = tmp_path / "foreign.npz"
+    message = foreign(path, kind, log_file)
+    before = contents(tmp_path)
+    with pytest.raises(DatasetError, match=r"pass a file of `nac-drive dataset action-log`") as caught:
+        rebuild(path, tmp_path / "dataset")
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert contents(tmp_path) == before
+    assert not (tmp_path / "dataset").exists()
+
+
+# Logs of version 0.1
+
+
+@pytest.mark.parametrize(("name", "frames", "noise"), [("expert-20", 16_110, 0.0), ("expert-20-dart", 19_728, 0.1)])
+def test_published_logs_are_read(name, frames, noise):
+    log = read_action_log(str(SHIPPED / f"{name}.npz"))
+    assert [episode.summary["seed"] for episode in log.episodes] == list(range(20))
+    assert sum(len(episode.action) for episode in log.episodes) == frames
+    assert log.meta.env == EnvConfig("discrete", renderer="gymnasium")
+    assert (log.meta.noise.probability if log.meta.noise else 0.0) == noise
+    assert all(set(episode.sha256) == {"frames", "columns"} for episode in log.episodes)
+    changed = np.mean(np.concatenate([episode.action != episode.label for episode in log.episodes]))
+    assert changed == pytest.approx(0.8 * noise, abs=0.02)  # one random action in five is the intended one
+
+
+def test_a_published_log_becomes_one_of_today_without_a_loss(tmp_path):
+    old = read_action_log(SHIPPED / "expert-20.npz")
+    path = tmp_path / "new.npz"
+    path.write_bytes(encode_action_log(old))
+    new = read_action_log(path)
+    with np.load(path) as stored:
+        assert json.loads(stored["action_log"].item())["schema"] == "nac-drive action log 1"
+    assert new.document == old.document
+    for one, other in zip(new.episodes, old.episodes, strict=True):
+        assert (one.summary, one.sha256) == (other.summary, other.sha256)
+        np.testing.assert_array_equal(one.action, other.action)
+        np.testing.assert_array_equal(one.label, other.label)

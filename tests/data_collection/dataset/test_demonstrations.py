@@ -1,0 +1,384 @@
+"""The dataset on disk: lossless, checked, split by track, and clear about what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Meta
+from nac_drive.data_collection.dataset.episode_file import (
+    SUMMARY,
+    TELEMETRY,
+    EpisodeArrays,
+    encode_episode,
+    read_episode,
+)
+from nac_drive.data_collection.dataset.info import describe
+from nac_drive.data_collection.dataset.verify import file_sha256, play_back
+from nac_drive.data_collection.files import write_atomically
+from nac_drive.envs import EnvConfig
+from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, rewrite_row, tamper
+
+
+def random_episode(length: int, control: str, seed: int, last: bool = True) -> tuple[EpisodeArrays, dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+
+    def action() -> np.ndarray:
+        return rng.integers(5, size=length) if control == "discrete" else rng.random((length, 3), dtype=np.float32)
+
+    arrays = EpisodeArrays(
+        frames=rng.integers(256, size=(length, 96, 96, 3), dtype=np.uint8),
+        label=action(),
+        action=action(),
+        reward=rng.normal(size=length),
+        dt=rng.random(length),
+        zooming=rng.random(length) < 0.5,
+        telemetry={name: rng.normal(size=length) for name in TELEMETRY},
+        last_frame=rng.integers(256, size=(96, 96, 3), dtype=np.uint8) if last else None,
+    )
+    values = (int(seed), float(rng.normal()), length, True, float(rng.random()), False, 3, 1)
+    return arrays, dict(zip(SUMMARY, values, strict=True))
+
+
+def assert_equal(one: EpisodeArrays, other: EpisodeArrays) -> None:
+    assert list(one.columns()) == list(other.columns())  # action logs hash them in this order
+    for name, values in {"frames": one.frames, **one.columns()}.items():
+        found = {"frames": other.frames, **other.columns()}[name]
+        assert found.dtype == values.dtype, name
+        np.testing.assert_array_equal(found, values, err_msg=name)
+    assert (one.last_frame is None) == (other.last_frame is None)
+    np.testing.assert_array_equal(one.last_frame, other.last_frame)
+
+
+# Losslessness
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    length=st.integers(1, 40), control=st.sampled_from(["discrete", "continuous"]), seed=st.integers(0, 2**31),
+    last=st.booleans(),
+)  # fmt: skip
+def test_an_episode_comes_back_bit_for_bit(tmp_path_factory, length, control, seed, last):
+    arrays, summary = random_episode(length, control, seed, last)
+    path = tmp_path_factory.mktemp("episode") / "000000.h5"
+    write_atomically(path, encode_episode(arrays, summary))
+    back, summary_back = read_episode(path, control)
+    assert_equal(arrays, back)
+    assert summary_back == summary
+    assert {name: type(value) for name, value in summary_back.items()} == {k: type(v) for k, v in summary.items()}
+    assert encode_episode(back, summary_back) == path.read_bytes()  # the same episode, the same bytes
+
+
+@pytest.mark.parametrize(("last", "schema", "stored"), [(False, 1, 33), (True, 2, 34)])
+def test_files_hold_n_or_n_plus_1_frames_and_both_load_as_n(tmp_path, last, schema, stored):
+    arrays, summary = random_episode(33, "discrete", 0, last)
+    path = tmp_path / "000000.h5"
+    path.write_bytes(encode_episode(arrays, summary))
+    with h5py.File(path) as file:
+        assert file.attrs["schema"] == f"nac-drive episode {schema}"
+        assert file["frames"].shape == (stored, 96, 96, 3)  # type: ignore[union-attr]
+    target = np.zeros((33, 96, 96, 3), np.uint8)
+    back, _ = read_episode(path, "discrete", frames=target)
+    assert back.frames is target
+    np.testing.assert_array_equal(target, arrays.frames)
+    for wrong in (32, 34):
+        with pytest.raises(DatasetError, match=f"it has 33 frames, expected {wrong}"):
+            read_episode(path, "discrete", frames=np.zeros((wrong, 96, 96, 3), np.uint8))
+
+
+def test_the_last_frame_is_the_observation_after_the_last_action(recorded):
+    dataset = Demonstrations.open(recorded)
+    for row in dataset.rows:
+        arrays, summary = read_episode(recorded / row["file"], "discrete")
+        assert arrays.last_frame is not None
+        longer, _ = play_back(  # one action more: the last frame is acted on
+            dataset.meta.env, summary["seed"], np.append(arrays.label, 0), np.append(arrays.action, 0)
+        )
+        np.testing.assert_array_equal(longer.frames, np.concatenate([arrays.frames, arrays.last_frame[None]]))
+
+
+def test_a_dataset_of_version_0_1_loads_and_verifies(copy, recorded):
+    for row in Demonstrations.open(copy).rows:
+        arrays, summary = read_episode(copy / row["file"], "discrete")
+        (copy / row["file"]).write_bytes(encode_episode(replace(arrays, last_frame=None), summary))
+        rewrite_row(copy, row["index"], sha256=file_sha256(copy / row["file"]))
+    old, new = Demonstrations.open(copy), Demonstrations.open(recorded)
+    assert old.verify(replay=True) == []
+    for name in ("frames", "labels", "actions", "rewards", "dt", "zooming", "offsets", "seeds"):
+        np.testing.assert_array_equal(getattr(old.load(), name), getattr(new.load(), name), err_msg=name)
+
+
+def test_loading_is_the_episodes_end_to_end(recorded):
+    dataset = Demonstrations.open(recorded)
+    frames = dataset.load()
+    assert list(frames.seeds) == dataset.seeds == TRACKS
+    assert frames.offsets[-1] == len(frames) == sum(row["length"] for row in dataset.rows)
+    for episode, row in enumerate(dataset.rows):
+        arrays, _ = read_episode(recorded / row["file"], "discrete")
+        part = slice(frames.offsets[episode], frames.offsets[episode + 1])
+        np.testing.assert_array_equal(frames.frames[part], arrays.frames)
+        np.testing.assert_array_equal(frames.labels[part], arrays.label)
+        np.testing.assert_array_equal(frames.actions[part], arrays.action)
+        np.testing.assert_array_equal(frames.rewards[part], arrays.reward.astype(np.float32))
+        np.testing.assert_array_equal(frames.telemetry["speed"][part], arrays.telemetry["speed"].astype(np.float32))
+        np.testing.assert_array_equal(frames.dt[part], np.array([0, *[1 / 50] * (row["length"] - 1)], np.float32))
+        np.testing.assert_array_equal(frames.zooming[part], np.arange(row["length"]) < 50)
+    some = dataset.load(seeds=[7, 11])
+    assert list(some.seeds) == [11, 7]
+    np.testing.assert_array_equal(some.frames, np.concatenate([frames.frames[:60], frames.frames[120:]]))
+
+
+def test_info_counts_what_is_there(recorded):
+    dataset = Demonstrations.open(recorded)
+    info, frames = dataset.info(), dataset.load()
+    assert (info["episodes"], info["frames"], info["seconds"]) == (3, 180, 180 / 50)
+    assert info["off_label_fraction"] == np.mean(frames.labels != frames.actions)
+    assert info["labels"]["gas"] == np.mean(frames.labels == 3)
+    assert info["actions"]["left"] == np.mean(frames.actions == 2)
+    assert info["bytes"] == sum(file.stat().st_size for file in recorded.glob("episodes/*.h5"))
+    assert info["mean_return"] == pytest.approx(frames.rewards.sum() / 3, rel=1e-5)
+    assert json.loads(json.dumps(info)) == info
+
+
+def test_a_description_has_units(recorded, tmp_path):
+    dataset = Demonstrations.open(recorded)
+    info = dataset.info()
+    lines = dict(describe(info))
+    assert lines["frames"] == "180 (3.6 s)"
+    assert lines["action noise"] == "30.0 % of frames, held for 4"
+    assert lines["not the label"] == f"{100 * info['off_label_fraction']:.1f} % of executed actions"
+    assert lines["size"].endswith(f"({info['bytes_per_frame'] / 1e3:.1f} KB per frame)")
+    assert f"gas {100 * info['labels']['gas']:.1f} %" in lines["labels"]
+    assert dict(describe(info | {"seconds": 119.7}))["frames"] == "180 (2 min 0 s)"
+    empty = Demonstrations.create(tmp_path / "empty", replace(dataset.meta, noise=None))
+    assert dict(describe(empty.info()))["action noise"] == "none"
+    pedals = collect_small(tmp_path / "pedals", env=replace(ENV, control="continuous"), seeds=[5])
+    assert dict(describe(pedals.info()))["labels"].startswith("mean steer ")
+
+
+# Splits
+
+
+@settings(max_examples=100, deadline=None)
+@given(tracks=st.lists(st.integers(0, 99), min_size=2, max_size=40), fraction=st.floats(0, 0.99))
+def test_no_track_is_on_both_sides_of_a_split(tracks, fraction):
+    meta = Meta(ENV, "controller", "", None, 0)
+    rows = [{"index": index, "seed": track} for index, track in enumerate(tracks)]
+    distinct = set(tracks)
+    dataset = Demonstrations(Path("unused"), meta, rows, cut_off=False)
+    if fraction > 0 and len(distinct) < 2:
+        with pytest.raises(ValueError, match="at least two tracks"):
+            dataset.split(fraction)
+        return
+    train, validation = dataset.split(fraction)
+    assert not set(train) & set(validation)
+    assert set(train) | set(validation) == distinct
+    assert train
+    assert bool(validation) == (fraction > 0)
+    assert abs(len(validation) - fraction * len(distinct)) <= 1
+    shuffled = Demonstrations(Path("unused"), meta, rows[::-1], cut_off=False)
+    assert shuffled.split(fraction) == (train, validation)
+
+
+# Verification
+
+
+def test_a_sound_dataset_has_no_problems(recorded):
+    assert Demonstrations.open(recorded).verify(replay=True) == []
+
+
+@pytest.mark.parametrize("place", [0.0, 0.2, 0.5, 0.8, 0.9999])
+def test_verify_sees_one_flipped_bit(copy, place):
+    file = copy / "episodes" / "000001.h5"
+    data = bytearray(file.read_bytes())
+    data[int(place * len(data))] ^= 1
+    file.write_bytes(data)
+    problems = Demonstrations.open(copy).verify()
+    assert problems
+    assert all("000001.h5" in problem for problem in problems)
+
+
+def test_verify_sees_truncated_and_missing_files_cut_rows_and_files_without_row(copy):
+    first, second, third = (copy / "episodes" / f"{index:06d}.h5" for index in range(3))
+    first.write_bytes(first.read_bytes()[:-500])
+    second.unlink()
+    rows = (copy / "episodes.jsonl").read_bytes()
+    (copy / "episodes.jsonl").write_bytes(rows[:-10])
+    problems = "\n".join(Demonstrations.open(copy).verify())
+    assert f"{first}: the content has changed" in problems
+    assert f"episode {first} cannot be read" in problems
+    assert f"{second}: the file is missing" in problems
+    assert f"{third}: no row" in problems
+    assert "last row is cut off" in problems
+
+
+def test_verify_sees_a_reward_that_does_not_fit_the_return(copy):
+    def change(file):
+        file["reward"][20] += 1.0
+
+    tamper(copy, 2, change)
+    (problem,) = Demonstrations.open(copy).verify()
+    assert "000002.h5: the rewards sum to" in problem
+
+
+def test_verify_sees_a_row_that_does_not_fit_its_file(copy):
+    rewrite_row(copy, 0, seed=12)
+    (problem,) = Demonstrations.open(copy).verify()
+    assert "seed is 11, its row says 12" in problem
+
+
+def test_replay_sees_a_reward_that_was_changed_everywhere(copy):
+    def change(file):
+        file["reward"][20] += 1.0
+        file.attrs["return"] = np.cumsum(file["reward"][()])[-1]
+        rewrite_row(copy, 2, **{"return": file.attrs["return"].item()})
+
+    tamper(copy, 2, change)
+    dataset = Demonstrations.open(copy)
+    assert dataset.verify() == []
+    problems = dataset.verify(replay=True)
+    assert any("000002.h5: replay: reward differ from frame 20 on" in problem for problem in problems)
+    assert all("000002.h5" in problem for problem in problems)
+
+
+def test_replay_sees_an_executed_action_that_was_changed(copy):
+    def change(file):
+        file["action"][55] = 1 if file["action"][55] == 2 else 2  # the other way
+
+    tamper(copy, 1, change)
+    dataset = Demonstrations.open(copy)
+    assert dataset.verify() == []
+    problems = dataset.verify(replay=True)
+    assert any("000001.h5: replay: frames differ from frame 56 on" in problem for problem in problems)
+
+
+def test_replay_sees_another_frame_after_the_last_action(copy):
+    def change(file):
+        file["frames"][-1] = 0
+
+    tamper(copy, 1, change)
+    dataset = Demonstrations.open(copy)
+    assert dataset.verify() == []
+    (problem,) = dataset.verify(replay=True)
+    assert "000001.h5: replay: the frame after the last action differs" in problem
+
+
+def test_replay_sees_an_episode_that_was_cut_short(copy):
+    path = copy / "episodes" / "000000.h5"
+    arrays, summary = read_episode(path, "discrete")
+    columns = {name: getattr(arrays, name)[:40] for name in ("frames", "label", "action", "reward", "dt", "zooming")}
+    telemetry = {name: values[:40] for name, values in arrays.telemetry.items()}
+    short = EpisodeArrays(**columns, telemetry=telemetry, last_frame=arrays.frames[40])
+    summary |= {
+        "length": 40,
+        "return": float(np.cumsum(short.reward)[-1]),
+        "completion": arrays.telemetry["completion"][40],
+    }
+    path.write_bytes(encode_episode(short, summary))
+    tamper(copy, 0, lambda file: rewrite_row(copy, 0, **summary))
+    dataset = Demonstrations.open(copy)
+    assert dataset.verify() == []
+    (problem,) = dataset.verify(replay=True)
+    assert "goes on after its last frame 39" in problem
+
+
+# Bad input: one line, which names the place, the cause and the fix; nothing is touched
+
+
+def foreign(path: Path, damage: str) -> str:
+    """Turn the dataset at `path` into something else; return the words that the error must contain."""
+    meta = json.loads((path / "meta.json").read_text())
+    if damage == "missing":
+        shutil.rmtree(path)
+        return "no such folder"
+    if damage == "other folder":
+        (path / "meta.json").unlink()
+        return "meta.json is missing"
+    if damage == "no rows":
+        (path / "episodes.jsonl").unlink()
+        return "episodes.jsonl is missing"
+    if damage == "not json":
+        (path / "meta.json").write_text("{")
+        return "meta.json"
+    if damage == "a list":
+        (path / "meta.json").write_text("[]")
+        return "meta.json"
+    if damage == "other schema":
+        (path / "meta.json").write_text(json.dumps(meta | {"schema": "minari"}))
+        return "'minari'"
+    if damage == "other program's keys":
+        (path / "meta.json").write_text(json.dumps(meta | {"env": {"id": "CarRacing-v3"}}))
+        return "id"
+    (path / "episodes.jsonl").write_text('{"episode": 1}\n')
+    return "line 1"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["missing", "other folder", "no rows", "not json", "a list", "other schema", "other program's keys", "other rows"],
+)
+def test_a_foreign_folder_is_named(copy, damage):
+    message = foreign(copy, damage)
+    before = contents(copy)
+    with pytest.raises(DatasetError) as caught:
+        Demonstrations.open(copy)
+    message = str(caught.value)
+    assert message in message
+    assert str(copy) in message
+    assert "\n" not in message
+    assert contents(copy) == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "garbage", "flipped"])
+def test_loading_a_damaged_episode_names_it(copy, damage):
+    file = copy / "episodes" / "000001.h5"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 255
+    file.unlink()
+    if damage != "missing":
+        file.write_bytes({"truncated": data[:20_000], "garbage": b"x" * 9000, "flipped": data}[damage])
+    with pytest.raises(DatasetError, match=r"000001\.h5.*--resume") as caught:
+        Demonstrations.open(copy).load()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_of_another_environment_is_refused_with_the_keys_that_differ(recorded):
+    dataset = Demonstrations.open(recorded)
+    dataset.require_env(ENV)
+    with pytest.raises(DatasetError, match=r"mask_bar: dataset has False, got True; max_steps.* 60,.* 1000"):
+        dataset.require_env(replace(ENV, mask_bar=True, max_steps=1000))
+    with pytest.raises(DatasetError, match=r"noise.hold: dataset has 4, got 2"):
+        dataset.require_meta(replace(dataset.meta, noise=replace(NOISE, hold=2)))
+
+
+def test_tracks_that_were_not_recorded_and_empty_datasets_are_named(recorded, tmp_path):
+    with pytest.raises(DatasetError, match=r"no episode on tracks \[5\]"):
+        Demonstrations.open(recorded).load(seeds=[5, 7])
+    empty = Demonstrations.create(tmp_path / "empty", Demonstrations.open(recorded).meta)
+    with pytest.raises(DatasetError, match="no finished episode"):
+        empty.load()
+    assert empty.info()["episodes"] == 0
+
+
+def test_creating_never_overwrites(copy):
+    before = contents(copy)
+    with pytest.raises(FileExistsError, match="another folder"):
+        Demonstrations.create(copy, Demonstrations.open(copy).meta)
+    assert contents(copy) == before
+
+
+def test_meta_survives_the_disk(recorded, tmp_path):
+    meta = Demonstrations.open(recorded).meta
+    for changed in (meta, replace(meta, noise=None), replace(meta, env=EnvConfig("continuous", True, 7))):
+        path = tmp_path / str(hash(changed))
+        Demonstrations.create(path, changed)
+        assert Demonstrations.open(path).meta == changed

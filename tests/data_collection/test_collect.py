@@ -1,0 +1,330 @@
+"""Collecting: the same dataset for any number of workers, and after any interruption."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from nac_drive.data_collection import files
+from nac_drive.data_collection.collect import EpisodeJob, add_missing, collect, collect_episode
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Row
+from nac_drive.data_collection.files import WriteError
+from nac_drive.envs import EnvConfig, Step, make_env, rollout
+from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents
+from tests.killing import Fuse, Killed
+
+REPOSITORY = Path(__file__).parents[2]
+TINY = EnvConfig(max_steps=5, renderer="fast")
+MODULE = import_module("nac_drive.data_collection.collect")  # the name in the package is the function
+
+
+# The content of a dataset
+
+
+class Repeat:
+    """Drives given actions."""
+
+    def __init__(self, actions: np.ndarray):
+        self.actions = actions
+
+    def begin(self, env: gym.Env) -> int:
+        return 0
+
+    def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[Any, int]:
+        return self.actions[state], state + 1
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_under_noise_labels_stay_the_drivers_and_executed_actions_are_the_noises(tmp_path, control):
+    env = replace(ENV, control=control)
+    dataset = collect_small(tmp_path / "dataset", env=env, seeds=[5], seed=9)
+    frames = dataset.load()
+    assert (frames.labels != frames.actions).any()
+    # Two routes to the labels: an expert that is queried while the executed actions are repeated.
+    steps: list[Step] = []
+    rollout(make_env(env), Repeat(frames.actions), 5, expert=Controller(control), subscribers=[steps.append])
+    np.testing.assert_array_equal(frames.labels, [step.expert_action for step in steps])
+    np.testing.assert_array_equal(frames.frames, [step.observation for step in steps])
+    # And to the executed actions: the noise of this seed and track, applied to the labels.
+    noise = ActionNoise(NOISE.probability, NOISE.hold, make_env(env).action_space, (9, 5))
+    np.testing.assert_array_equal(frames.actions, [noise(label) for label in frames.labels])
+
+
+def test_without_noise_the_label_is_executed(tmp_path):
+    frames = collect_small(tmp_path / "dataset", noise=None, seeds=[5]).load()
+    np.testing.assert_array_equal(frames.labels, frames.actions)
+
+
+def test_noise_depends_on_its_seed_and_on_the_track(tmp_path, recorded):
+    other = collect_small(tmp_path / "dataset", seed=1).load()
+    frames = Demonstrations.open(recorded).load()
+    assert (other.actions != frames.actions).any()
+    episodes = [tuple(frames.actions[a:b]) for a, b in zip(frames.offsets[:-1], frames.offsets[1:], strict=True)]
+    assert len(set(episodes)) == len(TRACKS)
+
+
+def test_a_driver_trained_with_the_bar_sees_it_while_the_mask_is_recorded(tmp_path, monkeypatch):
+    seen: list[np.ndarray] = []
+
+    class Looks:
+        env_config = {"control": "discrete", "mask_bar": False, "max_steps": 1000}
+
+        def begin(self, env: gym.Env) -> int:
+            return 40
+
+        def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[Any, int]:
+            seen.append(observation)
+            return np.int64(3), state + 1
+
+    monkeypatch.setattr(MODULE, "resolve_driver", lambda spec, env: Looks())
+    monkeypatch.setattr(MODULE, "driver_hash", lambda spec, env: "double")
+    env = EnvConfig(mask_bar=True, max_steps=8)
+    dataset = collect(tmp_path / "dataset", "looks", env=env, seeds=[5])
+    masked = dataset.load().frames
+    shown = np.stack(seen)
+    assert not masked[:, 84:].any()
+    assert shown[:, 84:].any()
+    np.testing.assert_array_equal(masked[:, :84], shown[:, :84])
+    assert dataset.verify(replay=True) == []
+
+
+# Workers and interruptions
+
+
+def test_the_number_of_workers_does_not_show(tmp_path, recorded):
+    rows: list[Row] = []
+    dataset = collect_small(tmp_path / "dataset", workers=2, on_episode=rows.append)
+    assert contents(tmp_path / "dataset") == contents(recorded)
+    assert sorted(rows, key=lambda row: row["index"]) == dataset.rows == Demonstrations.open(recorded).rows
+    assert dataset.verify(replay=True, workers=2) == []
+
+
+def test_killed_by_the_system_it_loses_no_finished_episode_and_ends_the_same(tmp_path, recorded):
+    """The test below dies at every operation of one process; this one kills a parent and its workers for real."""
+    path = tmp_path / "dataset"
+    script = (
+        "import sys; from pathlib import Path; from tests.data_collection.recordings import collect_small\n"
+        "if __name__ == '__main__':\n"
+        "    collect_small(Path(sys.argv[1]), workers=2, on_episode=lambda row: print(row['index'], flush=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], cwd=REPOSITORY, start_new_session=True, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip().isdigit()  # the row of the first episode is written
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    files = list(path.glob("episodes/*.h5"))
+    assert len(files) >= len(Demonstrations.open(path).rows) >= 1
+    again: list[Row] = []
+    collect_small(path, resume=True, on_episode=again.append)
+    assert contents(path) == contents(recorded)
+    assert len(again) == len(TRACKS) - len(files)  # whole files are kept, with a row or without
+
+
+def test_killed_at_any_system_call_it_resumes_to_the_same_dataset(tmp_path, monkeypatch):
+    whole = collect_small(tmp_path / "whole", env=TINY, seeds=[1, 2]).path
+    fuse = Fuse()
+    real = {name: getattr(os, name) for name in ("replace", "fsync", "mkdir")}
+    moment = 0
+    while True:
+        path = tmp_path / f"killed_{moment}"
+        fuse.left = moment
+        with monkeypatch.context() as patch:
+            for name, call in real.items():
+                patch.setattr(os, name, fuse.deadly(call))
+            try:
+                collect_small(path, env=TINY, seeds=[1, 2])
+                break
+            except Killed:
+                pass
+        collect_small(path, env=TINY, seeds=[1, 2], resume=path.exists())
+        assert contents(path) == contents(whole), f"killed at call {moment}"
+        moment += 1
+    assert moment >= 4 * 2 + 6  # write, rename, folder and row of each episode, and the making of the folder
+
+
+def test_a_row_cut_off_anywhere_costs_nothing(copy, recorded):
+    rows = (recorded / "episodes.jsonl").read_bytes()
+    last = rows[:-1].rfind(b"\n") + 1
+    for cut in {*range(last, len(rows), 40), last + 1, len(rows) - 1}:
+        (copy / "episodes.jsonl").write_bytes(rows[:cut])
+        assert Demonstrations.open(copy).seeds == TRACKS[:2]
+        again: list[Row] = []
+        collect_small(copy, resume=True, on_episode=again.append)
+        assert again == []  # the episode's file was whole and is adopted
+        assert contents(copy) == contents(recorded)
+
+
+def test_resuming_repairs_damaged_episodes_and_adds_tracks(copy, recorded):
+    data = bytearray((copy / "episodes" / "000001.h5").read_bytes())
+    data[-100] ^= 1
+    (copy / "episodes" / "000001.h5").write_bytes(data)
+    (copy / "episodes" / "000002.h5").unlink()
+    (copy / "episodes" / "000002.h5.1.tmp").write_bytes(b"half")
+    again: list[Row] = []
+    collect_small(copy, resume=True, on_episode=again.append)
+    assert [row["index"] for row in again] == [1, 2]
+    assert contents(copy) == contents(recorded)
+    longer = collect_small(copy, seeds=[*TRACKS, 4], resume=True)
+    assert longer.seeds == [*TRACKS, 4]
+    assert longer.rows[:3] == Demonstrations.open(recorded).rows
+    assert longer.verify() == []
+
+
+def collect_or_die(job: EpisodeJob, task: tuple[int, int]) -> Row:
+    if task[0] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return collect_episode(job, task)
+
+
+def test_a_worker_that_dies_ends_the_collection_with_one_line(tmp_path, recorded):
+    path, meta = tmp_path / "dataset", Demonstrations.open(recorded).meta
+    dataset = Demonstrations.create(path, meta)
+    episode = partial(collect_or_die, EpisodeJob(path, "controller", meta))
+    with pytest.raises(DatasetError, match=r"a worker process died.*--resume and fewer workers") as caught:
+        add_missing(dataset, episode, enumerate(TRACKS), 2, None)
+    assert "\n" not in str(caught.value)
+    collect_small(path, resume=True)
+    assert contents(path) == contents(recorded)
+
+
+# Refusals: one line, nothing touched
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"env": replace(ENV, mask_bar=True)}, "env.mask_bar: dataset has False, got True"),
+        ({"noise": NoiseConfig(0.3, 5)}, "noise.hold: dataset has 4, got 5"),
+        ({"noise": None}, "noise"),
+        ({"seed": 1}, "seed: dataset has 0, got 1"),
+        ({"seeds": [11, 4, 7]}, "episode 1 is on track 3, got 4"),
+    ],
+)
+def test_resuming_something_else_is_refused(copy, changed, message):
+    (copy / "episodes" / "left.h5.1.tmp").write_bytes(b"half")
+    before = contents(copy)
+    with pytest.raises(DatasetError) as caught:
+        collect_small(copy, resume=True, **changed)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert contents(copy) == before
+
+
+def test_resuming_another_driver_is_refused(copy, monkeypatch):
+    before = contents(copy)
+    monkeypatch.setattr(MODULE, "driver_hash", lambda spec, env: "retrained")
+    with pytest.raises(DatasetError, match=r"driver_sha256: dataset has '.*', got 'retrained'"):
+        collect_small(copy, resume=True)
+    assert contents(copy) == before
+
+
+def test_existing_missing_and_foreign_folders_are_refused(copy, tmp_path):
+    before = contents(copy)
+    with pytest.raises(FileExistsError, match="--resume"):
+        collect_small(copy)
+    assert contents(copy) == before
+    with pytest.raises(DatasetError, match="nothing to resume"):
+        collect_small(tmp_path / "typo", resume=True)
+    assert not (tmp_path / "typo").exists()
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter.tex").write_text("all my work")
+    for resume, error in ((False, FileExistsError), (True, DatasetError)):
+        with pytest.raises(error):
+            collect_small(thesis, resume=resume)
+    assert contents(thesis) == {"chapter.tex": b"all my work"}
+
+
+def test_a_bad_driver_or_argument_leaves_no_folder(tmp_path):
+    path = tmp_path / "dataset"
+    with pytest.raises((ValueError, OSError), match="no_such_driver"):
+        collect(path, str(tmp_path / "no_such_driver"), env=TINY, seeds=[1])
+    for seeds in ([], [1, 1], [-1]):
+        with pytest.raises(ValueError, match="seeds must be distinct"):
+            collect_small(path, seeds=seeds)
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        collect_small(path, workers=0)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "make the folder writable")]
+)
+def test_a_disk_that_fails_midway_leaves_the_finished_episodes(tmp_path, recorded, monkeypatch, code, fix):
+    path = tmp_path / "dataset"
+    real = os.replace
+
+    def full(source, target):
+        if Path(target).name == "000001.h5":
+            raise OSError(code, os.strerror(code))
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", full)
+        with pytest.raises(WriteError, match=fix) as caught:
+            collect_small(path)
+    assert "000001.h5" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    dataset = Demonstrations.open(path)
+    assert dataset.seeds == TRACKS[:1]
+    assert dataset.verify() == []
+    assert not list(path.rglob("*.tmp"))
+    collect_small(path, resume=True)
+    assert contents(path) == contents(recorded)
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(DatasetError, match=r"MB are needed, 0\.0 MB are free; free some space"):
+        collect_small(tmp_path / "dataset")
+    assert not (tmp_path / "dataset").exists()
+
+
+def test_a_file_in_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match=r"cannot write .*file/dataset: Not a directory"):
+        collect_small(tmp_path / "file" / "dataset")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_a_read_only_folder_is_named(tmp_path, copy):
+    before = contents(copy)
+    for folder in (tmp_path, copy, copy / "episodes"):
+        folder.chmod(0o555)
+    try:
+        with pytest.raises(WriteError, match="Permission denied; make the folder writable"):
+            collect_small(tmp_path / "new")
+        with pytest.raises(WriteError, match="Permission denied; make the folder writable"):
+            collect_small(copy, seeds=[*TRACKS, 4], resume=True)
+    finally:
+        for folder in (tmp_path, copy, copy / "episodes"):
+            folder.chmod(0o755)
+    assert contents(copy) == before
+
+
+def test_meta_names_the_origin_of_the_episodes(recorded):
+    meta = json.loads((recorded / "meta.json").read_text())
+    assert meta["env"] == asdict(ENV)
+    assert meta["driver"] == "controller"
+    assert len(meta["driver_sha256"]) == 64
+    assert meta["noise"] == {"probability": 0.3, "hold": 4}
+    assert meta["versions"].keys() >= {"numpy", "gymnasium", "box2d", "h5py"}

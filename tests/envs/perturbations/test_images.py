@@ -1,0 +1,243 @@
+"""Perturbed images: how much changes and where, and one frame gives the same result as a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nac_drive.envs import BAR_TOP, CORRUPTIONS, PERTURBATIONS, draw_effect, make_env, parse_corruptions
+from nac_drive.envs.perturbations.images import (
+    Brightness,
+    ColourChange,
+    Corruption,
+    GaussianNoise,
+    OcclusionBars,
+    OcclusionBlobs,
+    SaltAndPepper,
+    Shadows,
+)
+from nac_drive.envs.wrappers import look
+from tests.envs.episodes import blind
+
+SIZE = (96, 96)
+STATIC = [name for name in CORRUPTIONS if name not in ("gaussian-noise", "salt-and-pepper")]
+WORLD_ONLY = [name for name in STATIC if name != "brightness"]
+
+
+def settings(name: str) -> list[Corruption]:
+    return [setting for setting in PERTURBATIONS[name] if isinstance(setting, Corruption)]
+
+
+def drawn(corruption: Corruption, seed: int = 0):
+    return corruption.draw(np.random.default_rng(seed), SIZE)
+
+
+@pytest.fixture(scope="module")
+def frames() -> np.ndarray:
+    """(12, 96, 96, 3): a drive along the first curve, zoom-in included."""
+    env = blind(make_env())
+    env.reset(seed=3)
+    observations = []
+    for i in range(111):
+        if i % 10 == 0:
+            observations.append(look(env))
+        env.step(3 if i % 3 else 2)
+    return np.stack(observations)
+
+
+def grey(value: int, count: int = 20) -> np.ndarray:
+    return np.full((count, *SIZE, 3), value, np.uint8)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_frames_stay_frames_and_are_not_changed_in_place(name, frames):
+    before = frames.copy()
+    for corruption in settings(name):
+        after = drawn(corruption)(frames)
+        assert after.shape == frames.shape
+        assert after.dtype == np.uint8
+        assert not np.array_equal(after, before)
+        np.testing.assert_array_equal(frames, before)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_one_draw_for_a_batch_is_one_draw_for_its_frames(name, frames):
+    """Static patterns exactly; noise consumes the generator in the same order."""
+    for corruption in settings(name):
+        one_by_one, at_once = drawn(corruption), drawn(corruption)
+        np.testing.assert_array_equal(np.stack([one_by_one(frame) for frame in frames]), at_once(frames))
+        windows = frames.reshape(3, 4, *frames.shape[1:])
+        np.testing.assert_array_equal(
+            drawn(corruption)(windows).reshape(frames.shape), drawn(corruption)(frames), err_msg=name
+        )
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_noise_flickers_and_patterns_stay(name, frames):
+    effect, other = drawn(settings(name)[1]), drawn(settings(name)[1], seed=3)
+    first, second = effect(frames), effect(frames)
+    assert np.array_equal(first, second) == (name in STATIC)
+    assert not np.array_equal(first, other(frames)), "another seed, another pattern"
+
+
+@pytest.mark.parametrize("name", WORLD_ONLY)
+def test_the_status_bar_is_not_part_of_the_world(name, frames):
+    for seed in range(5):
+        for corruption in settings(name):
+            np.testing.assert_array_equal(drawn(corruption, seed)(frames)[:, BAR_TOP:], frames[:, BAR_TOP:])
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_higher_level_changes_more(name, frames):
+    changes = []
+    for corruption in settings(name):
+        differences = [np.abs(drawn(corruption, seed)(frames).astype(int) - frames).mean() for seed in range(8)]
+        changes.append(np.mean(differences))
+    assert changes == sorted(changes)
+    assert changes[-1] > 1.3 * changes[0]
+
+
+# How much
+
+
+@pytest.mark.parametrize("variance", [0.1, 0.2, 0.3])
+def test_the_variance_holds_before_clipping(variance):
+    """Quartiles of mid-grey lie inside [0, 1] and know nothing of clipping; the clipped variance is the exact one."""
+    noisy = drawn(GaussianNoise(variance))(grey(128)) / 255.0
+    low, high = np.quantile(noisy, [0.25, 0.75])
+    assert ((high - low) / (2 * stats.norm.ppf(0.75))) ** 2 == pytest.approx(variance, rel=0.02)
+    normal = stats.norm(128 / 255, np.sqrt(variance))
+    clipped = [normal.expect(lambda x, k=k: x**k, lb=0, ub=1) + normal.sf(1) for k in (1, 2)]
+    assert noisy.var() == pytest.approx(clipped[1] - clipped[0] ** 2, rel=0.01)
+    assert noisy.var() < variance
+    assert (noisy == 1).mean() == pytest.approx(normal.sf(1 - 0.5 / 255), rel=0.02)
+
+
+def test_noise_is_independent_between_pixels_channels_and_frames():
+    noise = drawn(GaussianNoise(0.01))(grey(128)) / 255.0 - 128 / 255  # hardly ever clipped
+    assert noise.mean() == pytest.approx(0, abs=1e-3)
+    assert noise.var() == pytest.approx(0.01, rel=0.01)
+    for one, other in [(noise[1:], noise[:-1]), (noise[:, 1:], noise[:, :-1]), (noise[..., 1:], noise[..., :-1])]:
+        assert np.corrcoef(one.ravel(), other.ravel())[0, 1] == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.5, 1.0])
+def test_salt_and_pepper_hits_whole_pixels(fraction):
+    peppered = drawn(SaltAndPepper(fraction))(grey(128))
+    assert (peppered == peppered[..., :1]).all()
+    assert (peppered == 0).mean() == pytest.approx(fraction / 2, rel=0.05)
+    assert (peppered == 255).mean() == pytest.approx(fraction / 2, rel=0.05)
+
+
+def test_exposure_is_a_factor_or_its_inverse():
+    gains = {float(drawn(Brightness(2.0), seed)(grey(60, 1)).mean()) for seed in range(20)}
+    assert gains == {30.0, 120.0}
+    overexposed = {float(drawn(Brightness(3.0), seed)(grey(200, 1)).mean()) for seed in range(20)}
+    assert overexposed == {67.0, 255.0}
+
+
+def test_shadows_take_the_fraction_of_light_of_their_opacity():
+    for seed in range(5):
+        shaded = drawn(Shadows(3, 0.4), seed)(grey(200, 1))[0, :BAR_TOP, :, 0]
+        assert shaded.min() == 120  # 60 % of 200, and no less where lines cross
+        assert shaded.max() == 200
+        assert 0.02 < (shaded < 200).mean() < 0.7
+    assert (drawn(Shadows(0, 0.4))(grey(200)) == 200).all()
+
+
+@pytest.mark.parametrize(("bars", "width"), [(1, 0.1), (3, 0.1), (5, 0.19), (2, 0.5), (0, 0.5)])
+def test_bars_hide_their_fraction_and_do_not_overlap(bars, width):
+    directions = set()
+    for seed in range(20):
+        hidden = drawn(OcclusionBars(bars, width), seed)(grey(200, 1))[0, :BAR_TOP, :, 0] == 0
+        columns, rows = hidden.all(axis=0), hidden.all(axis=1)
+        if columns.all():
+            assert bars * width == 1
+        elif columns.any():
+            assert columns.sum() == bars * round(width * 96)
+            directions.add("upright")
+        elif rows.any():
+            assert rows.sum() == bars * round(width * BAR_TOP)
+            directions.add("level")
+    assert directions == ({"upright", "level"} if 0 < bars * width < 1 else set())
+
+
+def test_bars_that_rounding_makes_too_wide_still_fit():
+    for seed in range(10):  # 7 bars of round(13.6) pixels are 98
+        hidden = drawn(OcclusionBars(7, 0.142), seed)(grey(200, 1))[0, :BAR_TOP] == 0
+        assert hidden.mean() >= 7 * 13 / 96
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.3, 0.9])
+def test_blobs_hide_at_least_their_fraction(fraction):
+    for seed in range(10):
+        hidden = drawn(OcclusionBlobs(fraction), seed)(grey(200, 1))[0, :BAR_TOP, :, 0] == 0
+        assert fraction <= hidden.mean() < fraction + 0.08  # the largest ellipse has 7 % of the image
+
+
+def test_road_and_grass_move_each_by_the_distance_and_nothing_else_does():
+    colours = {
+        "road": (102, 102, 102), "grass": (100, 202, 100), "light grass": (100, 228, 100),
+        "car": (204, 0, 0), "kerb": (255, 0, 0), "white kerb": (255, 255, 255), "tyre": (0, 0, 0), "rim": (77, 77, 77),
+    }  # fmt: skip
+    image = np.zeros((*SIZE, 3), np.uint8)
+    image[: len(colours)] = np.array(list(colours.values()), np.uint8)[:, None]
+    directions = set()
+    for seed in range(10):
+        after = drawn(ColourChange(25.0), seed)(image)
+        moved = {name: after[i, 0].astype(int) - image[i, 0] for i, name in enumerate(colours)}
+        for name in ("road", "grass"):
+            assert np.linalg.norm(moved[name]) == pytest.approx(25, abs=1.0), name
+            directions.add(tuple(moved[name]))
+        np.testing.assert_array_equal(moved["light grass"], moved["grass"])
+        assert not any(moved[name].any() for name in ("car", "kerb", "white kerb", "tyre", "rim"))
+        assert not after[len(colours) :].any()
+    assert len(directions) == 20
+
+
+def test_on_a_real_image_the_car_keeps_its_colour(frames):
+    red = (frames[-1, :BAR_TOP, :, 0] > 180) & (frames[-1, :BAR_TOP, :, 1] < 20)
+    after = drawn(ColourChange(120.0))(frames[-1])
+    assert red.sum() > 5
+    np.testing.assert_array_equal(after[:BAR_TOP][red], frames[-1, :BAR_TOP][red])
+    assert (after[:BAR_TOP] != frames[-1, :BAR_TOP]).any(axis=-1).mean() > 0.9
+
+
+# Composition
+
+
+def test_effects_follow_each_other_in_the_order_of_the_specification(frames):
+    bars, noise = OcclusionBars(2, 0.1), GaussianNoise(0.1)
+    effect = draw_effect(parse_corruptions("occlusion-bars:2+gaussian-noise:1"), np.random.default_rng(5), SIZE)
+    rng = np.random.default_rng(5)
+    hide, add = bars.draw(rng, SIZE), noise.draw(rng, SIZE)
+    np.testing.assert_array_equal(effect(frames), add(hide(frames)))
+
+
+def test_recorded_frames_take_image_perturbations_only():
+    refusal = r"'frame-drop' changes the episode, not the image; recorded frames take \('gaussian"
+    with pytest.raises(ValueError, match=refusal):
+        parse_corruptions("shadows:1+frame-drop:1")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GaussianNoise(-0.1), "variance must be at least 0 and finite, got -0.1"),
+        (lambda: GaussianNoise(float("nan")), "variance must be at least 0 and finite, got nan"),
+        (lambda: SaltAndPepper(1.5), r"fraction must be in \[0, 1\], got 1.5; it is the fraction of pixels"),
+        (lambda: Brightness(0.5), "factor must be at least 1 and finite, got 0.5; .* pass 2 rather than 0.5"),
+        (lambda: Shadows(-1, 0.5), "lines must be at least 0"),
+        (lambda: Shadows(1, 1.5), r"opacity must be in \[0, 1\], got 1.5"),
+        (lambda: OcclusionBars(3, 0.4), r"bars x width must be in \[0, 1\], got 1.2"),
+        (lambda: OcclusionBlobs(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
+        (lambda: ColourChange(-1.0), r"distance must be in \[0, 255\], got -1"),
+    ],
+)
+def test_a_bad_setting_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

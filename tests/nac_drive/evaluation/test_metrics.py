@@ -1,0 +1,171 @@
+"""Metrics of an episode counted by hand, and a new metric that needs nothing but its `Metric`."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import EnvConfig, Episode, Step
+from nac_drive.evaluation.evaluate import evaluate, save_evaluations
+from nac_drive.evaluation.metrics import METRICS, Aggregate, Metric, mean, metrics_table, number_column
+from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
+from nac_drive.leaderboard.tables import Entry, cells, save_results, training_columns_table
+from tests.nac_drive.evaluation.rows import CONDITIONS, row
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+STEPS = [
+    # action, expert_action, zooming, lateral, heading, off_road, crash
+    (1, 1, True, 9.0, 9.0, False, None),
+    (1, 1, False, 0.3, 0.0, False, None),
+    (2, 1, False, -0.4, 0.1, False, "heading"),
+    (2, 2, False, 0.0, -0.2, True, None),
+    (0, 4, False, 0.0, 0.0, True, "off_road"),
+]
+
+
+def test_a_meter_counts_an_episode_by_hand():
+    meter = EpisodeMeter()
+    for index, (action, expert_action, zooming, lateral, heading, off_road, crash) in enumerate(STEPS):
+        outcome = {
+            "lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": crash, "dt": 0.02,
+            "lap_finished": False,
+        }  # fmt: skip
+        step = Step(
+            index,
+            np.zeros(1),
+            {"zooming": zooming},
+            0.02,
+            action,
+            action,
+            expert_action,
+            1.0,
+            False,
+            False,
+            outcome,
+            0.003,
+        )
+        meter(step)
+    outcome = {
+        "completion": 0.5, "lap_finished": False, "off_road_events": 1, "crashes": 2, "interventions": 0,
+    }  # fmt: skip
+    result = meter.result("driver", Episode(7, 5.0, 5, True, outcome), crash_mode="ignore")
+    assert (result.driver, result.seed, result.episode_return, result.length) == ("driver", 7, 5.0, 5)
+    assert (result.lap_time, result.crash_kinds, result.first_crash_time) == (None, ["heading", "off_road"], 3 / 50)
+    assert result.off_road_fraction == pytest.approx(0.4)
+    assert result.driving_score == pytest.approx(100 * 0.5 * 0.65**2 * 0.6)
+    assert result.agreement == pytest.approx(2 / 4)
+    assert result.lateral_mean == pytest.approx(0.7 / 4)
+    assert result.lateral_rms == pytest.approx(np.sqrt(0.25 / 4))
+    assert result.heading_rms == pytest.approx(np.sqrt(0.05 / 4))
+    assert result.steering_reversals == pytest.approx(1 * 50 / 5)
+    assert result.latency_ms == pytest.approx(3.0)
+
+
+def test_an_episode_that_ends_in_the_zoom_and_a_finished_lap_are_counted():
+    meter = EpisodeMeter()
+    outcome = {
+        "lateral_offset": 1.0,
+        "heading_error": 1.0,
+        "off_road": False,
+        "crash": None,
+        "dt": 20.0,
+        "lap_finished": True,
+    }
+    meter(Step(0, np.zeros(1), {"zooming": True}, 0.0, 3, 3, None, 1.0, False, False, outcome, 0.0))
+    end = {"completion": 1.0, "lap_finished": True, "off_road_events": 0, "crashes": 0, "interventions": 1}
+    result = meter.result("driver", Episode(7, 5.0, 1, True, end), crash_mode="intervene")
+    assert (result.lateral_mean, result.heading_rms, result.agreement) == (0.0, 0.0, None)
+    assert result.lap_time == 20.0
+    assert result.autonomy == pytest.approx(0.7)
+
+
+def test_a_step_of_several_frames_counts_like_as_many_frames():
+    """Metrics do not depend on how often the driver decides: only agreement and length count decisions."""
+    durations = [1, 3, 2, 1, 4]
+    end = {"completion": 1.0, "lap_finished": True, "off_road_events": 1, "crashes": 2, "interventions": 0}
+    results = []
+    for expanded in (False, True):
+        meter = EpisodeMeter()
+        for (action, _, zooming, lateral, heading, off_road, crash), frames in zip(STEPS, durations, strict=True):
+            for i in range(frames if expanded else 1):
+                kind = crash if not expanded or i == frames - 1 else None
+                outcome = {"lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": kind}
+                outcome["dt"] = 0.02 if expanded else frames * 0.02
+                outcome["lap_finished"] = (action, lateral) == (2, 0.0) and (not expanded or i == frames - 1)
+                meter(Step(0, np.zeros(1), {"zooming": zooming}, 0.0, action, action, None, 1.0, False, False, outcome,
+                           0.003))  # fmt: skip
+        results.append(meter.result("driver", Episode(7, 5.0, 5, True, end), crash_mode="ignore"))
+    assert results[0] == results[1]
+    assert (results[0].lap_time, results[0].first_crash_time) == (7 / 50, 6 / 50)
+    assert results[0].off_road_fraction == pytest.approx(5 / 11)
+    assert results[0].steering_reversals == pytest.approx(50 / 11)
+
+
+# The registry
+
+
+def top_speed(trace: Any) -> float:
+    return max(step.outcome["speed"] for step in trace.steps)
+
+
+TOY = Metric(
+    "top_speed",
+    top_speed,
+    (
+        Aggregate("top_speed_mean", mean, "mean", number_column("top speed", "top_speed_mean", 1)),
+        Aggregate("top_speed_max", max, "max"),
+    ),
+    unit="units/s",
+    doc="The highest speed.",
+)
+
+
+def test_a_new_metric_is_in_rows_summary_and_table(monkeypatch, tmp_path):
+    monkeypatch.setitem(METRICS, "top_speed", TOY)
+    evaluation = evaluate(Controller(), [5, 6], name="me", env=EnvConfig(max_steps=60))
+    speeds = [row.top_speed for row in evaluation.rows]
+    assert min(speeds) > 1
+    assert evaluation.summary.top_speed_mean == pytest.approx(np.mean(speeds))
+    save_evaluations(tmp_path, [evaluation])
+    save_results(tmp_path, [Entry(evaluation)])
+    assert f'"top_speed": {speeds[0]}' in (tmp_path / "rows.jsonl").read_text()
+    assert f'"top_speed_max": {max(speeds)}' in (tmp_path / "summary.json").read_text()
+    assert f'"top_speed_max": {max(speeds)}' in (tmp_path / "results.json").read_text()
+    headings, (texts,) = cells([Entry(evaluation)])
+    assert dict(zip(headings, texts, strict=True))["top speed"] == f"{np.mean(speeds):.1f}"
+    (line,) = [line for line in metrics_table().splitlines() if "top_speed" in line]
+    assert "units/s | The highest speed. | `top_speed_mean` (mean), `top_speed_max` (max) | top speed |" in line
+
+
+def test_a_result_is_its_row_and_can_be_sent_to_another_process():
+    result = row(7, crashes=2)
+    assert set(result.to_dict()) == {*CONDITIONS, *METRICS}
+    assert EpisodeResult.from_dict(result.to_dict()) == result
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert (result.crashes, result.with_metrics(crashes=3).crashes, result.crashes) == (2, 3, 2)
+    assert "crashes" in dir(result)
+    with pytest.raises(AttributeError, match="'EpisodeResult' object has no attribute or metric 'crushes'"):
+        _ = result.crushes
+
+
+def test_names_and_headings_are_unique_and_everything_is_explained():
+    keys = [each.name for metric in METRICS.values() for each in metric.aggregate]
+    headings = [column.heading for metric in METRICS.values() for column in metric.columns]
+    assert len(keys) == len(set(keys))
+    assert len(headings) == len(set(headings))
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        assert re.fullmatch(r".+\.", metric.doc), name
+
+
+def test_the_page_shows_the_metrics_as_they_are():
+    page = DOCS.read_text()
+    assert metrics_table() in page
+    assert training_columns_table() in page

@@ -1,0 +1,132 @@
+"""Videos: the right number of images of the right size, or no file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, make_env, rollout
+from nac_drive.evaluation.video import GIF_EVERY, VIDEO_FPS, draw_overlay, record_video, side_by_side
+from nac_drive.evaluation.watch import watch
+
+IMAGES_PER_FRAME = VIDEO_FPS / FRAMES_PER_SECOND
+
+
+def frames_of(path: Path) -> np.ndarray:
+    return np.stack(list(iio.imiter(path, plugin="pyav")))
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("videos")
+    paths = [folder / "new" / f"{length}.mp4" for length in (24, 8)]
+    for path, length in zip(paths, (24, 8), strict=True):
+        env = EnvConfig(max_steps=length)
+        episode = record_video(path, Controller(), 5, name="controller", env=env)
+        assert episode == rollout(make_env(env), Controller(), 5)  # recording changes nothing
+    return paths
+
+
+def test_a_video_has_its_images_and_plays_in_real_time(videos):
+    for path, length in zip(videos, (24, 8), strict=True):
+        frames = frames_of(path)
+        assert frames.shape == (length * IMAGES_PER_FRAME, 400, 600, 3)
+        assert iio.immeta(path, plugin="pyav")["fps"] == VIDEO_FPS
+    assert sorted(file.name for file in videos[0].parent.iterdir()) == ["24.mp4", "8.mp4"]
+
+
+def test_lost_frames_do_not_stop_time(tmp_path):
+    env = EnvConfig(max_steps=25)
+    episode = record_video(tmp_path / "episode.mp4", Controller(), 5, name="c", env=env, perturbation="frame-rate:3")
+    assert episode.length < 13
+    assert len(frames_of(tmp_path / "episode.mp4")) == 13  # 25 frames of the simulator, every second one
+
+
+def test_side_by_side_keeps_the_last_image_of_the_shorter_one(videos, tmp_path):
+    side_by_side(tmp_path / "both.mp4", videos)
+    both, (longer, shorter) = frames_of(tmp_path / "both.mp4"), map(frames_of, videos)
+    assert both.shape == (len(longer), 400, 1200, 3)
+    halves = both[:, :, :600].astype(int), both[:, :, 600:].astype(int)
+    for i in range(len(longer)):
+        assert np.abs(halves[0][i] - longer[i]).mean() < 4  # encoded twice
+        assert np.abs(halves[1][i] - shorter[min(i, len(shorter) - 1)]).mean() < 4
+
+
+@pytest.mark.parametrize("suffix", [".webm", ".gif"])
+def test_the_suffix_decides_the_format(suffix, videos, tmp_path):
+    path = tmp_path / f"episode{suffix}"
+    record_video(str(path), Controller(), 5, name="controller", env=EnvConfig(max_steps=24))
+    assert path.read_bytes()[:4] == {".webm": b"\x1aE\xdf\xa3", ".gif": b"GIF8"}[suffix]
+    plain = frames_of(videos[0])  # the same episode
+    if suffix == ".gif":
+        images = np.stack(list(iio.imiter(path, plugin="pillow", mode="RGB")))
+        assert iio.immeta(path, plugin="pillow")["duration"] == 80  # ms
+        plain = plain[::GIF_EVERY, ::2, ::2]
+    else:
+        images = frames_of(path)
+        assert iio.immeta(path, plugin="pyav")["fps"] == VIDEO_FPS
+    assert images.shape == plain.shape
+    assert np.abs(images.astype(int) - plain).mean() < 6
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["lap.avi", "lap", "lap.mp4.txt"])
+def test_another_suffix_is_refused_before_anything_is_driven(name, tmp_path):
+    message = rf"video must end in .mp4, .webm or .gif, got '.*{name}'."
+    with pytest.raises(ValueError, match=message):
+        record_video(tmp_path / name, None, 5, name="nobody")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        watch("no such driver", video=tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_video_is_not_overwritten(tmp_path):
+    path = tmp_path / "episode.mp4"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="already exists; choose another name"):
+        record_video(path, Controller(), 5, name="controller", env=EnvConfig(max_steps=2))
+    assert path.read_text() == "mine"
+
+
+def test_an_episode_that_fails_leaves_no_file(tmp_path):
+    class Fails(Controller):
+        frames = 0
+
+        def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
+            self.frames += 1
+            if self.frames == 5:
+                raise KeyboardInterrupt
+            return super().act(observation, state, dt)
+
+    with pytest.raises(KeyboardInterrupt):
+        record_video(tmp_path / "episode.mp4", Fails(), 5, name="fails", env=EnvConfig(max_steps=10))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_the_overlay_shows_action_progress_and_crashes(control):
+    steps: list[Any] = []
+    rollout(make_env(EnvConfig(control, max_steps=3)), Controller(control), 5, subscribers=[steps.append])
+    step = steps[-1]
+    plain = np.full((400, 600, 3), 100, np.uint8)
+
+    def drawn(**changed: Any) -> np.ndarray:
+        from dataclasses import replace
+
+        image = plain.copy()
+        action = changed.pop("action", step.action)
+        draw_overlay(image, replace(step, action=action, outcome={**step.outcome, **changed}), "me", 5, 0.06, 12.5)
+        return image
+
+    calm = drawn()
+    assert (calm[60:, 5:-5] == 100).all()
+    left, right = (2, 1) if control == "discrete" else (np.array([-0.6, 0, 0]), np.array([0.6, 0, 0]))
+    assert (drawn(action=left) != drawn(action=right)).any()
+    assert (drawn(completion=0.9) != drawn(completion=0.1)).any()
+    assert (drawn(off_road=True) != calm).any()
+    assert (drawn(crash="off_road") != drawn(off_road=True)).any()

@@ -1,0 +1,207 @@
+"""A comparison: every core is trained once, drives the same tracks, and is in the table, the figure and the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.leaderboard import tasks
+from nac_drive.leaderboard.compare import Comparison, compare
+from nac_drive.leaderboard.tasks import Task
+from nac_drive.policies import Driver, load_driver
+from nac_drive.policies.ops.threads import one_thread
+from tests.data_collection.recordings import contents
+from tests.nac_drive.small import config, demonstrations, nested, train
+
+TRACKS = [900_000, 900_001]
+CORES = ("cnn", "lstm")
+SETTINGS = config(epochs=1, encoder="compact")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def run(dataset: Demonstrations, folder: Path, **keywords: Any) -> tuple[Comparison, list[tuple[str, dict[str, Any]]]]:
+    reports: list[tuple[str, dict[str, Any]]] = []
+    arguments = {"config": SETTINGS, "device": "cpu", "expert": "controller", **keywords}
+    comparison = compare(
+        arguments.pop("cores", CORES), dataset, TRACKS, folder, report=lambda *row: reports.append(row), **arguments
+    )
+    return comparison, reports
+
+
+def timeless(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "latency_ms": 0, "training_seconds": 0} for row in results]
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    return timeless(json.loads((folder / "results.json").read_text()))
+
+
+def each_here(function: Callable[[Task], None], waiting: Iterable[Task], workers: int) -> Iterator[tuple[Task, int]]:
+    """In place of `each_in_a_process`: tasks run here, without the cost of a process each."""
+    for task in waiting:
+        code = 0
+        try:
+            function(task)
+        except SystemExit as end:
+            code = int(str(end.code))
+        yield task, code
+
+
+@pytest.fixture
+def in_this_process(monkeypatch) -> None:
+    monkeypatch.setattr(tasks, "each_in_a_process", each_here)
+
+
+@pytest.fixture(scope="module")
+def whole(dataset, tmp_path_factory) -> tuple[Path, Comparison, list[tuple[str, dict[str, Any]]]]:
+    """A comparison without interruption; read only."""
+    folder = tmp_path_factory.mktemp("compare") / "whole"
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr(tasks, "each_in_a_process", each_here)
+        return folder, *run(dataset, folder, num_seeds=2)
+
+
+def test_processes_do_the_same(whole, dataset, tmp_path):
+    comparison, _ = run(dataset, tmp_path / "c", cores=("cnn",), workers=2)
+    there = {entry.summary.driver: [row.with_metrics(latency_ms=0) for row in entry.evaluation.rows[:2]]
+             for entry in comparison.entries}  # fmt: skip
+    here = {entry.summary.driver: [row.with_metrics(latency_ms=0) for row in entry.evaluation.rows[:2]]
+            for entry in whole[1].entries}  # fmt: skip
+    assert there == {name: here[name] for name in ("controller", "cnn")}
+
+
+def test_a_process_that_dies_is_a_failed_run(whole, dataset, tmp_path, monkeypatch):
+    folder = tmp_path / "c"
+    shutil.copytree(whole[0], folder, symlinks=True)
+    (folder / "cnn-1" / "result.json").unlink()
+    monkeypatch.setattr(tasks, "each_in_a_process", lambda function, waiting, workers: [(task, -9) for task in waiting])
+    comparison, _ = run(dataset, folder, num_seeds=2, resume=True)
+    assert comparison.failures == {"cnn-1": "its process died (-9)"}
+    assert {entry.summary.driver: entry.runs for entry in comparison.entries} == {
+        "controller": None,
+        "lstm": 2,
+        "cnn": 1,
+    }
+
+
+def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, dataset):
+    folder, comparison, reports = whole
+    names = [f"{core}-{seed}" for core in CORES for seed in (0, 1)]
+    assert sorted(name for name, _ in reports) == sorted(["expert", *names])
+    assert comparison.failures == {}
+    assert {path.name for path in folder.iterdir()} == {
+        *names, "expert", "config.yaml", "command.txt", "env.json", "rows.jsonl", "summary.json", "table.md",
+        "results.json", "figure.png", "report.html",
+    }  # fmt: skip
+    expert, *trained = comparison.entries
+    assert (expert.summary.driver, expert.runs, expert.summary.tracks) == ("controller", None, 2)
+    assert {entry.summary.driver for entry in trained} == set(CORES)
+    returns = [entry.summary.return_mean for entry in trained]
+    assert returns == sorted(returns, reverse=True)
+    for entry in trained:
+        assert entry.runs == 2
+        rows = entry.evaluation.rows
+        assert [row.seed for row in rows] == [*TRACKS, *TRACKS]
+        runs = [folder / f"{entry.summary.driver}-{seed}" for seed in (0, 1)]
+        weights = [(path / "checkpoints" / "best" / "model.safetensors").read_bytes() for path in runs]
+        assert weights[0] != weights[1]
+        last = [json.loads((path / "metrics.jsonl").read_text().splitlines()[-1]) for path in runs]
+        driver: Any = resolve_driver(str(runs[0]), dataset.meta.env)
+        assert entry.parameters == sum(p.numel() for p in driver.parameters())
+        assert entry.core_parameters == sum(p.numel() for p in driver.core.parameters())
+        accuracy = [row["validation"]["accuracy"] for row in last]
+        changes = [row["validation"]["at_changes"] for row in last]  # None where the expert changes nothing
+        assert entry.validation_accuracy == pytest.approx(sum(accuracy) / 2)  # validated in the last epoch alone
+        assert entry.validation_at_changes == (None if None in changes else pytest.approx(sum(changes) / 2))
+        assert entry.summary.agreement is not None
+        assert not (runs[1] / "latency.json").exists()  # one run of a core is timed, once
+        alone = json.loads((runs[0] / "latency.json").read_text())
+        assert alone == {"latency_ms": entry.summary.latency_ms}
+    figure = cv2.imread(str(folder / "figure.png"))
+    assert figure is not None
+    assert figure.std() > 5  # something is drawn
+    assert (
+        "Every core was trained end to end on dataset (3 episodes). Epochs: 1. Seeds: 2."
+        in (folder / "report.html").read_text()
+    )
+
+
+def test_all_are_paired_with_the_lstm_where_it_takes_part(whole):
+    _, comparison, _ = whole
+    lstm = next(c for c in comparison.entries if c.summary.driver == "lstm")
+    for entry in comparison.entries:
+        difference = entry.summary.return_difference
+        if entry is lstm:
+            assert difference is None
+            continue
+        assert entry.summary.versus == "lstm"
+        assert difference is not None
+        assert difference.mean == pytest.approx(entry.summary.return_mean - lstm.summary.return_mean)
+
+
+def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path, in_this_process):
+    folder, _, _ = whole
+    with pytest.raises(FileExistsError, match="--resume"):
+        run(dataset, folder)
+    grown = tmp_path / "grown"
+    shutil.copytree(folder, grown, symlinks=True)
+    shutil.rmtree(grown / "cnn-1")  # as with one seed less
+    (grown / "cnn-0" / "result.json").unlink()  # killed before its episodes were driven
+    before = contents(grown / "lstm-0")
+    _, reports = run(dataset, grown, num_seeds=2, resume=True)
+    assert [name for name, _ in reports[:3]] == ["expert", "lstm-0", "lstm-1"]  # finished before
+    assert {name for name, _ in reports[3:]} == {"cnn-0", "cnn-1"}
+    assert contents(grown / "lstm-0") == before
+    assert read(grown) == read(folder)
+    with pytest.raises(ValueError, match="epochs: run has 1, got 2"):
+        run(dataset, grown, config=replace(SETTINGS, epochs=2), resume=True)
+    with pytest.raises(ValueError, match="dataset_sha256: run has"):
+        run(demonstrations(tmp_path / "other", tracks=2), grown, resume=True)
+
+
+def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path, in_this_process):
+    cores = ("nac-exact,window=0", "nac-exact,window=4,num_heads=2")
+    comparison, reports = run(dataset, tmp_path / "c", cores=cores)
+    assert comparison.failures == {"nac-exact,window=0-0": "ValueError: window: must be at least 1 frame, got 0."}
+    assert [entry.summary.driver for entry in comparison.entries] == ["controller", cores[1]]
+    driver: Any = resolve_driver(str(tmp_path / "c" / f"{cores[1]}-0"), dataset.meta.env)
+    assert (driver.config.core, driver.config.core_args) == ("nac-exact", {"window": 4, "num_heads": 2})
+    assert [name for name, row in reports if "failed" in row] == ["nac-exact,window=0-0"]
+    again, reports = run(dataset, tmp_path / "c", cores=cores, resume=True)
+    assert again.failures == comparison.failures
+    assert [name for name, _ in reports] == ["expert", f"{cores[1]}-0", "nac-exact,window=0-0"]
+
+
+def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_process):
+    settings = nested(SETTINGS, augment=("colour:3",))  # images for the encoder, which the cores do not see
+    with pytest.raises(ValueError, match=r"shared_encoder trains an encoder, .* that of 'expert'; choose one"):
+        run(dataset, tmp_path / "c", config=nested(SETTINGS, freeze_encoder_from="expert"), shared_encoder=True)
+    comparison, reports = run(dataset, tmp_path / "c", cores=("lstm",), config=settings, shared_encoder=True)
+    assert [name for name, _ in reports] == ["encoder", "expert", "lstm-0"]
+    assert comparison.failures == {}
+    trained, driver = (resolve_driver(str(tmp_path / "c" / name), dataset.meta.env) for name in ("encoder", "lstm-0"))
+    assert isinstance(trained, Driver)
+    assert isinstance(driver, Driver)
+    weights = trained.encoder.state_dict()
+    assert all(weight.equal(weights[name]) for name, weight in driver.encoder.state_dict().items())
+    alone = nested(settings, core="lstm", freeze_encoder_from=str(tmp_path / "c" / "encoder"), augment=())
+    other = load_driver(train(alone, dataset, tmp_path / "alone"))  # it computes its features itself
+    assert all(weight.equal(driver.state_dict()[name]) for name, weight in other.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("cores", "message"), [((), "got none"), (("lstm", "transformer"), "got 'transformer'"), (("LSTM",), "LSTM")]
+)
+def test_unknown_cores_are_refused_before_anything_is_trained(cores, message, dataset, tmp_path):
+    with pytest.raises(ValueError, match=f"drivers must be names of CORES.*{message}"):
+        run(dataset, tmp_path / "comparison", cores=cores)
+    assert not (tmp_path / "comparison").exists()

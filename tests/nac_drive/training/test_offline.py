@@ -1,0 +1,49 @@
+"""Offline accuracy, on actions whose answers are known by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nac_drive.training.offline import macro_f1, measure_accuracy
+
+
+def test_macro_f1_by_hand():
+    labels = np.array([0, 0, 0, 1, 1, 2])
+    predicted = np.array([0, 0, 1, 1, 2, 0])
+    # 0: precision 2/3, recall 2/3. 1: precision 1/2, recall 1/2. 2: nothing right. 3 and 4 do not occur.
+    assert macro_f1(predicted, labels) == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert macro_f1(labels, labels) == 1.0
+    assert macro_f1(np.full(6, 4), labels) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=50))
+def test_macro_f1_is_the_mean_of_harmonic_means(pairs):
+    predicted, labels = np.array(pairs).T
+    scores = []
+    for action in set(predicted) | set(labels):
+        hits = float(np.sum((predicted == action) & (labels == action)))
+        precision = hits / max(np.sum(predicted == action), 1)
+        recall = hits / max(np.sum(labels == action), 1)
+        scores.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    assert macro_f1(predicted, labels) == pytest.approx(np.mean(scores))
+    assert macro_f1(predicted, labels) == macro_f1(labels, predicted)
+
+
+def test_accuracy_and_accuracy_at_changes():
+    labels, predicted = np.array([0, 0, 1, 1, 2]), np.array([0, 0, 0, 1, 2])
+    changes = np.array([False, False, True, False, True])
+    accuracy = measure_accuracy(predicted, labels, changes)
+    assert (accuracy.accuracy, accuracy.at_changes) == (0.8, 0.5)
+    assert accuracy.macro_f1 == macro_f1(predicted, labels)
+    assert measure_accuracy(predicted, labels, np.zeros(5, bool)).at_changes is None
+
+
+def test_continuous_accuracy_is_of_the_steering():
+    labels = np.array([[0.0, 1, 0], [0.5, 0, 0], [-0.5, 0, 1]], np.float32)
+    predicted = labels + np.array([[0.05, -1, 0], [0.2, 0, 0], [-0.09, 1, 0]], np.float32)
+    accuracy = measure_accuracy(predicted, labels, np.array([False, True, True]))
+    assert accuracy.accuracy == pytest.approx(2 / 3)
+    assert (accuracy.macro_f1, accuracy.at_changes) == (None, 0.5)

@@ -1,0 +1,297 @@
+"""A tiny run of PPO, on episodes of 60 frames and in this process: phases, rows and checkpoints."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import SyncVectorEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from nac_drive.data_collection.experts import driver_hash
+from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
+from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies.ops.threads import one_thread
+from nac_drive.training import ppo as ppo_module
+from nac_drive.training.config import PPOConfig
+from nac_drive.training.ppo import ppo
+from nac_drive.training.ppo_env import TrainingEnv, training_env
+from nac_drive.training.run_folder import RunFolder
+from tests.data_collection.recordings import contents
+from tests.killing import Fuse, Killed
+from tests.nac_drive.small import rows as rows_without_times
+from tests.nac_drive.small import score_of_weights
+
+TINY = PPOConfig(
+    total_timesteps=96, n_envs=2, n_steps=16, value_warmup_steps=32, batch_size=16, n_epochs=1, validate_every=32,
+    validation_tracks="val-2",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(ppo_module, "worker_pool", lambda workers: nullcontext())
+    monkeypatch.setattr(ppo_module, "ProcessVectorEnv", lambda env_fns, processes: SyncVectorEnv(env_fns))
+    monkeypatch.setattr(ppo_module, "EnvConfig", partial(EnvConfig, max_steps=60))
+    with one_thread():
+        yield
+
+
+@pytest.fixture
+def no_validation(monkeypatch):
+    """No validation episodes: a score that depends on the weights stands in their place."""
+    monkeypatch.setattr(ppo_module, "closed_loop", score_of_weights)
+
+
+class Watch:
+    """Collects the reports of a run, and the weights at each validation."""
+
+    def __init__(self, folder: Path, stop_at: int | None = None):
+        self.folder, self.stop_at = folder, stop_at
+        self.reports: list[dict[str, Any]] = []
+        self.drivers: dict[int, dict[str, torch.Tensor]] = {}
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        self.reports.append(row)
+        if "step" in row:
+            self.drivers[row["step"]] = load_driver(self.folder / "checkpoints" / "last").state_dict()
+            if row["step"] == self.stop_at:
+                raise KeyboardInterrupt
+
+    @property
+    def kinds(self) -> list[str]:
+        names = {"timesteps": "rollout", "validation_episode": "episode", "step": "row"}
+        return [next(kind for name, kind in names.items() if name in row) for row in self.reports]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path):
+    folder = tmp_path / "run"
+    watch = Watch(folder, stop_at=32)
+    with pytest.raises(KeyboardInterrupt):
+        ppo(TINY, folder, report=watch)
+    assert watch.kinds == ["episode", "episode", "row", "rollout", "episode", "episode", "row"]
+    assert same(watch.drivers[0], watch.drivers[32])  # only the value network has learned so far
+
+    with pytest.raises(FileExistsError, match="--resume"):
+        ppo(TINY, folder)
+    with pytest.raises(ValueError, match=r"gamma: run has 0.99, got 0.5"):
+        ppo(replace(TINY, gamma=0.5), folder, resume=True)
+
+    again = Watch(folder)
+    best = ppo(TINY, folder, resume=True, report=again)
+    assert [kind for kind in again.kinds if kind != "episode"] == ["rollout", "row", "rollout", "row"]
+    assert not same(again.drivers[64], watch.drivers[32])  # the actor learns
+    run = RunFolder.open(folder)
+    rows = run.rows()
+    assert [row["step"] for row in rows] == [0, 32, 64, 96]
+    assert rows[0]["returns"] == rows[1]["returns"]
+    assert rows == [row for row in watch.reports + again.reports if "step" in row]
+    seconds = [row["seconds"] for row in rows]
+    assert seconds[0] == 0
+    assert seconds == sorted(set(seconds))  # they add up over interruptions
+    for row in rows:
+        assert len(row["returns"]) == 2
+        assert row["score"] == pytest.approx(np.mean(row["returns"]) - 0.5 * np.std(row["returns"]))
+        assert row["return_mean"] == pytest.approx(np.mean(row["returns"]))
+    winner = max(rows, key=lambda row: row["score"])
+    assert best == run.checkpoint_folder("best")
+    assert best.name == f"step_{winner['step']}"
+    driver = load_driver(best)
+    assert driver.meta["step"] == winner["step"]
+    assert driver.meta["training"]["n_envs"] == 2
+    env = EnvConfig(max_steps=60, renderer="fast")
+    assert [rollout(make_env(env), driver, seed).episode_return for seed in (800_000, 800_001)] == winner["returns"]
+
+    finished = Watch(folder)
+    assert ppo(TINY, folder, resume=True, report=finished) == best
+    assert finished.reports == []
+
+
+def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp_path, no_validation):
+    folder, short = tmp_path / "run", replace(TINY, total_timesteps=32, value_warmup_steps=0)
+    first, second = Watch(folder), Watch(folder)
+    ppo(short, folder, report=first)
+    before = rows_without_times(folder)
+    ppo(replace(short, total_timesteps=96), folder, resume=True, report=second)
+    rows = rows_without_times(folder)
+    assert [row["step"] for row in rows] == [0, 32, 64, 96]
+    assert rows[:2] == before
+    assert not same(second.drivers[64], first.drivers[32])
+    assert RunFolder.open(folder).config["total_timesteps"] == 96
+    left = contents(folder)
+    with pytest.raises(ValueError, match="total_timesteps: run has 96, got 32, but it may only grow") as caught:
+        ppo(short, folder, resume=True)
+    assert "\n" not in str(caught.value)
+    assert contents(folder) == left
+
+
+def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monkeypatch, no_validation):
+    config = replace(TINY, total_timesteps=32, n_envs=1, value_warmup_steps=0, validate_every=16)
+    monkeypatch.setattr("nac_drive.training.run_folder.describe_machine", dict)
+    fuse = Fuse()
+    moment, killed = 0, True
+    while killed:
+        folder, fuse.left, killed = tmp_path / str(moment), moment, False
+        with monkeypatch.context() as patch:
+            for name in ("log", "checkpoint", "mark_best"):
+                patch.setattr(RunFolder, name, fuse.deadly(getattr(RunFolder, name)))
+            try:
+                ppo(config, folder)
+            except Killed:
+                killed = True
+        best = ppo(config, folder, resume=True)
+        run = RunFolder.open(folder)
+        assert [row["step"] for row in run.rows()] == [0, 16, 32], f"killed at call {moment}"
+        assert run.checkpoint_folder("last") == (folder / "checkpoints" / "step_32").resolve()
+        winner = max(run.rows(), key=lambda row: row["score"])
+        assert best.name == f"step_{winner['step']}", f"killed at call {moment}"
+        assert winner["score"] == score_of_weights(load_driver(best))["score"]
+        moment += 1
+    assert moment >= 3 * 2 + 1
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_both_controls_train_from_random_weights(tmp_path, control, no_validation):
+    best = ppo(replace(TINY, control=control, total_timesteps=32, n_epochs=2), tmp_path / "run")
+    assert load_driver(best).config.control == control
+
+
+def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_training_tracks():
+    class Crashes(gym.Env):
+        seeds: list[int | None] = []
+
+        def reset(self, *, seed=None, options=None):
+            self.seeds.append(seed)
+            return np.zeros((2, 2, 3)), {}
+
+        def step(self, action):
+            info = {"crash": "off_road" if action == 1 else None, "wheels_off_road": action}
+            return np.zeros((2, 2, 3)), 7.0, False, False, info
+
+    env = TrainingEnv(Crashes(), np.random.default_rng(0), PPOConfig())
+    for _ in range(20):
+        env.reset(seed=900_000)  # the seed of the caller does not count
+    assert all(seed in SPLITS["train"] for seed in Crashes.seeds)
+    assert len(set(Crashes.seeds)) > 15
+    assert env.step(0)[1] == pytest.approx(0.7)
+    assert env.step(1)[1] == pytest.approx(-2.3)
+    assert env.step(2)[1] == pytest.approx(0.7)
+    assert env.step(3)[1] == env.step(4)[1] == pytest.approx(0.6)
+
+
+def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
+    config = replace(TINY, augment=("colour:3", "occlusion-bars:2"))
+    env, plain = (
+        TrainingEnv(make_env(EnvConfig(max_steps=3, renderer="fast")), np.random.default_rng(0), config)
+        for config in (config, TINY)
+    )
+    changed = []
+    for _ in range(12):
+        seen, shown = env.reset()[0], env.unwrapped.state  # type: ignore[attr-defined]
+        after = env.step(3)[0]
+        assert (seen[BAR_TOP:] == shown[BAR_TOP:]).all()
+        kinds = [(frame != state).any() for frame, state in ((seen, shown), (after, env.unwrapped.state))]  # type: ignore[attr-defined]
+        assert kinds[0] == kinds[1], "one draw holds for the whole episode"
+        changed.append(kinds[0])
+        assert (plain.reset()[0] == plain.unwrapped.state).all()  # type: ignore[attr-defined]
+    assert 0 < sum(changed) < 12
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"validation_tracks": "val-99"}, "has 25 tracks"),
+        ({"augment": ("frame-drop:1",)}, "'frame-drop'"),
+        ({"n_steps": 1}, "n_steps must be at least 2, got 1"),
+        ({"gamma": 1.5}, r"gamma must lie in \[0, 1\], got 1.5"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+    ],
+)
+def test_a_bad_setting_is_named_before_a_run_is_made(changed, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        ppo(PPOConfig(**changed), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def model(config: PPOConfig) -> Any:
+    env = EnvConfig(config.control, max_steps=60)
+    vec_env = DummyVecEnv([partial(training_env, env, config, 0)])
+    return ppo_module._build(config, ppo_module._actor(config, env), vec_env)
+
+
+def test_the_value_network_sends_no_gradient_into_the_actors_features():
+    policy = model(TINY).policy
+    value = policy.predict_values(torch.rand(2, 3, 96, 96))
+    value.sum().backward()
+    assert all(parameter.grad is None for parameter in policy.features_extractor.driver.parameters())
+    assert all(parameter.grad is not None for parameter in policy.value_net.parameters())
+
+
+def saved(path: Path, control: Control, core: str = "cnn", *, residual: bool = False, mask_bar: bool = False) -> Driver:
+    torch.manual_seed(3)
+    driver = Driver(DriverConfig(core=core, encoder="compact", dropout=0.0, control=control, residual=residual)).eval()
+    save_driver(path, driver, env=asdict(EnvConfig(control, mask_bar=mask_bar)))
+    return driver
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, residual):
+    """stable-baselines3's own forward pass gives the actions that the driver gives."""
+    driver = saved(tmp_path / "clone", control, residual=residual)
+    with torch.no_grad():
+        driver.action_head.out.weight.mul_(5.0)  # different actions on noise
+    save_driver(tmp_path / "clone", driver, env=asdict(EnvConfig(control)))
+    policy = model(replace(TINY, control=control, init_from=str(tmp_path / "clone"), init_logit_scale=3.0)).policy
+    frames = np.random.default_rng(0).integers(256, size=(6, 96, 96, 3), dtype=np.uint8)
+    actions, _ = policy.predict(frames.transpose(0, 3, 1, 2), deterministic=True)
+    expected, _ = driver.predict(frames)
+    if control == "discrete":
+        assert actions.tolist() == expected.tolist()
+        logits = policy.get_distribution(torch.tensor(frames.transpose(0, 3, 1, 2))).distribution.logits
+        plain = driver(torch.tensor(frames)[:, None], torch.zeros(6, 1))[0][:, 0]
+        torch.testing.assert_close(logits, torch.log_softmax(3.0 * plain, dim=-1))
+    else:
+        np.testing.assert_allclose(actions, expected, atol=1e-5)
+
+
+def test_a_start_with_memory_or_without_the_bar_is_refused_before_a_run_is_made(tmp_path):
+    saved(tmp_path / "lstm", "discrete", "lstm")
+    saved(tmp_path / "masked", "discrete", mask_bar=True)
+    for name, message in (
+        ("lstm", "init_from must name a driver of core cnn, got lstm"),
+        ("masked", "without the status bar"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ppo(replace(TINY, init_from=str(tmp_path / name)), tmp_path / "run")
+    with pytest.raises(ValueError, match="init_from must name a driver of core cnn, got controller"):
+        ppo(replace(TINY, init_from="controller"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_run_notes_the_driver_that_it_started_from(tmp_path, no_validation):
+    saved(tmp_path / "clone", "discrete")
+    config = replace(TINY, init_from=str(tmp_path / "clone"), total_timesteps=0)
+    ppo(config, tmp_path / "run")
+    (tmp_path / "clone").rename(tmp_path / "moved")
+    moved = replace(config, init_from=str(tmp_path / "moved"))
+    ppo(moved, tmp_path / "run", resume=True)  # the same driver
+    now = RunFolder.open(tmp_path / "run").config
+    assert now["init_sha256"] == driver_hash(str(tmp_path / "moved"), EnvConfig())
+    assert now["init_from"] == moved.init_from
+    torch.manual_seed(4)
+    other = Driver(DriverConfig(core="cnn", encoder="compact", dropout=0.0))
+    save_driver(tmp_path / "moved", other, env=asdict(EnvConfig()))
+    with pytest.raises(ValueError, match="init_sha256"):
+        ppo(moved, tmp_path / "run", resume=True)

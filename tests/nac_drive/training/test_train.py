@@ -1,0 +1,311 @@
+"""Behaviour cloning: sequences and images, learning, rows and checkpoints, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.envs import BAR_TOP, EnvConfig, make_env
+from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.policies import Driver, DriverConfig, load_driver
+from nac_drive.policies.cores.lds import LDS
+from nac_drive.training import trainer
+from nac_drive.training.config import DataConfig
+from nac_drive.training.data import TrainingData, action_changes, augmented, flipped, masked
+from nac_drive.training.offline import offline_accuracy
+from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.trainer import choose_device
+from tests.data_collection.recordings import contents
+from tests.nac_drive.small import FRAMES, config, nested, part_of, rows, score_of_weights, synthetic, train
+
+CPU = torch.device("cpu")
+SPEC = EnvConfig().spec
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# Sequences and images
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=5), length=st.integers(1, 20), seed=st.integers(0, 99))
+def test_sequences_tile_every_frame_of_every_episode_that_fills_one(lengths, length, seed):
+    lengths = [max(lengths[0], length), *lengths[1:]]
+    data = TrainingData(DataConfig(sequence_length=length), EnvConfig(), CPU)
+    data.offsets = np.cumsum([0, *lengths])  # frames play no part
+    starts = data.starts(np.random.default_rng(seed))
+    seen = np.zeros(sum(lengths), int)
+    for start in starts:
+        seen[start : start + length] += 1
+        episode = np.searchsorted(data.offsets, start, side="right") - 1
+        assert start + length <= data.offsets[episode + 1], "a sequence over two episodes"
+    for first, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        expected = end - first >= length
+        assert (seen[first:end] > 0).all() == expected or not expected
+        assert expected or not seen[first:end].any()
+    assert len(np.unique(starts)) == len(starts)
+    assert len(starts) <= sum(frames // length + 2 for frames in lengths)
+
+
+def test_sequences_are_shuffled_and_move_from_epoch_to_epoch():
+    data = TrainingData(config().data, EnvConfig(), CPU)
+    data.add(synthetic([100, 80]))
+    epochs = [data.starts(np.random.default_rng((0, epoch))).tolist() for epoch in range(4)]
+    assert all(starts != sorted(starts) for starts in epochs)
+    assert len({tuple(sorted(starts)) for starts in epochs}) > 1
+    assert data.starts(np.random.default_rng((0, 2))).tolist() == epochs[2]
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_episodes_added_in_parts_give_the_same_sequences_as_all_at_once(control):
+    lengths = [40, 9, 25, 31]
+    whole = synthetic(lengths, control)
+    settings = config(change_weight=3.0, class_weights=control == "discrete").data
+    at_once, in_parts = (TrainingData(settings, EnvConfig(control), CPU) for _ in range(2))
+    at_once.add(whole)
+    for episodes in (slice(0, 1), slice(1, 3), slice(3, 4)):
+        in_parts.add(part_of(whole, episodes))
+    assert len(in_parts) == len(at_once) == 105
+    starts = at_once.starts(np.random.default_rng(0))
+    assert in_parts.starts(np.random.default_rng(0)).tolist() == starts.tolist()
+    if control == "discrete":
+        np.testing.assert_array_equal(in_parts.classes, at_once.classes)
+    for data in (at_once, in_parts):
+        sequences = data.sequences(starts, np.zeros(len(starts), dtype=bool))
+        assert sequences.weight is not None
+        for row, start in enumerate(starts):
+            frames = slice(start, start + data.length)
+            np.testing.assert_array_equal(sequences.frames[row], whole.frames[frames])
+            np.testing.assert_array_equal(sequences.labels[row], whole.labels[frames])
+            np.testing.assert_array_equal(sequences.dt[row], whole.dt[frames])
+            changes = action_changes(whole.labels, whole.offsets)[frames]
+            np.testing.assert_array_equal(sequences.weight[row], np.where(changes, 3.0, 1.0))
+        sequences.frames.zero_()  # a copy
+    assert whole.frames.any(axis=(1, 2, 3)).all()
+
+
+def test_a_change_of_action_is_marked_within_its_episode():
+    labels = np.array([0, 0, 3, 3, 1, 1, 2])
+    changes = action_changes(labels, np.array([0, 4, 7]))
+    np.testing.assert_array_equal(changes, [False, False, True, False, False, False, True])
+    pedals = np.array([[0, 1, 0], [0, 1, 0], [0, 0.5, 0]], np.float32)
+    np.testing.assert_array_equal(action_changes(pedals, np.array([0, 3])), [False, False, True])
+
+
+@given(seed=st.integers(0, 99), control=st.sampled_from(["discrete", "continuous"]))
+@settings(max_examples=10, deadline=None)
+def test_flipping_twice_changes_nothing(seed, control):
+    episode = synthetic([3], control, seed)
+    frames, labels = torch.from_numpy(episode.frames)[None], torch.from_numpy(episode.labels)[None]
+    before = frames.clone(), labels.clone()
+    once = flipped(frames, labels, SPEC)
+    assert torch.equal(frames, before[0])
+    assert torch.equal(labels, before[1])
+    assert not torch.equal(once[0], frames)
+    twice = flipped(*once, SPEC)
+    assert torch.equal(twice[0], frames)
+    assert torch.equal(twice[1], labels)
+
+
+def test_a_flip_swaps_left_and_right_and_leaves_the_gauges_in_place():
+    _, labels = flipped(torch.zeros(5, 96, 96, 3), torch.arange(5), SPEC)
+    assert labels.tolist() == [0, 2, 1, 3, 4]
+    _, labels = flipped(torch.zeros(1, 96, 96, 3), torch.tensor([[0.3, 0.6, 0.1]]), SPEC)
+    assert labels.tolist() == [[pytest.approx(-0.3), pytest.approx(0.6), pytest.approx(0.1)]]
+    frame = torch.zeros(1, 96, 96, 3)
+    frame[0, 10, 20, 0] = 1.0  # a point on the left
+    frame[0, 90, 5, 1] = 1.0  # the speed gauge
+    frame[0, 90, 50, 1] = 1.0  # the wheel is turned to the right of its centre
+    frame[0, 90, 70, 1] = 1.0  # so is the gyroscope, to the left
+    frame[0, 90, 90, 1] = 1.0  # right of all gauges
+    image, _ = flipped(frame, torch.tensor([0]), SPEC)
+    assert image.nonzero().tolist() == [[0, 10, 75, 0], *([0, 90, x, 1] for x in (5, 45, 73, 90))]
+
+
+def test_the_simulator_draws_the_flipped_world():
+    """Steering gauges of opposite commands are each other's mirror images."""
+    bars = []
+    for steer in (-0.8, 0.8):
+        env = make_env(EnvConfig("continuous"))
+        env.reset(seed=0)
+        for _ in range(8):
+            frame = env.step(np.array([steer, 0, 0], np.float32))[0]
+        bars.append(torch.from_numpy(frame[None].copy()))
+    image, _ = flipped(bars[0], torch.tensor([0]), SPEC)
+    steering = slice(37, 60)  # green, around column 48
+    assert (bars[0][0, BAR_TOP:, steering].int() - bars[1][0, BAR_TOP:, steering].int()).abs().max() > 100
+    assert (image[0, BAR_TOP:, steering].int() - bars[1][0, BAR_TOP:, steering].int()).abs().float().mean() < 3
+
+
+def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
+    frames = torch.full((60, 4, 96, 96, 3), 200, dtype=torch.uint8)
+    result = augmented(frames, ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"], np.random.default_rng(0))
+    assert bool((frames == 200).all())
+    shaded = ((result > 100) & (result < 200)).flatten(1).any(1)
+    hidden = (result == 0).flatten(1).any(1) & ~shaded
+    clean = (result == 200).flatten(1).all(1)
+    assert (hidden | shaded | clean).all()
+    assert all(10 <= kind.sum() <= 30 for kind in (hidden, shaded, clean))
+    bars, shadows = result[hidden], result[shaded]
+    assert bool((bars == bars[:, :1]).all())  # one draw for all frames of a sequence
+    assert not bool((bars == bars[:1]).all())  # another for the next
+    assert not bool((shadows == shadows[:, :1]).all())  # noise is drawn per frame
+    again = augmented(frames, ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"], np.random.default_rng(0))
+    assert torch.equal(result, again)
+
+
+def test_masking_is_that_of_the_environment(dataset):
+    frames = dataset.load().frames
+    np.testing.assert_array_equal(masked(frames.copy(), EnvConfig()), frames)
+    hidden = masked(frames.copy(), EnvConfig(mask_bar=True))
+    assert not hidden[:, BAR_TOP:].any()
+    np.testing.assert_array_equal(hidden[:, :BAR_TOP], frames[:, :BAR_TOP])
+
+
+def test_offline_accuracy_is_that_of_acting_frame_by_frame():
+    frames = synthetic([300, 20], seed=3)  # longer than the chunks of the streaming
+    frames.zooming[:10] = True
+    torch.manual_seed(0)
+    driver = Driver(DriverConfig(core="lstm")).eval()
+    correct = []
+    for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
+        state = driver.begin()
+        for i in range(first, end):
+            action, state = driver.act(frames.frames[i], state, float(frames.dt[i]))
+            if not frames.zooming[i]:
+                correct.append(action == frames.labels[i])
+    assert offline_accuracy(driver, frames, EnvConfig()).accuracy == pytest.approx(np.mean(correct))
+
+
+# Learning
+
+
+@pytest.mark.parametrize("core", ["nac-exact", "lstm", "cnn"])
+def test_it_learns_a_tiny_dataset_by_heart(core, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    frames = synthetic([48, 48, 48])
+    frames.frames[:] = 0
+    for i, label in enumerate(frames.labels):  # a bright band whose height is the action
+        frames.frames[i, 16 * label : 16 * label + 16] = 200
+    monkeypatch.setattr(Demonstrations, "load", lambda self, seeds: frames)
+    settings = config(core, epochs=12, validation_fraction=0.0, learning_rate=3e-3, validate_every=12)
+    train(settings, dataset, tmp_path / "run")
+    losses = [row["loss"] for row in rows(tmp_path / "run")]
+    assert losses[0] > 1.0
+    assert losses[-1] < 0.2 * losses[0]
+    driver = load_driver(tmp_path / "run" / "checkpoints" / "last")
+    assert offline_accuracy(driver, frames, EnvConfig()).accuracy > 0.95
+
+
+def test_reports_rows_and_the_best_checkpoint(dataset, tmp_path):
+    reports: list[dict[str, Any]] = []
+    best = train(config(epochs=3, validate_every=2, mask_bar=True), dataset, tmp_path / "run", report=reports.append)
+    lines = [row for row in reports if "step" in row]
+    assert [row["step"] for row in lines] == [1, 2, 3]
+    assert ["score" in row for row in lines] == [False, True, True]  # the last epoch is always validated
+    assert RunFolder.open(tmp_path / "run").rows() == lines
+    assert all(0 <= row["validation"]["accuracy"] <= 1 for row in lines)
+    batches = [row for row in reports if "batch" in row]
+    assert [row["batch"] for row in batches if row["epoch"] == 1] == list(range(1, batches[0]["batches"] + 1))
+    driver = load_driver(best)
+    assert EnvConfig(**driver.env_config) == EnvConfig("discrete", mask_bar=True, max_steps=FRAMES, renderer="fast")
+    assert driver.meta["training"]["driver"]["core"] == "lstm"
+    winner = max((row for row in lines if "score" in row), key=lambda row: row["score"])
+    assert driver.meta["epoch"] == winner["step"]
+    evaluation = evaluate(driver, [800_000], env=EnvConfig(**driver.env_config), renderer="fast")
+    assert [row.episode_return for row in evaluation.rows] == winner["returns"]
+
+
+def test_without_validation_tracks_there_is_no_accuracy_on_them(dataset, tmp_path):
+    train(config("cnn", epochs=1, validation_fraction=0.0, sequence_length=1, batch_size=32), dataset, tmp_path / "run")
+    (row,) = rows(tmp_path / "run")
+    assert "validation" not in row
+    assert row["frames"] == 3 * FRAMES
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sequence_length": 15}, "sequence_length must be at least 16 for core 'lstm', got 15"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"validate_every": 0}, "validate_every must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
+        ({"ema_decay": 1.0}, r"ema_decay must lie in \[0, 1\), got 1"),
+        ({"change_weight": 0.0}, "change_weight must be positive"),
+        ({"dropout": 1.0}, r"dropout: must be in \[0, 1\), got 1"),
+        ({"augment": ("fog:1",)}, "perturbation 'fog' is unknown"),
+        ({"augment": ("shadows:1", "frame-drop:1")}, "'frame-drop'"),
+    ],
+)
+def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        config(**changed).check()
+    with pytest.raises(ValueError, match=message):
+        train(config(**changed), dataset, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    config("cnn", sequence_length=1).check()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sequence_length": FRAMES + 1}, "sequence_length must not exceed the longest episode .60 frames., got 61"),
+        ({"core": "transformer"}, "core: unknown name 'transformer'"),
+        ({"core_args": {"foo": 1}}, r"core_args: unknown \['foo'\]"),
+        ({"validation_fraction": 1.0}, "validation_fraction must lie in"),
+        ({"validation_tracks": "val-99"}, "has 25 tracks"),
+        ({"precision": "8-bit"}, "8-bit"),
+        ({"class_weights": True}, "class_weights applies to discrete actions"),
+    ],
+)
+def test_settings_that_cannot_be_trained_leave_no_folder(changed, message, dataset, continuous, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        train(config(**changed), continuous if "class_weights" in changed else dataset, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_devices(dataset, tmp_path):
+    with pytest.raises(ValueError, match="device must be auto, cpu or cuda, got 'tpu'"):
+        train(config(), dataset, tmp_path / "run", device="tpu")
+    assert choose_device("cpu") == CPU
+    if torch.cuda.is_available():
+        assert choose_device("auto").type == choose_device("cuda").type == "cuda"
+    else:
+        assert choose_device("auto") == CPU
+        with pytest.raises(ValueError, match="device is cuda, but torch sees no GPU here; pass --device cpu or auto"):
+            train(config(), dataset, tmp_path / "run", device="cuda")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_never_overwritten_nor_resumed_with_other_settings(trained, dataset, continuous):
+    settings, before = config("cnn"), contents(trained)
+    with pytest.raises(FileExistsError, match="--resume"):
+        train(settings, dataset, trained)
+    with pytest.raises(ValueError, match=r"optim.learning_rate: run has 0.001, got 0.5"):
+        train(nested(settings, learning_rate=0.5), dataset, trained, resume=True)
+    with pytest.raises(ValueError, match="dataset_sha256"):
+        train(settings, continuous, trained, resume=True)
+    assert contents(trained) == before
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
+        train(settings, dataset, trained / "typo", resume=True)
+
+
+def test_the_penalty_of_a_core_is_minimised_too(dataset, tmp_path, monkeypatch):
+    """The matrix of a linear dynamical system that begins unstable ends closer to stability than without it."""
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    settings = config("lds", core_args={"margin": 50.0}, epochs=1)
+    penalty = load_driver(train(settings, dataset, tmp_path / "with")).core.penalty()
+    with monkeypatch.context() as patch:
+        patch.setattr(LDS, "penalty", lambda core: 0.0)
+        without = train(settings, dataset, tmp_path / "without")
+    assert 0 < penalty < load_driver(without).core.penalty()

@@ -1,0 +1,88 @@
+"""The package as a newcomer meets it: beside folders of the same names, with types, a version and a shipped driver."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import warnings
+from importlib import metadata
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import nac_drive
+from nac_drive.policies import PRETRAINED
+
+PACKAGE = Path(nac_drive.__file__).parent
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A folder with packages and modules of the same names as ours, none of which may be imported."""
+    for name in ("envs", "policies", "data_collection", "scripts", "training", "evaluation", "tests", "benchmarks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise AssertionError('{name} of the user was imported')\n")
+    for name in ("demo", "suggest", "cli", "train", "collect"):
+        (tmp_path / f"{name}.py").write_text(f"raise AssertionError('{name} of the user was imported')\n")
+    return tmp_path
+
+
+def python(folder: Path, *arguments: str) -> str:
+    """The output of a Python process that was started in `folder`."""
+    result = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_a_users_own_packages_of_the_same_names_change_nothing(project):
+    code = """
+import nac_drive as nd
+import gymnasium
+env = gymnasium.make("nac_drive/CarRacing-v0", renderer="fast", max_episode_steps=3)
+driver = nd.load_driver("champion")
+with nd.worker_pool(2) as pool:
+    evaluation = nd.evaluate("controller", [900000], env=nd.EnvConfig(max_steps=3, renderer="fast"), pool=pool)
+print(nd.rollout(env, driver, 900000).length, len(evaluation.rows), all(hasattr(nd, name) for name in nd.__all__))
+"""
+    (project / "user.py").write_text("if __name__ == '__main__':" + code.replace("\n", "\n    "))
+    assert python(project, "user.py").split() == ["3", "1", "True"]
+
+
+def test_the_command_runs_beside_a_users_own_packages(project):
+    assert python(project, "-m", "nac_drive", "--version") == f"nac-drive {nac_drive.__version__}\n"
+    assert "champion" in python(project, "-m", "nac_drive", "watch", "--help")
+    assert "champion-continuous" in python(project, "-m", "nac_drive", "completion", "bash")
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert metadata.version("nac-drive") == nac_drive.__version__
+
+
+def test_types_and_shipped_files_are_in_the_package():
+    assert (PACKAGE / "py.typed").is_file()
+    for stub in ("__init__.pyi", "policies/__init__.pyi", "data_collection/__init__.pyi"):
+        assert (PACKAGE / stub).is_file()
+    for driver in PRETRAINED.values():
+        assert driver.is_relative_to(PACKAGE)
+        assert {"config.json", "model.safetensors", "README.md"} <= {file.name for file in driver.iterdir()}
+
+
+def test_the_environment_is_registered_once():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        importlib.reload(nac_drive)
+    spec = gymnasium.spec("nac_drive/CarRacing-v0")
+    assert spec.vector_entry_point == "nac_drive.envs.vector:vector_env"
+    envs = gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs=2, renderer="fast")
+    try:
+        assert envs.num_envs == 2
+        assert envs.reset(seed=3)[0].shape == (2, 96, 96, 3)
+    finally:
+        envs.close()
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="clone_everything"):
+        getattr(nac_drive, "clone_everything")  # noqa: B009
