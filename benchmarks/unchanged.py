@@ -64,8 +64,8 @@ def train(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
         nd.DriverConfig(core="nac-exact", core_args={"num_heads": 4}, encoder="paper", dropout=0.2),
         nd.DataConfig(16, 4, class_weights=True, change_weight=2.0, augment=("gaussian-noise:1",)),
         nd.OptimConfig(ema_decay=0.9),
-        nd.EvalConfig("val-1", validate_every=2),
-        seed=3, epochs=2, validation_fraction=0.25,
+        nd.EvalConfig("val-1"),
+        seed=3, epochs=2, validation_fraction=0.25, validate_every=2,
     )  # fmt: skip
     nd.train(config, dataset, folder, device="cpu")
     return run(folder)
@@ -96,7 +96,7 @@ def ppo(folder: Path) -> dict[str, Any]:
 def compare(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
     config = nd.TrainConfig(
         nd.DriverConfig(core="lstm", dropout=0.2), nd.DataConfig(16, 4), nd.OptimConfig(ema_decay=0.0),
-        nd.EvalConfig("val-1", validate_every=1), seed=0, epochs=1, validation_fraction=0.25,
+        nd.EvalConfig("val-1"), seed=0, epochs=1, validation_fraction=0.25, validate_every=1,
     )  # fmt: skip
     nd.compare(
         ("lstm", "nac-exact"), dataset, "val-2", folder, config=config, num_seeds=2, shared_encoder=True,
@@ -124,7 +124,7 @@ def run(folder: Path) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> str:
-    """Of the last checkpoint: the digests of its tensors, in an order that no name decides."""
+    """Digests of the tensors of the last checkpoint, in an order that does not depend on names."""
     last = RunFolder.open(folder).checkpoint_folder("last")
     assert last is not None
     tensors = load_file(last / "model.safetensors").values()

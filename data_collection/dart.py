@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """How often and for how long a random action replaces the driver's.
+    """Settings of action noise: random actions that replace the driver's.
 
     At 50 frames/s a single random frame hardly moves the car, so that recovery is only demonstrated when the
     noise lasts: one random action is held for `hold` frames on average.

@@ -39,7 +39,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk in a write to `path` into a WriteError of one line. FileExistsError passes."""
+    """Turn an error of the disk in a write to `path` into a WriteError of one line. FileExistsError stays as it is."""
     try:
         yield
     except FileExistsError:

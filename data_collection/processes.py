@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from threading import Thread
@@ -90,21 +90,22 @@ def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], wor
 
     Args:
         function: Must be importable by name, as its tasks are pickled.
-        tasks: One process each.
+        tasks: One process each; the next one is taken when a process is free.
         workers: Processes at a time, of one thread each.
 
     Yields:
         (task, exit code) as processes end: a process that dies costs its own task alone.
     """
-    context, waiting = get_context("spawn"), deque(tasks)
+    context, waiting = get_context("spawn"), iter(tasks)
     running: dict[int, tuple[SpawnProcess, Any]] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                task = waiting.popleft()
+        while True:
+            for task in islice(waiting, workers - len(running)):
                 process = context.Process(target=_alone, args=(function, task), daemon=True)
                 process.start()
                 running[process.sentinel] = process, task
+            if not running:
+                return
             for sentinel in connection.wait(list(running)):
                 process, task = running.pop(sentinel)  # type: ignore[call-overload]
                 process.join()

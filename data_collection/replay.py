@@ -24,13 +24,20 @@ from nac_drive.data_collection.versions import SIMULATOR, installed_versions
 from nac_drive.envs import EnvConfig
 
 
-def save_action_log(dataset: Demonstrations, path: str | os.PathLike[str], *, workers: int = 1) -> None:
+def save_action_log(
+    dataset: Demonstrations | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    workers: int = 1,
+    on_episode: Callable[[Row], None] = lambda row: None,
+) -> None:
     """Write the action log of a dataset. The same dataset gives the same bytes.
 
     Args:
-        dataset: The dataset.
+        dataset: The dataset, or its folder.
         path: The new file.
         workers: Processes that check the dataset first, as `verify` does without a replay (`rebuild` is one).
+        on_episode: Called with each row once its episode is checked.
 
     Raises:
         FileExistsError: If the file exists.
@@ -40,7 +47,9 @@ def save_action_log(dataset: Demonstrations, path: str | os.PathLike[str], *, wo
     path = Path(path)
     if path.exists():
         raise FileExistsError(f"{path} already exists; choose another file.")
-    if problems := dataset.verify(workers=workers):
+    if not isinstance(dataset, Demonstrations):
+        dataset = Demonstrations.open(dataset)
+    if problems := dataset.verify(workers=workers, on_episode=on_episode):
         raise DatasetError(
             f"{problems[0]} ({len(problems)} problem(s) in {dataset.path}); collect those episodes again."
         )

@@ -11,6 +11,6 @@ _RECORDED = (*SIMULATOR, "torch", "h5py", "stable-baselines3", "lightning-fabric
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that decide recordings and trainings; missing packages are left out."""
+    """Return the versions of the packages that decide the outcome of recordings and training; others are left out."""
     installed = {name: list(metadata.distributions(name=name)) for name in _RECORDED}
     return {name: found[0].version for name, found in installed.items() if found}

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import gymnasium as gym
 
+from nac_drive.suggest import did_you_mean
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -52,7 +54,14 @@ ENVIRONMENTS: dict[str, EnvSpec] = {}
 
 
 def environment(name: str) -> EnvSpec:
-    """The track environment of that name. Raises ValueError for an unknown one."""
+    """Return the track environment of that name.
+
+    Raises:
+        ValueError: There is none.
+    """
     if name not in ENVIRONMENTS:
-        raise ValueError(f"environment must be one of {sorted(ENVIRONMENTS)}, got {name!r}; import what adds it first.")
+        hint = did_you_mean(name, ENVIRONMENTS)
+        raise ValueError(
+            f"environment must be one of {sorted(ENVIRONMENTS)}, got {name!r}; import what adds it first.{hint}"
+        )
     return ENVIRONMENTS[name]

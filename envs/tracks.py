@@ -36,5 +36,5 @@ def track_seeds(name: str) -> list[int]:
         )
     seeds, count = SPLITS[match[1]], int(match[2])
     if not 1 <= count <= len(seeds):
-        raise ValueError(f"tracks {name!r}: the split {match[1]!r} has {len(seeds)} tracks; ask for 1 to {len(seeds)}.")
+        raise ValueError(f"tracks {name!r}: the split {match[1]!r} has {len(seeds)} tracks; name 1 to {len(seeds)}.")
     return list(seeds[:count])

@@ -1,3 +1,6 @@
+from . import data_collection as data_collection
+from . import envs as envs
+from . import policies as policies
 from .analysis.wiring_figure import draw_wiring as draw_wiring
 from .data_collection.collect import collect as collect
 from .data_collection.controller.controller import Controller as Controller
@@ -38,8 +41,8 @@ from .policies.driver import Driver as Driver
 from .policies.encoders import ENCODERS as ENCODERS
 from .policies.nac.ages import ages as ages
 from .policies.nac.layer import NAC as NAC
-from .policies.nac.layer import AttentionRecord as AttentionRecord
-from .policies.nac.layer import CircuitRecord as CircuitRecord
+from .policies.nac.records import AttentionRecord as AttentionRecord
+from .policies.nac.records import CircuitRecord as CircuitRecord
 from .policies.nac.variants import NAC_VARIANTS as NAC_VARIANTS
 from .policies.wiring.graphs import fully_connected_wiring as fully_connected_wiring
 from .policies.wiring.graphs import mlp_wiring as mlp_wiring

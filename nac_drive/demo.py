@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_name, resolve_driver
 from nac_drive.data_collection.files import write_atomically
 from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import track_seeds
+from nac_drive.envs import Driver, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate, save_evaluations
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.page import conditions, save_report
 from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
 from nac_drive.policies import DriverConfig
-from nac_drive.training.config import DaggerConfig, EvalConfig
+from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig
 from nac_drive.training.dagger import dagger
 from nac_drive.training.run_folder import RunFolder
 
@@ -34,12 +34,13 @@ CAPTION = "Left: returns on the test tracks, mean and 95 % interval. Right: vali
 class DemoConfig:
     """Settings of the demo. The defaults fit into 12 minutes on two CPU cores."""
 
-    expert: str = "controller"
-    """Drives the first episodes and labels all of them, see `resolve_driver`."""
+    expert: str = "expert"
+    """Driver of the first episodes, which labels all of them, see `resolve_driver`."""
     training: DaggerConfig = field(
         default_factory=lambda: DaggerConfig(
-            driver=DriverConfig(core_args={"num_heads": 4}, residual=True, control="continuous"),
-            validation=EvalConfig(validation_tracks="val-6"), initial_episodes=16, rounds=5, episodes=10,
+            driver=DriverConfig(core_args={"num_heads": 4}, control="continuous"),
+            optim=OptimConfig(freeze_encoder_from="expert"), validation=EvalConfig(validation_tracks="val-6"),
+            initial_episodes=16, rounds=4, episodes=10, initial_epochs=12, epochs=4,
         )
     )  # fmt: skip
     """Training of the learner."""
@@ -63,7 +64,7 @@ def demo(
         device: `auto`, `cpu` or `cuda`.
         pool: Processes, see `worker_pool`; None for none.
         report: Called with the name of the present job and its rows: `dagger` with the rows of `dagger`, the name of
-            each driver with finished episodes (key `episode`), and `video`.
+            each driver with finished episodes (key `episode`), and `video` with name, frame and frames.
 
     Returns:
         The report, report.md; report.html beside it is the same as a page.
@@ -100,13 +101,7 @@ def demo(
     save_evaluations(folder, [baseline, evaluation])
     save_results(folder, entries)
     draw_figure(folder / "figure.png", entries)
-    videos = []
-    for each, path in ((expert, folder / f"{expert_name}.mp4"), (driver, folder / f"{name}.mp4")):
-        if not path.exists():
-            report("video", {"name": path.stem, "track": seeds[0]})
-            record_video(path, each, seeds[0], name=path.stem, env=env)
-        videos.append(path)
-    side_by_side(folder / "side_by_side.mp4", videos)
+    _videos(folder, {expert_name: expert, name: driver}, seeds[0], env, report)
     minutes = (time.monotonic() - started) / 60
     protocol = _protocol(config, Demonstrations.open(run / "dataset").info(), minutes)
     commands = _commands(folder / name, seeds[0])
@@ -118,15 +113,33 @@ def demo(
     return folder / "report.md"
 
 
+def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvConfig, report: Report) -> None:
+    """Write NAME.mp4 of every driver, and all of them in side_by_side.mp4."""
+    videos = [folder / f"{name}.mp4" for name in drivers]
+    for path, driver in zip(videos, drivers.values(), strict=True):
+        if not path.exists():
+            row = {"name": path.stem, "frames": env.max_steps}
+            record_video(
+                path, driver, track, name=path.stem, env=env,
+                on_step=lambda step, row=row: report("video", {**row, "frame": step.index + 1}),
+            )  # fmt: skip
+    report("video", {"name": "side by side", "frames": 1, "frame": 0})
+    side_by_side(folder / "side_by_side.mp4", videos)
+    report("video", {"name": "side by side", "frames": 1, "frame": 1})
+
+
 def _protocol(config: DemoConfig, dataset: dict[str, Any], minutes: float) -> str:
     training, expert, learner = config.training, driver_name(config.expert), config.training.driver.core
     measured = conditions("ignore", "gymnasium", max_steps=training.max_steps)
+    encoder = ""
+    if source := training.optim.freeze_encoder_from:
+        encoder = f"The encoder is that of the shipped driver {source}, frozen; the rest began with random weights. "
     return (
         f"The expert, {expert}, drove {training.initial_episodes} episodes with action noise. In {training.rounds} "
         f"rounds of {training.episodes} episodes, a mixture policy of the expert and the learner, {learner}, drove. "
         "The expert labelled every frame, and the learner was trained on all episodes so far (DAgger, "
-        f"{dataset['frames']:,} frames). Expert and learner then drove the tracks {config.tracks}, which the training "
-        f"had not used. {measured} The demo took {minutes:.1f} minutes."
+        f"{dataset['frames']:,} frames). {encoder}Expert and learner then drove the tracks {config.tracks}, which the "
+        f"training had not used. {measured} The demo took {minutes:.1f} minutes."
     )
 
 

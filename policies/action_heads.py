@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class DiscreteActionHead(nn.Module):
-    """Dense (ReLU), then A logits; of CarRacing five: nothing, right, left, gas, brake."""
+    """Dense layer with ReLU, then A logits. CarRacing has five actions: nothing, right, left, gas, brake."""
 
     def __init__(self, d_model: int, dense: int, num_actions: int = 5) -> None:
         super().__init__()
@@ -17,7 +17,7 @@ class DiscreteActionHead(nn.Module):
         self.out = nn.Linear(dense, num_actions)
 
     def forward(self, y: Tensor) -> Tensor:
-        """y (..., d) -> logits (..., A)."""
+        """Return the logits (..., A) of features y (..., d)."""
         return self.out(self.hidden(y).relu_())
 
     @staticmethod
@@ -42,7 +42,7 @@ class DiscreteActionHead(nn.Module):
 
 
 class ContinuousActionHead(nn.Module):
-    """Dense (ReLU), then steering in [-1, 1] (+1 is right), gas and brake in [0, 1]."""
+    """Dense layer with ReLU, then steering in [-1, 1] (+1 is right), gas and brake in [0, 1]."""
 
     def __init__(self, d_model: int, dense: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class ContinuousActionHead(nn.Module):
         self.out = nn.Linear(dense, 3)
 
     def forward(self, y: Tensor) -> Tensor:
-        """y (..., d) -> action (..., 3)."""
+        """Return the action (..., 3) of features y (..., d)."""
         z = self.out(self.hidden(y).relu_())
         return torch.cat((z[..., :1].tanh(), z[..., 1:].sigmoid()), dim=-1)
 
@@ -79,7 +79,7 @@ ActionHead = DiscreteActionHead | ContinuousActionHead
 
 
 def build_action_head(control: str, d_model: int, dense: int, num_actions: int) -> ActionHead:
-    """The head for `control`; only the discrete one has `num_actions` outputs."""
+    """Return the head for `control`; only the discrete one has `num_actions` outputs."""
     return (
         DiscreteActionHead(d_model, dense, num_actions)
         if control == "discrete"

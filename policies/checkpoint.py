@@ -122,15 +122,6 @@ def load_driver(
         CheckpointError: If a file cannot be read or does not fit the other.
     """
     path = driver_folder(source, control)
-    if not path.is_dir():
-        names = {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
-        raise FileNotFoundError(
-            f"driver: there is no folder {path} and the package ships no driver of that name; pass one of "
-            f"{', '.join(sorted(names))}, or the folder of a driver or run.{did_you_mean(str(source), names)}"
-        )
-    for name in (CONFIG, WEIGHTS):
-        if not (path / name).is_file():
-            raise FileNotFoundError(f"path: {path} has no {name}; it is not a complete driver folder.")
     saved, renamed = _read_config(path / CONFIG)
     try:
         weights = _with_new_names(load_file(path / WEIGHTS), renamed)
@@ -148,18 +139,32 @@ def load_driver(
 
 
 def driver_folder(source: str | os.PathLike[str], control: str | None = None) -> Path:
-    """The folder that `load_driver(source, control)` reads; it may be missing."""
+    """Return the folder that `load_driver(source, control)` reads.
+
+    Raises:
+        FileNotFoundError: If the folder or one of its files is missing.
+    """
     if control is not None and control not in CONTROLS:
         raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
     name = os.fspath(source)
     if shipped := PRETRAINED.get(name) or PRETRAINED.get(f"{name}-{control or CONTROLS[0]}"):
         return shipped
     best = Path(source) / "checkpoints" / "best"
-    return best if best.is_dir() else Path(source)
+    path = best if best.is_dir() else Path(source)
+    if not path.is_dir():
+        names = {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
+        raise FileNotFoundError(
+            f"driver: there is no folder {path} and the package ships no driver of that name; pass one of "
+            f"{', '.join(sorted(names))}, or the folder of a driver or run.{did_you_mean(name, names)}"
+        )
+    for file in (CONFIG, WEIGHTS):
+        if not (path / file).is_file():
+            raise FileNotFoundError(f"path: {path} has no {file}; it is not a complete driver folder.")
+    return path
 
 
 def _read_config(file: Path) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """The config with the present names, and the tensors to rename: (pattern, replacement) pairs."""
+    """Return the config with the present names, and the tensors to rename: (pattern, replacement) pairs."""
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

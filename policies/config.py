@@ -25,7 +25,7 @@ class DriverConfig:
     dense: int = 64
     """Units of the action head's hidden layer."""
     control: str = "discrete"
-    """discrete (five actions in CarRacing) or continuous (steering, gas, brake)."""
+    """discrete (in CarRacing nothing, right, left, gas, brake) or continuous (steering, gas, brake)."""
     num_actions: int = 5
     """Discrete actions of the environment; a continuous action always has three parts."""
     frame_shape: tuple[int, int, int] = (96, 96, 3)
@@ -37,7 +37,11 @@ class DriverConfig:
         object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
 
     def check(self) -> None:
-        """Raises ValueError for a setting outside its range."""
+        """Check the settings.
+
+        Raises:
+            ValueError: A setting is outside its range.
+        """
         if self.control not in CONTROLS:
             raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")
         for name in ("d_model", "dense", "num_actions"):

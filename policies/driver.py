@@ -142,7 +142,7 @@ class Driver(nn.Module):
         return (action[0] if single else action), state
 
     def _infer(self, frames: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """`forward` in evaluation mode, without gradients, on one thread."""
+        """Compute `forward` in evaluation mode, without gradients, on one thread."""
         training = self.training
         if training:
             self.eval()
@@ -153,7 +153,7 @@ class Driver(nn.Module):
         return result
 
     def _frames(self, observations: np.ndarray) -> Tensor:
-        """(n, H, W, 3) observations as (n, 1, H, W, 3) frames; copies only what torch cannot view."""
+        """Turn observations (n, H, W, 3) into frames (n, 1, H, W, 3); copies only data that torch cannot view."""
         if not observations.flags.writeable or any(stride < 0 for stride in observations.strides):
             observations = observations.copy()
         return torch.from_numpy(observations).unsqueeze(1).to(self.device)

@@ -58,7 +58,7 @@ class ConvEncoder(nn.Module):
         self.norm = nn.LayerNorm(features)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Frames (..., H, W, 3), uint8 in 0..255 or float in 0..1 -> features (..., features)."""
+        """Return features (..., features) of frames (..., H, W, 3), uint8 in 0..255 or float in 0..1."""
         batch = frames.shape[:-3]
         images = frames.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
         scale = 255.0 if frames.dtype == torch.uint8 else 1.0
@@ -70,7 +70,7 @@ class ConvEncoder(nn.Module):
         return self.norm(self.dense(self.dropout(features))).unflatten(0, batch)
 
     def _convolve(self, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """images (n, 3, H, W) -> (n, C h w)."""
+        """Convolve images (n, 3, H, W) to (n, C h w)."""
         first: Any = self.convolutions[0]
         x = F.conv2d(images, weight, bias, stride=2, padding=first.padding).relu_()  # (n, C1, H/2, W/2)
         for conv in list(self.convolutions)[1:]:

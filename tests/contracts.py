@@ -22,7 +22,7 @@ BATCH, LENGTH = 3, 11
 
 
 class CoreContract(ABC):
-    """What nac_drive.policies.cores.base.Core promises. `make_core` may be called several times in a test."""
+    """The promises of nac_drive.policies.cores.base.Core. `make_core` may be called several times in a test."""
 
     @abstractmethod
     def make_core(self) -> Core:
@@ -174,7 +174,7 @@ class CoreContract(ABC):
 
 
 def unmoved_by_autocast(core: Core) -> bool:
-    """Whether output, state and gradients of a core of one state are the same under autocast, bit for bit."""
+    """Return whether output, state and gradients of a core of one state are the same under autocast, bit for bit."""
     x, dt = torch.randn(2, 7, core.input_size), torch.full((2, 7), 0.02)
     results = []
     for enabled in (False, True):
@@ -183,7 +183,7 @@ def unmoved_by_autocast(core: Core) -> bool:
             y, (state,) = core(x, dt, core.initial_state(2))
         (y.square().sum() + state.sum()).backward()
         results.append((y, state, *(parameter.grad for parameter in core.parameters())))
-    core.zero_grad()  # lest the next gradients are added to these
+    core.zero_grad()  # the next gradients are not added to these
     with torch.autocast("cpu", torch.bfloat16):  # the backward pass too: not with_expert, but it must run
         core(x, dt, core.initial_state(2))[0].square().sum().backward()
     return all(plain.dtype == cast.dtype and torch.equal(plain, cast) for plain, cast in zip(*results, strict=True))

@@ -88,5 +88,5 @@ class CheckingDriver:
         assert episode == self.begun, "a state of another episode"
         assert dt == ToyEnv.DT[frame], "the time since the previous observation is wrong"
         if self.sees is not None:
-            assert int(observation.max()) == self.sees[frame], "the wrong picture"
+            assert int(observation.max()) == self.sees[frame], "the wrong frame"
         return self.answer + frame, (episode, frame + 1)

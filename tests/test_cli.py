@@ -374,11 +374,11 @@ def test_train_resume_evaluate_and_watch(here, capsys):
     before = contents(here / "new")
     assert call(*TRAIN, "--resume") == 0
     assert contents(here / "new") == before
-    arguments = ("evaluate", "--driver", "new", "--tracks", "900000,5", "--baseline", "controller", *BASE)
+    arguments = ("evaluate", "--driver", "new", "--tracks", "900000,5", "--baseline", "discrete_driver", *BASE)
     assert call(*arguments, "--out", "scores") == 0
     rows = [json.loads(line) for line in (here / "scores" / "rows.jsonl").read_text().splitlines()]
     assert [(row["driver"], row["seed"]) for row in rows] == [
-        ("controller", 900_000), ("controller", 5), ("new", 900_000), ("new", 5)
+        ("discrete_driver", 900_000), ("discrete_driver", 5), ("new", 900_000), ("new", 5)
     ]  # fmt: skip
     assert rows[2]["agreement"] is not None
     capsys.readouterr()

@@ -161,7 +161,7 @@ def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeyp
     words = ("compare", "data", "--out", "new", "--drivers", "cnn", "--sequence-length", "1")
     with pytest.raises(pytest.skip.Exception):
         call(*words)
-    assert configs == [nested(TrainConfig(), core="cnn", sequence_length=1)]
+    assert configs == [nested(TrainConfig(), core="cnn", residual=False, sequence_length=1)]
     assert call("compare", "data", "--out", "new", "--core", "cnn") == 2  # --drivers names them
 
 

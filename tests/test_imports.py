@@ -175,6 +175,7 @@ def test_there_is_no_circle():
     print()
     report(REPOSITORY)
     assert circles(edges) == []
+    assert circles(graph(REPOSITORY, everywhere)) == []  # with imports in functions and for types alone
     assert sum(map(len, levels(edges))) == len(edges)
 
 

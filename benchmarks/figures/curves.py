@@ -56,7 +56,7 @@ def draw(axis: Any, at: list[float], returns: list[list[float]], color: str, lab
     axis.plot(at, [sum(episodes) / len(episodes) for episodes in returns], "o-", markersize=4, color=color, label=label)
 
 
-def main(runs: Path, picture: Path) -> None:
+def main(runs: Path, path: Path) -> None:
     figure = Figure(figsize=(15, 4.5))
     for axis, (names, key, unit, title, low) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         for i, name in enumerate(names):
@@ -70,7 +70,7 @@ def main(runs: Path, picture: Path) -> None:
         axis.set_ylabel("return of a validation episode")
         axis.legend(fontsize=8, loc="lower right" if low > 0 else "center right")
     figure.tight_layout()
-    figure.savefig(picture, dpi=150)
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

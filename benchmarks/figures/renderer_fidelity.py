@@ -104,7 +104,7 @@ def main(tracks: int, figure: str) -> None:
 
 
 def draw(shown: dict[str, tuple[np.ndarray, np.ndarray]], path: str) -> None:
-    """Ours, gymnasium's and eight times the difference, one situation a column."""
+    """Draw our frame, gymnasium's and eight times the difference, one situation a column."""
     shown = dict(sorted(shown.items(), key=lambda item: item[0].startswith("the worst")))
     plot, axes = plt.subplots(3, len(shown), figsize=(2.6 * len(shown), 8.1), squeeze=False)
     for column, (name, (ours, theirs)) in enumerate(shown.items()):

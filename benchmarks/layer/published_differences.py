@@ -179,7 +179,7 @@ def euler_steps() -> list[Row]:
 
 @torch.no_grad()
 def mislabelled_mode() -> list[Row]:
-    """On CarRacing the published NAC_Euler is built with mode = "exact": how far Euler's logits are from those."""
+    """Distance of Euler's logits from exact ones: on CarRacing the published NAC_Euler has mode = "exact"."""
     detail = attention_of(make(), torch.randn(1, T, D_MODEL))
     euler = MODES["euler"](detail.phi, detail.omega, detail.t, 6)
     difference = ((euler - detail.a).abs() / detail.a).flatten()

@@ -2,8 +2,8 @@
 
 Records episodes of the shipped expert, trains one encoder end to end, and then trains core and action head alone on its
 frozen features: every variant on the same batches in the same order, learned and plain selection from the same initial
-weights. Twice: on every frame, and with half of the frames lost (features 0), so that an answer must be fetched from
-earlier ones. A finished run is a row of DATA/results.jsonl and is not repeated; start again to go on.
+weights. It does so twice: on every frame, and with half of the frames lost (features 0), so that an answer must be
+fetched from earlier ones. A finished run is a row of DATA/results.jsonl, which the next start keeps and goes on from.
 
 python benchmarks/protocols/learned_selection.py    # everything, one thread, about an hour; --help: options
 """
@@ -38,7 +38,7 @@ from nac_drive.training.data import action_changes
 from nac_drive.training.offline import measure_accuracy
 from nac_drive.training.run_folder import describe_machine
 
-EPISODES, HELD_OUT, VALIDATION = 26, 12, 4
+EPISODES, RESERVED, VALIDATION = 26, 12, 4
 """Recorded episodes; those that no run trains on; those of these that choose the best epoch."""
 D_MODEL, WINDOW, BATCH, LEARNING_RATE = 64, 32, 16, 1e-3
 CHUNK, LOST = 64, 0.5
@@ -88,7 +88,7 @@ def main(data: Path = DATA, out: Path = OUT, seeds: int = 5, epochs: int = 16) -
     """Train the runs that are missing in `data`; write the tables into `out`, below its text."""
     torch.set_num_threads(1)
     data.mkdir(parents=True, exist_ok=True)
-    episodes, train = prepare(data), EPISODES - HELD_OUT
+    episodes, train = prepare(data), EPISODES - RESERVED
     splits = (
         episodes.part(0, train),
         episodes.part(train, train + VALIDATION),
@@ -148,8 +148,8 @@ def prepare(data: Path) -> Episodes:
         nd.DriverConfig(core="lstm", encoder="paper", dropout=0.2),
         nd.DataConfig(batch_size=16),
         nd.OptimConfig(ema_decay=0.0),
-        nd.EvalConfig("val-1", validate_every=10),
-        epochs=10, validation_fraction=HELD_OUT / EPISODES,
+        nd.EvalConfig("val-1"),
+        epochs=10, validation_fraction=RESERVED / EPISODES, validate_every=10,
     )  # fmt: skip
     best = nd.train(config, dataset, run_folder, device="cpu", resume=(run_folder / "config.yaml").exists())
     train, validation = dataset.split(config.validation_fraction)
@@ -294,7 +294,7 @@ def report(rows: list[Row], lengths: Sequence[int]) -> str:
 
 Written by `python benchmarks/protocols/learned_selection.py --seeds {seeds} --epochs {rows[0]["epochs"]}` on
 {time.strftime("%Y-%m-%d")}: {machine["cpu_count"]} CPU cores, one thread; Python {machine["python"]}, {versions}.
-{EPISODES - HELD_OUT} episodes to train, {VALIDATION} to pick the best epoch, {len(lengths)} to test
+{EPISODES - RESERVED} episodes to train, {VALIDATION} to pick the best epoch, {len(lengths)} to test
 ({sum(lengths):,} frames).
 
 Variants: test episodes after the last epoch, mean ± sd over seeds. Learned minus plain: mean of the seeds' differences

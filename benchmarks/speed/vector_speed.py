@@ -100,7 +100,7 @@ def medians(row: str, size: int, rounds: int) -> dict[str, float]:
 
 
 def memory() -> None:
-    """Of the processes of sixteen environments after a reset; pages that they share are counted once."""
+    """Memory of the processes of sixteen environments after a reset; pages in common are counted once."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
     env_fns = [partial(make_env, EnvConfig(renderer="fast"))] * 16

@@ -65,11 +65,11 @@ class ControllerConfig:
     slack: float = 1.085
     """No brake below this multiple of the profile."""
     gas_worth: float = 8.519
-    """Discrete actions: error of the wheel angle that gas is worth, as sideways speed of the front tyres, units/s."""
+    """Discrete actions: worth of gas as an error of the wheel angle, in sideways speed of the front tyres, units/s."""
     brake_worth: float = 3.582
-    """Discrete actions: what braking is worth, likewise."""
+    """Discrete actions: worth of the brake, in the same unit."""
     slip: float = 6.0
-    """Slip of the rear tyres, units/s; they grip up to 4.9. Continuous: what the pedals stay below, along and across.
+    """Slip of the rear tyres, units/s; they grip up to 4.9. Continuous: limit of the pedals, along and across.
     Discrete actions: no pedal above it, across. (Set by hand there, after the search.)"""
     gas_gain: float = 0.6
     """Continuous: gas per unit/s below the profile."""

@@ -40,7 +40,7 @@ REST = {"discrete": ControllerConfig(slip=math.inf), "continuous": ControllerCon
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """How long and how widely to search. The result depends on nothing else."""
+    """Size of a search. Its result depends on nothing else."""
 
     control: Control = "discrete"
     generations: int = 12

@@ -1,0 +1,1 @@
+"""Datasets of demonstrations: files, frames in memory, checks and action logs."""

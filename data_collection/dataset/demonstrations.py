@@ -297,15 +297,21 @@ class Demonstrations:
             on_episode(row)
         return problems
 
-    def require_env(self, env: EnvConfig) -> None:
-        """Raise DatasetError, naming the keys, unless the dataset was recorded in `env`."""
-        self._require(asdict(self.meta.env), asdict(env), "use that environment or another dataset")
-
     # Writing
 
     def require_meta(self, meta: Meta) -> None:
         """Raise DatasetError, naming the keys, unless the dataset was recorded with `meta`."""
-        self._require(asdict(self.meta), asdict(meta), "keep it, or record into another folder")
+        saved, requested = flatten(asdict(self.meta)), flatten(asdict(meta))
+        differences = "; ".join(
+            f"{key}: dataset has {saved.get(key)!r}, got {requested.get(key)!r}"
+            for key in sorted(saved.keys() | requested.keys())
+            if saved.get(key) != requested.get(key)
+        )
+        if differences:
+            raise DatasetError(
+                f"dataset {self.path} was recorded with other settings ({differences}); "
+                "keep it, or record into another folder."
+            )
 
     def append(self, row: Row) -> None:
         """Add the row of an episode whose file is in place; it is on disk when the call returns.
@@ -377,13 +383,3 @@ class Demonstrations:
                 f"dataset {self.path} has no episode on tracks {sorted(missing)[:5]}; pass seeds out of its `seeds`."
             )
         return [row for row in self.rows if row["seed"] in wanted]
-
-    def _require(self, saved: dict[str, Any], requested: dict[str, Any], fix: str) -> None:
-        saved, requested = flatten(saved), flatten(requested)
-        differences = "; ".join(
-            f"{key}: dataset has {saved.get(key)!r}, got {requested.get(key)!r}"
-            for key in sorted(saved.keys() | requested.keys())
-            if saved.get(key) != requested.get(key)
-        )
-        if differences:
-            raise DatasetError(f"dataset {self.path} was recorded with other settings ({differences}); {fix}.")

@@ -33,7 +33,7 @@ class Meta:
 
     @property
     def simulated(self) -> bool:
-        """Whether this package simulated the episodes; own data cannot be replayed and has no telemetry."""
+        """True if this package simulated the episodes; own data cannot be replayed and has no telemetry."""
         return self.driver_sha256 != ""
 
 

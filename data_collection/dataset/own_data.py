@@ -15,7 +15,7 @@ from nac_drive.suggest import did_you_mean
 
 _KEYS = ("observations", "actions", "rewards", "dt")
 _LOWEST, _HIGHEST = np.array([-1, 0, 0]), np.array([1, 1, 1])
-"""Of steer, gas and brake."""
+"""Least and largest values of steer, gas and brake."""
 
 
 def own_episode(

@@ -94,7 +94,7 @@ def play_back(
 
 
 class _Repeat:
-    """A `Driver` that repeats recorded labels."""
+    """A `Driver` whose actions are recorded labels."""
 
     def __init__(self, labels: NDArray[Any]):
         self._labels = labels

@@ -1,0 +1,1 @@
+"""Analysis of the NAC layer: attention weights, theory, wirings."""

@@ -132,7 +132,11 @@ def newest_frame_only(driver: Driver) -> Iterator[None]:
 
 
 def nac_core(driver: Driver) -> NACCore:
-    """The NAC core of a driver. Raises ValueError for a driver with another core."""
+    """Return the NAC core of a driver.
+
+    Raises:
+        ValueError: The driver has another core.
+    """
     if not isinstance(driver.core, NACCore):
         raise ValueError(f"driver must have a NAC core, got {driver.config.core!r}; such as champion.")
     return driver.core

@@ -124,8 +124,10 @@ def _draw_synapses(axes: Axes, wiring: Wiring, source: str, target: str, starts:
 
 
 def _bent(starts: np.ndarray, ends: np.ndarray, *, loops: bool) -> np.ndarray:
-    """Quadratic arcs (n, 25, 2) that swing to the right of their direction; a neuron's synapse onto itself is a
-    loop beside it."""
+    """Return quadratic arcs (n, 25, 2) that swing to the right of their direction.
+
+    A neuron's synapse onto itself is a loop beside it.
+    """
     s = np.linspace(0.0, 1.0, 25)[:, None]
     curves = []
     for start, end in zip(starts, ends, strict=True):

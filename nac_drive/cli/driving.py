@@ -1,6 +1,6 @@
 """Commands that drive: collect, dataset, evaluate and watch.
 
-What a command runs is imported when it runs: help and errors in options come at once, without torch.
+The work of a command is imported when it runs: help and errors in options come at once, without torch.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Collect:
     noise_hold: float = 4.0
     """Mean number of frames that one random action is held."""
     control: Control = "discrete"
-    """discrete (five actions) or continuous (steer, gas, brake)."""
+    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
     mask_bar: bool = False
     """Hide the status bar in the recorded frames (a driver trained with it still sees it)."""
     renderer: RendererName = EnvConfig.renderer
-    """Draws the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
+    """Renderer of the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
     seed: int = 0
@@ -106,7 +106,7 @@ class DatasetVerify:
         with progress(console, f"verify ({self.path.name})", len(dataset)) as bar:
             problems = dataset.verify(
                 replay=self.replay, workers=self.workers or default_workers(),
-                on_episode=count_episodes(bar, lambda row: f"track {row['seed']}"),
+                on_episode=count_episodes(bar, _track_note),
             )  # fmt: skip
         for problem in problems:
             console.print(problem, highlight=False, soft_wrap=True)
@@ -129,7 +129,11 @@ class DatasetActionLog:
 
     def run(self, console: Console) -> None:
         dataset = nd.Demonstrations.open(self.path)
-        nd.save_action_log(dataset, self.out, workers=self.workers or default_workers())
+        with progress(console, f"action-log ({self.path.name})", len(dataset)) as bar:
+            nd.save_action_log(
+                dataset, self.out, workers=self.workers or default_workers(),
+                on_episode=count_episodes(bar, _track_note),
+            )  # fmt: skip
         size = self.out.stat().st_size
         console.print(f"{self.out}: {len(dataset)} episodes in {size:,} bytes", highlight=False, soft_wrap=True)
 
@@ -187,10 +191,10 @@ class Evaluate:
     perturb: str | None = None
     """Perturbations of driver and baseline, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
     renderer: RendererName = "gymnasium"
-    """Draws the frames; a score that is reported is measured with gymnasium's."""
+    """Renderer of the frames; a score that is reported is measured with gymnasium's."""
     baseline: str | None = "expert"
-    """Driver that drives the same tracks for paired differences, and is queried at every frame for the agreement; none
-    for none."""
+    """Driver that drives the same tracks for paired differences, and is queried at every frame for the agreement; none:
+    no baseline."""
     control: Control | None = None
     """Control of a shipped driver or the controller; a cloned driver knows its own."""
     mask_bar: bool | None = None
@@ -286,6 +290,10 @@ def _driver_and_env(spec: str, control: Control | None) -> tuple[Any, EnvConfig]
 
     driver = nd.resolve_driver(spec, EnvConfig(control=control) if control else None)
     return driver, trained_env(driver) or EnvConfig(control=control or "discrete")
+
+
+def _track_note(row: dict[str, Any]) -> str:
+    return f"track {row['seed']}"
 
 
 def _row_note(row: dict[str, Any]) -> str:

@@ -41,23 +41,30 @@ class Progress:
         bar.update(self._done, note)
 
     def demo_reporter(self) -> Any:
-        """For `demo`."""
+        """Show the reports of `demo`."""
         dagger = self.dagger_reporter()
 
         def report(job: str, row: dict[str, Any]) -> None:
             if job == "dagger":
                 dagger(row)
             elif job == "video":
-                self._to(f"video ({row['name']}, track {row['track']})", 1)
+                self._to(f"video ({row['name']})", row["frames"]).update(row["frame"])
             else:
                 self._next(f"evaluate {job}", row["tracks"], episode_note(row["episode"]))
 
         return report
 
     def compare_reporter(self, runs: int) -> Any:
-        """For `compare`."""
+        """Show the reports of `compare`."""
 
         def report(name: str, row: dict[str, Any]) -> None:
+            if "started" in row:
+                self._to("runs", runs)
+                self._console.print(f"{name}: started", highlight=False)
+                return
+            if "timed" in row:
+                self._to("time of one act", row["of"]).update(row["timed"], name)
+                return
             if "failed" in row:
                 note = f"failed: {row['failed']}"
             elif "rows" in row:
@@ -69,7 +76,7 @@ class Progress:
         return report
 
     def dagger_reporter(self) -> Any:
-        """For `dagger`."""
+        """Show the reports of `dagger`."""
 
         def report(row: dict[str, Any]) -> None:
             if "episode" in row:
@@ -92,7 +99,7 @@ class Progress:
         return report
 
     def ppo_reporter(self) -> Any:
-        """For `ppo`."""
+        """Show the reports of `ppo`."""
 
         def report(row: dict[str, Any]) -> None:
             if "timesteps" in row:

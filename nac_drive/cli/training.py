@@ -1,6 +1,6 @@
 """Commands that train: train, dagger, ppo, compare and demo.
 
-What a command runs is imported when it runs: help and errors in options come at once, without torch.
+The work of a command is imported when it runs: help and errors in options come at once, without torch.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ class _DriverOptions(DriverConfig):
 
     core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
     """Settings of the core, such as top_k=4 window=64."""
+    residual: bool = TrainConfig().driver.residual
+    """The action head sees the sum of the core's output and its input, instead of the output alone: the best known
+    returns, but a driver may then bypass its core."""
     control: tyro.conf.Suppress[str] = DriverConfig.control
     frame_shape: tyro.conf.Suppress[tuple[int, int, int]] = DriverConfig.frame_shape
     num_actions: tyro.conf.Suppress[int] = DriverConfig.num_actions
@@ -42,9 +45,7 @@ class _DriverAndControl(_DriverOptions):
     """Encoder, core and action head; the frame shape is that of the environment."""
 
     control: Control = "discrete"
-    """discrete (five actions) or continuous (steer, gas, brake)."""
-    residual: bool = DaggerConfig().driver.residual
-    """The action head sees the sum of the core's output and its input, instead of the output alone."""
+    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class _DriverOfEveryCore(_DriverOptions):
     """Encoder, core and action head; --drivers names the cores."""
 
     core: tyro.conf.Suppress[str] = DriverConfig.core
+    residual: bool = DriverConfig.residual
+    """The action head sees the sum of the core's output and its input, instead of the output alone."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,11 @@ class _DaggerOptions(DaggerConfig):
 
 
 def _plain(kind: type, options: Any) -> Any:
-    """The config `kind` of options that were parsed. ValueError for a bad setting."""
+    """Return the config `kind` of options that were parsed.
+
+    Raises:
+        ValueError: A setting is bad.
+    """
     config = kind(**{setting.name: getattr(options, setting.name) for setting in fields(kind)})
     if hasattr(config, "driver"):
         values = {setting.name: getattr(options.driver, setting.name) for setting in fields(DriverConfig)}
@@ -89,10 +96,10 @@ def _plain(kind: type, options: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Where to train, and whether to go on."""
+    """Device, number of processes, and resuming."""
 
     device: Device = "auto"
-    """Where to train."""
+    """Device of the training: the GPU where there is one (auto), cpu or cuda."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
     resume: bool = False
@@ -162,7 +169,7 @@ class Dagger:
     out: Path
     """Folder of the new run; its episodes are the dataset OUT/dataset."""
     expert: str = "expert"
-    """Gives the labels: expert, controller, or the folder of a driver or run."""
+    """Driver that gives the labels: expert, controller, or the folder of a driver or run."""
     settings: Annotated[_DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=_DaggerOptions)
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
@@ -191,14 +198,15 @@ class Compare:
     tracks: str = "test-10"
     """Tracks of the evaluation: SPLIT-COUNT or a comma list of seeds."""
     expert: str = "expert"
-    """On the same tracks, and queried at every frame: expert, controller, or the folder of a driver or run."""
+    """Driver that is evaluated on the same tracks and queried at every frame: expert, controller, or the folder of a
+    driver or run."""
     shared_encoder: bool = False
-    """Train one encoder and share it: all cores learn on its features, many times faster."""
+    """Train one encoder for all cores: they learn on its features, many times faster."""
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
     renderer: RendererName = "gymnasium"
-    """Draws the frames of the evaluation."""
+    """Renderer of the frames of the evaluation."""
     settings: Annotated[_CompareOptions, tyro.conf.arg(name="")] = field(default_factory=_CompareOptions)
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
@@ -232,7 +240,7 @@ class Demo:
     seed: int = 0
     """Seed of the training."""
     device: Device = "auto"
-    """Where to train."""
+    """Device of the training: the GPU where there is one (auto), cpu or cuda."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
 

@@ -1,0 +1,1 @@
+"""Closed-loop evaluation: metrics, statistics and videos."""

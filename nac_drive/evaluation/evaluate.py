@@ -37,7 +37,7 @@ def evaluate(
     crash: CrashMode = "ignore",
     perturbation: str = "",
     renderer: RendererName = "gymnasium",
-    expert: Driver | None = None,
+    expert: Driver | str | os.PathLike[str] | None = None,
     baseline: Evaluation | None = None,
     pool: Pool | None = None,
     on_episode: Callable[[EpisodeResult], None] = lambda row: None,
@@ -52,8 +52,8 @@ def evaluate(
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`; the same perturbation for every driver on the same track.
         renderer: Draws the frames, whatever `env` says; a score that is reported is measured with gymnasium's.
-        expert: Queried at every decision; it sees clean frames. `agreement` is the fraction of decisions where the
-            driver does the same.
+        expert: A driver, its name or its folder, queried at every decision; it sees clean frames. `agreement` is the
+            fraction of decisions where the driver does the same.
         baseline: An evaluation on the same tracks that paired differences are taken against.
         pool: A `worker_pool`, a `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.
         on_episode: Called with each row as it comes.
@@ -78,6 +78,8 @@ def evaluate(
         raise ValueError(f"tracks must name every track once, got {seeds}.")
     parse(perturbation)  # a bad one fails here, not in a process
     env = replace(env or trained_env(driver) or EnvConfig(), renderer=renderer)
+    if isinstance(expert, str | os.PathLike):
+        expert = resolve_driver(expert, env)
     _warn_of_other_env(driver, name, env)
     task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash, perturbation)
     results = pool.imap(task, seeds) if pool else map(task, seeds)

@@ -34,7 +34,7 @@ def steering_of(action: Any, spec: EnvSpec = CAR_RACING) -> float:
 
 
 def agrees(action: Any, expert_action: Any) -> bool:
-    """Whether two actions are the same: equal (discrete), or within 0.1 in steering (continuous)."""
+    """Return whether two actions are the same: equal (discrete), or within 0.1 in steering (continuous)."""
     if np.ndim(action):
         return abs(steering_of(action) - steering_of(expert_action)) <= STEER_TOLERANCE
     return int(action) == int(expert_action)
@@ -56,8 +56,10 @@ def steering_rate_rms(steering: Sequence[float] | np.ndarray, frames_per_second:
 
 
 def steering_reversals(steering: Sequence[float] | np.ndarray, frames_per_second: int = 50) -> float:
-    """Changes of the sign of the steering command per second, from one command per frame; frames without steering keep
-    the last sign."""
+    """Changes of the sign of the steering command per second, from one command per frame.
+
+    Frames without steering keep the last sign.
+    """
     signs = np.sign(steering)
     signs = signs[signs != 0]
     return float(np.sum(signs[1:] != signs[:-1])) * frames_per_second / len(steering) if len(steering) else 0.0

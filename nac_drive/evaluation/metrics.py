@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from nac_drive.evaluation.formulas import (
 )
 from nac_drive.evaluation.trace import EpisodeTrace
 
-if TYPE_CHECKING:
-    from nac_drive.evaluation.evaluate import Evaluation
-
 EMPTY = "-"
 """A cell without a value."""
 
@@ -38,7 +35,7 @@ class Column:
     cell: Callable[[Any], str]
     """Text of a cell from an `Evaluation`, or from an `Entry` for TRAINING_COLUMNS; "-" without a value."""
     doc: str = ""
-    """One sentence."""
+    """Meaning in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,9 @@ class Aggregate:
     name: str
     """Key of summary.json."""
     over: Callable[[Sequence[Any]], Any]
-    """From the values of all episodes."""
+    """Function of the values of all episodes."""
     doc: str
-    """Noun, such as mean."""
+    """Name of the aggregate, such as mean."""
     column: Column | None = None
 
 
@@ -110,7 +107,7 @@ def mean_of(name: str, column: Column | None = None) -> tuple[Aggregate, ...]:
     return (Aggregate(name, mean, "mean", column),)
 
 
-# Cells
+# Cells, of an `Evaluation`: that class needs METRICS, so it cannot be imported here
 
 
 def number(value: float | None, digits: int, scale: float = 1.0) -> str:
@@ -118,7 +115,7 @@ def number(value: float | None, digits: int, scale: float = 1.0) -> str:
     return EMPTY if value is None else f"{scale * value:.{digits}f}"
 
 
-def _cell(evaluation: Evaluation, key: str, digits: int, scale: float) -> str:
+def _cell(evaluation: Any, key: str, digits: int, scale: float) -> str:
     return number(evaluation.summary.metrics[key], digits, scale)
 
 
@@ -138,16 +135,16 @@ def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: 
     return Column(heading, partial(_cell, key=key, digits=digits, scale=scale), doc)
 
 
-def _return_cell(evaluation: Evaluation) -> str:
+def _return_cell(evaluation: Any) -> str:
     return f"{evaluation.summary.return_mean:.0f} ± {evaluation.summary.return_sd:.0f}"
 
 
-def _difference_cell(evaluation: Evaluation) -> str:
+def _difference_cell(evaluation: Any) -> str:
     interval = evaluation.summary.return_difference
     return EMPTY if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
 
 
-def _interventions_cell(evaluation: Evaluation) -> str:
+def _interventions_cell(evaluation: Any) -> str:
     intervening = evaluation.rows[0].crash_mode == "intervene"
     return number(evaluation.summary.interventions_per_episode, 2) if intervening else EMPTY
 
@@ -239,7 +236,7 @@ METRICS: dict[str, Metric] = {
             _outcome("lap_finished"),
             mean_of("laps_finished"),
             unit="true or false",
-            doc="Whether the lap was finished, see the events above.",
+            doc="True if the lap was finished, see the events above.",
         ),
         Metric(
             "lap_time",

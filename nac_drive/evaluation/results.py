@@ -40,7 +40,7 @@ class EpisodeResult(MetricValues):
     """Seed of the track."""
     crash_mode: str
     perturbation: str
-    """As `envs.perturb` takes it; empty for none."""
+    """Specification of the perturbation, see `envs.perturb`; empty for none."""
     renderer: str
     """Renderer of the frames."""
     metrics: dict[str, Any] = field(default_factory=dict)

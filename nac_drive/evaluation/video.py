@@ -98,7 +98,12 @@ def side_by_side(path: str | os.PathLike[str], videos: Sequence[str | os.PathLik
 
 
 def check_video_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a new video. Raises FileExistsError if it exists, ValueError for a suffix that no video has."""
+    """Check the path of a new video.
+
+    Raises:
+        FileExistsError: It exists.
+        ValueError: No video has its suffix.
+    """
     path = _check_suffix(path)
     if path.exists():
         raise FileExistsError(f"video {path} already exists; choose another name.")

@@ -1,0 +1,1 @@
+"""Comparison of several drivers: runs, ranking, tables and figures."""

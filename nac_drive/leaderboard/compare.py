@@ -20,7 +20,7 @@ from nac_drive.leaderboard.figures import LEADERBOARD_CAPTION, draw_leaderboard
 from nac_drive.leaderboard.page import conditions, save_report, track_names
 from nac_drive.leaderboard.tables import Entry, save_results
 from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
-from nac_drive.policies import CORES
+from nac_drive.policies import CORES, DriverConfig
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
 from nac_drive.training.run_folder import RunFolder
@@ -49,7 +49,7 @@ def compare(
     config: TrainConfig | None = None,
     num_seeds: int = 1,
     shared_encoder: bool = False,
-    expert: str = "expert",
+    expert: str | os.PathLike[str] = "expert",
     crash: CrashMode = "ignore",
     renderer: RendererName = "gymnasium",
     device: str = "auto",
@@ -79,7 +79,9 @@ def compare(
         resume: Keep finished runs and go on with the others; cores or seeds may have been added.
         workers: Number of processes. Every run and its evaluation has a process of one thread; a process that dies
             costs no other run. The time of one `act` is measured afterwards, for one driver of each core in turn.
-        report: Called with the name of every finished run and its result, or {"failed": message}.
+        report: Called with the name of a run and {"started": True} when it starts, and with its result, or
+            {"failed": message}, when it ends; with "features" and {"started": True} before the features of a frozen
+            encoder are computed; and with the name of a run and {"timed": number, "of": runs} when its `act` is timed.
 
     Returns:
         The ranking, and the failed runs.
@@ -88,24 +90,26 @@ def compare(
         ValueError: For an unknown core, or when the shared encoder or the expert fails.
         FileExistsError: If `folder` holds anything and `resume` is off.
     """
-    config = config or TrainConfig()
+    config = config or TrainConfig(driver=DriverConfig())  # no path past the cores that are compared
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
     plan = _Plan(
-        dataset, Path(folder), track_seeds(tracks) if isinstance(tracks, str) else list(tracks), expert, crash,
-        renderer, device,
+        dataset, Path(folder), track_seeds(tracks) if isinstance(tracks, str) else list(tracks), os.fspath(expert),
+        crash, renderer, device,
     )  # fmt: skip
     configs = _configs(cores, config, num_seeds, shared_encoder)
-    resolve_driver(expert, plan.env)  # a bad one fails here, before anything is trained
+    resolve_driver(plan.expert, plan.env)  # a bad one fails here, before anything is trained
     _open_folder(plan, config, shared_encoder, resume)
     if shared_encoder:
         configs = _train_encoder(plan, config, configs, workers, report)
-    runs = plan.runs(configs, num_seeds)
+    runs = plan.runs(configs, num_seeds, report)
     failures = run_tasks([plan.expert_task, *(run for found in runs.values() for run in found)], workers, report)
     if plan.expert_task.name in failures:
-        raise ValueError(f"the expert {expert!r} could not be evaluated: {failures[plan.expert_task.name]}")
+        raise ValueError(f"the expert {plan.expert!r} could not be evaluated: {failures[plan.expert_task.name]}")
     finished = {core: done for core, found in runs.items() if (done := [run for run in found if run.done.exists()])}
-    for task in (plan.expert_task, *(found[0] for found in finished.values())):
+    timed = [plan.expert_task, *(found[0] for found in finished.values())]
+    for number, task in enumerate(timed, 1):
         time_alone(task)
+        report(task.name, {"timed": number, "of": len(timed)})
     entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
     _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries)
     return Comparison(entries, failures)
@@ -113,7 +117,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Plan:
-    """Settings that all tasks of a comparison share."""
+    """Settings of all tasks of a comparison."""
 
     dataset: Demonstrations
     folder: Path
@@ -138,7 +142,7 @@ class _Plan:
         }  # fmt: skip
         return Task(driver, self.folder / name, config=config, **{**settings, **changed})
 
-    def runs(self, configs: dict[str, TrainConfig], num_seeds: int) -> dict[str, list[Task]]:
+    def runs(self, configs: dict[str, TrainConfig], num_seeds: int, report: Report) -> dict[str, list[Task]]:
         """The runs of every core, seed by seed; with a frozen encoder its features are computed once for all."""
         runs = {
             core: [
@@ -149,13 +153,18 @@ class _Plan:
         }
         config = next(iter(configs.values()))
         if config.optim.freeze_encoder_from and not all(run.done.exists() for found in runs.values() for run in found):
+            report("features", {"started": True})
             splits = load_splits(config, self.dataset, torch.device("cpu"))
             runs = {core: [replace(run, splits=splits) for run in found] for core, found in runs.items()}
         return runs
 
 
 def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_encoder: bool) -> dict[str, TrainConfig]:
-    """The config of every core. Raises ValueError for a setting outside its range."""
+    """Return the config of every core.
+
+    Raises:
+        ValueError: A setting is outside its range.
+    """
     if not cores:
         raise ValueError("drivers must be names of CORES, got none; such as nac-exact lstm cfc.")
     if num_seeds < 1:
@@ -187,7 +196,7 @@ def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume:
 def _train_encoder(
     plan: _Plan, config: TrainConfig, configs: dict[str, TrainConfig], workers: int, report: Report
 ) -> dict[str, TrainConfig]:
-    """Train the shared encoder. Returns the configs of the cores, which freeze it."""
+    """Train the shared encoder; return the configs of the cores, which freeze it."""
     frames = config.data.sequence_length * config.data.batch_size
     single = replace(config.data, sequence_length=1, batch_size=frames)
     task = plan.task("encoder", "encoder", replace(_with(config, core="cnn", core_args={}), data=single), tracks=())

@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def summary(self) -> Summary:
-        """That of the evaluation."""
+        """Name of the driver in its evaluation."""
         return self.evaluation.summary
 
 

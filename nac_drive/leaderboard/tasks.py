@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Task:
     config: TrainConfig | None
     expert: str
     tracks: tuple[int, ...]
-    """Empty: nothing is evaluated."""
+    """Tracks of the evaluation; empty for none."""
     crash: CrashMode
     renderer: RendererName
     device: str
@@ -68,7 +68,16 @@ def expert_env(dataset: Demonstrations) -> EnvConfig:
 
 
 def run_tasks(tasks: Sequence[Task], workers: int, report: Report) -> dict[str, str]:
-    """Run the tasks that are not finished. Returns the names of failed tasks with their messages."""
+    """Run the tasks that are not finished.
+
+    Args:
+        tasks: The tasks.
+        workers: Processes at a time.
+        report: Called with the name of a task and {"started": True}, its result, or {"failed": message}.
+
+    Returns:
+        Name of a failed task -> message.
+    """
     failures = {}
     waiting = []
     for task in tasks:
@@ -76,7 +85,13 @@ def run_tasks(tasks: Sequence[Task], workers: int, report: Report) -> dict[str, 
             report(task.name, result_of(task))
         else:
             waiting.append(task)
-    for task, code in each_in_a_process(_work, waiting, workers):
+
+    def started() -> Iterator[Task]:
+        for task in waiting:
+            report(task.name, {"started": True})
+            yield task
+
+    for task, code in each_in_a_process(_work, started(), workers):
         if task.done.exists():
             report(task.name, result_of(task))
             continue

@@ -7,8 +7,10 @@ call it before anything is created.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -24,7 +26,7 @@ SHORTEST_SEQUENCE = 16
 
 @dataclass(frozen=True)
 class DataConfig:
-    """How recorded frames become training sequences."""
+    """Training sequences: their length, number, augmentation and weights."""
 
     sequence_length: int = 32
     """Frames per training sequence (T), at least 16; `cnn` alone may see single frames."""
@@ -44,7 +46,11 @@ class DataConfig:
     """Hide the status bar from the driver."""
 
     def check(self) -> None:
-        """Raises ValueError for a setting outside its range."""
+        """Check the settings.
+
+        Raises:
+            ValueError: A setting is outside its range.
+        """
         _require_at_least(self, sequence_length=1, batch_size=1)
         _require_positive(self, "change_weight", "1 weighs all frames alike")
         Augmentation(self.augment)
@@ -59,17 +65,24 @@ class OptimConfig:
     ema_decay: float = 0.999
     """Decay per update of an exponential moving average of the weights: the average is validated and saved, the
     optimizer updates the weights themselves. 0: no average."""
-    init_from: str | None = None
+    init_from: str | Path | None = None
     """Driver whose weights training starts from, such as the folder of a run. If its core is another one, only the
     encoder and the action head are taken over."""
-    freeze_encoder_from: str | None = None
+    freeze_encoder_from: str | Path | None = None
     """Driver whose encoder is taken over and frozen, such as expert or the folder of a run: the features of all frames
     are computed once, which makes training many times faster."""
     precision: str = "auto"
     """auto: bf16-mixed on a GPU, 32-true on a CPU; or a precision of lightning-fabric."""
 
+    def __post_init__(self) -> None:
+        _paths_as_text(self, "init_from", "freeze_encoder_from")
+
     def check(self) -> None:
-        """Raises ValueError for a setting outside its range."""
+        """Check the settings.
+
+        Raises:
+            ValueError: A setting is outside its range.
+        """
         _require_positive(self, "learning_rate", "0.001 is usual")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must lie in [0, 1), got {self.ema_decay}; 0.999 is usual, 0 is none.")
@@ -81,21 +94,17 @@ class EvalConfig:
 
     validation_tracks: str = "val-5"
     """Tracks of the closed-loop validation: the checkpoint with the best mean - 0.5 sd of returns is kept."""
-    validate_every: int = 5
-    """Of `train`: epochs between two closed-loop validations; the last epoch is always validated. `dagger` validates
-    every round."""
 
     def check(self) -> None:
-        """Raises ValueError for unknown tracks or a setting outside its range."""
+        """Raises ValueError for unknown tracks."""
         track_seeds(self.validation_tracks)
-        _require_at_least(self, validate_every=1)
 
 
 @dataclass(frozen=True)
 class CloningConfig:
-    """Settings that `train` and `dagger` share."""
+    """Settings that `train` and `dagger` have in common."""
 
-    driver: DriverConfig = field(default_factory=DriverConfig)
+    driver: DriverConfig = field(default_factory=lambda: DriverConfig(residual=True))
     data: DataConfig = field(default_factory=DataConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     validation: EvalConfig = field(default_factory=EvalConfig)
@@ -105,7 +114,11 @@ class CloningConfig:
     """Write the metrics for TensorBoard too (needs the extra `tensorboard`)."""
 
     def check(self) -> None:
-        """Raises ValueError for settings that cannot be trained with."""
+        """Check the settings.
+
+        Raises:
+            ValueError: The settings cannot be trained with.
+        """
         for part in (self.driver, self.data, self.optim, self.validation):
             part.check()
         _require_at_least(self, seed=0)
@@ -129,11 +142,17 @@ class TrainConfig(CloningConfig):
     """Epochs over the demonstrations."""
     validation_fraction: float = 0.1
     """Fraction of the recorded tracks kept out of training, on which accuracy is measured."""
+    validate_every: int = 5
+    """Epochs between two closed-loop validations; the last epoch is always validated."""
 
     def check(self) -> None:
-        """Raises ValueError for settings that cannot be trained with."""
+        """Check the settings.
+
+        Raises:
+            ValueError: The settings cannot be trained with.
+        """
         super().check()
-        _require_at_least(self, epochs=1)
+        _require_at_least(self, epochs=1, validate_every=1)
 
 
 def paper_recipe() -> TrainConfig:
@@ -160,7 +179,6 @@ def paper_recipe() -> TrainConfig:
 class DaggerConfig(CloningConfig):
     """Settings of `dagger`. The control is that of `driver`."""
 
-    driver: DriverConfig = field(default_factory=lambda: DriverConfig(residual=True))
     renderer: RendererName = "fast"
     """Renderer of episodes and validations; reported scores are measured with gymnasium's."""
     max_steps: int = 1000
@@ -191,7 +209,11 @@ class DaggerConfig(CloningConfig):
     """Adam's rate in the last round; in between it falls by the same factor from round to round."""
 
     def check(self) -> None:
-        """Raises ValueError for settings that cannot be trained with."""
+        """Check the settings.
+
+        Raises:
+            ValueError: The settings cannot be trained with.
+        """
         super().check()
         _require_positive(self, "final_learning_rate", "0.0002 is usual")
         _require_at_least(self, initial_episodes=1, episodes=1, rounds=0, initial_epochs=1, epochs=1, max_steps=1)
@@ -247,12 +269,12 @@ class PPOConfig:
     """Settings of `ppo`, under the names of stable-baselines3 where it has them."""
 
     control: Control = "discrete"
-    """discrete (five actions) or continuous (steer, gas, brake)."""
+    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
     renderer: RendererName = "fast"
     """Renderer of training and validation; reported scores are measured with gymnasium's."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
-    init_from: str | None = None
+    init_from: str | Path | None = None
     """Driver of core cnn to start from, such as the folder of a run of `nac-drive dagger --core cnn`; without one,
     random weights."""
     init_logit_scale: float = 1.0
@@ -296,8 +318,15 @@ class PPOConfig:
     validation_tracks: str = "val-10"
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
 
+    def __post_init__(self) -> None:
+        _paths_as_text(self, "init_from")
+
     def check(self) -> None:
-        """Raises ValueError for settings that cannot be trained with."""
+        """Check the settings.
+
+        Raises:
+            ValueError: The settings cannot be trained with.
+        """
         track_seeds(self.validation_tracks)
         Augmentation(self.augment)
         _require_at_least(
@@ -330,6 +359,13 @@ def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
         except yaml.YAMLError:
             raise ValueError(f"core-args: the value of {pair!r} is neither a number nor a word.") from None
     return settings
+
+
+def _paths_as_text(config: Any, *names: str) -> None:
+    """Settings are written to config.yaml and compared there as text."""
+    for name in names:
+        if isinstance(getattr(config, name), os.PathLike):
+            object.__setattr__(config, name, os.fspath(getattr(config, name)))
 
 
 def _require_at_least(config: Any, **least: int) -> None:

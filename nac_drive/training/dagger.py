@@ -41,7 +41,7 @@ def dagger(
     config: DaggerConfig,
     folder: str | os.PathLike[str],
     *,
-    expert: str = "expert",
+    expert: str | os.PathLike[str] = "expert",
     device: str = "auto",
     resume: bool = False,
     pool: Pool | None = None,
@@ -77,7 +77,7 @@ def dagger(
         DatasetError: If episodes cannot be written, or those of a finished round are damaged.
     """
     config.check()
-    folder, env = Path(folder), config.env
+    folder, expert, env = Path(folder), os.fspath(expert), config.env
     trained = trained_env(resolve_driver(expert, env))
     if trained and trained.mask_bar:
         raise ValueError(f"expert {expert!r} was trained without the status bar; pass one that was trained with it.")

@@ -67,7 +67,11 @@ class TrainingData:
         return int(self.offsets[-1])
 
     def add(self, frames: Frames) -> None:
-        """Add episodes. Raises ValueError if no episode so far fills a sequence."""
+        """Add episodes.
+
+        Raises:
+            ValueError: No episode so far fills a sequence.
+        """
         longest = max(np.diff(self.offsets), default=0), max(np.diff(frames.offsets))
         if max(longest) < self.length:
             raise ValueError(

@@ -37,7 +37,7 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
+    def create(cls, path: str | os.PathLike[str], config: dict[str, Any]) -> RunFolder:
         """Start a new run.
 
         Args:
@@ -48,6 +48,7 @@ class RunFolder:
             FileExistsError: If `path` holds more than the remains of a killed creation.
             WriteError: If it cannot be written.
         """
+        path = Path(path)
         if not _vacant(path):
             raise FileExistsError(
                 f"run folder {path} already exists; choose another folder, or continue with --resume."
@@ -61,15 +62,24 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """An existing run. Raises FileNotFoundError if `path` is none."""
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Open an existing run.
+
+        Raises:
+            FileNotFoundError: `path` is no run.
+        """
+        path = Path(path)
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"{path} is not a run folder: config.yaml is missing; pass the folder of a run.")
         return cls(path)
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings of the run. Raises ValueError for a damaged file."""
+        """Read the settings of the run.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
         config = self._read_config()
         config.pop("format", None)
         return config
@@ -153,7 +163,7 @@ class RunFolder:
         write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
 
     def last_row_is_best(self) -> bool:
-        """Whether the last row has a `score` above that of every other row."""
+        """Return whether the last row has a `score` above that of every other row."""
         *others, row = self.rows()
         return "score" in row and all(row["score"] > other.get("score", -math.inf) for other in others)
 
@@ -240,7 +250,7 @@ class RunFolder:
 
 
 def _vacant(path: Path) -> bool:
-    """Whether `path` is free or holds a creation that was killed: `create` writes config.yaml last."""
+    """Return whether `path` is free or holds a creation that was killed: `create` writes config.yaml last."""
     if not path.exists():
         return True
     remains = {"checkpoints", "command.txt", "env.json"}
@@ -296,7 +306,7 @@ def load_training_state(path: Path, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions, hardware and git commit, which a reader needs to repeat a run."""
+    """Return versions, hardware and git commit, which a reader needs to run the training again."""
     commit = subprocess.run(
         ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -73,7 +73,11 @@ class SB3VecEnv(VecEnv):
         self.envs.set_attr(attr_name, values)
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """Call a method of all environments. Raises ValueError for `indices`."""
+        """Call a method of all environments.
+
+        Raises:
+            ValueError: `indices` are given.
+        """
         if indices is not None:
             raise ValueError(f"indices must be None, got {indices!r}: {method_name} is called on all environments.")
         return list(self.envs.call(method_name, *args, **kwargs))

@@ -18,7 +18,15 @@ from nac_drive.envs import EnvConfig
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.data import TrainingData, features, masked
 from nac_drive.training.offline import offline_accuracy
-from nac_drive.training.trainer import MOVED, Trainer, choose_device, for_env, frozen_encoder, source_hashes
+from nac_drive.training.trainer import (
+    MOVED,
+    Trainer,
+    build_learner,
+    choose_device,
+    for_env,
+    frozen_encoder,
+    source_hashes,
+)
 from nac_drive.training.validation import Report
 
 
@@ -112,6 +120,7 @@ def train(
         **source_hashes(config.optim, env),
     }  # fmt: skip
     torch_device = choose_device(device)
+    build_learner(config, env)  # a bad setting fails here, before the dataset is loaded
     splits = splits or load_splits(config, dataset, torch_device)
     splits = splits.to(torch_device)
     if resume:
@@ -127,7 +136,7 @@ def train(
         trainer.driver.eval()
         if splits.validation and not splits.validation.zooming.all():
             row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
-        if epoch % config.validation.validate_every == 0 or epoch == config.epochs:
+        if epoch % config.validate_every == 0 or epoch == config.epochs:
             row |= trainer.validate(pool, report)
         return row
 

@@ -1,7 +1,8 @@
-"""Training a driver from labelled frames: the loop that `train` and `dagger` share."""
+"""Training a driver from labelled frames: the loop of `train` and `dagger`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -164,7 +165,7 @@ class Trainer:
             group["lr"] = rate
 
     def epoch(self, data: TrainingData, number: int, report: Report) -> dict[str, float]:
-        """Train for one epoch. Everything random in it is drawn from (seed, number), so that a resumed run repeats it.
+        """Train for one epoch. All random numbers are drawn from (seed, number), so that a resumed run does the same.
 
         Args:
             data: The training data.
@@ -249,9 +250,12 @@ def build_learner(config: CloningConfig, env: EnvConfig) -> Driver:
 
 
 def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> None:
-    """Start from the weights of `driver`. Raises ValueError for another encoder or action head.
+    """Start from the weights of `driver`.
 
     Another core keeps its random weights, and a frozen encoder its own; the residual path need not be the same.
+
+    Raises:
+        ValueError: `driver` has another encoder or action head.
     """
     mine, other = learner.config, driver.config
     same = {name: getattr(mine, name) for name in ("core", "core_args", "residual", "dropout")}
@@ -289,7 +293,7 @@ def _moving_average(decay: float, average: Tensor, weight: Tensor, updates: Tens
     return average + (1 - weight_of_old) * (weight - average)
 
 
-def cloned_driver(option: str, spec: str, env: EnvConfig) -> Driver:
+def cloned_driver(option: str, spec: str | os.PathLike[str], env: EnvConfig) -> Driver:
     """The network that `spec` names, see `resolve_driver`.
 
     Args:
@@ -309,7 +313,11 @@ def cloned_driver(option: str, spec: str, env: EnvConfig) -> Driver:
 
 
 def frozen_encoder(config: OptimConfig, env: EnvConfig, device: torch.device) -> nn.Module | None:
-    """The encoder that `config` freezes, on `device`; None without one. Raises ValueError for the controller."""
+    """Return the encoder that `config` freezes, on `device`; None without one.
+
+    Raises:
+        ValueError: The config names the controller.
+    """
     if not config.freeze_encoder_from:
         return None
     return cloned_driver("freeze_encoder_from", config.freeze_encoder_from, env).encoder.to(device).eval()

@@ -1,0 +1,1 @@
+"""Cores: sequence models with explicit state, by name in `registry.CORES`."""

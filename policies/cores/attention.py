@@ -13,16 +13,27 @@ from nac_drive.policies.cores.window import WindowCore, check_heads, mix_heads, 
 
 
 class SlopedAttention(WindowCore):
-    """Each frame t mixes the frames s of its window, per head, with q, k and v affine in the frame:
+    """Base of the attention cores: each frame t mixes the frames s of its window.
+
+    Per head, with q, k and v affine in the frame:
 
         y_t = W_o [sum_s p_ts v_s of every head] + b_o
 
-    A member says how the weights p_ts follow from q_t, k_s and the distance t - s. Contents do not tell old frames from
-    new ones, so a position is needed. Ours is that of ALiBi (Press et al. 2022): a head subtracts slope (t - s) from
-    its scores. It counts frames back from the query, as streaming requires. Unlike there the slope of each head is
-    learned, from the initial 2^(-8 h / H), h = 1..H.
+    A subclass defines how the weights p_ts follow from q_t, k_s and the distance t - s. Contents do not distinguish old
+    frames from new ones, so a position is needed. Ours is that of ALiBi (Press et al. 2022): a head subtracts
+    slope (t - s) from its scores. It counts frames back from the query, as streaming requires. Unlike there the slope
+    of each head is learned, from the initial 2^(-8 h / H), h = 1..H.
 
-    State: see WindowCore. Raises ValueError if `num_heads` does not divide `output_size`.
+    State: the inputs of the last frames, see WindowCore.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
     """
 
     continuous_time = False
@@ -38,7 +49,18 @@ class SlopedAttention(WindowCore):
 
     @abstractmethod
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, allowed: Tensor) -> Tensor:
-        """q (B, H, T, D), k and v (B, H, S, D), bias -slope (t - s) (H, T, S), allowed (B, T, S) -> (B, T, H D)."""
+        """Mix the values of the window.
+
+        Args:
+            q: Queries, (B, H, T, D).
+            k: Keys, (B, H, S, D).
+            v: Values, (B, H, S, D).
+            bias: -slope (t - s), (H, T, S).
+            allowed: (B, T, S) bool, whether the query t sees the frame s.
+
+        Returns:
+            (B, T, H D).
+        """
 
     def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
         length, frames = age.shape[1:]
@@ -50,16 +72,16 @@ class SlopedAttention(WindowCore):
 
 
 class KernelAttention(SlopedAttention):
-    """The weights of a query are positive and sum to 1: p_ts ~ kernel(q_t, k_s) exp(-slope (t - s)).
+    """Base of attention whose weights are positive and sum to 1: p_ts ~ kernel(q_t, k_s) exp(-slope (t - s)).
 
-    A member says what the kernel is. As a factor, the position goes with every kernel, which a sinusoid added to the
-    keys does not. The sums run over all pairs in the window: with tens of frames that is faster than the prefix sums
-    for which linear kernels are known.
+    A subclass defines the kernel. As a factor, the position goes with every kernel, which a sinusoid added to the keys
+    does not. The sums run over all pairs in the window: with tens of frames that is faster than the prefix sums for
+    which linear kernels are known.
     """
 
     @abstractmethod
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """q (B, H, T, D), k (B, H, S, D) -> (B, H, T, S), up to a constant for each query."""
+        """Return ln kernel (B, H, T, S) of q (B, H, T, D) and k (B, H, S, D), up to a constant for each query."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, allowed: Tensor) -> Tensor:
         return mix_heads(self.log_kernel(q, k) + bias, allowed, v)
@@ -69,6 +91,17 @@ class SoftmaxAttention(KernelAttention):
     """Multi-head scaled dot-product attention (Vaswani et al. 2017, sec. 3.2): kernel(q, k) = exp(q.k / sqrt(D)).
 
     With one head it is the single-head attention of the same section, and an output map.
+
+    State: the inputs of the last frames, see WindowCore.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
     """
 
     def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
@@ -79,7 +112,7 @@ class SoftmaxAttention(KernelAttention):
 
 
 class ReLUAttention(SlopedAttention):
-    """Rectified linear attention (Zhang, Titov & Sennrich 2021, "Sparse Attention with Linear Units"):
+    """Rectified linear attention (Zhang, Titov & Sennrich 2021, "Sparse Attention with Linear Units").
 
         p_ts = relu(q_t.k_s / sqrt(D) - slope (t - s)),    y_t = W_o rms_norm([sum_s p_ts v_s of every head]) + b_o
 
@@ -92,7 +125,16 @@ class ReLUAttention(SlopedAttention):
     optional gate, sigmoid(w z), is left out. The slope is inside the ReLU, as it is inside the softmax of
     `SoftmaxAttention`. A large slope therefore cuts old frames off.
 
-    State: see WindowCore. Raises ValueError if `num_heads` does not divide `output_size`.
+    State: the inputs of the last frames, see WindowCore.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
     """
 
     def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
@@ -107,7 +149,19 @@ class ReLUAttention(SlopedAttention):
 
 
 class LinearAttention(KernelAttention):
-    """Linear attention (Katharopoulos et al. 2020, sec. 3.2): kernel(q, k) = f(q).f(k), f = elu + 1 per element."""
+    """Linear attention (Katharopoulos et al. 2020, sec. 3.2): kernel(q, k) = f(q).f(k), f = elu + 1 per element.
+
+    State: the inputs of the last frames, see WindowCore.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
+    """
 
     def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
         super().__init__(input_size, output_size, num_heads, window)
@@ -118,15 +172,26 @@ class LinearAttention(KernelAttention):
 
 
 class Performer(KernelAttention):
-    """Softmax attention by positive orthogonal random features, FAVOR+ (Choromanski et al. 2021, sec. 2.3 and 2.4):
+    """Softmax attention by positive orthogonal random features, FAVOR+ (Choromanski et al. 2021, sec. 2.3 and 2.4).
 
         kernel(q, k) = f(q').f(k') ~ exp(q.k / sqrt(D)),    x' = x / D^(1/4),    f(x) = exp(w_i.x - |x|^2 / 2), i = 1..m
 
-    The m = `num_features` directions w_i, shared by the heads, are drawn once from `seed` and stay: a buffer, never
-    drawn anew in training. In blocks of D they are orthogonal. Each token's features are scaled by their largest (the
-    scale of a key is put back outside) and kept above 1e-6, against overflow and 0 / 0.
+    The m = `num_features` directions w_i are the same for all heads. They are drawn once from `seed` and stay: a
+    buffer, never drawn again in training. In blocks of D they are orthogonal. Each token's features are scaled by their
+    largest (the scale of a key is put back outside) and kept above 1e-6, against overflow and 0 / 0.
 
-    Raises ValueError if `num_features` is less than 1.
+    State: the inputs of the last frames, see WindowCore.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+        num_features: Number of random features, m.
+        seed: Seed of their directions.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` or `num_features` is less than 1.
     """
 
     features: Tensor
@@ -152,7 +217,7 @@ class Performer(KernelAttention):
         return (f_q @ f_k.transpose(2, 3)).log() + log_scale.transpose(2, 3)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, H, T, D) -> f(x') / scale (B, H, T, m), log scale (B, H, T, 1)."""
+        """Return f(x') / scale (B, H, T, m) and the log scale (B, H, T, 1) of x (B, H, T, D)."""
         x = x / x.shape[3] ** 0.25
         exponent = x @ self.features.t() - x.square().sum(dim=3, keepdim=True) / 2  # (B, H, T, m)
         log_scale = exponent.detach().amax(dim=3, keepdim=True)
@@ -160,7 +225,7 @@ class Performer(KernelAttention):
 
 
 def orthogonal_gaussians(count: int, size: int, seed: int) -> Tensor:
-    """`count` vectors, each normally distributed, orthogonal to those of its block of `size`: (count, size)."""
+    """Draw `count` normally distributed vectors (count, size), orthogonal within blocks of `size`."""
     generator = torch.Generator().manual_seed(seed)
     blocks = torch.randn(-(-count // size), size, size, generator=generator)
     q, r = torch.linalg.qr(blocks)

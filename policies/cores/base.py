@@ -27,7 +27,7 @@ class Core(nn.Module, ABC):
     output_size: int
     """Number of output features."""
     continuous_time: bool
-    """Whether `dt` has an effect."""
+    """True if `dt` has an effect."""
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
@@ -87,9 +87,15 @@ Step = Callable[..., tuple[Tensor, State]]
 
 
 def scan(step: Step, state: State, *inputs: Tensor) -> tuple[Tensor, State]:
-    """Run a recurrence over time: `step(state, *rows) -> (output (B, d), state)` for each row of `inputs` (B, T, ...).
+    """Run a recurrence over time.
 
-    Returns the outputs (B, T, d) and the last state.
+    Args:
+        step: `step(state, *rows) -> (output (B, d), state)` for each row of `inputs`.
+        state: The state before the first row.
+        *inputs: (B, T, ...) each.
+
+    Returns:
+        The outputs (B, T, d) and the last state.
     """
     outputs = []
     for rows in zip(*(tensor.unbind(1) for tensor in inputs), strict=True):

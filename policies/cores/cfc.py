@@ -26,10 +26,19 @@ class CfC(Core):
         no-gate:  h' = tanh(f_1(g)) + z tanh(f_2(g))
         pure:     h' = A - A exp(-(|w_tau| + |f_1(g)|) dt) f_1(g)
 
-    f_1, f_2, t_a and t_b are affine, w_tau and A vectors. The output is h'; the state is (h,), (B, d). It runs in the
-    precision of its weights, under autocast too.
+    f_1, f_2, t_a and t_b are affine, w_tau and A vectors. The output is h'. It runs in the precision of its weights,
+    under autocast too.
 
-    Raises ValueError if `backbone_units` is less than 1 or `mode` unknown.
+    State: (h,), (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        backbone_units: Number of units of the backbone g.
+        mode: "gated", "no-gate" or "pure".
+
+    Raises:
+        ValueError: `backbone_units` is less than 1, or `mode` is unknown.
     """
 
     continuous_time = True
@@ -99,11 +108,20 @@ class WiredCfC(Core):
 
     f_1 and f_2 have weights from h_{l-1}' only where the wiring has synapses; t_a and t_b have all, and every neuron of
     a layer sees every other, as in ncps (WiredCfCCell): the wiring's synapses among command neurons have no effect.
-    There is no backbone. y is the state of the motor neurons, output_size of them; of the others 40 % are command
-    neurons, as in ncps (AutoNCP). state: (h,), (B, units): inter, command, motor.
+    There is no backbone. The output is the state of the motor neurons, output_size of them; of the others 40 % are
+    command neurons, as in ncps (AutoNCP).
 
-    units: all neurons; None is twice output_size, at least two more. sparsity: see `ncp_wiring`.
-    Raises ValueError if `units` leaves fewer than two inter and command neurons, or `sparsity` is outside [0, 1).
+    State: (h,), (B, units): inter, command, motor.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        units: Number of all neurons; None is twice `output_size`, at least two more.
+        sparsity: Fraction of synapses left out, in [0, 1), see `ncp_wiring`.
+        seed: Seed of the wiring.
+
+    Raises:
+        ValueError: `units` leaves fewer than two inter and command neurons, or `sparsity` is outside [0, 1).
     """
 
     continuous_time = True
@@ -142,7 +160,7 @@ class WiredCfC(Core):
 
 
 class CfCLayer(nn.Module):
-    """Gated CfC neurons without a backbone; mask (neurons, inputs) bool is where f_1 and f_2 see an input."""
+    """Gated CfC neurons without a backbone; `mask` (neurons, inputs) bool is True where f_1 and f_2 see an input."""
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()
@@ -157,7 +175,7 @@ class CfCLayer(nn.Module):
         self._cache: WeightCache[tuple[Tensor, Tensor, Feedback]] = WeightCache()
 
     def forward(self, x: Tensor, dt: Tensor, h: Tensor) -> Tensor:
-        """x (B, T, F), dt (B, T), h (B, d) -> (B, T, d)."""
+        """Return the neurons (B, T, d) after each frame of x (B, T, F), dt (B, T), from the state h (B, d)."""
         weight, bias, feedback = self._cache(weights_of(self), self._fuse)
         drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, 4 d)
         return recur(Gated, drive, h, feedback, None, dt.unsqueeze(2).to(h.dtype))

@@ -15,7 +15,7 @@ products 1 for standard normal signals (Eq. 28); integrated numerically, that me
 
 
 def clip_sin(x: Tensor) -> Tensor:
-    """A sin(pi x / 6) between -3 and 3, and beyond them on from -A or A with slope epsilon (Eq. 8): odd, monotonic."""
+    """Return A sin(pi x / 6) in [-3, 3]; outside it goes on with slope epsilon (Eq. 8). It is odd and monotonic."""
     inside = x.clamp(-3.0, 3.0)
     return torch.add(AMPLITUDE * torch.sin(math.pi / 6.0 * inside), x - inside, alpha=SLOPE)
 
@@ -36,13 +36,25 @@ class CircuitNet(Core):
     of j (Eq. 7). As in all of the paper's tables, 3/4 of the neurons are ports of each kind. The paper does not name
     them: here the first are input ports and the last are output ports, so that half of the neurons are both. Every CMU
     is connected to every other, as in Appendix B.4. A frame is one iteration of signal transmission, as in the paper,
-    or `iterations` of them, with the same weights and the input held.
-    State: the neurons X (B, units M). dt has no effect.
+    or `iterations` of them, with the same weights and the input held. dt has no effect.
 
-    `neurons` (M), if None, is 32, or 28 with attention, or 16 with products: about 30 000 parameters from 64 to 64.
     Differs from the paper's forecaster: ClipSin, which it has for images and control, not tanh. Without its weight
     normalization for images: linear weights start so that a small signal neither grows nor dies, products smaller.
-    Raises ValueError if `units` or `iterations` is less than 1, or `neurons` less than 2.
+
+    State: the neurons (X,), (B, units M).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        attention: Add the neuron-wise attention to every CMU.
+        product: Add the products of pairs of neurons to every CMU.
+        units: Number of CMUs.
+        neurons: Number of neurons of a CMU, M. None is 32, or 28 with attention, or 16 with products: about 30 000
+            parameters from 64 to 64 features.
+        iterations: Iterations of signal transmission per frame.
+
+    Raises:
+        ValueError: `units` or `iterations` is less than 1, or `neurons` less than 2.
     """
 
     continuous_time = False
@@ -101,7 +113,7 @@ class CircuitNet(Core):
         return self.output(neurons), (last[0].to(state[0].dtype),)
 
     def _interactions(self, neurons: Tensor) -> Tensor:
-        """Attention and products within each CMU: neurons (B, N) -> (B, N)."""
+        """Compute attention and products within each CMU: neurons (B, N) -> (B, N)."""
         groups = neurons.unflatten(1, (self.units, self.neurons)).transpose(0, 1)  # (units, B, M)
         signals = []
         if self.attention is not None:
@@ -114,13 +126,13 @@ class CircuitNet(Core):
         return sum(signals[1:], signals[0]).transpose(0, 1).flatten(1)
 
     def _wiring(self) -> Tensor:
-        """All linear connections, within and between CMUs, as one matrix (N, N) from neurons (columns) to neurons."""
+        """Return all linear connections, within and between CMUs, as one (N, N) from neurons (columns) to neurons."""
         weights = torch.cat((self.linear.flatten(), self.between.flatten()))
         total = self.units * self.neurons
         return weights.new_zeros(total * total).index_copy(0, self.places, weights).view(total, total)
 
     def _places(self) -> Tensor:
-        """Positions of the weights of `linear` and `between` in the flattened matrix (N, N)."""
+        """Return the positions of the weights of `linear` and `between` in the flattened matrix (N, N)."""
         index = torch.arange((self.units * self.neurons) ** 2).view(self.units, self.neurons, self.units, self.neurons)
         within = [index[i, :, i] for i in range(self.units)]
         others = [(i, j) for i in range(self.units) for j in range(self.units) if i != j]

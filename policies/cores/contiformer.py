@@ -12,7 +12,9 @@ from nac_drive.policies.ops.ode import midpoint_path
 
 
 class ContiFormer(WindowCore):
-    """The key and the value of each frame s start at its time t_s and follow ordinary differential equations
+    """Attention whose keys and values evolve in continuous time after their observation.
+
+    The key and the value of each frame s start at its time t_s and follow ordinary differential equations
 
         dk/dt = tanh(W_1 k + b_1),    k(t_s) = W_k x_s + b_k,    and likewise v with W_2, b_2, W_v, b_v;
 
@@ -20,16 +22,26 @@ class ContiFormer(WindowCore):
 
         y_t = W_o [sum_s p_ts <v>_s of every head] + b_o,    p_ts = softmax over s of q_t.<k>_s / sqrt(D)
 
-    Chen et al. 2023, "ContiFormer: Continuous-Time Transformer for Irregular Time Series Modeling", sec. 3.1. The tanh
-    bounds the speed: a component moves by at most 1 in a second. Each pair is integrated over its own age: on [0, 1]
-    by `ode_steps` midpoint steps with the derivative multiplied by the age; the mean is the trapezoidal rule over their
-    ends. Both are of second order.
+    Source: Chen et al. 2023, "ContiFormer: Continuous-Time Transformer for Irregular Time Series Modeling", sec. 3.1.
+    The tanh bounds the speed: a component moves by at most 1 in a second. Each pair is integrated over its own age: on
+    [0, 1] by `ode_steps` midpoint steps with the derivative multiplied by the age; the mean is the trapezoidal rule
+    over their ends. Both are of second order.
 
     Simplified: the source interpolates the queries by a cubic spline and takes the mean of q(u).k(u), which needs the
     future; here q stays that of t. One attention layer: no residual path, norm or feed-forward part around it, and time
     is no input of the vector field. Frames have no position: their order has an effect through the evolution only.
 
-    State: see WindowCore. Raises ValueError if `num_heads` does not divide `output_size` or `ode_steps` is less than 1.
+    State: the inputs of the last frames, see WindowCore.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+        ode_steps: Midpoint steps per pair of query and key.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` or `ode_steps` is less than 1.
     """
 
     def __init__(
@@ -58,7 +70,7 @@ class ContiFormer(WindowCore):
         return self.output((p @ v).flatten(2))  # (B, T, H D)
 
     def mean(self, start: Tensor, age: Tensor) -> Tensor:
-        """The mean over the seconds `age` (...) of the path of keys and values from `start` (..., 2 d)."""
+        """Return the mean of the path of keys and values from `start` (..., 2 d) over the seconds `age` (...)."""
         initial = torch.stack(start.to(age.dtype).flatten(0, -2).chunk(2, dim=1))  # (2, P, d)
         seconds = age.reshape(-1, 1)
 

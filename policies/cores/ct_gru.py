@@ -14,8 +14,9 @@ SHORTEST = 0.02
 
 
 class CTGRU(Core):
-    """Each unit keeps a trace at every one of M = `num_scales` fixed time scales tau_i, spaced by half a decade, and
-    its gates choose scales instead of amounts ("Discrete Event, Continuous Time RNNs"). At a frame, after the traces
+    """Units with a trace at every one of M = `num_scales` fixed time scales tau_i, spaced by half a decade.
+
+    The gates choose scales instead of amounts ("Discrete Event, Continuous Time RNNs"). At a frame, after the traces
     have decayed, h_i <- h_i exp(-dt / tau_i), and with h = sum_i h_i:
 
         r_i = softmax_i(-(ln tau_R - ln tau_i)^2),  ln tau_R = W_R x + U_R h + b_R     retrieval
@@ -25,10 +26,17 @@ class CTGRU(Core):
 
     The paper lets the traces decay at the end, over the time until the next event. Here they decay when the next frame
     arrives with its dt, so the output sum_i h_i is that of the frame's own time. The scales start at 0.02 s; seven of
-    them reach 20 s. b_R and b_S start spread over the scales.
+    them reach 20 s. b_R and b_S start spread over the scales. The output is within [-M, M].
 
-    The output is y (B, T, d), within [-M, M]; the state is (traces,), (B, M, d).
-    Raises ValueError if `num_scales` is less than 2.
+    State: (traces,), (B, M, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        num_scales: Number of time scales, M.
+
+    Raises:
+        ValueError: `num_scales` is less than 2.
     """
 
     continuous_time = True

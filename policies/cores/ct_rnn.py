@@ -13,7 +13,7 @@ from nac_drive.policies.ops.sparse import SparseMatrix
 
 
 class CTRNN(Core):
-    """The neural state follows, with a learned time constant tau > 0 of each unit,
+    """A continuous-time RNN with a learned time constant tau > 0 of each unit.
 
         tau dh/dt = -h + tanh(W x + U h + b)
 
@@ -24,13 +24,21 @@ class CTRNN(Core):
 
     The input is held over the dt seconds before its frame, which are cut into `unfolds` equal steps of exponential
     Euler: the tanh is taken at the start of the step and the equation, then linear, solved exactly. That is of first
-    order and stable for every dt. dt = 0 leaves the state as it is.
+    order and stable for every dt. dt = 0 leaves the state as it is. The output is h. tau starts between 0.03 and 3 s,
+    evenly in its logarithm.
 
-    The output is h; the state is (h,), (B, d). tau starts between 0.03 and 3 s, evenly in its logarithm.
+    State: (h,), (B, d).
 
-    sparsity: fraction of the weights W and U that are fixed at zero (95 % for the sparse CT-RNN of Table 6.1), see
-    `SparseMatrix`; seed: seed of their draw. Raises ValueError if `unfolds` is less than 1 or `sparsity` is outside
-    [0, 1).
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        unfolds: Solver steps per frame.
+        sparsity: Fraction of the weights W and U that are fixed at zero, in [0, 1), see `SparseMatrix`; 0.95 for the
+            sparse CT-RNN of Table 6.1.
+        seed: Seed of the draw of these weights.
+
+    Raises:
+        ValueError: `unfolds` is less than 1, or `sparsity` is outside [0, 1).
     """
 
     continuous_time = True

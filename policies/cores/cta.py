@@ -10,15 +10,15 @@ from nac_drive.policies.ops.ode import midpoint_path
 
 
 class CTA(Core):
-    """An ODE-RNN that attends to its own path, at all times between the frames as well as at them:
+    """An ODE-RNN that attends to its own path, at all times between the frames as well as at them.
 
         dz/dt = W_2 tanh(W_1 z + b_1) + b_2 between frames,    z <- GRU(x, z) at a frame
         c(t) = int_0^t v(u) e(q(t)).e(k(u)) du / int_0^t e(q(t)).e(k(u)) du,    y = tanh(c) + z
 
-    with q, k and v affine in z and e(x) = exp(x) per element. Chien & Chen 2021, "Continuous-time attention for
-    sequential learning" (AAAI), and its causal form in "Continuous-time self-attention in neural differential equation"
-    (ICASSP): a query of the present attends to the past by means of two running integrals, of e(k) and of v e(k)^T. So
-    there is no window: all the episode counts, and the state does not grow.
+    with q, k and v affine in z and e(x) = exp(x) per element. Sources: Chien & Chen 2021, "Continuous-time attention
+    for sequential learning" (AAAI), and its causal form in "Continuous-time self-attention in neural differential
+    equation" (ICASSP): a query of the present attends to the past by means of two running integrals, of e(k) and of v
+    e(k)^T. So there is no window: all the episode counts, and the state does not grow.
 
     The gap before each frame is cut into `ode_steps` equal midpoint steps, on [0, 1] with the derivative
     multiplied by dt; the integrals are trapezoidal sums over their ends. Both are of second order. q is that of z after
@@ -26,8 +26,15 @@ class CTA(Core):
     integrals imply, and takes adaptive steps.) At the start, where no time has passed, c is 0. The source weighs the
     update of z by an estimated variance as well; here it is torch's GRU cell.
 
-    State: z (B, d), the integrals of e(k) (B, d) and of v e(k)^T (B, d, d). Raises ValueError if `ode_steps` is less
-    than 1.
+    State: z (B, d), the integrals of e(k) (B, d) and of v e(k)^T (B, d, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        ode_steps: Midpoint steps per frame.
+
+    Raises:
+        ValueError: `ode_steps` is less than 1.
     """
 
     continuous_time = True
@@ -68,11 +75,11 @@ class CTA(Core):
         return context.tanh() + path[:, :, 0], (z, keys[:, -1], values[:, -1])
 
     def field(self, z: Tensor) -> Tensor:
-        """dz/dt between frames: z (B, d) -> (B, d)."""
+        """Return dz/dt (B, d) between frames at z (B, d)."""
         return self.field_output(self.field_input(z).tanh())
 
     def _update(self, drive: Tensor, z: Tensor) -> Tensor:
-        """torch's GRU cell: drive = W x + b (B, 3 d) for reset, update and new; z (B, d) -> (B, d)."""
+        """Update z (B, d) by torch's GRU cell; drive = W x + b (B, 3 d) for reset, update and new."""
         own = self.recurrent(z)
         d = self.output_size
         reset, update = torch.sigmoid(drive[:, : 2 * d] + own[:, : 2 * d]).chunk(2, dim=1)

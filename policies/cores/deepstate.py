@@ -11,8 +11,9 @@ from nac_drive.policies.cores.base import Core, State, scan
 
 
 class DeepState(Core):
-    """Each of the d features z = W_z x + b_z is followed by a linear model of a level l and a trend, whose parameters
-    an LSTM over the frames (output h) sets at every step:
+    """A linear model of a level l and a trend for each of the d features z = W_z x + b_z, with gains set by an LSTM.
+
+    The LSTM runs over the frames (output h) and sets the parameters at every step:
 
         alpha, beta = sigmoid(W_g h + b_g),  o = W_o h + b_o,  rho = exp(-r dt)
         m = l + (1 - rho) w,  e = z - o - m,  l <- m + alpha e,  w <- rho w + alpha beta e,  y = l + o
@@ -29,8 +30,15 @@ class DeepState(Core):
     affine in the frame, not a given series. The source's steps have unit length and its trend does not decay; here
     steps last dt seconds and the trend decays, because it would diverge over a long dt.
 
-    State: the LSTM's (h, c), each (B, n) with n = `rnn_size`, then l and w, each (B, d). Raises ValueError if
-    `rnn_size` is less than 1.
+    State: the LSTM's (h, c), each (B, n), then l and w, each (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        rnn_size: Number of units of the LSTM, n.
+
+    Raises:
+        ValueError: `rnn_size` is less than 1.
     """
 
     continuous_time = True
@@ -58,7 +66,17 @@ class DeepState(Core):
         return levels + offset, (h, c, level, trend)
 
     def follow(self, target: Tensor, outputs: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """target z - o (B, T, d), the LSTM's outputs (B, T, n), state (l, w) -> l (B, T, d), state."""
+        """Follow the target with the level.
+
+        Args:
+            target: z - o, (B, T, d).
+            outputs: Outputs of the LSTM, (B, T, n).
+            dt: Seconds since the previous observation, (B, T).
+            state: (l, w), each (B, d).
+
+        Returns:
+            l after each frame, (B, T, d), and the new state.
+        """
         alpha, beta = self.gains(outputs).sigmoid().to(dt.dtype).chunk(2, dim=2)  # (B, T, d) each
         keep = torch.exp(-dt.unsqueeze(2) * self.log_rate.exp())
 

@@ -11,7 +11,7 @@ from nac_drive.policies.ops.ode import initial_log_tau
 
 
 class GRUODE(Core):
-    """Between frames the autonomous GRU-ODE, at a frame a GRU update (after "GRU-ODE-Bayes"):
+    """The autonomous GRU-ODE between frames, and a GRU update at a frame (after "GRU-ODE-Bayes").
 
         tau dh/dt = (1 - z) (g - h),  r, z = sigmoid(U h + b),  g = tanh(V (r h) + c)    over the dt before the frame
         h <- GRU(x, h)                                                                   torch.nn.GRU's
@@ -23,9 +23,17 @@ class GRUODE(Core):
     The solver (`evolve`) is the exponential midpoint rule in `unfolds` equal steps: the equation with z and g held is
     solved exactly, once over half a step to find z and g in its middle, then over the whole step with those. It is of
     second order, and h stays within [-1, 1], as the paper proves of the exact solution, however long dt is. With the
-    weights as they start, one step over a frame of 20 ms errs by less than 1e-3.
+    weights as they start, one step over a frame of 20 ms errs by less than 1e-3. The output is h.
 
-    The output is h; the state is (h,), (B, d).  Raises ValueError if `unfolds` is less than 1.
+    State: (h,), (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        unfolds: Solver steps per frame.
+
+    Raises:
+        ValueError: `unfolds` is less than 1.
     """
 
     continuous_time = True
@@ -60,7 +68,7 @@ class GRUODE(Core):
         return scan(step, state, gates, target, spans)
 
     def evolve(self, h: Tensor, span: Tensor) -> Tensor:
-        """The GRU-ODE's state after `span` (B, d), in units of tau, from h (B, d)."""
+        """Return the GRU-ODE's state after `span` (B, d), in units of tau, from h (B, d)."""
         whole = span / self.unfolds
         half = 0.5 * whole
         for _ in range(self.unfolds):
@@ -69,7 +77,7 @@ class GRUODE(Core):
         return h
 
     def _hold(self, h: Tensor, at: Tensor, span: Tensor) -> Tensor:
-        """From h (B, d) over `span`, with z and g held as they are at the state `at` (B, d)."""
+        """Return the state after `span` from h (B, d), with z and g held as they are at the state `at` (B, d)."""
         r, z = F.linear(at, self.ode_gates.weight, self.ode_gates.bias).sigmoid().chunk(2, dim=1)
         g = F.linear(r * at, self.ode_target.weight, self.ode_target.bias).tanh()
         return torch.lerp(g.to(h.dtype), h, torch.addcmul(-span, z, span).exp())

@@ -11,7 +11,7 @@ from nac_drive.policies.ops.ode import initial_log_tau
 
 
 class LDS(Core):
-    """The linear system of Eq. 2.17 of Hasani's thesis (2020), Section 2.8.3, and its stabilising loss:
+    """The linear system of Eq. 2.17 of Hasani's thesis (2020), Section 2.8.3, and its stabilising loss.
 
         dh/dt = A h + B x,  y = C h
 
@@ -25,8 +25,16 @@ class LDS(Core):
     so that one learning rate suits all rows. The diagonal of `dynamics` starts at -1, the rest so small that the loss
     is zero.
 
-    The output is y; the state is (h,), (B, d).
-    margin: the loss's epsilon, in 1/s.  Raises ValueError if `unfolds` is less than 1 or `margin` is not positive.
+    State: (h,), (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        unfolds: Solver steps per frame.
+        margin: Epsilon of the loss, in 1/s.
+
+    Raises:
+        ValueError: `unfolds` is less than 1, or `margin` is not positive.
     """
 
     continuous_time = True

@@ -19,20 +19,29 @@ from nac_drive.policies.wiring.wiring import Groups, Wiring
 
 
 class LTC(Core):
-    """Liquid time-constant neurons, fully connected: every input and every neuron to every neuron. y is their state.
+    """Liquid time-constant neurons, fully connected: every input and every neuron to every neuron.
 
-    The hybrid solver (Eq. 3.72, Algorithm 2) takes `unfolds` steps of D = dt / unfolds per frame:
+    The output is their state. The hybrid solver (Eq. 3.72, Algorithm 2) takes `unfolds` steps of D = dt / unfolds per
+    frame:
 
         v_i <- (C_i / D v_i + g_i leak_i + sum_j w_ij s_ij E_ij) / (C_i / D + g_i + sum_j w_ij s_ij)
 
-    a weighted mean of v_i, leak_i and E_ij whatever dt: the state never leaves their range (Lemma 9). A neuron's time
-    constant lies between C / (g + sum_j w_ij) and C / g (Lemma 8): at the start, with 64 inputs and 64 neurons, between
-    about 8 ms and (the median) 1 s, for frames of 20 ms. dt below 1 us counts as that. state: (v,), (B, output_size).
+    This is a weighted mean of v_i, leak_i and E_ij whatever dt: the state never leaves their range (Lemma 9). A
+    neuron's time constant lies between C / (g + sum_j w_ij) and C / g (Lemma 8): at the start, with 64 inputs and 64
+    neurons, between about 8 ms and (the median) 1 s, for frames of 20 ms. dt below 1 us counts as that.
 
     The affine maps that ncps puts before and after the cell are left out: gamma and mu shift and scale every synapse,
     and a dense layer reads the state. Polarities E start at +1 or -1 with equal chance (as in Algorithms 9-12).
 
-    Raises ValueError if `unfolds` is less than 1.
+    State: (v,), (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        unfolds: Solver steps per frame.
+
+    Raises:
+        ValueError: `unfolds` is less than 1.
     """
 
     continuous_time = True
@@ -58,8 +67,8 @@ DRAWS = 1000
 def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
     """Draw a wiring with as many synapses as the NCP of these settings, at random places.
 
-    Those of the inputs are among all pairs of an input and a neuron of the input group, the others among all pairs of
-    neurons. It is drawn again until `Wiring` accepts it.
+    Synapses from inputs are drawn among all pairs of an input and a neuron of the input group. The others are drawn
+    among all pairs of neurons. The wiring is drawn again until `Wiring` accepts it.
 
     Raises:
         ValueError: `sparsity` is outside [0, 1), or so high that 1000 draws all fail.
@@ -98,9 +107,23 @@ class NCP(Core):
     Wirings: "ncp" is drawn as in Algorithms 8-12 (`ncp_wiring`; one `sparsity` takes the place of the four densities
     k, and paths that are missing by chance are added); "random" and "full" are the baselines of Table 6.1: the same
     neurons with as many synapses at random places, or with all of them. Inputs reach inter neurons only, in all three.
-    A synapse that is not there has no parameters. state: (v,), (B, neurons): inter, command, motor.
+    A synapse that is not there has no parameters.
 
-    Raises ValueError if a group is empty, `unfolds` is less than 1, `wiring` is unknown or `sparsity` outside [0, 1).
+    State: (v,), (B, neurons): inter, command, motor.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        inter: Number of inter neurons.
+        command: Number of command neurons.
+        motor: Number of motor neurons.
+        sparsity: Fraction of synapses left out, in [0, 1).
+        seed: Seed of the wiring.
+        unfolds: Solver steps per frame.
+        wiring: "ncp", "random" or "full".
+
+    Raises:
+        ValueError: A group is empty, `unfolds` is less than 1, `wiring` is unknown or `sparsity` outside [0, 1).
     """
 
     continuous_time = True

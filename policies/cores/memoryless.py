@@ -9,7 +9,14 @@ from nac_drive.policies.cores.base import Core, State
 
 
 class Feedforward(Core):
-    """y = relu(W x + b) at each step; the state is an empty tuple and dt has no effect."""
+    """y = relu(W x + b) at each step. dt has no effect.
+
+    State: an empty tuple.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+    """
 
     continuous_time = False
 
@@ -26,13 +33,19 @@ class Feedforward(Core):
 
 
 class Bojarski(Core):
-    """The dense layers of the feed-forward driving network in Hasani's thesis, Table 6.3:
+    """The dense layers of the feed-forward driving network in Hasani's thesis, Table 6.3.
 
         y = W_3 relu(W_2 relu(W_1 x + b_1) + b_2) + b_3 at each step, with 1000, 100 and output_size units
 
     These are layers 8, 10 and 12 of the table. Its convolutions belong to the encoder here; its last layer has one
     unit, the curvature. The dropout before each layer (0.5, 0.5 and 0.3) is left out, because a core gives the same
-    output for the same input; the encoder has the first of the three. The state is an empty tuple and dt has no effect.
+    output for the same input; the encoder has the first of the three. dt has no effect.
+
+    State: an empty tuple.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
     """
 
     continuous_time = False

@@ -10,20 +10,29 @@ from nac_drive.policies.ops.ode import initial_log_tau
 
 
 class MMRNN(Core):
-    """A memory cell c in discrete time and a state h in continuous time ("Learning Long-Term Dependencies in
-    Irregularly-Sampled Time Series", Algorithm 1). At each frame
+    """A memory cell c in discrete time and a state h in continuous time.
+
+    Source: "Learning Long-Term Dependencies in Irregularly-Sampled Time Series", Algorithm 1. At each frame
 
         (c', u) = LSTM(x, (c, h)),  then h' = s(dt), where  tau ds/dt = -s + tanh(V s + b),  s(0) = u
 
     so that time moves the state h, and through it the gates, while the gradient does not vanish along the path of the
-    cell. As in the paper the span after the LSTM's update is the one before the frame.
+    cell. As in the paper the span after the LSTM's update is the one before the frame. The output is h'.
 
     The authors' PyTorch code has a network of two layers without a leak for the vector field and solves it by explicit
     methods in 3 steps; their TensorFlow code has a CT-RNN. Here it is the CT-RNN with a learned tau of each unit (0.03
     to 3 s at the start), solved by `unfolds` steps of exponential Euler, which is stable for every dt and keeps h
     within [-1, 1]. dt = 0 makes it an LSTM.
 
-    The output is h'; the state is (h, c), each (B, d).  Raises ValueError if `unfolds` is less than 1.
+    State: (h, c), each (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        unfolds: Solver steps per frame.
+
+    Raises:
+        ValueError: `unfolds` is less than 1.
     """
 
     continuous_time = True

@@ -11,12 +11,12 @@ from nac_drive.policies.cores.window import WindowCore, check_heads, pairs
 
 
 class MTAN(WindowCore):
-    """The mTAND module (Shukla & Marlin 2021, "Multi-Time Attention Networks for Irregularly Sampled Time Series",
-    sec. 3.1) at the time of each query t, over the frames s of its window:
+    """The mTAND module at the time of each query t, over the frames s of its window.
 
         y_t = U [sum_s p_ts x_s of every head] + b,  p_ts = softmax over s of (W_q phi(0) + b_q).W_k phi(-age) / sqrt(D)
 
-    The time embedding phi(t) has E = `time_size` learned components: w_0 t + a_0, and sin(w_i t + a_i) for i > 0. The
+    Source: Shukla & Marlin 2021, "Multi-Time Attention Networks for Irregularly Sampled Time Series", sec. 3.1. The
+    time embedding phi(t) has E = `time_size` learned components: w_0 t + a_0, and sin(w_i t + a_i) for i > 0. The
     weights depend on nothing but the ages of the frames, so y is linear in x: learned filters over irregular times. In
     the source time counts from the start of a series; here from the query, because a stream has no end.
 
@@ -24,7 +24,17 @@ class MTAN(WindowCore):
     Not here: masks of missing features, which frames do not have; the source's reference times, encoder and decoder
     around the module; the bias of W_k, which has no effect on a softmax.
 
-    State: see WindowCore. Raises ValueError if `num_heads` does not divide `time_size`.
+    State: the inputs of the last frames, see WindowCore.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+        time_size: Number of components of the time embedding, E, a multiple of `num_heads`.
+
+    Raises:
+        ValueError: `num_heads` does not divide `time_size`, or `window` is less than 1.
     """
 
     def __init__(

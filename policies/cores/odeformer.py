@@ -15,13 +15,13 @@ DEPTH = 0.75
 
 
 class ODEFormer(Core):
-    """Tokens y_t, at first affine in the frames, evolve together over a depth u from 0 to 0.75:
+    """Tokens y_t, at first affine in the frames, that evolve together over a depth u from 0 to 0.75.
 
         dy/du = norm_2(m + W_2 relu(W_1 m + b_1) + b_2),    m = norm_1(y + attention(y))
 
-    in `euler_steps` equal Euler steps. The attention of token t has several heads, sees the `window` tokens up to t and
-    forgets with time: head h scores a token of age a (seconds) by q.k / sqrt(D) - slope_h a. The slopes are learned and
-    at first spread geometrically from 8 to 1/8 per second.
+    They take `euler_steps` equal Euler steps. The attention of token t has several heads, sees the `window` tokens up
+    to t and forgets with time: head h scores a token of age a (seconds) by q.k / sqrt(D) - slope_h a. The slopes are
+    learned and at first spread geometrically from 8 to 1/8 per second.
 
     Warning about the name: d'Ascoli et al. 2023, "ODEFormer: Symbolic Regression of Dynamical Systems with
     Transformers", which the NAC papers cite, is a sequence-to-sequence model that outputs formulas; it is no layer.
@@ -31,8 +31,17 @@ class ODEFormer(Core):
 
     Each Euler step has a window of its own tokens, so a frame's influence reaches `euler_steps` windows far.
 
-    State: of each Euler step in turn, that of WindowCore on its d features. Raises ValueError if `num_heads` does not
-    divide `output_size` or `euler_steps` is less than 1.
+    State: of each Euler step in turn, that of WindowCore on its d features.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+        euler_steps: Number of Euler steps.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` or `euler_steps` is less than 1.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ GATE = 0.01
 
 
 class Pulse(nn.Module):
-    """gate * A * sin(omega t + phi(h)), phi(h) = W h + b (Eq. 3 and 4); A, omega (d,), gate a scalar.
+    """The pulse gate * A * sin(omega t + phi(h)), phi(h) = W h + b (Eq. 3 and 4); A, omega (d,), gate a scalar.
 
     Initially gate is 0.01, omega log-uniformly spaced from 0.1 to 10 radians per frame and A 0.1 * N(0, 1), as in the
     authors' source; the paper gives no initial A.
@@ -47,15 +47,16 @@ class Pulse(nn.Module):
         self.gate = nn.Parameter(torch.tensor(GATE))
 
     def forward(self, h: Tensor, t: Tensor) -> Tensor:
-        """States h (B, T, d), t (B, T) float64 frames -> the pulse to add to h (B, T, d)."""
+        """Return the pulse to add to h (B, T, d) at the times t (B, T), float64 frames."""
         return self.gate * self.amplitude * torch.sin(self._angle(t, h.dtype) + self.phase(h))
 
     def span(self, t: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-        """The integral of the pulse over [t - dt, t] with the phase held, for `travel`: t, dt (B, T) float64 frames.
+        """Integrate the pulse over [t - dt, t] with the phase held, for `travel`; t and dt (B, T) are float64 frames.
 
             integral of sin(omega s + phi) ds = dt sinc(omega dt / 2) sin(omega (t - dt / 2) + phi)
 
-        Returns the middle angle omega (t - dt / 2) and the reach gate A dt sinc(omega dt / 2), (B, T, d) each.
+        Returns:
+            The middle angle omega (t - dt / 2) and the reach gate A dt sinc(omega dt / 2), (B, T, d) each.
         """
         dtype = self.omega.dtype
         frames = dt.to(dtype).unsqueeze(2)  # (B, T, 1)
@@ -63,16 +64,16 @@ class Pulse(nn.Module):
         return self._angle(t - 0.5 * dt, dtype), self.gate * self.amplitude * frames * sinc
 
     def travel(self, h: Tensor, middle: Tensor, reach: Tensor) -> Tensor:
-        """h (B, d) at the end of a span whose phase is held at that of its start."""
+        """Return h (B, d) at the end of a span whose phase is held at that of its start."""
         return torch.addcmul(h, reach, torch.sin(middle + self.phase(h)))  # (B, d)
 
     def _angle(self, t: Tensor, dtype: torch.dtype) -> Tensor:
-        """Angle omega t modulo 2 pi: t (B, T) float64 -> (B, T, d)."""
+        """Return the angle omega t modulo 2 pi (B, T, d) at the times t (B, T) float64."""
         return torch.remainder(self.omega.double() * t.unsqueeze(2), 2.0 * math.pi).to(dtype)
 
 
 class SelfAttend(nn.Module):
-    """gate * W sigmoid(h) (Eq. 5 and 6): attention among the neurons of one frame; W (d, d), gate a scalar."""
+    """Attention among the neurons of one frame: gate * W sigmoid(h) (Eq. 5 and 6), W (d, d), gate a scalar."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class SelfAttend(nn.Module):
         self.gate = nn.Parameter(torch.tensor(GATE))
 
     def forward(self, h: Tensor) -> Tensor:
-        """States h (B, T, d) -> the term to add to h (B, T, d)."""
+        """Return the term to add to the states h (B, T, d)."""
         return self.gate * self.projection(torch.sigmoid(h))
 
 
@@ -90,9 +91,20 @@ class PDNA(Core):
         y = h + pulse(t, h)               if `pulse`
         y = y + self_attend(y)            if `self_attend`
 
-    Neither feeds back into the CfC. With neither, it is variant A, a CfC in other code.
-    State: h (B, d), t (B,) float64 frames since the start. Simplified: the CfC starts from zeros, as in ncps, which the
-    authors use, not from a learned state as in Section 3.1. Raises ValueError if `backbone_units` is less than 1.
+    Neither feeds back into the CfC. With neither, it is variant A, a CfC in other code. Simplified: the CfC starts from
+    zeros, as in ncps, which the authors use, not from a learned state as in Section 3.1.
+
+    State: h (B, d), and t (B,), float64 frames since the start.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        pulse: Add the pulse.
+        self_attend: Add the attention among the neurons.
+        backbone_units: Number of units of the CfC's backbone.
+
+    Raises:
+        ValueError: `backbone_units` is less than 1.
     """
 
     continuous_time = True
@@ -122,18 +134,27 @@ class PDNA(Core):
 
 
 class PDNAODE(Core):
-    """Beyond the paper: the pulse as a term of the state's own evolution. Its authors name as future work "integrating
-    the pulse as a true ODE term using sequential LTC processing, where the oscillation continuously evolves hidden
-    state between input steps" (Section 8). Between two frames, with no input,
+    """A CfC with the pulse as a term of the state's own evolution, which goes beyond the paper.
+
+    Its authors name as future work "integrating the pulse as a true ODE term using sequential LTC processing, where the
+    oscillation continuously evolves hidden state between input steps" (Section 8). Between two frames, with no input,
 
         dh/ds = gate A sin(omega s + phi(h))
 
     and then the CfC takes in the frame: h' = CfC(x, h, dt). This is the first-order splitting of Eq. 1, without its
     self-attention, into the pulse and the rest, of which the CfC is the closed form. The pulse's part is exact in s
     while the phase is held at that of the last frame (`Pulse.span`); an Euler step of one frame would be Eq. 4. In
-    variant C the pulse is added to the output; here it changes the state.
-    State: h (B, d), t (B,) float64 frames since the start; the output is h'.
-    Raises ValueError if `backbone_units` is less than 1.
+    variant C the pulse is added to the output; here it changes the state. The output is h'.
+
+    State: h (B, d), and t (B,), float64 frames since the start.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        backbone_units: Number of units of the CfC's backbone.
+
+    Raises:
+        ValueError: `backbone_units` is less than 1.
     """
 
     continuous_time = True
@@ -168,16 +189,26 @@ class PDNAODE(Core):
 
 
 class NoisyCfC(Core):
-    """Variant B (Section 3.5): a CfC with y = h + gate * noise, noise of N(0, 1) in place of a pulse, to test whether
-    any perturbation has the same effect. It is added in training mode only, as in the authors' source; the paper does
-    not say. The gate starts at the pulse's 0.01, so at first the noise is 14 times as large as the pulse, which also
-    has the amplitude A, although the paper calls them equal.
+    """Variant B (Section 3.5): a CfC with y = h + gate * noise, noise of N(0, 1) in place of a pulse.
+
+    It tests whether any perturbation has the same effect. The noise is added in training mode only, as in the authors'
+    source; the paper does not say. The gate starts at the pulse's 0.01, so at first the noise is 14 times as large as
+    the pulse, which also has the amplitude A, although the paper calls them equal.
 
     The noise is a hash of the frame's features and its index in the episode, which the state holds. The same call gives
     the same noise, and a stream the same as the whole sequence, without a random generator. It changes with every frame
     and with every change of the features, hence from epoch to epoch as the encoder learns. No layer can learn to
     subtract it, unlike a table of noise by index.
-    State: h (B, d), index of the next frame (B,) int64. Raises ValueError if `backbone_units` is less than 1.
+
+    State: h (B, d), and the index of the next frame (B,) int64.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        backbone_units: Number of units of the CfC's backbone.
+
+    Raises:
+        ValueError: `backbone_units` is less than 1.
     """
 
     continuous_time = True
@@ -202,10 +233,12 @@ class NoisyCfC(Core):
 
 
 def hashed_noise(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """N(0, 1) as a function of each frame x (B, T, F), to the bit of its float32, and its index (B, T) int64.
+    """Compute N(0, 1) as a function of each frame x (B, T, F), to the bit of its float32, and its index (B, T) int64.
 
-    Returns (B, T, size) float64. A hash of the frame seeds the counter-based generator splitmix64; Box and Muller make
-    its numbers Gaussian.
+    A hash of the frame seeds the counter-based generator splitmix64; Box and Muller make its numbers Gaussian.
+
+    Returns:
+        (B, T, size) float64.
     """
     bits = x.detach().float().contiguous().view(torch.int32).long()  # (B, T, F)
     columns = torch.arange(1, x.shape[2] + 1, device=x.device)
@@ -223,17 +256,17 @@ _SECOND = 0x94D049BB133111EB - 2**64
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The finalizer of splitmix64 (Steele, Lea, Flood 2014) on int64."""
+    """Apply the finalizer of splitmix64 (Steele, Lea, Flood 2014) to int64."""
     z = (z ^ _shift(z, 30)) * _FIRST
     z = (z ^ _shift(z, 27)) * _SECOND
     return z ^ _shift(z, 31)
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """A logical right shift: int64's own would draw the sign in."""
+    """Shift right logically: the shift of int64 itself would copy the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _clock(start: Tensor, dt: Tensor) -> Tensor:
-    """Frames since the start of the episode at each observation: start (B,), dt (B, T) seconds -> (B, T) float64."""
+    """Return the frames since the start of the episode (B, T) float64, from start (B,) and dt (B, T) seconds."""
     return start.unsqueeze(1) + FRAMES_PER_SECOND * dt.double().cumsum(dim=1)

@@ -14,22 +14,31 @@ SHORTEST_PERIOD, LONGEST_PERIOD = 0.05, 3.0
 
 
 class PhasedLSTM(Core):
-    """An LSTM behind a time gate k ("Phased LSTM", Section 2). A unit with period p, phase shift s and open ratio r
-    has, t seconds after the episode's start, the phase phi = ((t - s) mod p) / p and the gate
+    """An LSTM behind a time gate k ("Phased LSTM", Section 2).
+
+    A unit with period p, phase shift s and open ratio r has, t seconds after the episode's start, the phase
+    phi = ((t - s) mod p) / p and the gate
 
         k = 2 phi / r  for phi < r / 2,   2 - 2 phi / r  for r / 2 <= phi < r,   leak phi  otherwise
 
-    With (c~, h~) = LSTM(x, (c, h)):  c' = k c~ + (1 - k) c,  h' = k h~ + (1 - k) h.
+    With (c~, h~) = LSTM(x, (c, h)):  c' = k c~ + (1 - k) c,  h' = k h~ + (1 - k) h. The output is h'.
 
     p and s are learned; p starts between 0.05 and 3 s, evenly in its logarithm and in random order, s anywhere in the
     period. r and the leak are settings (the paper has r = 0.05 and leak = 0.001; the notes to the authors' code
     recommend 0.1 where r is fixed). The leak stays on in evaluation, as in their code. The optional peephole
     connections are left out.
 
-    The output is h'; the state is (h, c, time), each (B, d): time is counted in the unit's present period, so that
-    float32 keeps its precision however long the episode.
+    State: (h, c, time), each (B, d). Time is counted in the unit's present period, so that float32 keeps its precision
+    however long the episode.
 
-    Raises ValueError if `open_ratio` is not within (0, 1] or `leak` is not within [0, 1].
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        open_ratio: Fraction of the period in which the gate is open, r, in (0, 1].
+        leak: Slope of the closed gate, in [0, 1].
+
+    Raises:
+        ValueError: `open_ratio` is not within (0, 1] or `leak` is not within [0, 1].
     """
 
     continuous_time = True
@@ -52,7 +61,7 @@ class PhasedLSTM(Core):
         return tuple(((self.output_size,), None) for _ in range(3))
 
     def time_gate(self, time: Tensor) -> Tensor:
-        """k (..., d) at `time` (..., d) seconds after the start, or after any number of whole periods since then."""
+        """Return k (..., d) at `time` (..., d) seconds after the start, or any number of whole periods later."""
         period, r = self.log_period.exp(), self.open_ratio
         phase = torch.remainder(time - self.shift, period) / period  # (..., d)
         opening, closing = phase * (2.0 / r), 2.0 - phase * (2.0 / r)

@@ -43,8 +43,8 @@ _NAC = (
     "backbone",
 )
 _WIDE = 64
-"""Frames seen by the variants that differ from nac-exact in the choice of keys. In its window of 8 frames, top_k = 8,
-top_k = 32, "pairwise" and "learned" all keep every key, so the four would be one function."""
+"""Window, in frames, of the variants that differ from nac-exact in the choice of keys. In its window of 8 frames,
+top_k = 8, top_k = 32, "pairwise" and "learned" all keep every key, so the four would be one function."""
 
 
 def _nac(name: str, about: str, **defaults: Any) -> CoreFactory:

@@ -11,7 +11,14 @@ from nac_drive.policies.ops.sparse import SparseMatrix
 
 
 class LSTM(Core):
-    """One layer of torch.nn.LSTM; state (h, c), each (B, d)."""
+    """One layer of torch.nn.LSTM. dt has no effect.
+
+    State: (h, c), each (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+    """
 
     continuous_time = False
 
@@ -32,7 +39,13 @@ class LSTM(Core):
 class RNN(Core):
     """One layer of torch.nn.RNN, h' = tanh(W x + U h + b): the "Vanilla RNN" of Hasani's thesis, Table 6.1.
 
-    The output is h'; the state is (h,), (B, d). dt has no effect.
+    The output is h'. dt has no effect.
+
+    State: (h,), (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
     """
 
     continuous_time = False
@@ -52,22 +65,39 @@ class RNN(Core):
 
 
 class GRU(RNN):
-    """One layer of torch.nn.GRU; state (h,), (B, d)."""
+    """One layer of torch.nn.GRU. dt has no effect.
+
+    State: (h,), (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+    """
 
     layer = nn.GRU
 
 
 class SparseLSTM(Core):
-    """torch.nn.LSTM with most weights fixed at zero: the input and the recurrent matrix (4 d, ...), gates i, f, g, o,
-    are each a `SparseMatrix` (Hasani's thesis, Table 6.1).
+    """torch.nn.LSTM with most weights fixed at zero (Hasani's thesis, Table 6.1).
+
+    The input and the recurrent matrix (4 d, ...), gates i, f, g, o, are each a `SparseMatrix`.
 
         i, f, o = sigmoid(W x + U h + b), g = tanh(W x + U h + b), c' = f c + i g, h' = o tanh(c')
 
     The thesis enforces its 95 % by projected gradient descent and does not name the set of the projection; here the set
     of free weights is drawn once from `seed`. It also clips the state to [-5, 5]; torch.nn.LSTM does not, nor does
-    this.
-    The output is h'; the state is (h, c), each (B, d). dt has no effect. Raises ValueError if `sparsity` is outside [0,
-    1).
+    this. The output is h'. dt has no effect.
+
+    State: (h, c), each (B, d).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        sparsity: Fraction of the weights that are fixed at zero, in [0, 1).
+        seed: Seed of the draw of these weights.
+
+    Raises:
+        ValueError: `sparsity` is outside [0, 1).
     """
 
     continuous_time = False

@@ -12,7 +12,7 @@ from nac_drive.policies.cores.base import Core, State, scan
 
 
 class S4D(Core):
-    """Each of the d channels of u = W_i x + b_i drives N / 2 independent complex modes, N = `state_size`:
+    """Diagonal state space model: each of the d channels of u = W_i x + b_i drives N / 2 independent complex modes.
 
         ds/dt = r (A s + u),    y = 2 Re(C s) + D u,    output = GLU(W_o GELU(y) + b_o)
 
@@ -28,7 +28,15 @@ class S4D(Core):
     recurrence runs. One layer, without norm, dropout and residual path, and N is half of the usual; the input map is
     ours, since S4 layers have as many inputs as outputs.
 
-    State: real and imaginary part of A s, each (B, d, N / 2). Raises ValueError if `state_size` is odd or less than 2.
+    State: real and imaginary part of A s, each (B, d, N / 2).
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        state_size: Number of real state variables per channel, N.
+
+    Raises:
+        ValueError: `state_size` is odd or less than 2.
     """
 
     continuous_time = True
@@ -58,7 +66,16 @@ class S4D(Core):
         return F.glu(self.output(F.gelu(y + self.skip * u)), dim=2), state
 
     def recur(self, u: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """u (B, T, d), any dt (B, T) -> 2 Re(C s) (B, T, d), new state: step by step, in terms of h = A s."""
+        """Run step by step, in terms of h = A s.
+
+        Args:
+            u: Inputs of the modes, (B, T, d).
+            dt: Seconds since the previous observation, (B, T), any values.
+            state: Real and imaginary part of h, each (B, d, N / 2).
+
+        Returns:
+            2 Re(C s), (B, T, d), and the new state.
+        """
         readout = self._readout()
 
         def step(state: State, u: Tensor, keep: Tensor) -> tuple[Tensor, State]:
@@ -69,7 +86,7 @@ class S4D(Core):
         return y, (h.real, h.imag)
 
     def convolve(self, u: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """The same for a dt that differs between samples in the first step only, with two steps or more."""
+        """Compute `recur` by FFT, for a dt that differs between samples in the first of two or more steps only."""
         readout, length = self._readout(), u.shape[1] - 1
         first = u[:, 0, :, None]
         h = self._power(dt[:, 0, None, None]) * (torch.complex(*state) + first) - first  # (B, d, N / 2) after one step
@@ -85,10 +102,10 @@ class S4D(Core):
         return y, (h.real, h.imag)
 
     def _power(self, seconds: Tensor) -> Tensor:
-        """exp(r A seconds), the decay of the modes: (..., d, N / 2) for seconds (..., 1, 1)."""
+        """Return exp(r A seconds), the decay of the modes: (..., d, N / 2) for seconds (..., 1, 1)."""
         time = seconds * self.log_rate.exp()
         return torch.polar(torch.exp(-time * self.log_decay.exp()), time * self.frequency)
 
     def _readout(self) -> Tensor:
-        """2 C / A, which reads h = A s: (d, N / 2)."""
+        """Return 2 C / A, which reads h = A s: (d, N / 2)."""
         return 2.0 * torch.complex(*self.readout) / torch.complex(-self.log_decay.exp(), self.frequency)

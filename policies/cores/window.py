@@ -11,12 +11,18 @@ from nac_drive.policies.cores.base import Core, State
 
 
 class WindowBase(Core):
-    """Each frame looks at itself and the `window - 1` frames before it.
+    """Base of cores in which each frame looks at itself and the `window - 1` frames before it.
 
-    The state holds the slots of the last M = window - 1 frames; their ages (B, M) in seconds, relative to the newest of
-    them, so that float32 keeps its precision in episodes of any length; and whether each slot is filled (B, M).
+    State: the slots of the last M = window - 1 frames; their ages (B, M) in seconds, relative to the newest of them, so
+    that float32 keeps its precision in episodes of any length; and whether each slot is filled (B, M).
 
-    Raises ValueError if `window` is less than 1.
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d.
+        window: Number of frames that a query sees, its own included.
+
+    Raises:
+        ValueError: `window` is less than 1.
     """
 
     def __init__(self, input_size: int, output_size: int, window: int) -> None:
@@ -85,7 +91,7 @@ class WindowCore(WindowBase):
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """x (B, T, H D) -> (B, H, T, D)."""
+    """Split x (B, T, H D) into heads (B, H, T, D)."""
     return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
 
 
@@ -96,7 +102,11 @@ def mix_heads(scores: Tensor, allowed: Tensor, v: Tensor) -> Tensor:
 
 
 def check_heads(name: str, size: int, num_heads: int) -> None:
-    """Raise ValueError unless `num_heads` divides the size of that name."""
+    """Check that `num_heads` divides the size of that name.
+
+    Raises:
+        ValueError: It does not.
+    """
     if not 1 <= num_heads <= size or size % num_heads:
         raise ValueError(f"num_heads: must be at least 1 and divide {name}={size}, got {num_heads}.")
 

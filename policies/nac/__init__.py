@@ -1,0 +1,1 @@
+"""The Neuronal Attention Circuit: the layer, its parts, and its plain form."""

@@ -52,14 +52,14 @@ class SensoryGate(nn.Module):
         self.out_shift = nn.Parameter(torch.zeros(count, units))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, T, F) -> (B, T, P, d)."""
+        """Return the P projections (B, T, P, d) of x (B, T, F)."""
         weight, bias, scale, shift = self.fuse()
         z = torch.addmm(bias.flatten(), x.flatten(0, 1), weight.flatten(1))  # (B T, P d)
         neurons = z.sigmoid().view(*x.shape[:2], *bias.shape)  # (B, T, P, d)
         return torch.addcmul(shift, neurons, scale)  # (B, T, P, d)
 
     def fuse(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """From x to twice the pre-activations: weight (F, P, d), bias (P, d); from s to y: scale and shift (P, d)."""
+        """Return weight (F, P, d) and bias (P, d) from x to 2 z, and scale and shift (P, d) from s to y."""
         synapses = 2.0 * (self.weight * self.mask)  # (F, P, d)
         bias = torch.add((self.in_shift * synapses).sum(dim=0), self.bias, alpha=2.0)  # (P, d)
         return self.in_scale * synapses, bias, 2.0 * self.out_scale, self.out_shift - self.out_scale
@@ -72,7 +72,8 @@ class Backbone(nn.Module):
     steps from x = 0 with the input held. Only the groups that can still influence the motor neurons are computed at
     each step; a group that does not depend on the input is computed once for all pairs.
 
-    Raises ValueError if `steps` is too small for the input to reach every motor neuron.
+    Raises:
+        ValueError: `steps` is too small for the input to reach every motor neuron.
     """
 
     def __init__(self, wiring: Wiring, num_heads: int, steps: int) -> None:
@@ -106,7 +107,7 @@ class Backbone(nn.Module):
         self._cache: WeightCache[FusedBackbone] = WeightCache()
 
     def input_map(self) -> tuple[Tensor, Tensor]:
-        """The affine map from u to the drive of the input group: weight (H, 2D, E) and bias (H, 1, E).
+        """Return the affine map from u to the drive of the input group: weight (H, 2D, E) and bias (H, 1, E).
 
         The drive is twice the pre-activation of the input group, its bias included. Being affine, the drive of a pair
         [q; k] is the sum of a query part and a key part, each projected once per token.
@@ -116,7 +117,7 @@ class Backbone(nn.Module):
         return self.in_scale * synapses, bias
 
     def forward(self, drive: Tensor, fused: FusedBackbone | None = None) -> Tensor:
-        """Settle: drive (B, H, N, E) from `input_map` -> motor outputs y (B, H, M, N).
+        """Settle: compute the motor outputs y (B, H, M, N) of the drive (B, H, N, E) from `input_map`.
 
         `fused` is the result of `fused()`, for several calls with the same weights.
         """
@@ -128,8 +129,16 @@ class Backbone(nn.Module):
         return torch.addcmul(out_shift, _last_step(motor, neurons, drive), out_scale)  # (B, H, M, N)
 
     def trajectory(self, drive: Tensor) -> dict[str, Tensor]:
-        """Record every active neuron after every settling step: drive (B, H, N, E) from `input_map` ->
-        x (L, B, H, N, n) by group. This is Algorithm 1 literally, without fused weights, and slow."""
+        """Record every active neuron after every settling step.
+
+        This is Algorithm 1 literally, without fused weights, and slow.
+
+        Args:
+            drive: From `input_map`, (B, H, N, E).
+
+        Returns:
+            x (L, B, H, N, n) by group.
+        """
         pairs = drive.shape[:3]
         x = {group: drive.new_zeros(*pairs, bias.shape[2]) for group, bias in self.bias.items()}
         record: dict[str, list[Tensor]] = {group: [] for group in x}
@@ -178,7 +187,7 @@ class Backbone(nn.Module):
 
 
 class _Update(NamedTuple):
-    """One group at one step: s' = sigmoid(drive + constant + sum_source s_source weight)."""
+    """Update of one group in one step: s' = sigmoid(drive + constant + sum_source s_source weight)."""
 
     target: str
     driven: bool
@@ -192,7 +201,7 @@ FusedBackbone = tuple[list[list[_Update]], Tensor, Tensor]
 
 
 def _step(update: _Update, neurons: dict[str, Tensor], drive: Tensor) -> Tensor:
-    """The next s (B, H, N, n) of one group."""
+    """Return the next s (B, H, N, n) of one group."""
     batch, heads, pairs, _ = drive.shape
     if update.constant is None:  # the input is held and nothing else arrives: once computed, it stays
         return neurons[update.target] if update.target in neurons else torch.sigmoid(drive)
@@ -208,7 +217,7 @@ def _step(update: _Update, neurons: dict[str, Tensor], drive: Tensor) -> Tensor:
 
 
 def _last_step(update: _Update, neurons: dict[str, Tensor], drive: Tensor) -> Tensor:
-    """The next s (B, H, n, N) of the output group, pairs last: a few neurons by many pairs multiply faster that way."""
+    """Return the next s (B, H, n, N) of the output group. Few neurons by many pairs multiply faster with pairs last."""
     if update.constant is None or update.driven:
         return _step(update, neurons, drive).transpose(2, 3)
     batch, heads, pairs, _ = drive.shape
@@ -224,7 +233,7 @@ _GAIN = 1.5
 
 
 def _synapse_groups(wiring: Wiring) -> dict[str, tuple[str, ...]]:
-    """For each active group, the groups with at least one synapse into it."""
+    """Return, for each active group, the groups with at least one synapse into it."""
     mask = wiring.recurrent_mask
     return {
         target: tuple(
@@ -235,7 +244,7 @@ def _synapse_groups(wiring: Wiring) -> dict[str, tuple[str, ...]]:
 
 
 def _plan(sources: dict[str, tuple[str, ...]], exit_group: str, steps: int) -> list[tuple[str, ...]]:
-    """The groups to compute at each step: those the output group still depends on, in reading order."""
+    """Return the groups to compute at each step: those that the output group still depends on, in reading order."""
     plan: list[tuple[str, ...]] = [(exit_group,)]
     for _ in range(steps - 1):
         needed = {source for target in plan[0] for source in sources[target]}

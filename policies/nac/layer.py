@@ -6,7 +6,7 @@ E neurons of the backbone's input group, L settling steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from functools import partial
 
@@ -24,6 +24,7 @@ from nac_drive.policies.nac.tokens import TokenProjection, Tokens, token_project
 from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
 from nac_drive.policies.wiring.graphs import WIRINGS, backbone_wiring, sensory_gate_wiring
 from nac_drive.policies.wiring.wiring import Wiring
+from nac_drive.suggest import did_you_mean
 
 OUTPUTS = ("quadrature", "riemann")
 
@@ -31,7 +32,7 @@ PAIRS_PER_CHUNK = 2**15
 """Queries are taken in chunks of about this many (head, query, key) triples: bounds memory, keeps caches warm."""
 
 PAIRS_KEPT = 2**21
-"""In training, beyond this many triples the inside of a chunk is computed again in the backward pass, not kept."""
+"""Limit of (head, query, key) triples in training. Beyond it the backward pass computes the inside of a chunk again."""
 
 
 class NAC(nn.Module):
@@ -92,26 +93,15 @@ class NAC(nn.Module):
         backbone: Wiring | None = None,
     ) -> None:
         super().__init__()
-        for name, value, known in (
-            ("mode", mode, MODES),
-            ("selection", selection, (*SELECTIONS, "learned")),
-            ("phi_activation", phi_activation, PHI_ACTIVATIONS),
-            ("output", output, OUTPUTS),
-            ("wiring", wiring, WIRINGS),
-        ):
-            if value not in known:
-                raise ValueError(f"{name}: must be one of {sorted(known)}, got {value!r}.")
+        _require_name("mode", mode, MODES)
+        _require_name("selection", selection, (*SELECTIONS, "learned"))
+        _require_name("phi_activation", phi_activation, PHI_ACTIVATIONS)
+        _require_name("output", output, OUTPUTS)
+        _require_name("wiring", wiring, WIRINGS)
         self.input_size = d_model if input_size is None else input_size
         self.context_size = self.input_size if context_size is None else context_size
-        for name, count in (
-            ("num_heads", num_heads),
-            ("top_k", top_k),
-            ("euler_steps", euler_steps),
-            ("input_size", self.input_size),
-            ("context_size", self.context_size),
-        ):
-            if count < 1:
-                raise ValueError(f"{name}: must be at least 1, got {count}.")
+        _require_counts(num_heads=num_heads, top_k=top_k, euler_steps=euler_steps)
+        _require_counts(input_size=self.input_size, context_size=self.context_size)
         if d_model < 1 or d_model % num_heads:
             raise ValueError(f"d_model: must be a positive multiple of num_heads={num_heads}, got {d_model}.")
         if not delta_t > 0.0:
@@ -130,14 +120,9 @@ class NAC(nn.Module):
         self.query_gate, self.context_gate = SensoryGate(gate_wirings[:1]), SensoryGate(gate_wirings[1:])
         pair = 2 * self.head_size
         circuit = backbone_wiring(pair, d_model, sparsity, seed, wiring) if backbone is None else backbone
-        groups = circuit.groups
-        if circuit.inputs != pair or groups.size(groups.output_group) != 2:
-            raise ValueError(
-                f"backbone: the wiring must take 2 d_model / num_heads = {pair} inputs and have two output neurons "
-                f"(phi, omega), got {circuit.inputs} inputs and {groups.size(groups.output_group)} outputs."
-            )
+        self._check_backbone(circuit)
         self.backbone = Backbone(circuit, num_heads, settle_steps)
-        self.drive_size = groups.size(groups.input_group)
+        self.drive_size = circuit.groups.size(circuit.groups.input_group)
         bound = pair**-0.5
         self.time_weight = nn.Parameter(torch.empty(num_heads, pair, 2).uniform_(-bound, bound))  # t_a, t_b
         self.time_bias = nn.Parameter(torch.zeros(num_heads, 1, 2))
@@ -215,11 +200,11 @@ class NAC(nn.Module):
         return Tokens(query, query_logit_inputs, context_side(x if context is None else context))
 
     def _heads(self, gated: Tensor) -> tuple[Tensor, ...]:
-        """(B, T, P, d) -> P times (B, H, T, D)."""
+        """Split (B, T, P, d) into P tensors (B, H, T, D)."""
         return gated.unflatten(3, (self.num_heads, self.head_size)).permute(2, 0, 3, 1, 4).unbind(0)
 
     def _sides(self) -> tuple[TokenProjection, TokenProjection]:
-        """The projections of a query, and of a key with its value; what is linear in them is multiplied out."""
+        """Return the projections of a query, and of a key with its value; linear parts are multiplied out."""
         cell = self.backbone
         return self._cache(weights_of(self, self.query_gate, self.context_gate, cell, cell.bias), self._fuse)
 
@@ -283,7 +268,7 @@ class NAC(nn.Module):
         chunk: slice,
         times: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One chunk of queries: y (B, H, Tq, D) and its record. K is Tk where the selection keeps every key."""
+        """Attend with one chunk of queries: y (B, H, Tq, D) and its record. K is Tk where every key is kept."""
         query = tokens.query[:, :, chunk]  # (B, H, Tq, D)
         query_logit_inputs = tokens.query_logit_inputs[:, :, chunk, None]  # (B, H, Tq, 1, E + 2)
         index, masked = selection.choose(query, chunk)
@@ -320,8 +305,10 @@ class NAC(nn.Module):
     def _logits(
         self, query_logit_inputs: Tensor, key_logit_inputs: Tensor, times: Tensor | None, fused: FusedBackbone
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Logit inputs (B, H, Tq, 1, E + 2) and (B, H, Tq or 1, K, E + 2) -> drive (B, H, Tq, K, E), then phi, omega, t
-        and a (B, H, Tq, K) each."""
+        """Return the drive (B, H, Tq, K, E), and phi, omega, t and a (B, H, Tq, K) each.
+
+        The logit inputs are (B, H, Tq, 1, E + 2) of the queries and (B, H, Tq or 1, K, E + 2) of the keys.
+        """
         size = self.drive_size
         drive = query_logit_inputs[..., :size] + key_logit_inputs[..., :size]  # (B, H, Tq, K, E)
         t_a, t_b = (query_logit_inputs[..., size:] + key_logit_inputs[..., size:]).unbind(4)
@@ -330,6 +317,14 @@ class NAC(nn.Module):
         phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)
         phi, omega = self._phi(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
         return drive, phi, omega, t, self._solve(phi, omega, t, self.euler_steps)
+
+    def _check_backbone(self, wiring: Wiring) -> None:
+        inputs, outputs = 2 * self.head_size, wiring.groups.size(wiring.groups.output_group)
+        if wiring.inputs != inputs or outputs != 2:
+            raise ValueError(
+                f"backbone: the wiring must take 2 d_model / num_heads = {inputs} inputs and have two output neurons "
+                f"(phi, omega), got {wiring.inputs} inputs and {outputs} outputs."
+            )
 
     def _check_gate_wirings(self, gate_wirings: Sequence[Wiring]) -> None:
         expected = [(n, self.d_model) for n in (self.input_size, self.context_size, self.context_size)]
@@ -366,18 +361,29 @@ class NAC(nn.Module):
             raise ValueError(f"valid: must be bool ({batch}, {keys}), got {valid.dtype} {tuple(valid.shape)}.")
 
 
+def _require_name(name: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}: must be one of {sorted(known)}, got {value!r}.{did_you_mean(str(value), known)}")
+
+
+def _require_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name}: must be at least 1, got {count}.")
+
+
 _ATTENTION = tuple(field.name for field in fields(AttentionRecord))
 
 
 def _gather(table: Tensor, index: Tensor) -> Tensor:
-    """table (B, H, Tk, R), index (B, H, Tq, K) -> (B, H, Tq, K, R), by one row copy per pair."""
+    """Gather rows (B, H, Tq, K, R) of table (B, H, Tk, R) by index (B, H, Tq, K), one row copy per pair."""
     batch, heads, keys, width = table.shape
     offset = torch.arange(0, batch * heads * keys, keys, device=index.device).view(batch, heads, 1, 1)
     return table.reshape(-1, width).index_select(0, (index + offset).flatten()).view(*index.shape, width)
 
 
 def _straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
-    """(B, H, Tq, K) zeros with the gradient of the score q M k of each kept pair.
+    """Return zeros (B, H, Tq, K) with the gradient of the score q M k of each kept pair.
 
     The score of a key rises where a larger logit would lower the loss, so useful keys are kept more often.
     """

@@ -12,12 +12,12 @@ OMEGA_FLOOR = 1e-3
 
 
 def exact(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a(t) = phi / omega (1 - exp(-omega t)), Eq. 17; expm1 keeps it exact as omega t -> 0. `steps` has no effect."""
+    """Return a(t) = phi / omega (1 - exp(-omega t)), Eq. 17; expm1 is exact as omega t -> 0. `steps` has no effect."""
     return -phi / omega * torch.expm1(-omega * t)
 
 
 def euler(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a_{n+1} = a_n + h (phi - omega a_n) from a_0 = 0, h = t / n, after n steps (Eq. 2).
+    """Return a_n of a_{n+1} = a_n + h (phi - omega a_n) from a_0 = 0, h = t / n, after n steps (Eq. 2).
 
     The recursion is linear, so its n-th iterate is a_n = phi / omega (1 - (1 - omega h)^n): no loop. A pair takes
     `steps` steps, or as many more as keep omega h < 1, without which Theorem 1 does not hold.
@@ -27,7 +27,7 @@ def euler(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
 
 
 def steady(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """a* = phi / omega, Eq. 18: the limit of long times. `t` and `steps` have no effect."""
+    """Return a* = phi / omega, Eq. 18: the limit of long times. `t` and `steps` have no effect."""
     return phi / omega
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """Causal, sliding-window and padding masks, combined and evaluated for a few queries at a time: memory stays
-    linear in the length.
+    """Causal, sliding-window and padding masks, combined.
 
-    The queries are the last `queries` of the `keys` positions, so one mask serves full sequences and streams alike.
+    They are evaluated for a few queries at a time, so memory stays linear in the length. The queries are the last
+    `queries` of the `keys` positions, so one mask serves full sequences and streams alike.
     """
 
     queries: int
@@ -45,7 +45,7 @@ class Mask:
 
     @property
     def forward_only(self) -> bool:
-        """Whether the future is masked."""
+        """Report whether the future is masked."""
         return self.causal or self.window is not None
 
     def positions(self, rows: slice) -> tuple[int, int]:

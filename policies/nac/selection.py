@@ -31,12 +31,12 @@ class Selection(NamedTuple):
 
 
 def pairwise(k: Tensor, mask: Mask, top_k: int) -> Selection:
-    """Every allowed key (NAC-PW). `top_k` has no effect."""
+    """Keep every allowed key (NAC-PW). `top_k` has no effect."""
     return Selection(lambda q, rows: (None, mask.masked(rows, k.device)), k.shape[2])
 
 
 def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
-    """The `top_k` allowed keys with the largest q.k, in no particular order; all keys if there are no more."""
+    """Keep the `top_k` allowed keys with the largest q.k, in no particular order; all keys if there are no more."""
     if top_k >= k.shape[2]:
         return pairwise(k, mask, top_k)
     k = k.detach()
@@ -53,7 +53,7 @@ def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
 
 
 def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selection:
-    """The `top_k` best keys of the best blocks: O(T sqrt T), the full score matrix is never built (Algorithm 2).
+    """Keep the `top_k` best keys of the best blocks: O(T sqrt T), the full score matrix is never built (Algorithm 2).
 
     The keys are cut into blocks of `size`, floor(sqrt(Tk)) by default (the last may be shorter). A query scores their
     means, takes the ceil(K / size) best blocks, and the K best keys in them: an approximation of `topk`, equal to it
@@ -70,7 +70,8 @@ def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selecti
     size = math.isqrt(keys) if size is None else size
     count = -(-keys // size)
     wanted = min(-(-top_k // size), count)
-    blocks = F.pad(k, (0, 0, 0, count * size - keys)).unflatten(2, (count, size))  # (B, H, N, S, D)
+    padded = F.pad(k, (0, 0, 0, count * size - keys)) if count * size > keys else k
+    blocks = padded.unflatten(2, (count, size))  # (B, H, N, S, D)
     position = torch.arange(count * size, device=k.device)
     usable = (position < keys).unsqueeze(0)  # (1, N S)
     if mask.valid is not None:
@@ -127,8 +128,10 @@ SELECTIONS: dict[str, Callable[[Tensor, Mask, int], Selection]] = {"topk": topk,
 
 
 def _in_parts(choose: Callable[[Tensor, slice], Choice], width: int) -> Callable[[Tensor, slice], Choice]:
-    """The same choice for a few queries at a time, so that its `width` numbers per query stay in the caches; reused
-    memory also avoids fresh pages of the system."""
+    """Choose for a few queries at a time, with the same result.
+
+    The `width` numbers per query then stay in the caches; reused memory also avoids fresh pages of the system.
+    """
 
     def choose_in_parts(q: Tensor, rows: slice) -> Choice:
         batch, heads, queries, _ = q.shape
@@ -153,7 +156,7 @@ _NUMBERS_HELD = 2**20
 
 
 def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of the last axis: values and positions, in no particular order.
+    """Return values and positions of the `count` largest of the last axis, in no particular order.
 
     Long rows are folded first: the largest elements lie in the columns whose maximum over the folds is largest. Fewer
     elements then reach torch.topk, whose cost per element is several times that of a maximum.

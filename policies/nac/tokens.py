@@ -25,7 +25,7 @@ class Tokens:
     """(..., D + E + 2 + D): the key for scoring, its summand of the drive, t_a and t_b, and its value."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenProjection:
     """Two affine maps with s = sigmoid(2 z) between them: a sensory gate, and the linear maps after it."""
 
@@ -39,7 +39,7 @@ class TokenProjection:
     """(H, 1, R)"""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (B, T, F) -> (B, H, T, R)."""
+        """Project x (B, T, F) to (B, H, T, R)."""
         batch, length, _ = x.shape
         s = torch.addmm(self.bias, x.flatten(0, 1), self.weight).sigmoid_()  # (B T, H P D)
         s = s.view(batch * length, *self.linear.shape[:2]).transpose(0, 1)  # (H, B T, P D)
@@ -48,7 +48,7 @@ class TokenProjection:
 
 
 def token_projection(gate: SensoryGate, linear: Tensor, shift: Tensor | float = 0.0) -> TokenProjection:
-    """The gate followed by y -> y linear + shift; linear (H, P D, R), shift broadcastable to (H, 1, R)."""
+    """Return the gate followed by y -> y linear + shift; linear (H, P D, R), shift broadcastable to (H, 1, R)."""
     heads = linear.shape[0]
     weight, bias, out_scale, out_shift = (
         tensor.unflatten(-1, (heads, -1)).transpose(-3, -2).flatten(-3)  # (..., H P D)

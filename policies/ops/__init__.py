@@ -1,0 +1,1 @@
+"""Numerical building blocks of several cores."""

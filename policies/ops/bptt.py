@@ -14,17 +14,17 @@ class Form(ABC):
     """Element-wise part of a step: q <- f(u, *clock), u in k heads of d numbers, for a state q of d."""
 
     heads: int
-    """k"""
+    """Number of heads, k."""
 
     @classmethod
     def arrange(cls, weights: Tensor) -> Tensor:
-        """Rows of the heads (k d, ...) in the order of the equations -> in the order of `step`."""
+        """Reorder the rows of the heads (k d, ...) from the order of the equations to that of `step`."""
         return weights
 
     @classmethod
     @abstractmethod
     def columns(cls, u: Tensor) -> tuple[Tensor, ...]:
-        """The parts of u (T, B, k d) that `step` works on."""
+        """Return the parts of u (T, B, k d) that `step` works on."""
 
     @classmethod
     @abstractmethod
@@ -37,7 +37,7 @@ class Form(ABC):
     @classmethod
     @abstractmethod
     def slope(cls, u: Tensor, q: Tensor, *clock: Tensor) -> tuple[Tensor, ...]:
-        """All frames after their steps -> dq/du (T, B, k d), and dq by each of the clock."""
+        """Return dq/du (T, B, k d) of all frames after their steps, and dq by each of the clock."""
 
 
 class Feedback(NamedTuple):
@@ -48,23 +48,31 @@ class Feedback(NamedTuple):
     fused: Tensor
     """R scale, for the q of its own steps."""
     scale: Tensor
-    """(d)"""
+    """Scale of h, (d,)."""
     offset: Tensor
-    """(d)"""
+    """Offset of h, (d,)."""
 
     @classmethod
     def of(cls, recurrent: Tensor, bias: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Feedback]:
-        """R and the bias of the drive (m) -> the bias with R offset in it, and the rest."""
+        """Return the bias of the drive (m) with R offset added, and the feedback."""
         return bias + recurrent @ offset, cls(recurrent, recurrent * scale, scale, offset)
 
 
 def recur(
     form: type[Form], drive: Tensor, h: Tensor, feedback: Feedback, heads: tuple[Tensor, Tensor] | None, *clock: Tensor
 ) -> Tensor:
-    """h = scale q + offset, q <- form(u, *clock) at every step, u = drive + R h, or u = W sigmoid(drive + R h) + b.
+    """Run a recurrence: h = scale q + offset, q <- form(u, *clock), u = drive + R h or u = W sigmoid(drive + R h) + b.
 
-    Shapes: drive (B, T, m) with R offset in it, h (B, d), heads W (k d, m) and b (k d), clock (B, T, 1 or d) -> h after
-    every step (B, T, d). Without heads, m = k d.
+    Args:
+        form: The element-wise part of a step.
+        drive: (B, T, m), with R offset in it.
+        h: The state before the first step, (B, d).
+        feedback: R, scale and offset.
+        heads: W (k d, m) and b (k d). None, for u = drive + R h, requires m = k d.
+        *clock: Inputs of the form at each step, (B, T, 1 or d) each.
+
+    Returns:
+        h after every step, (B, T, d).
     """
     drive, *ticks = (tensor.transpose(0, 1) for tensor in (drive, *clock))
     inputs: Any = drive, h - feedback.offset, feedback.direct, feedback.fused, *(heads or (None, None)), *ticks
@@ -83,8 +91,21 @@ def _run(
     bias: Tensor | None,
     *clock: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """drive (T, B, m), start (B, d), clock (T, B, 1 or d) -> q (T, B, d), sigmoid(drive + R h) (T, B, m), and u as the
-    steps left it (T, B, k d). If `keep` is False, every step overwrites these two.
+    """Run `recur` with time first.
+
+    Args:
+        form: The element-wise part of a step.
+        keep: Keep the last two results of every step. If False, every step overwrites them.
+        drive: (T, B, m).
+        start: q before the first step, (B, d).
+        direct: R, (m, d).
+        fused: R scale, (m, d).
+        weight: W (k d, m), or None.
+        bias: b (k d), or None.
+        *clock: (T, B, 1 or d) each.
+
+    Returns:
+        q (T, B, d), sigmoid(drive + R h) (T, B, m), and u as the steps left it (T, B, k d).
     """
     length, batch, m = drive.shape
     kept = length if keep else 1
@@ -103,8 +124,11 @@ def _run(
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop of `recur`. On a CPU its gradient takes a half to a third of the time of recording every step: the
-    element-wise part is differentiated for all steps at once, and so are the weights."""
+    """The loop of `recur` with its gradient written out.
+
+    On a CPU the gradient takes a half to a third of the time of recording every step: the element-wise part is
+    differentiated for all steps at once, and so are the weights.
+    """
 
     @staticmethod
     def forward(ctx: Any, form: type[Form], *inputs: Any) -> Tensor:
@@ -117,7 +141,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """grad (T, B, d)."""
+        """Return the gradients of the inputs from grad (T, B, d)."""
         with torch.autocast(grad.device.type, enabled=False):
             return _Recurrence._backward(ctx, grad)
 

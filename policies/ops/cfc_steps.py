@@ -16,16 +16,17 @@ SCALE, SLOPE = 1.7159, 0.666
 
 
 class Gated(Form):
-    """h' = (1 - z) tanh(f_1) + z tanh(f_2), z = sigmoid(t_a dt + t_b), as
+    """Gated step: h' = (1 - z) tanh(f_1) + z tanh(f_2), z = sigmoid(t_a dt + t_b).
 
-    q' = (1 - z) s_1 + z s_2 with s_i = sigmoid(u_i), from the heads u = (2 f_1, 2 f_2, t_b, t_a); the clock is dt.
+    It is computed as q' = (1 - z) s_1 + z s_2 with s_i = sigmoid(u_i), from the heads u = (2 f_1, 2 f_2, t_b, t_a). The
+    clock is dt.
     """
 
     heads = 4
 
     @classmethod
     def arrange(cls, weights: Tensor) -> Tensor:
-        """f_1, f_2, t_a, t_b -> u."""
+        """Turn the rows f_1, f_2, t_a, t_b into u."""
         f, t_a, t_b = weights.tensor_split((len(weights) // 2, 3 * len(weights) // 4))
         return torch.cat((2.0 * f, t_b, t_a))
 
@@ -54,12 +55,12 @@ class Gated(Form):
 
     @staticmethod
     def mixed(s_1: Tensor, s_2: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dq by s_1, s_2 and z."""
+        """Return dq by s_1, s_2 and z."""
         return 1.0 - z, z, s_2 - s_1
 
 
 class NoGate(Gated):
-    """h' = tanh(f_1) + z tanh(f_2), as q' = s_1 + z (s_2 - 1/2)."""
+    """Step without a gate: h' = tanh(f_1) + z tanh(f_2), computed as q' = s_1 + z (s_2 - 1/2)."""
 
     @staticmethod
     def mix(s_1: Tensor, s_2: Tensor, z: Tensor, out: Tensor) -> None:
@@ -71,8 +72,10 @@ class NoGate(Gated):
 
 
 class Pure(Form):
-    """h' = A - A exp(-(|w_tau| + |f|) dt) f, as q' = f exp(-dt |w_tau| - dt |f|) with h = A - A q; the clock is -dt and
-    -dt |w_tau|."""
+    """Pure step: h' = A - A exp(-(|w_tau| + |f|) dt) f.
+
+    It is computed as q' = f exp(-dt |w_tau| - dt |f|) with h = A - A q. The clock is -dt and -dt |w_tau|.
+    """
 
     heads = 1
 
@@ -95,6 +98,6 @@ FORMS: dict[str, type[Form]] = {"gated": Gated, "no-gate": NoGate, "pure": Pure}
 
 
 def feedback_of_tanh(recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Feedback]:
-    """`Feedback.of` for h = 2 q - 1, h of d numbers and R (m, d)."""
+    """Return `Feedback.of` for h = 2 q - 1, h of d numbers and R (m, d)."""
     scale = recurrent.new_full(recurrent.shape[1:], 2.0)
     return Feedback.of(recurrent, bias, scale, -0.5 * scale)

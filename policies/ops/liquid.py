@@ -54,7 +54,7 @@ class LiquidNetwork(nn.Module):
         self._cache: WeightCache[Any] = WeightCache()
 
     def forward(self, x: Tensor, dt: Tensor, v: Tensor) -> Tensor:
-        """Inputs x (B, T, F), dt (B, T) seconds, potentials v (B, N) -> potentials after each frame (B, T, N)."""
+        """Return the potentials after each frame (B, T, N) of x (B, T, F), dt (B, T) seconds, from v (B, N)."""
         tensors = weights_of(self, self.sensory, self.recurrent)
         with torch.autocast(x.device.type, enabled=False):
             sensory, recurrent, leak, capacitance = self._cache(tensors, self._fuse)
@@ -91,7 +91,7 @@ class Synapses(nn.Module):
         self.center = nn.Parameter(torch.empty(count).uniform_(0.3, 0.8))  # mu
 
     def dense(self) -> tuple[Tensor, Tensor, Tensor]:
-        """w E and w stacked (N, 2, M), gamma (N, 1, M) and -gamma mu (N, 1, M); zeros where there is no synapse."""
+        """Return w E and w stacked (N, 2, M), gamma and -gamma mu (N, 1, M) each; 0 where there is no synapse."""
         weight = F.softplus(self.weight)
         values = torch.stack((weight * self.reversal, weight, self.gain, -self.gain * self.center))  # (4, synapses)
         full = values.new_zeros(4, *self.mask.shape).masked_scatter(self.mask, values)  # (4, N, M)
@@ -101,11 +101,13 @@ class Synapses(nn.Module):
 def _solve(
     keep: bool, v: Tensor, drive: Tensor, inertia: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, unfolds: int
 ) -> tuple[Tensor, Tensor]:
-    """K solver steps per frame: v' = (inertia v + a) / b, [a, b] = drive + weight s and s = sigmoid(shift + gain v).
+    """Take K solver steps per frame: v' = (inertia v + a) / b, [a, b] = drive + weight s, s = sigmoid(shift + gain v).
 
-    v (B, N), drive (T, N, 2, B), inertia (T, B, N), weight (N, 2, N), gain and shift (N, 1, N) -> the states before and
-    after every step (T K + 1, B, N), and every b (T K, B, N); or, if `keep` is False, the states before and after every
-    frame (T + 1, B, N), and the last b (1, B, N).
+    v is (B, N), drive (T, N, 2, B), inertia (T, B, N), weight (N, 2, N), gain and shift (N, 1, N).
+
+    Returns:
+        The states before and after every step (T K + 1, B, N), and every b (T K, B, N). If `keep` is False, the states
+        before and after every frame (T + 1, B, N), and the last b (1, B, N).
     """
     length, units, _, batch = drive.shape
     steps = length * unfolds
@@ -144,7 +146,7 @@ class _Unfold(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """grad (T, B, N)."""
+        """Return the gradients of the inputs from grad (T, B, N)."""
         inertia, weight, gain, shift, path, divisor = ctx.saved_tensors
         unfolds, (length, batch, units) = ctx.unfolds, grad.shape
         steps, chunk = length * unfolds, max(1, ROWS // batch)
@@ -178,15 +180,15 @@ class _Unfold(torch.autograd.Function):
 
 
 def _activation(u: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-    """Sources u (R, M) -> s (N, R, M)."""
+    """Return s (N, R, M) of the sources u (R, M)."""
     return torch.addcmul(shift, gain, u).sigmoid_()
 
 
 def _currents(u: Tensor, weight: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-    """Sources u (R, M) -> the sums of w s E and of w s over the sources (N, 2, R)."""
+    """Return the sums of w s E and of w s over the sources u (R, M): (N, 2, R)."""
     return torch.bmm(weight, _activation(u, gain, shift).mT)
 
 
 def _positive(low: float, high: float, count: int) -> Tensor:
-    """Numbers whose softplus is uniform in [low, high]."""
+    """Draw numbers whose softplus is uniform in [low, high]."""
     return torch.empty(count).uniform_(low, high).expm1().log()

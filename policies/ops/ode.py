@@ -13,7 +13,7 @@ FASTEST, SLOWEST = 0.03, 3.0
 
 
 def initial_log_tau(units: int) -> Tensor:
-    """Natural logarithms (units,) of time constants in seconds, evenly spread from log FASTEST to log SLOWEST."""
+    """Return ln tau (units,), tau in seconds, evenly spread from ln FASTEST to ln SLOWEST."""
     return torch.linspace(math.log(FASTEST), math.log(SLOWEST), units)
 
 

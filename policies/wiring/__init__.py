@@ -1,0 +1,1 @@
+"""Wirings of Neuronal Circuit Policies and the graphs that draw them."""

@@ -56,7 +56,8 @@ def mlp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wi
     Each synapse exists with probability 1 - sparsity, on its own; neurons left out by chance get one synapse, and
     synapses into the last layer are added as in `ncp_wiring`. Sparsity 0 is the dense MLP.
 
-    Raises ValueError if sparsity is outside [0, 1).
+    Raises:
+        ValueError: `sparsity` is outside [0, 1).
     """
     density = _density(sparsity)
     rng = np.random.default_rng(seed)
@@ -77,7 +78,8 @@ def random_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) ->
     Each exists with probability 1 - sparsity. They are drawn again until every input reaches every output neuron in one
     step per group.
 
-    Raises ValueError if sparsity is outside [0, 1), or so high that 100 draws all fail.
+    Raises:
+        ValueError: `sparsity` is outside [0, 1), or so high that 100 draws all fail.
     """
     density = _density(sparsity)
     rng = np.random.default_rng(seed)
@@ -162,7 +164,7 @@ class _Masks:
 
 
 def _split(hidden: int) -> tuple[int, int]:
-    """Inter (one third, at least one if there are any) and command neurons out of `hidden`."""
+    """Split `hidden` into inter (one third, at least one if there are any) and command neurons."""
     inter = max(min(1, hidden), hidden // 3)
     return inter, hidden - inter
 
@@ -174,7 +176,7 @@ def _density(sparsity: float) -> float:
 
 
 def _fan_out(rng: np.random.Generator, sources: int, targets: int, density: float) -> np.ndarray:
-    """A (sources, targets) mask: each source has max(1, floor(density * targets)) targets, no target is left out."""
+    """Draw a (sources, targets) mask: each source has max(1, floor(density * targets)) targets, no target has none."""
     count = max(1, int(density * targets))
     mask = np.zeros((sources, targets), dtype=bool)
     for row in mask:
@@ -187,7 +189,7 @@ def _fan_out(rng: np.random.Generator, sources: int, targets: int, density: floa
 
 
 def _independent(rng: np.random.Generator, sources: int, targets: int, density: float) -> np.ndarray:
-    """A (sources, targets) mask of independent synapses in which no source and no target is left out."""
+    """Draw a (sources, targets) mask of independent synapses in which no source and no target is left out."""
     mask = rng.random((sources, targets)) < density
     for source in np.flatnonzero(~mask.any(axis=1)):
         mask[source, rng.integers(targets)] = True

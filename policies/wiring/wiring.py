@@ -21,7 +21,8 @@ class Groups:
     Signals enter at `input_group` and leave at `output_group`. Groups outside that range are disabled: they count as
     neurons, as in the paper, but carry no synapse.
 
-    Raises ValueError on a negative size, an empty active group, an unknown name, or an output before the input.
+    Raises:
+        ValueError: A size is negative, an active group is empty, a name is unknown, or the output is before the input.
     """
 
     sensory: int = 0
@@ -70,8 +71,9 @@ class Groups:
 class Wiring:
     """Two binary masks over four groups of neurons, checked for reachability when it is built.
 
-    Raises ValueError if a mask has the wrong shape, an active neuron cannot be reached from the inputs, an input
-    reaches nothing, or (when there are layers between them) an output neuron is not reached from every input.
+    Raises:
+        ValueError: A mask has the wrong shape, an active neuron cannot be reached from the inputs, an input reaches
+            nothing, or (when there are layers between them) an output neuron is not reached from every input.
     """
 
     groups: Groups
@@ -116,7 +118,11 @@ class Wiring:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Wiring:
-        """Build the wiring of a `to_config` dict. Raises ValueError on missing or unknown keys."""
+        """Build the wiring of a `to_config` dict.
+
+        Raises:
+            ValueError: A key is missing or unknown.
+        """
         known = {*(f.name for f in fields(Groups)), "input_mask", "recurrent_mask"}
         if set(config) != known:
             raise ValueError(f"wiring config: keys must be exactly {sorted(known)}, got {sorted(config)}.")
@@ -135,7 +141,7 @@ class Wiring:
 
 
 def reached(wiring: Wiring, steps: int) -> np.ndarray:
-    """(inputs, neurons) bool: whether an input, held from the start, has reached a neuron after `steps` updates."""
+    """Return (inputs, neurons) bool: has an input, held from the start, reached a neuron after `steps` updates?"""
     reach = wiring.input_mask
     synapses = wiring.recurrent_mask.astype(np.float32)
     for _ in range(steps - 1):

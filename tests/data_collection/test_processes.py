@@ -113,3 +113,13 @@ def test_one_worker_is_no_pool():
 def test_a_process_that_dies_costs_its_own_task_alone():
     ended = dict(each_in_a_process(leave_or_die, [0, 1, 2, 3], 2))
     assert ended == {0: 0, 1: 3, 2: -signal.SIGKILL, 3: 0}
+
+
+@HANGS
+def test_a_task_is_taken_when_a_process_is_free():
+    taken = []
+    ends = each_in_a_process(leave_or_die, (taken.append(task) or task for task in (1, 3, 1)), 2)
+    next(ends)
+    assert taken == [1, 3]
+    assert len(list(ends)) == 2
+    assert taken == [1, 3, 1]

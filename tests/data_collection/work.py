@@ -30,6 +30,16 @@ def threads(task: int) -> int:
     return torch.get_num_threads()
 
 
+class Dies:
+    """A driver whose process is killed, as if the system had run out of memory."""
+
+    def begin(self, env: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def act(self, observation: object, state: None, dt: float) -> tuple[int, None]:
+        raise AssertionError("it is dead")
+
+
 def kill_itself(task: int) -> int:
     """Task 2 is the end of its process."""
     if task == 2:

@@ -38,7 +38,7 @@ def test_a_longer_list_begins_with_the_shorter_one():
     ("name", "message"),
     [
         ("test-0", "has 100 tracks"),
-        ("test-101", "has 100 tracks; ask for 1 to 100"),
+        ("test-101", "has 100 tracks; name 1 to 100"),
         ("val-26", "'val' has 25 tracks"),
         ("holdout-3", "SPLIT-COUNT"),
         ("3,17,3", "named once each, got 3 more often"),

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -44,7 +43,7 @@ def random_actions(env: VectorEnv, frames: int) -> np.ndarray:
 
 
 def alone(env: gym.Env, seed: int, actions: np.ndarray) -> Iterator[tuple[Any, ...]]:
-    """What the environment returns, stepped by hand: after the end of an episode comes a reset in place of a step."""
+    """Results of the environment, stepped by hand: after the end of an episode comes a reset in place of a step."""
     yield (*env.reset(seed=seed), 0.0, False, False)
     ended = False
     for action in actions:
@@ -293,7 +292,7 @@ def test_a_killed_process_is_an_error_and_no_hang():
 
 def test_it_closes_although_another_process_has_inherited_its_pipes():
     env = make_vec_env(SHORT, 1, processes=1)
-    heir = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    heir = multiprocessing.get_context("fork").Process(target=signal.pause)
     heir.start()
     (worker,) = env._processes  # type: ignore[union-attr]
     env.close()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.processes import Workers, worker_pool
 from nac_drive.policies.ops.threads import one_thread
 from tests.nac_drive.small import config, dagger_config, demonstrations, train, train_dagger
 
@@ -19,6 +21,13 @@ def dataset(tmp_path_factory) -> Demonstrations:
 def continuous(tmp_path_factory) -> Demonstrations:
     """Demonstrations in continuous control; read only."""
     return demonstrations(tmp_path_factory.mktemp("small") / "dataset", "continuous")
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[Workers | None]:
+    """Two processes for all tests; they start with the first work."""
+    with worker_pool(2) as pool:
+        yield pool
 
 
 @pytest.fixture(name="one_thread", scope="module")

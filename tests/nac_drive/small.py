@@ -76,9 +76,9 @@ def part_of(frames: Frames, episodes: slice) -> Frames:
 def config(core: str = "lstm", **changed: Any) -> TrainConfig:
     """Three epochs of short sequences; settings are given by their own names, see `nested`."""
     settings: dict[str, Any] = {
-        "sequence_length": 16, "batch_size": 2, "horizontal_flip": False, "epochs": 3, "learning_rate": 1e-3,
-        "ema_decay": 0.0, "encoder": "paper", "dropout": 0.2, "validation_fraction": 0.34, "validate_every": 1,
-        "validation_tracks": "800000",
+        "residual": False, "sequence_length": 16, "batch_size": 2, "horizontal_flip": False, "epochs": 3,
+        "learning_rate": 1e-3, "ema_decay": 0.0, "encoder": "paper", "dropout": 0.2, "validation_fraction": 0.34,
+        "validate_every": 1, "validation_tracks": "800000",
     }  # fmt: skip
     return nested(TrainConfig(), core=core, **{**settings, **changed})
 
@@ -124,7 +124,7 @@ class Stop(BaseException):
 
 
 def score_of_weights(driver: Any, *_: Any) -> dict[str, Any]:
-    """In place of `closed_loop`, at no cost: a score that depends on the weights alone, so that any step may win."""
+    """Replacement of `closed_loop` without cost: a score of the weights alone, so that any step may win."""
     return {"score": float(driver.action_head.out.weight.detach().sum())}
 
 

@@ -13,7 +13,7 @@ from nac_drive.demo import DemoConfig, demo
 from nac_drive.envs import SPLITS, track_seeds
 from tests.nac_drive.small import dagger_config
 
-CONFIG = DemoConfig(training=dagger_config("cnn", rounds=1, initial_epochs=1, max_steps=52), tracks="900005")
+CONFIG = DemoConfig("controller", dagger_config("cnn", rounds=1, initial_epochs=1, max_steps=52), "900005")
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,17 @@ def finished(tmp_path_factory):
 def test_finished_jobs_are_not_repeated(finished):
     folder, before, after, weights = finished
     assert {job for job, _ in before} == {"dagger", "controller"}
-    assert [job for job, _ in after] == ["controller", "cnn", "video", "video"]
+    assert list(dict.fromkeys(job for job, _ in after)) == ["controller", "cnn", "video"]
     assert (folder / "cnn" / "checkpoints" / "best" / "model.safetensors").read_bytes() == weights
+
+
+def test_every_frame_of_a_video_is_reported(finished):
+    rows = [row for job, row in finished[2] if job == "video"]
+    frames = CONFIG.training.max_steps
+    for name in ("controller", "cnn"):
+        reported = [(row["frame"], row["frames"]) for row in rows if row["name"] == name]
+        assert reported == [(frame, frames) for frame in range(1, frames + 1)]
+    assert [row["frame"] for row in rows if row["name"] == "side by side"] == [0, 1]
 
 
 def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):

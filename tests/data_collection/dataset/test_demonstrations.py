@@ -351,11 +351,11 @@ def test_loading_a_damaged_episode_names_it(copy, damage):
     assert "\n" not in str(caught.value)
 
 
-def test_a_dataset_of_another_environment_is_refused_with_the_keys_that_differ(recorded):
+def test_other_settings_are_refused_with_the_keys_that_differ(recorded):
     dataset = Demonstrations.open(recorded)
-    dataset.require_env(ENV)
-    with pytest.raises(DatasetError, match=r"mask_bar: dataset has False, got True; max_steps.* 60,.* 1000"):
-        dataset.require_env(replace(ENV, mask_bar=True, max_steps=1000))
+    dataset.require_meta(dataset.meta)
+    with pytest.raises(DatasetError, match=r"env.mask_bar: dataset has False, got True; env.max_steps.* 60,.* 1000"):
+        dataset.require_meta(replace(dataset.meta, env=replace(ENV, mask_bar=True, max_steps=1000)))
     with pytest.raises(DatasetError, match=r"noise.hold: dataset has 4, got 2"):
         dataset.require_meta(replace(dataset.meta, noise=replace(NOISE, hold=2)))
 

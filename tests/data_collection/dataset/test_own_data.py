@@ -152,7 +152,7 @@ def test_a_driver_learns_from_own_data(tmp_path):
     dataset = Demonstrations.from_episodes(tmp_path / "dataset", [own(9), own(8, extra=0)], env=env)
     config = TrainConfig(
         DriverConfig(core="cnn"), DataConfig(sequence_length=4, batch_size=2),
-        validation=EvalConfig("val-1", validate_every=1), epochs=1, validation_fraction=0.5,
+        validation=EvalConfig("val-1"), epochs=1, validation_fraction=0.5, validate_every=1,
     )  # fmt: skip
     driver = load_driver(train(config, dataset, tmp_path / "run", device="cpu"))
     assert driver.env_config == asdict(env)

@@ -153,7 +153,7 @@ def test_a_new_perturbation_is_a_class_and_one_line(monkeypatch):
 
 
 def test_the_page_contains_the_table():
-    """Where it fails: python -c "import nac_drive.envs as e; print(e.perturbation_table())"."""
+    """The new table: python -c "import nac_drive.envs as e; print(e.perturbation_table())"."""
     page = (Path(__file__).parents[3] / "docs" / "perturbations.md").read_text()
     assert f"\n\n{perturbation_table()}\n\n" in page
 

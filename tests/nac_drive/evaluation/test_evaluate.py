@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import warnings
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -24,15 +22,18 @@ from nac_drive.evaluation import evaluate as module
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.policies import Driver, DriverConfig
+from tests.data_collection.work import Dies
 
-ENV = EnvConfig(max_steps=60)
+ENV = EnvConfig(max_steps=15)
+AFTER_ZOOM: dict[str, Any] = {"env": replace(ENV, max_steps=60), "renderer": "fast"}
+"""Ten frames after the zoom: only those count for the agreement."""
 SEEDS = [900_003, 5, 900_001]
 
 
-def network(core: str = "lstm", seed: int = 0) -> Driver:
-    torch.manual_seed(seed)
+def network(core: str = "lstm", env: EnvConfig = ENV) -> Driver:
+    torch.manual_seed(0)
     driver = Driver(DriverConfig(core=core)).eval()
-    driver.env_config = asdict(ENV)
+    driver.env_config = asdict(env)
     return driver
 
 
@@ -40,23 +41,16 @@ def timeless(evaluation: Evaluation) -> list[EpisodeResult]:
     return [row.with_metrics(latency_ms=0.0) for row in evaluation.rows]
 
 
-@pytest.fixture(scope="module")
-def workers():
-    """Two processes for all tests of this module; they start with the first work."""
-    with worker_pool(2) as pool:
-        yield pool
-
-
 @pytest.mark.parametrize("core", ["lstm", "nac-exact"])
 def test_rows_come_in_the_order_of_the_tracks_and_do_not_depend_on_workers(core, workers):
-    driver, reported = network(core), []
-    here = evaluate(driver, SEEDS, name=core, env=ENV, expert=Controller(), on_episode=reported.append)
+    driver, reported = network(core, AFTER_ZOOM["env"]), []
+    here = evaluate(driver, SEEDS, name=core, **AFTER_ZOOM, expert=Controller(), on_episode=reported.append)
     assert [row.seed for row in here.rows] == SEEDS
     assert reported == here.rows
     if core == "nac-exact":
-        there = evaluate(driver, SEEDS, name=core, env=ENV, expert=Controller(), pool=workers)
+        there = evaluate(driver, SEEDS, name=core, **AFTER_ZOOM, expert=Controller(), pool=workers)
         assert timeless(there) == timeless(here)
-    alone = evaluate(driver, SEEDS[1:2], name=core, env=ENV, expert=Controller())
+    alone = evaluate(driver, SEEDS[1:2], name=core, **AFTER_ZOOM, expert=Controller())
     assert timeless(alone) == timeless(here)[1:2]
 
 
@@ -64,16 +58,6 @@ def test_a_pool_of_the_standard_library_does_the_work_too():
     with get_context("spawn").Pool(1) as pool:
         there = evaluate(Controller(), SEEDS[:2], env=ENV, pool=pool)
     assert timeless(there) == timeless(evaluate(Controller(), SEEDS[:2], env=ENV))
-
-
-class Dies:
-    """As if the system had run out of memory."""
-
-    def begin(self, env: gym.Env) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def act(self, observation: np.ndarray, state: None, dt: float) -> tuple[int, None]:
-        raise AssertionError("it is dead")
 
 
 @pytest.mark.timeout(1200)  # ends a hang
@@ -105,13 +89,13 @@ def test_every_episode_gets_a_fresh_driver():
 
 
 def test_a_driver_agrees_with_itself():
-    driver = network()
-    evaluation = evaluate(driver, SEEDS[:1], env=ENV, expert=driver)
+    driver = network(env=AFTER_ZOOM["env"])
+    evaluation = evaluate(driver, SEEDS[:1], **AFTER_ZOOM, expert=driver)
     assert evaluation.summary.agreement == 1.0
-    other = evaluate(driver, SEEDS[:1], env=ENV, expert=Controller())
+    other = evaluate(driver, SEEDS[:1], **AFTER_ZOOM, expert=Controller())
     assert other.summary.agreement is not None
     assert other.summary.agreement < 1.0
-    assert evaluate(driver, SEEDS[:1], env=ENV).summary.agreement is None
+    assert evaluate(driver, SEEDS[:1], **AFTER_ZOOM).summary.agreement is None
     assert timeless(evaluation)[0].episode_return == timeless(other)[0].episode_return  # an expert never drives
 
 
@@ -126,15 +110,15 @@ def test_metrics_are_those_of_the_episode():
         infos.append(info)
         if terminated or truncated:
             break
-    (row,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200)).rows
+    (row,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), renderer="fast").rows
     assert (row.episode_return, row.length) == (total, len(infos))
     assert row.off_road_fraction == np.mean([info["off_road"] for info in infos])
     assert row.crashes == infos[-1]["crashes"] > 0
     assert row.first_crash_time == (1 + next(i for i, info in enumerate(infos) if info["crash"])) / 50
     assert row.first_crash_time is not None
-    (ended,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="terminate").rows
+    (ended,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="terminate", renderer="fast").rows
     assert ended.length == round(50 * row.first_crash_time)
-    (back,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="intervene").rows
+    (back,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="intervene", renderer="fast").rows
     assert (back.crash_mode, back.interventions) == ("intervene", back.crashes)
     assert back.autonomy < 1.0
 

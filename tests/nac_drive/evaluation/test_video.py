@@ -24,8 +24,8 @@ def frames_of(path: Path) -> np.ndarray:
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("videos")
-    paths = [folder / "new" / f"{length}.mp4" for length in (24, 8)]
-    for path, length in zip(paths, (24, 8), strict=True):
+    paths = [folder / "new" / f"{length}.mp4" for length in (12, 4)]
+    for path, length in zip(paths, (12, 4), strict=True):
         env = EnvConfig(max_steps=length)
         episode = record_video(path, Controller(), 5, name="controller", env=env)
         assert episode == rollout(make_env(env), Controller(), 5)  # recording changes nothing
@@ -33,18 +33,18 @@ def videos(tmp_path_factory) -> list[Path]:
 
 
 def test_a_video_has_its_images_and_plays_in_real_time(videos):
-    for path, length in zip(videos, (24, 8), strict=True):
+    for path, length in zip(videos, (12, 4), strict=True):
         frames = frames_of(path)
         assert frames.shape == (length * IMAGES_PER_FRAME, 400, 600, 3)
         assert iio.immeta(path, plugin="pyav")["fps"] == VIDEO_FPS
-    assert sorted(file.name for file in videos[0].parent.iterdir()) == ["24.mp4", "8.mp4"]
+    assert sorted(file.name for file in videos[0].parent.iterdir()) == ["12.mp4", "4.mp4"]
 
 
 def test_lost_frames_do_not_stop_time(tmp_path):
-    env = EnvConfig(max_steps=25)
+    env = EnvConfig(max_steps=13)
     episode = record_video(tmp_path / "episode.mp4", Controller(), 5, name="c", env=env, perturbation="frame-rate:3")
-    assert episode.length < 13
-    assert len(frames_of(tmp_path / "episode.mp4")) == 13  # 25 frames of the simulator, every second one
+    assert episode.length < 7
+    assert len(frames_of(tmp_path / "episode.mp4")) == 7  # 13 frames of the simulator, every second one
 
 
 def test_side_by_side_keeps_the_last_image_of_the_shorter_one(videos, tmp_path):
@@ -60,7 +60,7 @@ def test_side_by_side_keeps_the_last_image_of_the_shorter_one(videos, tmp_path):
 @pytest.mark.parametrize("suffix", [".webm", ".gif"])
 def test_the_suffix_decides_the_format(suffix, videos, tmp_path):
     path = tmp_path / f"episode{suffix}"
-    record_video(str(path), Controller(), 5, name="controller", env=EnvConfig(max_steps=24))
+    record_video(str(path), Controller(), 5, name="controller", env=EnvConfig(max_steps=12))
     assert path.read_bytes()[:4] == {".webm": b"\x1aE\xdf\xa3", ".gif": b"GIF8"}[suffix]
     plain = frames_of(videos[0])  # the same episode
     if suffix == ".gif":

@@ -29,11 +29,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(dataset: Demonstrations, folder: Path, **keywords: Any) -> tuple[Comparison, list[tuple[str, dict[str, Any]]]]:
+    """The comparison, and the results that it reported."""
     reports: list[tuple[str, dict[str, Any]]] = []
-    arguments = {"config": SETTINGS, "device": "cpu", "expert": "controller", **keywords}
-    comparison = compare(
-        arguments.pop("cores", CORES), dataset, TRACKS, folder, report=lambda *row: reports.append(row), **arguments
-    )
+
+    def report(name: str, row: dict[str, Any]) -> None:
+        if not {"started", "timed"} & row.keys():
+            reports.append((name, row))
+
+    arguments = {"config": SETTINGS, "device": "cpu", "expert": "controller", "renderer": "fast", **keywords}
+    arguments = {"cores": CORES, "report": report, **arguments}
+    comparison = compare(arguments.pop("cores"), dataset, TRACKS, folder, **arguments)
     return comparison, reports
 
 
@@ -46,7 +51,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def each_here(function: Callable[[Task], None], waiting: Iterable[Task], workers: int) -> Iterator[tuple[Task, int]]:
-    """In place of `each_in_a_process`: tasks run here, without the cost of a process each."""
+    """Replacement of `each_in_a_process`: tasks run here, without the cost of a process each."""
     for task in waiting:
         code = 0
         try:
@@ -166,6 +171,23 @@ def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path
         run(dataset, grown, config=replace(SETTINGS, epochs=2), resume=True)
     with pytest.raises(ValueError, match="dataset_sha256: run has"):
         run(demonstrations(tmp_path / "other", tracks=2), grown, resume=True)
+
+
+def test_every_run_is_announced_when_it_starts_and_when_it_is_timed(whole, dataset, tmp_path, in_this_process):
+    folder = tmp_path / "c"
+    shutil.copytree(whole[0], folder, symlinks=True)
+    (folder / "cnn-1" / "result.json").unlink()
+    events: list[tuple[str, Any]] = []
+
+    def report(name: str, row: dict[str, Any]) -> None:
+        events.append((name, (row["timed"], row["of"]) if "timed" in row else "started" if "started" in row else "end"))
+
+    run(dataset, folder, num_seeds=2, resume=True, report=report)
+    assert events == [
+        ("expert", "end"), ("cnn-0", "end"), ("lstm-0", "end"), ("lstm-1", "end"),  # finished before
+        ("cnn-1", "started"), ("cnn-1", "end"),
+        ("expert", (1, 3)), ("cnn-0", (2, 3)), ("lstm-0", (3, 3)),
+    ]  # fmt: skip
 
 
 def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path, in_this_process):

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
-from nac_drive.data_collection.processes import worker_pool
 from nac_drive.training import trainer
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
@@ -25,12 +24,11 @@ def everything(run: Path) -> dict[str, Any]:
     return results(run) | contents(run / "dataset")
 
 
-def test_no_result_depends_on_the_number_of_workers(tmp_path):
+def test_no_result_depends_on_the_number_of_workers(workers, tmp_path):
     tracks = "800000,800001,800002"
     settings = config("cnn", **{**TINY, "rounds": 1, "initial_episodes": 3, "episodes": 3, "validation_tracks": tracks})
     train(settings, tmp_path / "here")
-    with worker_pool(2) as pool:
-        train(settings, tmp_path / "there", pool=pool)
+    train(settings, tmp_path / "there", pool=workers)
     assert everything(tmp_path / "there") == everything(tmp_path / "here")
 
 

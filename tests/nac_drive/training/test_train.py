@@ -234,6 +234,24 @@ def test_without_validation_tracks_there_is_no_accuracy_on_them(dataset, tmp_pat
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"core": "lstmm"}, "core: unknown name 'lstmm'.* Did you mean 'lstm'"),
+        ({"core_args": {"windw": 4}}, r"unknown \['windw'\]"),
+        ({"encoder": "papr"}, "encoder: must be one of .* Did you mean 'paper'"),
+        ({"init_from": "exprt"}, "no folder exprt .* Did you mean 'expert'"),
+    ],
+)
+def test_a_driver_that_cannot_be_built_is_refused_before_the_dataset_is_loaded(
+    changed, message, dataset, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Demonstrations, "load", lambda *_: pytest.fail("the dataset was loaded"))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(config(**changed), dataset, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
         ({"sequence_length": 15}, "sequence_length must be at least 16 for core 'lstm', got 15"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 FLIPPED: dict[str, Any] = {"horizontal_flip": True, "epochs": 2}
 CASES = {
-    "lstm": ("discrete", config("lstm")),
+    "lstm": ("discrete", config("lstm", epochs=2)),
     "nac-exact": ("discrete", config("nac-exact", epochs=2, ema_decay=0.9)),
     "all options": ("discrete", config("nac-pw", **FLIPPED, class_weights=True, change_weight=3.0, mask_bar=True)),
     "augmented": ("discrete", config("lstm", **FLIPPED, augment=("gaussian-noise:1+shadows:2", "colour:3"))),

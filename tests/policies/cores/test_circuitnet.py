@@ -140,8 +140,8 @@ def interaction(core: CircuitNet, neurons: Tensor) -> Tensor:
     return 6.0 / math.pi * torch.asin(after / AMPLITUDE)
 
 
-def test_attention_shares_out_one_whole() -> None:
-    """If all values of a CMU are equal, the shares do not matter, provided that they sum to one."""
+def test_the_weights_of_attention_sum_to_one() -> None:
+    """If all values of a CMU are equal, the weights of the attention do not matter, provided that they sum to one."""
     core, neurons = build("la"), 0.5 * torch.randn(2, 12)
     assert core.attention is not None
     with torch.no_grad():

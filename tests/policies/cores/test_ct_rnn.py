@@ -13,7 +13,7 @@ from tests.contracts import CoreContract
 
 
 def exact(core: CTRNN, x: np.ndarray, dt: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """Where the differential equation goes from h (d,), by SciPy's adaptive solver: x (T, F), dt (T,) -> (d,)."""
+    """Solution of the differential equation from h (d,), by SciPy's adaptive solver: x (T, F), dt (T,) -> (d,)."""
     with torch.no_grad():
         w, u, b, tau = (t.numpy() for t in (core.input(), core.recurrent(), core.bias, core.log_tau.exp()))
     for frame, seconds in zip(x, dt, strict=True):

@@ -219,7 +219,7 @@ class TestFullNCP(CoreContract):
 
 
 def synapses(core: NCP) -> tuple[int, int]:
-    """How many there are from inputs, and among neurons."""
+    """Number of synapses from inputs, and among neurons."""
     return int(core.wiring.input_mask.sum()), int(core.wiring.recurrent_mask.sum())
 
 

@@ -84,7 +84,7 @@ def test_every_variant_equals_the_fast_layer(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_gradients_equal_those_of_the_fast_layer(name: str) -> None:
-    """Of the inputs, the times and every parameter; for "learned" the straight-through gradient of M besides."""
+    """Gradients of inputs, times and every parameter; for "learned" the straight-through gradient of M besides."""
     layer, (x, arguments) = make(**NAC_VARIANTS[name]), inputs("all")
     direction = torch.randn(B, T, D_MODEL, dtype=torch.float64)
     sources = {"x": x, "times": arguments["times"]}

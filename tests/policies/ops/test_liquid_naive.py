@@ -18,7 +18,7 @@ B, T, F, N = 3, 9, 5, 8
 
 
 def randomised(module: nn.Module) -> nn.Module:
-    """In float64, every parameter away from its initial value."""
+    """A float64 module with every parameter away from its initial value."""
     module.double()
     with torch.no_grad():
         for parameter in module.parameters():
@@ -79,7 +79,7 @@ def test_the_neurons_of_an_ncp_equal_the_naive_network(wiring: str) -> None:
 
 
 def test_gradients_equal_those_of_the_fast_core() -> None:
-    """Of the inputs, the times, the state and every parameter; the loss reads all outputs and the last state."""
+    """Gradients of inputs, times, state and every parameter; the loss reads all outputs and the last state."""
     torch.manual_seed(0)
     core = LTC(F, N)
     randomised(core)

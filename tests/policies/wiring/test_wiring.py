@@ -95,7 +95,7 @@ def test_config_round_trip_through_json(wiring: Wiring) -> None:
     assert np.array_equal(restored.recurrent_mask, wiring.recurrent_mask)
 
 
-def test_an_mlp_has_layers_and_nothing_else_at_the_density_asked_for() -> None:
+def test_an_mlp_has_layers_and_nothing_else_at_the_given_density() -> None:
     wiring = mlp_wiring(30, Groups(0, 60, 60, 2, input_group="inter"), sparsity=0.7, seed=0)
     i, c, m = (wiring.group(name) for name in ("inter", "command", "motor"))
     rest = wiring.recurrent_mask.copy()

@@ -1,0 +1,119 @@
+"""README and docs hold: their links and paths exist, and their commands have the options that they use."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from nac_drive.cli.main import COMMANDS, _parse
+from nac_drive.cli.options import options, options_table, subcommands
+from nac_drive.leaderboard.tables import columns
+from tests.test_cli import call
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "docs/api/*.md", "action_logs/*.md", "policies/pretrained/*/README.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md"  # it names what was removed
+)
+FOLDERS = "action_logs|benchmarks|data_collection|docs|envs|nac_drive|policies|scripts|tests"
+SWITCHES = ("resume", "replay", "json", "horizontal-flip", "residual", "mask-bar", "shared-encoder")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every `nac-drive` command in indented lines and in code spans, without prompts and comments."""
+    text = re.sub(r"\\\n\s*", " ", text)
+    lines = re.findall(r"^ {4}(nac-drive .*)$", text, re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`(nac-drive\s[^`]*)`", text)]
+    found = [shlex.split(re.sub(r"\$\([^)]*\)", "1", line), comments=True)[1:] for line in lines + spans]
+    words = [[word for word in line if word != "..."] for line in found]
+    return [line[: line.index(">")] if ">" in line else line for line in words]
+
+
+def named(words: list[str]) -> tuple[str, type | None]:
+    """The command that the words call, such as `train` or `dataset info`, and its options; None for another word."""
+    known = dict(subcommands())
+    name = " ".join(words[:2]) if words[:1] == ["dataset"] else words[0]
+    return name, known.get(name)
+
+
+def test_commands_are_found():
+    text = "    nac-drive train demos \\\n        --out new    # a comment\nand `nac-drive\nwatch --driver champion`\n"
+    assert commands(text) == [["train", "demos", "--out", "new"], ["watch", "--driver", "champion"]]
+    assert sum(len(commands(page.read_text())) for page in PAGES) > 40
+
+
+@pages
+def test_links_of_a_page_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+@pages
+def test_paths_that_a_page_names_exist(page):
+    paths = set(
+        re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w./-]*\.(?:py|md|json|jsonl|npz|png|gif))\b", page.read_text())
+    )
+    assert not [path for path in sorted(paths) if not re.search("NAME|COMMAND", path) and not (ROOT / path).exists()]
+
+
+@pages
+def test_commands_of_a_page_have_the_options_that_they_use(page):
+    for words in commands(page.read_text()):
+        if words[0].isupper() or words[0].startswith("-") or words[0] == "evalute":
+            continue  # `nac-drive COMMAND`, `nac-drive --help`, and the mistyped command of docs/cli.md
+        name, command = named(words)
+        if command is None:
+            assert words[0] in COMMANDS, words
+            continue
+        known = {option.name for option in options(command)} | {"--help"}
+        known |= {f"--no-{switch}" for switch in SWITCHES if f"--{switch}" in known}
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= known, (name, used - known)
+
+
+@pages
+def test_whole_commands_of_a_page_are_accepted(page, capsys):
+    """Commands with all that is required; others name an option or two of a longer command."""
+    for words in commands(page.read_text()):
+        name, command = named(words)
+        if command is None or "--help" in words:
+            continue
+        required = {option.name for option in options(command) if option.default == "required"}
+        positional = {option for option in required if option.isupper()}
+        following = words[len(name.split()) :]
+        if required - positional - set(words) or (positional and (not following or following[0].startswith("--"))):
+            continue
+        try:
+            _parse([re.sub("^CONTROL$", "continuous", word) for word in words])
+        except SystemExit:
+            pytest.fail(f"{' '.join(words)}: {capsys.readouterr().err}")
+
+
+def test_the_leaderboard_has_the_columns_of_today():
+    headings = re.findall(r"^\| (driver .*) \|$", (ROOT / "docs/leaderboard.md").read_text(), re.MULTILINE)
+    assert len(headings) == 2
+    for heading in headings:
+        assert heading.split(" | ") == [name for name in columns() if name != "interventions/episode"]
+
+
+def test_the_page_of_the_command_line_holds_every_option():
+    page = (ROOT / "docs/cli.md").read_text()
+    if options_table() not in page:
+        pytest.fail("docs/cli.md: write the output of nac_drive.cli.options.options_table() below its last heading.")
+
+
+@pytest.mark.parametrize("name", dict(subcommands()))
+def test_the_options_of_the_page_are_those_of_the_parser(name, capsys):
+    assert call(*name.split(), "--help") == 0
+    text = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    listed = {option.name: option.meaning.replace("\\|", "|") for option in options(dict(subcommands())[name])}
+    assert not [meaning for meaning in listed.values() if meaning not in text]
+    assert {option for option in listed if option.startswith("--")} <= set(re.findall(r"--[a-z][\w-]*", text))
