@@ -310,7 +310,9 @@ def test_a_damaged_run_is_reported_in_one_line(here, capsys, name):
         "--learning-rate", "1e-3", "--ema-decay", "0", "--batch-size", "2", "--no-horizontal-flip",
         "--encoder", "paper", "--dropout", "0.2", "--validation-fraction", "0.34", "--validate-every", "1",
     )  # fmt: skip
-    line = refused(capsys, "train", "data", "--out", "run", "--core", "cnn", "--resume", *SHORT, *settings)
+    line = refused(
+        capsys, "train", "data", "--out", "run", "--core", "cnn", "--no-residual", "--resume", *SHORT, *settings
+    )
     assert Path(name).name in line
     assert contents(here) == before
 

@@ -224,6 +224,7 @@ class Evaluate:
             baseline = expert = None
             if self.baseline not in (None, "none", self.driver):
                 expert, expert_env = _driver_and_env(self.baseline, env.control)
+                expert_env = replace(expert_env, max_steps=env.max_steps)  # episodes of one length are paired
                 with progress(console, driver_name(self.baseline), len(seeds)) as bar:
                     baseline = nd.evaluate(
                         expert, seeds, name=driver_name(self.baseline), env=expert_env, pool=pool,
