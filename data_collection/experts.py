@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import Driver, EnvConfig
 from nac_drive.suggest import did_you_mean
@@ -36,10 +37,8 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     control = env.control if env else None
     if os.fspath(spec) == CONTROLLER:
         return Controller(control or "discrete")
-    from nac_drive.policies import load_driver  # with torch, which a worker that only simulates does without
-
     try:
-        driver = load_driver(spec, control)
+        driver = policies.load_driver(spec, control)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), [CONTROLLER])}") from None
     trained = trained_env(driver)
@@ -73,9 +72,7 @@ def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
         config = asdict(Controller(env.control).config)
         named = {_OLD_CONTROLLER_KEYS.get(key, key): value for key, value in config.items()}
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
-    from nac_drive.policies import driver_folder
-
-    folder = driver_folder(spec, env.control)
+    folder = policies.driver_folder(spec, env.control)
     digest = hashlib.sha256()
     for name in ("config.json", "model.safetensors"):
         digest.update((folder / name).read_bytes())

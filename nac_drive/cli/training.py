@@ -59,21 +59,21 @@ class _DriverOfEveryCore(_DriverOptions):
 
 @dataclass(frozen=True)
 class _TrainOptions(TrainConfig):
-    """Those of `TrainConfig`."""
+    """Options of `train`."""
 
     driver: _DriverOptions = field(default_factory=_DriverOptions)
 
 
 @dataclass(frozen=True)
 class _CompareOptions(TrainConfig):
-    """Those of `TrainConfig`."""
+    """Options of `compare` for every run."""
 
     driver: _DriverOfEveryCore = field(default_factory=_DriverOfEveryCore)
 
 
 @dataclass(frozen=True)
 class _DaggerOptions(DaggerConfig):
-    """Those of `DaggerConfig`."""
+    """Options of `dagger`."""
 
     driver: _DriverAndControl = field(default_factory=_DriverAndControl)
     environment: tyro.conf.Suppress[str] = DaggerConfig.environment
