@@ -33,7 +33,7 @@ from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
 from nac_drive.training.config import DaggerConfig
 from nac_drive.training.data import TrainingData
-from nac_drive.training.trainer import MOVED, Trainer, choose_device, frozen_encoder, source_hashes
+from nac_drive.training.trainer import MOVED, Trainer, build_learner, choose_device, frozen_encoder, source_hashes
 from nac_drive.training.validation import Report, on_cpu
 
 
@@ -86,12 +86,13 @@ def dagger(
         **source_hashes(config.optim, env),
     }  # fmt: skip
     torch_device = choose_device(device)
+    learner = build_learner(config, env)
     data = TrainingData(config.data, env, torch_device, frozen_encoder(config.optim, env, torch_device))
     meta = Meta(env, resolved["expert"], resolved["expert_sha256"], config.noise_config, config.seed)
     if resume:
-        trainer = Trainer.resume(config, env, device, folder, resolved, moved=MOVED, grown=("rounds",))
+        trainer = Trainer.resume(learner, config, env, device, folder, resolved, moved=MOVED, grown=("rounds",))
     else:
-        trainer = Trainer.create(config, env, device, folder, resolved)
+        trainer = Trainer.create(learner, config, env, device, folder, resolved)
     if trainer.done == config.rounds:
         return trainer.best
     tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]

@@ -120,14 +120,14 @@ def train(
         **source_hashes(config.optim, env),
     }  # fmt: skip
     torch_device = choose_device(device)
-    build_learner(config, env)  # a bad setting fails here, before the dataset is loaded
+    learner = build_learner(config, env)  # a bad setting fails here, before the dataset is loaded
     splits = splits or load_splits(config, dataset, torch_device)
     splits = splits.to(torch_device)
     if resume:
         moved = ("dataset", *MOVED)
-        trainer = Trainer.resume(config, env, device, folder, resolved, moved=moved, grown=("epochs",))
+        trainer = Trainer.resume(learner, config, env, device, folder, resolved, moved=moved, grown=("epochs",))
     else:
-        trainer = Trainer.create(config, env, device, folder, resolved)
+        trainer = Trainer.create(learner, config, env, device, folder, resolved)
 
     def one_epoch(epoch: int) -> dict[str, Any]:
         started = time.perf_counter()

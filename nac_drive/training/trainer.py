@@ -55,11 +55,12 @@ class Trainer:
 
     @classmethod
     def create(
-        cls, config: CloningConfig, env: EnvConfig, device: str, folder: Path, resolved: dict[str, Any]
+        cls, learner: Driver, config: CloningConfig, env: EnvConfig, device: str, folder: Path, resolved: dict[str, Any]
     ) -> Trainer:
         """Start a new run.
 
         Args:
+            learner: The driver to train, of `build_learner`.
             config: Settings.
             env: The environment of the driver.
             device: `auto`, `cpu` or `cuda`.
@@ -71,15 +72,15 @@ class Trainer:
 
         Raises:
             FileExistsError: If the run exists.
-            ValueError: If the device is not there, the driver cannot be built, or initial weights or a frozen encoder
-                do not fit it.
+            ValueError: If the device is not there.
         """
-        fabric, learner = _fabric(device, config.optim.precision), build_learner(config, env)
+        fabric = _fabric(device, config.optim.precision)
         return cls(RunFolder.create(folder, resolved), learner, config, env, fabric)
 
     @classmethod
     def resume(
         cls,
+        learner: Driver,
         config: CloningConfig,
         env: EnvConfig,
         device: str,
@@ -92,6 +93,7 @@ class Trainer:
         """Go on with the run in `folder` from its last checkpoint.
 
         Args:
+            learner: The driver to train, of `build_learner`.
             config: Settings.
             env: The environment of the driver.
             device: `auto`, `cpu` or `cuda`.
@@ -107,7 +109,7 @@ class Trainer:
             FileNotFoundError: If there is no run.
             ValueError: As `create` does, and if the run has another config or was started by version 0.1.
         """
-        fabric, learner = _fabric(device, config.optim.precision), build_learner(config, env)
+        fabric = _fabric(device, config.optim.precision)
         run = RunFolder.open(folder)
         run.require_config(resolved, moved=moved, grown=grown)
         trainer = cls(run, learner, config, env, fabric)

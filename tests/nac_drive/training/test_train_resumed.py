@@ -74,7 +74,9 @@ def test_more_epochs_end_where_an_uninterrupted_run_ends_and_fewer_are_refused(d
     train(config("cnn", epochs=1), dataset, run)
     torch.rand(7)
     state = torch.random.get_rng_state()
-    finished = trainer.Trainer.resume(config("cnn", epochs=1), dataset.meta.env, "cpu", run, RunFolder.open(run).config)
+    settings, env = config("cnn", epochs=1), dataset.meta.env
+    learner = trainer.build_learner(settings, env)
+    finished = trainer.Trainer.resume(learner, settings, env, "cpu", run, RunFolder.open(run).config)
     torch.random.set_rng_state(state)
     finished.validate(None, lambda row: None)
     assert torch.equal(torch.random.get_rng_state(), state)
