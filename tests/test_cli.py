@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from nac_drive import cli
 from nac_drive.cli import driving
 from nac_drive.data_collection import files
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, save_driver
+from tests.commands import call, refused
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, demonstrations, train
 
@@ -60,25 +60,6 @@ def here(made, tmp_path, monkeypatch) -> Path:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     return tmp_path / "work"
-
-
-def call(*arguments: str) -> int:
-    try:
-        return cli.main(list(arguments))
-    except SystemExit as end:  # tyro's own refusals
-        return int(end.code or 0)
-
-
-def refused(capsys, *arguments: str) -> str:
-    """The one line of a refusal."""
-    capsys.readouterr()
-    assert call(*arguments) == 2, arguments
-    message = capsys.readouterr().err
-    assert message.startswith("nac-drive: ")
-    assert message.endswith("\n")
-    assert message.count("\n") == 1, message
-    assert "Traceback" not in message
-    return message
 
 
 TRAIN = ("train", "data", "--out", "new", "--core", "cnn", *SHORT)

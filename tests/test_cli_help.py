@@ -17,8 +17,8 @@ from nac_drive.cli import completion, driving, training
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.policies import CORES, PRETRAINED, DriverConfig
 from nac_drive.training.config import CloningConfig, DaggerConfig, PPOConfig, TrainConfig, paper_recipe
+from tests.commands import call
 from tests.nac_drive.small import nested
-from tests.test_cli import call
 
 _ENV = {"frame_shape", "num_actions"}
 HIDDEN = {

@@ -11,7 +11,7 @@ import pytest
 from nac_drive.cli.main import COMMANDS, _parse
 from nac_drive.cli.options import options, options_table, subcommands
 from nac_drive.leaderboard.tables import columns
-from tests.test_cli import call
+from tests.commands import call
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(

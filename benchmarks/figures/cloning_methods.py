@@ -31,18 +31,17 @@ def draw(results: list[dict[str, Any]]) -> Figure:
         left.scatter(x + spread, returns, s=12, alpha=0.45, color=color, linewidths=0)
         left.plot(x, np.mean(returns), "D", color=color, markeredgecolor="black", label=label if i == 0 else None)
         right.plot([x, x], [offline, on_policy], "-", color=color)
-        right.plot(x, offline, "o", color=color, label=f"{label}, offline" if i == 0 else None)
-        right.plot(
-            x, on_policy, "o", markerfacecolor="white", color=color,
-            label=f"{label}, on its own states" if i == 0 else None,
-        )  # fmt: skip
+        right.plot(x, offline, "o", color=color)
+        right.plot(x, on_policy, "o", markerfacecolor="white", color=color)
+    right.plot([], [], "o", color="grey", label="offline")
+    right.plot([], [], "o", color="grey", markerfacecolor="white", label="on its own states")
     left.axhline(900, color="grey", linewidth=0.8, linestyle="--")
     left.set_ylabel("return of an episode")
     right.set_ylabel("actions equal to the expert's, %")
     for axis in (left, right):
         axis.set_xticks(range(len(cores)), cores)
         axis.set_xlim(-0.5, len(cores) - 0.5)
-        axis.legend(fontsize=8, loc="lower right" if axis is left else "best")
+        axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)  # over no point
     figure.tight_layout()
     return figure
 

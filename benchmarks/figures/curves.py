@@ -33,15 +33,15 @@ PPO = (
     "expert-continuous-ppo",
 )
 LABELS = {
-    "champion-continuous-first": "champion-continuous, from the expert's encoder",
-    "champion-continuous": "champion-continuous, from there, slower expert: shipped",
-    "champion-continuous-window-32": "from the expert's encoder, window of 32 frames, constant rate",
-    "champion-continuous-residual": "that with a residual path past the attention",
-    "expert-continuous-ppo": "continuous control (val-25)",
-    "expert-discrete-first": "without a price for frames off the road (val-10)",
-    "expert-discrete-second": "with it, from a later clone (val-25)",
-    "expert-discrete": "from a still better clone (val-25): shipped",
-    "expert-discrete-scratch": "from random weights (val-5)",
+    "champion-continuous-first": "champion-continuous, first stage, expert's encoder",
+    "champion-continuous": "champion-continuous, second stage, slower expert: shipped",
+    "champion-continuous-window-32": "first stage with a window of 32 frames, constant rate",
+    "champion-continuous-residual": "the same with a residual path past the core",
+    "expert-continuous-ppo": "continuous (val-25)",
+    "expert-discrete-first": "discrete, no penalty off the road (val-10)",
+    "expert-discrete-second": "discrete, with the penalty (val-25)",
+    "expert-discrete": "discrete, from a better clone: shipped (val-25)",
+    "expert-discrete-scratch": "discrete, from random weights (val-5)",
 }
 PANELS = (
     (DAGGER, "frames", 1000, "labelled frames, thousands", 350),

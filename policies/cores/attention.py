@@ -38,7 +38,7 @@ class SlopedAttention(WindowCore):
 
     continuous_time = False
 
-    def __init__(self, input_size: int, output_size: int, num_heads: int, window: int) -> None:
+    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
         super().__init__(input_size, output_size, window)
         check_heads("output_size", output_size, num_heads)
         self.num_heads = num_heads
@@ -92,20 +92,8 @@ class SoftmaxAttention(KernelAttention):
 
     With one head it is the single-head attention of the same section, and an output map.
 
-    State: the inputs of the last frames, see WindowCore.
-
-    Args:
-        input_size: Number of input features, F.
-        output_size: Number of output features, d, a multiple of `num_heads`.
-        num_heads: Number of heads.
-        window: Number of frames that a query sees, its own included.
-
-    Raises:
-        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
+    State, arguments and errors: see `SlopedAttention`.
     """
-
-    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
-        super().__init__(input_size, output_size, num_heads, window)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
@@ -125,20 +113,11 @@ class ReLUAttention(SlopedAttention):
     optional gate, sigmoid(w z), is left out. The slope is inside the ReLU, as it is inside the softmax of
     `SoftmaxAttention`. A large slope therefore cuts old frames off.
 
-    State: the inputs of the last frames, see WindowCore.
-
-    Args:
-        input_size: Number of input features, F.
-        output_size: Number of output features, d, a multiple of `num_heads`.
-        num_heads: Number of heads.
-        window: Number of frames that a query sees, its own included.
-
-    Raises:
-        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
+    State, arguments and errors: see `SlopedAttention`.
     """
 
     def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
-        super().__init__(input_size, output_size, num_heads, window)
+        super().__init__(input_size, output_size, num_heads=num_heads, window=window)
         self.norm = nn.RMSNorm(output_size, eps=1e-5)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, allowed: Tensor) -> Tensor:
@@ -151,20 +130,8 @@ class ReLUAttention(SlopedAttention):
 class LinearAttention(KernelAttention):
     """Linear attention (Katharopoulos et al. 2020, sec. 3.2): kernel(q, k) = f(q).f(k), f = elu + 1 per element.
 
-    State: the inputs of the last frames, see WindowCore.
-
-    Args:
-        input_size: Number of input features, F.
-        output_size: Number of output features, d, a multiple of `num_heads`.
-        num_heads: Number of heads.
-        window: Number of frames that a query sees, its own included.
-
-    Raises:
-        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
+    State, arguments and errors: see `SlopedAttention`.
     """
-
-    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 32) -> None:
-        super().__init__(input_size, output_size, num_heads, window)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         f_q, f_k = (x.relu() + torch.exp(-F.relu(-x)) for x in (q, k))  # elu(x) + 1 rounds to 0 below -17
@@ -206,7 +173,7 @@ class Performer(KernelAttention):
         num_features: int = 64,
         seed: int = 0,
     ) -> None:
-        super().__init__(input_size, output_size, num_heads, window)
+        super().__init__(input_size, output_size, num_heads=num_heads, window=window)
         if num_features < 1:
             raise ValueError(f"num_features: must be at least 1, got {num_features}.")
         self.register_buffer("features", orthogonal_gaussians(num_features, output_size // num_heads, seed))
