@@ -133,7 +133,7 @@ def _protocol(config: DemoConfig, dataset: dict[str, Any], minutes: float) -> st
     measured = conditions("ignore", "gymnasium", max_steps=training.max_steps)
     encoder = ""
     if source := training.optim.freeze_encoder_from:
-        encoder = f"The encoder is that of the shipped driver `{source}`, frozen; the rest began with random weights. "
+        encoder = f"The encoder is that of the shipped driver ({source}), frozen; the rest began with random weights. "
     return (
         f"The expert ({expert}) drove {training.initial_episodes} episodes with action noise. In {training.rounds} "
         f"rounds of {training.episodes} episodes, a mixture policy of the expert and the learner ({learner}) drove. "
