@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +25,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: If it cannot be written; `path` stays as it was and nothing is left beside it.
     """
-    # The process id keeps a worker that outlived its killed parent away from the files of the next run.
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_path(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -35,6 +36,47 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def temporary_path(path: Path) -> Path:
+    """Return the file that stands in for `path` until all of it is written.
+
+    The process id keeps a worker that outlived its killed parent away from the files of the next run.
+    """
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the `temporary_path` of every process that was killed while it wrote `path`."""
+    for file in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+        process = file.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+        if process.isdecimal() and not process_runs(int(process)):
+            file.unlink(missing_ok=True)
+
+
+def process_runs(process: int) -> bool:
+    """Return whether there may be a process of this number."""
+    if os.name == "nt":  # a signal 0 would end it there
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def require_writable(path: Path) -> None:
+    """Check that a new file or folder can be made at `path`. Nothing is left behind.
+
+    Raises:
+        WriteError: If it cannot.
+    """
+    with writing(path):
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 @contextmanager
@@ -50,6 +92,8 @@ def writing(path: Path) -> Iterator[None]:
             fix = "free some space and go on with --resume: finished episodes are kept"
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             fix = "make the folder writable or choose another"
+        elif number in (errno.ENOTDIR, errno.ENOENT, errno.EISDIR):
+            fix = "choose another folder"
         else:
             fix = "choose another folder or repair the disk, then go on with --resume"
         cause = os.strerror(number) if number else error
@@ -88,5 +132,5 @@ def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings as one dict; keys are joined by dots."""
     flat = {}
     for key, value in nested.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat

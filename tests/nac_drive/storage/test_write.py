@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from nac_drive.data_collection import files
-from nac_drive.data_collection.files import WriteError, sync_tree, write_atomically, writing
+from nac_drive.storage import write as files
+from nac_drive.storage.write import WriteError, sync_tree, write_atomically, writing
 
 
 def test_a_file_is_written_and_replaced(tmp_path):

@@ -1,0 +1,82 @@
+"""The checkpoints of a run that count: RUN/checkpoints/checkpoints.json names the last and the best.
+
+Version 0.2 and before named them by symbolic links, `last` and `best`, which are read as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from nac_drive.storage.read import FileError, read_json
+from nac_drive.storage.write import write_atomically
+
+CHECKPOINTS, RECORD = "checkpoints", "checkpoints.json"
+NAMES = ("last", "best")
+
+Step = Annotated[str, msgspec.Meta(pattern=r"^step_[0-9]{1,18}\Z")]
+"""Name of a checkpoint's folder: one word, so that no path leads out of the run."""
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoints of a run that count; None before the first."""
+
+    last: Step | None
+    best: Step | None
+
+
+def step_of(folder: Path) -> int | None:
+    """Return N of a folder `step_N`; None for every other name, and for a link."""
+    found = re.fullmatch(r"step_([0-9]{1,18})", folder.name)
+    return int(found[1]) if found and folder.is_dir() and not folder.is_symlink() else None
+
+
+def read_record(run: Path) -> Record | None:
+    """Read which checkpoints count; None if the run does not say so.
+
+    Raises:
+        FileError: The file is damaged.
+    """
+    path = run / CHECKPOINTS / RECORD
+    if path.exists():
+        return read_json(path, Record, "a record of checkpoints", "restore it or start a new run")
+    names = {name: _linked(run / CHECKPOINTS / name) for name in NAMES}
+    return Record(**names) if any(names.values()) else None
+
+
+def write_record(run: Path, record: Record) -> None:
+    """Write which checkpoints count, and remove the links of version 0.2."""
+    write_atomically(run / CHECKPOINTS / RECORD, msgspec.json.encode(record) + b"\n")
+    for name in NAMES:
+        if _linked(run / CHECKPOINTS / name):
+            (run / CHECKPOINTS / name).unlink()
+
+
+def checkpoint_folder(run: str | os.PathLike[str], name: str) -> Path | None:
+    """Return the folder of the `last` or `best` checkpoint of a run; None before the first.
+
+    Raises:
+        FileError: The record is damaged, or names a checkpoint that is missing.
+    """
+    run = Path(run)
+    record = read_record(run)
+    if record is None:  # a copy of an old run in which the links became folders
+        folder = run / CHECKPOINTS / name
+        return folder if folder.is_dir() and not folder.is_symlink() else None
+    step = getattr(record, name)
+    if step is None:
+        return None
+    folder = run / CHECKPOINTS / step
+    if not folder.is_dir():
+        raise FileError(f"{folder} is missing, the {name} checkpoint of the run; restore it or start a new run.")
+    return folder
+
+
+def _linked(link: Path) -> str | None:
+    """Return the name that a link of version 0.2 points to; None for anything else."""
+    target = os.readlink(link) if link.is_symlink() else ""
+    return target if re.fullmatch(r"step_[0-9]{1,18}", target) else None
