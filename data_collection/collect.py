@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,12 +16,16 @@ import gymnasium as gym
 import numpy as np
 
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
-from nac_drive.data_collection.dataset.demonstrations import Demonstrations, Meta, Row
-from nac_drive.data_collection.dataset.episode_file import ROUND, DatasetError, EpisodeArrays, summarize, write_episode
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.rows import ROUND, Row
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
-from nac_drive.data_collection.processes import worker_pool
-from nac_drive.envs import Driver, EnvConfig, Episode, Step, make_env, rollout
+from nac_drive.data_collection.processes import number_of_workers, worker_pool
+from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout
+from nac_drive.storage.lock import locked
 
 _BYTES_PER_FRAME = 3000
 """Upper bound; 1.8 to 2.3 KB are usual."""
@@ -30,10 +35,8 @@ _BYTES_PER_FRAME = 3000
 class EpisodeJob:
     """Everything that a worker process needs to record episodes."""
 
-    path: Path
-    """The dataset folder."""
-    driver: str
-    """The driver, see `resolve_driver`."""
+    driver: bytes
+    """The pickled driver: its folder may be out of the worker's reach."""
     meta: Meta
     """The dataset's settings."""
     round: int | None = None
@@ -49,6 +52,7 @@ def collect(
     noise: NoiseConfig | None = None,
     seed: int = 0,
     workers: int = 1,
+    cluster: str | None = None,
     resume: bool = False,
     on_episode: Callable[[Row], None] | None = None,
 ) -> Demonstrations:
@@ -64,7 +68,8 @@ def collect(
         seeds: Tracks, one episode each.
         noise: Noise in the executed actions; the label stays the driver's action. None by default.
         seed: Seed of the noise, together with the track's seed.
-        workers: Processes; the dataset does not depend on their number.
+        workers: Processes, 0 for one per core; the dataset does not depend on their number.
+        cluster: Collect on a Ray cluster, see `worker_pool`; the dataset is the same, and is written by this process.
         resume: Go on with an interrupted recording, or add tracks at the end of `seeds`.
         on_episode: Called with each new row (see `ROW`), in the order in which episodes end.
 
@@ -73,6 +78,7 @@ def collect(
 
     Raises:
         FileExistsError: If `path` exists and `resume` is off.
+        FolderInUseError: If another process writes to `path`.
         WriteError: If the dataset cannot be written.
         DatasetError: If the disk has no room for it, it was recorded with other settings, or a worker died.
         ValueError: If an argument is bad, or the driver was made for another control.
@@ -80,28 +86,27 @@ def collect(
     """
     path = Path(path)
     seeds = [int(track) for track in seeds]
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ValueError(f"seeds must be distinct, at least 0 and at least one of them, got {seeds[:10]}.")
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}.")
+    if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) <= LARGEST_SEED:
+        raise ValueError(
+            f"seeds must be distinct, 0 to {LARGEST_SEED} (2^63 - 1) and at least one of them, got {seeds[:10]}."
+        )
+    number_of_workers(workers)  # a bad number fails here
     env = env or EnvConfig()
-    resolve_driver(driver, env)  # a bad driver fails here, before there is a folder
+    pickled = pickle.dumps(resolve_driver(driver, env))  # a bad driver fails here, before there is a folder
     meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
-    dataset = open_recording(path, meta, seeds, resume=resume)
-    add_missing(
-        dataset,
-        partial(collect_episode, EpisodeJob(path, os.fspath(driver), meta)),
-        enumerate(seeds),
-        workers,
-        on_episode,
-    )
+    with open_recording(path, meta, seeds, resume=resume) as dataset:
+        episode = partial(collect_episode, EpisodeJob(pickled, meta))
+        add_missing(dataset, episode, enumerate(seeds), workers, on_episode, cluster)
     return dataset
 
 
-def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool) -> Demonstrations:
-    """Open the dataset at `path` for the episodes that are missing: a new one, or a recovered one if `resume` is on.
+@contextmanager
+def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool) -> Iterator[Demonstrations]:
+    """Hold the dataset at `path` for a `with` block that adds the episodes that are missing.
+
+    It is a new one, or a recovered one if `resume` is on. What can be checked is checked before anything is touched.
 
     Args:
         path: The dataset folder.
@@ -110,50 +115,68 @@ def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool
         resume: Go on with an interrupted recording.
 
     Raises:
+        FolderInUseError: If another process writes to the dataset.
         FileExistsError, WriteError, DatasetError: As `collect` does.
     """
     if resume and not Demonstrations.vacant(path):
-        dataset = Demonstrations.open(path)
-        dataset.require_meta(meta)
-        dataset.recover(seeds)
-        _require_space(path, (len(seeds) - len(dataset)) * meta.env.max_steps)
-        return dataset
-    _require_space(path, len(seeds) * meta.env.max_steps)
-    return Demonstrations.create(path, meta)
+        left = len(seeds) - len(_recorded(path, meta, seeds))
+    else:
+        Demonstrations.require_vacant(path)
+        left = len(seeds)
+    _require_space(path, left * meta.env.max_steps)
+    with locked(path):
+        if resume and not Demonstrations.vacant(path):
+            dataset = _recorded(path, meta, seeds)
+            dataset.recover(seeds)
+        else:
+            dataset = Demonstrations.create(path, meta)
+        yield dataset
+
+
+def _recorded(path: Path, meta: Meta, seeds: Sequence[int]) -> Demonstrations:
+    """Open a dataset and check that it was recorded with these settings, on these tracks."""
+    dataset = Demonstrations.open(path)
+    dataset.require_meta(meta)
+    dataset.require_seeds(seeds)
+    return dataset
 
 
 def add_missing(
     dataset: Demonstrations,
-    episode: Callable[[tuple[int, Any]], Row],
+    episode: Callable[[tuple[int, Any]], EncodedEpisode],
     tasks: Iterable[tuple[int, Any]],
     workers: int,
     on_episode: Callable[[Row], None] | None,
+    cluster: str | None = None,
 ) -> None:
     """Add the episodes that are missing.
 
     Args:
         dataset: The dataset.
-        episode: Called with a task, perhaps in another process; writes the file of episode `task[0]`, returns its row.
+        episode: Called with a task, perhaps in another process; returns episode `task[0]`.
         tasks: One per episode, those that are there included.
         workers: Processes.
         on_episode: Called with each new row.
+        cluster: See `worker_pool`.
     """
     there = {row["index"] for row in dataset.rows}
     missing = [task for task in tasks if task[0] not in there]
-    with worker_pool(max(1, min(workers, len(missing)))) as pool:
+    local = max(1, min(number_of_workers(workers), len(missing)))
+    with worker_pool(workers if cluster else local, cluster) as pool:
         for row in append_episodes(dataset, (pool.imap_unordered if pool else map)(episode, missing)):
             if on_episode:
                 on_episode(row)
 
 
-def append_episodes(dataset: Demonstrations, episodes: Iterable[Row]) -> Iterator[Row]:
-    """Append rows whose files are in place, and yield them as they come.
+def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode]) -> Iterator[Row]:
+    """Write episodes as they come, append their rows, and yield them.
 
     Raises:
         DatasetError: If a worker process dies.
     """
     try:
-        for row in episodes:
+        for episode in episodes:
+            row = episode.write(dataset.path)
             dataset.append(row)
             yield row
     except ChildProcessError:
@@ -179,16 +202,16 @@ class _SeesBar:
 
 
 @lru_cache(maxsize=1)
-def prepare(driver: str, driver_sha256: str, env: EnvConfig) -> tuple[gym.Env, Driver]:
-    """Return environment and driver, made once per process. The hash keeps a changed driver out of the cache."""
-    return make_env(env), resolve_driver(driver, env)
+def prepare(driver: bytes, env: EnvConfig) -> tuple[gym.Env, Driver]:
+    """Return environment and pickled driver, made once per process."""
+    return make_env(env), pickle.loads(driver)
 
 
-def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> Row:
-    """Drive episode `task[0]` on track `task[1]` and write its file; return its row."""
+def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
+    """Drive episode `task[0]` on track `task[1]`."""
     index, track = task
     meta = job.meta
-    env, driver = prepare(job.driver, meta.driver_sha256, meta.env)
+    env, driver = prepare(job.driver, meta.env)
     trained = trained_env(driver)
     if meta.env.mask_bar and trained and not trained.mask_bar:
         driver = _SeesBar(driver)
@@ -196,11 +219,13 @@ def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> Row:
     noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
     steps: list[Step] = []
     episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append])
-    return save_episode(job, index, steps, episode)
+    return _encode(job, index, steps, episode)
 
 
-def collect_mixture_episode(job: EpisodeJob, mixture: MixtureConfig, learner: bytes, task: tuple[int, int]) -> Row:
-    """Drive episode `task[0]` on track `task[1]` with the mixture policy and write its file; return its row.
+def collect_mixture_episode(
+    job: EpisodeJob, mixture: MixtureConfig, learner: bytes, task: tuple[int, int]
+) -> EncodedEpisode:
+    """Drive episode `task[0]` on track `task[1]` with the mixture policy.
 
     Args:
         job: Its driver is the expert; its meta's seed is that of the mixture.
@@ -209,19 +234,18 @@ def collect_mixture_episode(job: EpisodeJob, mixture: MixtureConfig, learner: by
         task: Number of the episode, and its track.
     """
     index, track = task
-    env, expert = prepare(job.driver, job.meta.driver_sha256, job.meta.env)
+    env, expert = prepare(job.driver, job.meta.env)
     policy = MixturePolicy(expert, mixture.learner_frames(job.meta.env.max_steps, (job.meta.seed, track)))
     steps: list[Step] = []
     episode = rollout(
         env, pickle.loads(learner), track, expert=policy, execute=policy.execute, subscribers=[steps.append]
     )
-    return save_episode(job, index, steps, episode)
+    return _encode(job, index, steps, episode)
 
 
-def save_episode(job: EpisodeJob, index: int, steps: Sequence[Step], episode: Episode) -> Row:
-    """Write the file of a finished episode; return its row."""
+def _encode(job: EpisodeJob, index: int, steps: Sequence[Step], episode: Episode) -> EncodedEpisode:
     summary = summarize(episode) | ({} if job.round is None else {ROUND: job.round})
-    return write_episode(job.path, index, EpisodeArrays.from_steps(steps, episode.last_observation), summary)
+    return EncodedEpisode.encode(index, EpisodeArrays.from_steps(steps, episode.last_observation), summary)
 
 
 def _require_space(path: Path, frames: int) -> None:

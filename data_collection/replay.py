@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from nac_drive.data_collection.collect import Row, add_missing, open_recording
+from nac_drive.data_collection.collect import add_missing, open_recording
 from nac_drive.data_collection.dataset.action_log import ActionLog, EpisodeActions, encode_action_log, read_action_log
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.dataset.episode_file import (
-    ROUND,
-    DatasetError,
-    episode_file,
-    read_episode,
-    write_episode,
-)
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_episode
+from nac_drive.data_collection.dataset.folder import META
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.rows import ROUND, Row, episode_file
 from nac_drive.data_collection.dataset.verify import play_back
-from nac_drive.data_collection.files import write_atomically, writing
+from nac_drive.data_collection.processes import number_of_workers
 from nac_drive.data_collection.versions import SIMULATOR, installed_versions
 from nac_drive.envs import EnvConfig
+from nac_drive.storage.read import read_json
+from nac_drive.storage.write import require_writable, write_atomically, writing
 
 
 def save_action_log(
@@ -47,19 +46,21 @@ def save_action_log(
     path = Path(path)
     if path.exists():
         raise FileExistsError(f"{path} already exists; choose another file.")
+    require_writable(path)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     if problems := dataset.verify(workers=workers, on_episode=on_episode):
         raise DatasetError(
             f"{problems[0]} ({len(problems)} problem(s) in {dataset.path}); collect those episodes again."
         )
-    rows, control = dataset.rows, dataset.meta.env.control
+    rows, env = dataset.rows, dataset.meta.env
     try:
         missing = set(range(len(rows))) - {row["index"] for row in rows}
         if missing:
             raise ValueError(f"its episode {min(missing)} is missing")
-        episodes = [EpisodeActions.from_arrays(*read_episode(dataset.path / row["file"], control)) for row in rows]
-        log = ActionLog(json.loads((dataset.path / "meta.json").read_text()), episodes)
+        episodes = [EpisodeActions.from_arrays(*read_episode(dataset.path / row["file"], env)) for row in rows]
+        document = read_json(dataset.path / META, dict[str, Any], "a dataset's meta.json", "fetch it again")
+        log = ActionLog(document, episodes)
     except ValueError as error:
         raise DatasetError(
             f"{dataset.path} makes no action log: {error}; collect it to its end with --resume."
@@ -92,27 +93,28 @@ def rebuild(
 
     Raises:
         FileExistsError: If `path` exists and `resume` is off.
+        FolderInUseError: If another process writes to `path`.
         WriteError: If the dataset cannot be written.
         DatasetError: If the action log is bad, an episode comes out otherwise here (those before it are kept), `path`
             holds another episode (it is left alone), the disk has no room, or a worker died.
-        ValueError: If there is less than one worker.
+        ValueError: For a number of workers out of range.
     """
     log_path, path = Path(log_path), Path(path)
     log = read_action_log(log_path)
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}.")
+    workers = number_of_workers(workers)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
     if resume and not Demonstrations.vacant(path):
         _require_episodes_of(log, Demonstrations.open(path))
-    dataset = open_recording(path, log.meta, [episode.summary["seed"] for episode in log.episodes], resume=resume)
-    episode = partial(_rebuild_episode, path, log.meta.env, log_path, _cause(log))
-    add_missing(dataset, episode, enumerate(log.episodes), workers, on_episode)
+    seeds = [episode.summary["seed"] for episode in log.episodes]
+    with open_recording(path, log.meta, seeds, resume=resume) as dataset:
+        episode = partial(_rebuild_episode, log.meta.env, log_path, _cause(log))
+        add_missing(dataset, episode, enumerate(log.episodes), workers, on_episode)
     return dataset
 
 
-def _rebuild_episode(path: Path, env: EnvConfig, log_path: Path, cause: str, task: tuple[int, EpisodeActions]) -> Row:
-    """Simulate episode `task[1]` again as episode `task[0]` and write its file; return its row."""
+def _rebuild_episode(env: EnvConfig, log_path: Path, cause: str, task: tuple[int, EpisodeActions]) -> EncodedEpisode:
+    """Simulate episode `task[1]` again as episode `task[0]`."""
     index, episode = task
     seed = episode.summary["seed"]
     arrays, summary = play_back(env, seed, episode.label, episode.action)
@@ -121,7 +123,7 @@ def _rebuild_episode(path: Path, env: EnvConfig, log_path: Path, cause: str, tas
         raise DatasetError(
             f"episode {index} (track {seed}) of {log_path} comes out otherwise here: {', '.join(differences)}; {cause}."
         )
-    return write_episode(path, index, arrays, summary)
+    return EncodedEpisode.encode(index, arrays, summary)
 
 
 def _cause(log: ActionLog) -> str:
@@ -143,7 +145,7 @@ def _require_episodes_of(log: ActionLog, dataset: Demonstrations) -> None:
     episodes = dict(enumerate(log.episodes))
     for index in sorted(episodes.keys() | {row["index"] for row in dataset.rows}):
         try:
-            found = EpisodeActions.from_arrays(*read_episode(dataset.path / episode_file(index), log.meta.env.control))
+            found = EpisodeActions.from_arrays(*read_episode(dataset.path / episode_file(index), log.meta.env))
         except DatasetError:  # missing or damaged: it will be simulated again
             continue
         differences = found.differences(episodes[index]) if index in episodes else ["there is none in the action log"]

@@ -17,18 +17,52 @@ import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import ROUND, SUMMARY, DatasetError, EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, action_range
+from nac_drive.data_collection.dataset.limits import DatasetError, require_size
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
+from nac_drive.data_collection.dataset.rows import ROUND, SUMMARY, Sha256, Summary
+from nac_drive.storage.read import one_line
 
 ACTION_LOG_SCHEMA = "nac-drive action log 1"
 _OLD_SCHEMA = "nac-drive recipe 1"
 """Schema of version 0.1: other names for the same content, and no hash of the frame after the last action."""
+LARGEST_RATIO = 20
+"""Largest size of its arrays over that of its file, above 64 MiB; 6 to 8 are usual."""
+_HEADERS = 3 * 128
+"""Bytes of the headers of the three arrays."""
+
+
+class _Hashes(msgspec.Struct, forbid_unknown_fields=True):
+    """See `EpisodeActions.sha256`."""
+
+    frames: Sha256
+    columns: Sha256
+    last_frame: Sha256 | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Episode(Summary, kw_only=True):
+    """An episode of an action log, without its actions."""
+
+    sha256: _Hashes
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON of an action log."""
+
+    schema: str
+    dataset: dict[str, Any]
+    episodes: list[_Episode] = []
+    laps: list[_Episode] = []
+    """The name of `episodes` in version 0.1."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +74,7 @@ class EpisodeActions:
     sha256: dict[str, str]
     """SHA-256 of `frames` (the N frames), of `columns` (all other arrays), and of `last_frame` if it was stored."""
     label: NDArray[Any]
-    """int64 (N,) or float32 (N, 3), as in `EpisodeArrays`."""
+    """(N,) integers or float32 (N, 3)."""
     action: NDArray[Any]
     """Like `label`."""
 
@@ -82,7 +116,7 @@ class ActionLog:
 
     def __post_init__(self) -> None:
         env = self.meta.env
-        lowest, highest = (0, env.spec.num_actions - 1) if env.control == "discrete" else ((-1, 0, 0), (1, 1, 1))
+        lowest, highest = action_range(env)
         if not self.episodes:
             raise ValueError("there is no episode in it")
         if not self.meta.simulated:
@@ -106,18 +140,23 @@ class ActionLog:
 
 
 def encode_action_log(log: ActionLog) -> bytes:
-    """Return the content of an action log's file. The same action log gives the same bytes."""
+    """Return the content of an action log's file. The same action log gives the same bytes.
+
+    Raises:
+        DatasetError: If it could not be read again, see `LARGEST_RATIO`: its actions hardly differ.
+    """
     action, label = (
         _narrow(np.concatenate(side))
         for side in zip(*((episode.action, episode.label) for episode in log.episodes), strict=True)
     )
     episodes = [{**episode.summary, "sha256": episode.sha256} for episode in log.episodes]
     document = json.dumps({"schema": ACTION_LOG_SCHEMA, "dataset": log.document, "episodes": episodes})
+    label = _bits(action) ^ _bits(label)
     file = io.BytesIO()
-    np.savez_compressed(
-        file, action_log=np.bytes_(document.encode()), action=action, label=_bits(action) ^ _bits(label)
-    )  # fmt: skip
-    return file.getvalue()
+    np.savez_compressed(file, action_log=np.bytes_(document.encode()), action=action, label=label)
+    content = file.getvalue()
+    require_size(len(document) + action.nbytes + label.nbytes + _HEADERS, len(content), LARGEST_RATIO)
+    return content
 
 
 def read_action_log(path: str | os.PathLike[str]) -> ActionLog:
@@ -134,47 +173,68 @@ def read_action_log(path: str | os.PathLike[str]) -> ActionLog:
     """
     path = Path(path)
     try:
-        if not zipfile.is_zipfile(path):
+        if not path.is_file() or not zipfile.is_zipfile(path):
             raise ValueError("it is no npz archive, or cut short" if path.exists() else "there is no such file")
-        with np.load(path, allow_pickle=False) as file:
-            return _decode(
-                json.loads(file["recipe" if "recipe" in file else "action_log"].item()),
-                file["action"],
-                file["label"],
-            )
+        return _decode(*_arrays(path))
     except Exception as error:  # the type that a damaged archive raises depends on the byte that is damaged
-        cause = (str(error) or repr(error)).splitlines()[0]
         raise DatasetError(
-            f"no action log at {path}: {cause}; pass a file of `nac-drive dataset action-log`, or fetch it again."
+            f"no action log at {path}: {one_line(error)}; pass a file of `nac-drive dataset action-log`, or fetch it "
+            "again."
         ) from error
 
 
-def _decode(document: dict[str, Any], action: NDArray[Any], label: NDArray[Any]) -> ActionLog:
-    if document.get("schema") == _OLD_SCHEMA:
-        document = {"schema": ACTION_LOG_SCHEMA, "dataset": document["dataset"], "episodes": document["laps"]}
-    if document.get("schema") != ACTION_LOG_SCHEMA:
-        raise ValueError(f"its schema is {document.get('schema')!r}, expected {ACTION_LOG_SCHEMA!r}")
-    rows = document["episodes"]
-    ends = np.cumsum([row["length"] for row in rows])
-    discrete = parse_meta(document["dataset"]).env.control == "discrete"
-    like = np.empty((ends[-1] if rows else 0, *(() if discrete else (3,))), np.uint8 if discrete else np.float32)
-    for name, values, expected in (("action", action, like), ("label", label, _bits(like))):
-        if (values.shape, values.dtype) != (expected.shape, expected.dtype):
+def _arrays(path: Path) -> list[NDArray[Any]]:
+    """Return the document, the actions and the labels of an archive; their sizes are checked before they are read."""
+    with zipfile.ZipFile(path) as archive:
+        members = {member.filename: member for member in archive.infolist()}
+        document = "recipe.npy" if "recipe.npy" in members else "action_log.npy"
+        expected = (document, "action.npy", "label.npy")
+        if len(archive.infolist()) != 3 or members.keys() != set(expected):
+            raise ValueError(f"it holds {', '.join(sorted(members))[:100]!r}, expected {', '.join(expected)}")
+        require_size(sum(member.file_size for member in members.values()), path.stat().st_size, LARGEST_RATIO)
+        return [_array(archive, members[name]) for name in expected]
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Return an array whose header agrees with the size in the directory of the archive."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{member.filename} is not packed by deflate")
+    with archive.open(member) as file:
+        if npy.read_magic(file) != (1, 0):
+            raise ValueError(f"{member.filename} has another version of its format than 1.0")
+        shape, by_columns, dtype = npy.read_array_header_1_0(file)
+        left = member.file_size - file.tell()
+        if dtype.hasobject or by_columns or prod(shape) * dtype.itemsize != left:
+            raise ValueError(f"{member.filename} is {dtype} {shape}, which {left} bytes do not hold")
+        return np.frombuffer(file.read(left), dtype).reshape(shape)
+
+
+def _decode(content: NDArray[Any], action: NDArray[Any], label: NDArray[Any]) -> ActionLog:
+    document = msgspec.json.decode(content.item(), type=_Document)
+    if document.schema not in (ACTION_LOG_SCHEMA, _OLD_SCHEMA):
+        raise ValueError(f"its schema is {document.schema[:100]!r}, expected {ACTION_LOG_SCHEMA!r}")
+    rows = document.episodes or document.laps
+    ends = np.cumsum([row.length for row in rows], dtype=np.int64)
+    discrete = parse_meta(document.dataset).env.control == "discrete"
+    shape = (int(ends[-1]) if rows else 0, *(() if discrete else (3,)))
+    kinds = (np.uint8, np.uint8) if discrete else (np.float32, np.uint32)
+    for name, values, dtype in zip(("action", "label"), (action, label), kinds, strict=True):
+        if (values.shape, values.dtype) != (shape, dtype):
             raise ValueError(
-                f"{name} is {values.dtype} {values.shape}, expected {expected.dtype} {expected.shape} for its episodes"
+                f"{name} is {values.dtype} {values.shape}, expected {np.dtype(dtype)} {shape} for its episodes"
             )
     label = (label ^ _bits(action)).view(action.dtype)
-    wide = np.int64 if discrete else np.float32
-    sides = (np.split(values.astype(wide), ends[:-1]) for values in (label, action))
+    sides = (np.split(values, ends[:-1]) for values in (label, action))
     episodes = []
     for row, *pair in zip(rows, *sides, strict=True):
-        sha256 = dict(row.pop("sha256"))
-        episodes.append(EpisodeActions(row, sha256, *pair))
-    return ActionLog(document["dataset"], episodes)
+        summary = msgspec.to_builtins(row)
+        sha256 = summary.pop("sha256")
+        episodes.append(EpisodeActions(summary, sha256, *pair))
+    return ActionLog(document.dataset, episodes)
 
 
 def _narrow(actions: NDArray[Any]) -> NDArray[Any]:
-    return actions.astype(np.uint8 if actions.dtype.kind == "i" else np.float32)
+    return actions.astype(np.float32 if actions.dtype.kind == "f" else np.uint8)
 
 
 def _bits(actions: NDArray[Any]) -> NDArray[Any]:

@@ -6,35 +6,37 @@ DATASET/meta.json  episodes.jsonl (one row per finished episode)  episodes/00012
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import (
-    DatasetError,
-    episode_file,
-    episode_row,
-    read_episode,
-    write_episode,
-)
-from nac_drive.data_collection.dataset.frames import Frames, load_frames
+from nac_drive.data_collection.dataset import folder
+from nac_drive.data_collection.dataset.create import create_folder, require_vacant, write_dataset
+from nac_drive.data_collection.dataset.episode_file import file_sha256, read_episode
+from nac_drive.data_collection.dataset.frames import Frames, load_frames, stream_frames
 from nac_drive.data_collection.dataset.info import dataset_info
-from nac_drive.data_collection.dataset.meta import META_SCHEMA, Meta, Row, read_meta, read_rows
-from nac_drive.data_collection.dataset.own_data import minari_episodes, own_episode
-from nac_drive.data_collection.dataset.verify import check_episode, file_sha256
-from nac_drive.data_collection.files import flatten, sync_folder, write_atomically, writing
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.meta import Meta, read_meta
+from nac_drive.data_collection.dataset.minari_data import (
+    exported_episodes,
+    exported_meta,
+    minari_dataset,
+    minari_episodes,
+)
+from nac_drive.data_collection.dataset.own_data import own_episodes
+from nac_drive.data_collection.dataset.rows import Row, episode_file, episode_row, read_rows, row_line
+from nac_drive.data_collection.dataset.stored_frames import StoredFrames
+from nac_drive.data_collection.dataset.verify import check_episode
 from nac_drive.data_collection.processes import map_in_processes
-from nac_drive.data_collection.versions import installed_versions
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
+from nac_drive.storage.write import flatten, write_atomically, writing
 
 
 class Demonstrations:
@@ -56,34 +58,20 @@ class Demonstrations:
 
         Raises:
             FileExistsError: Unless `path` is `vacant`.
-            WriteError: If it cannot be written.
+            WriteError: If it cannot be written; nothing is left behind then.
         """
-        path = Path(path)
-        with writing(path):
-            cls._require_vacant(path)
-            (path / "episodes").mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "episodes.jsonl", b"")
-            document = {"schema": META_SCHEMA, **asdict(meta), "versions": installed_versions()}
-            write_atomically(path / "meta.json", (json.dumps(document, indent=2) + "\n").encode())
-            sync_folder(path.parent)
-        return cls(path, meta, [], cut_off=False)
+        create_folder(Path(path), meta)
+        return cls(Path(path), meta, [], cut_off=False)
 
     @staticmethod
     def vacant(path: str | os.PathLike[str]) -> bool:
         """Return whether `create` accepts `path`: it holds at most the leftovers of a creation that was killed."""
-        path = Path(path)
-        return not path.exists() or (
-            path.is_dir()
-            and not any(
-                file.is_file() and file.suffix != ".tmp" and (file.stat().st_size or file.name != "episodes.jsonl")
-                for file in path.rglob("*")
-            )
-        )
+        return folder.vacant(Path(path))
 
     @classmethod
-    def _require_vacant(cls, path: Path) -> None:
-        if not cls.vacant(path):
-            raise FileExistsError(f"{path} already exists; choose another folder, or add to it with --resume.")
+    def require_vacant(cls, path: Path) -> None:
+        """Raise FileExistsError unless `path` is `vacant`."""
+        require_vacant(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Demonstrations:
@@ -95,16 +83,13 @@ class Demonstrations:
             path: The dataset folder.
 
         Raises:
-            DatasetError: If `path` is missing, something else or damaged.
+            DatasetError: If `path` is missing, something else or damaged, or holds links.
         """
         path = Path(path)
-        if not path.is_dir():
-            raise DatasetError(f"no dataset at {path}: there is no such folder; pass the folder of a recording.")
-        for name in ("meta.json", "episodes.jsonl"):
-            if not (path / name).is_file():
-                raise DatasetError(f"{path} is not a dataset: {name} is missing; pass the folder of a recording.")
-        rows, cut_off = read_rows(path / "episodes.jsonl")
-        return cls(path, read_meta(path / "meta.json"), rows, cut_off)
+        folder.require_dataset(path)
+        meta = read_meta(path / folder.META)
+        rows, cut_off = read_rows(path / folder.ROWS)
+        return cls(path, meta, rows, cut_off)
 
     @classmethod
     def from_episodes(
@@ -116,76 +101,79 @@ class Demonstrations:
         dt: float = 1 / FRAMES_PER_SECOND,
         seeds: Iterable[int] | None = None,
         env: EnvConfig | None = None,
+        on_episode: Callable[[Row], None] = lambda row: None,
     ) -> Demonstrations:
         """Write own data as a dataset that loads and trains like a recorded one.
 
-        The folder appears when the last episode is written: all of it or nothing.
+        The folder is a dataset when the last episode is written: all of it or nothing.
 
         Args:
             path: The new folder.
             episodes: One mapping per episode of N steps: `observations` uint8 (N or N + 1, 96, 96, 3), or frames of
                 `env`; `actions` int (N,) from 0 to 4, or float (N, 3) steer, gas, brake from (-1, 0, 0) to (1, 1, 1);
-                optionally `rewards` (N,), zeros by default; `dt` (N,), seconds since the previous observation.
+                optionally `labels` like the actions, those of an expert, by default the actions; `rewards` (N,), zeros
+                by default; `dt` (N,), seconds since the previous observation.
             driver: The name of the driver in tables.
             dt: Seconds between observations where an episode has no `dt`.
             seeds: One per episode, at least 0; by default 0, 1, 2, ... Episodes with one seed stay on one side of a
                 split, so give episodes on the same track the same seed.
             env: The environment in which drivers that learn from the data are validated; one with the control of the
                 actions by default.
+            on_episode: Called with each row once its episode is written.
 
         Returns:
             The dataset.
 
         Raises:
             FileExistsError: If `path` exists.
+            FolderInUseError: If another process writes to `path`.
             DatasetError: If an episode has another key, shape, dtype or range, or there is none.
+            ValueError: If the driver's name is no line of text.
             WriteError: If it cannot be written.
         """
-        path, spec = Path(path), (env or EnvConfig()).spec
-        cls._require_vacant(path)
-        numbers = count() if seeds is None else iter(seeds)
-        building = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            dataset = None
-            for index, episode in enumerate(episodes):
-                arrays, summary, control = own_episode(index, episode, next(numbers, None), dt, spec)
-                if dataset is None:
-                    dataset = cls.create(building, Meta(env or EnvConfig(control), driver, "", None, 0))
-                if control != dataset.meta.env.control:
-                    raise DatasetError(
-                        f"episode {index} has {control} actions, expected {dataset.meta.env.control} ones, as in `env` "
-                        "or the first episode; write one dataset for each control."
-                    )
-                dataset.append(write_episode(building, index, arrays, summary))
-            if dataset is None:
-                raise DatasetError("there is no episode in `episodes`; pass at least one.")
-            with writing(path):
-                if path.exists():  # vacant
-                    shutil.rmtree(path)
-                os.replace(building, path)
-                sync_folder(path.parent)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-        dataset.path = path
-        return dataset
+        own = own_episodes(episodes, seeds, dt, env)
+        settled = ((arrays, row, Meta(own_env, driver, "", None, 0)) for arrays, row, own_env in own)
+        write_dataset(Path(path), settled, on_episode)
+        return cls.open(path)
 
     @classmethod
-    def from_minari(cls, path: str | os.PathLike[str], dataset: Any, **options: Any) -> Demonstrations:
+    def from_minari(
+        cls,
+        path: str | os.PathLike[str],
+        dataset: Any,
+        *,
+        on_episode: Callable[[Row], None] = lambda row: None,
+        **options: Any,
+    ) -> Demonstrations:
         """Write a dataset of Minari (https://minari.farama.org) as demonstrations.
+
+        One that `export_dataset` wrote comes back as it was, with its labels, telemetry and settings.
 
         Args:
             path: The new folder.
-            dataset: A `minari.MinariDataset`, or the id of one, which Minari loads and if need be downloads.
-            **options: As in `from_episodes`.
+            dataset: A `minari.MinariDataset`, a folder with one, or the id of one, which Minari loads and if need be
+                downloads.
+            on_episode: Called with each row once its episode is written.
+            **options: As in `from_episodes`; none for a dataset that `export_dataset` wrote.
 
         Returns:
             The dataset.
 
         Raises:
-            ModuleNotFoundError: If an id is given and Minari is not installed.
-            DatasetError: If its episodes are not CarRacing's, see `from_episodes`.
+            FileExistsError: If `path` exists.
+            DatasetError: If there is no such dataset, or its episodes are not CarRacing's, see `from_episodes`.
+            ValueError: If a folder or an id is given and Minari is not installed, or for options that do not fit.
         """
-        return cls.from_episodes(path, minari_episodes(dataset), **options)
+        dataset = minari_dataset(dataset)
+        recorded = exported_meta(dataset)
+        if recorded is None:
+            return cls.from_episodes(path, minari_episodes(dataset), on_episode=on_episode, **options)
+        if options:
+            raise ValueError(f"{', '.join(options)}: the dataset knows them, as nac-drive exported it; leave them out.")
+        meta, versions = recorded
+        episodes = ((*episode, meta) for episode in exported_episodes(dataset))
+        write_dataset(Path(path), episodes, on_episode, versions)
+        return cls.open(path)
 
     @property
     def rows(self) -> list[Row]:
@@ -202,7 +190,7 @@ class Demonstrations:
 
     # Reading
 
-    def load(self, seeds: Sequence[int] | None = None) -> Frames:
+    def load(self, seeds: Sequence[int] | None = None) -> Frames[NDArray[np.uint8]]:
         """Decode episodes into memory, 27 KiB per frame.
 
         Args:
@@ -214,10 +202,22 @@ class Demonstrations:
         Raises:
             DatasetError: If a seed was not recorded, an episode is damaged, or there is none.
         """
-        rows = self.rows if seeds is None else self._rows_of(seeds)
-        if not rows:
-            raise DatasetError(f"dataset {self.path} holds no finished episode; go on recording it with --resume.")
-        return load_frames(self.path, rows, self.meta.env)
+        return load_frames(self.path, self._rows_of(seeds), self.meta.env)
+
+    def stream(self, seeds: Sequence[int] | None = None) -> Frames[StoredFrames]:
+        """Read episodes without their frames, which are decoded where they are read, 30 bytes of memory per frame.
+
+        Args:
+            seeds: Track seeds of the episodes; all by default.
+
+        Returns:
+            The episodes, end to end.
+
+        Raises:
+            DatasetError: If a seed was not recorded, an episode is damaged, or there is none. Frames are checked when
+                they are decoded.
+        """
+        return stream_frames(self.path, self._rows_of(seeds), self.meta.env)
 
     def split(self, validation_fraction: float) -> tuple[list[int], list[int]]:
         """Split the tracks into some for training and some for validation, none in both.
@@ -250,8 +250,12 @@ class Demonstrations:
         return sorted(shuffled[count:]), sorted(shuffled[:count])
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the rows of all episodes; it does not depend on the place of the folder."""
-        return hashlib.sha256((self.path / "episodes.jsonl").read_bytes()).hexdigest()
+        """Return the SHA-256 of the rows of all episodes by index: that of the set, wherever the folder is."""
+        return hashlib.sha256(b"".join(row_line(row) for row in self.rows)).hexdigest()
+
+    def has_fingerprint(self, sha256: object) -> bool:
+        """Return whether that is the fingerprint, or its older form: the hash of the rows as they are in the file."""
+        return sha256 in (self.fingerprint(), file_sha256(self.path / folder.ROWS))
 
     def info(self) -> dict[str, Any]:
         """Return a description in plain values, ready for JSON; `describe` turns it into text with units.
@@ -284,11 +288,11 @@ class Demonstrations:
             raise DatasetError(f"{self.path} holds own data, which cannot be simulated again; verify without a replay.")
         problems = []
         if self._cut_off:
-            problems.append(f"{self.path / 'episodes.jsonl'}: the last row is cut off; go on recording with --resume")
+            problems.append(f"{self.path / folder.ROWS}: the last row is cut off; go on recording with --resume")
         known = {self.path / row["file"] for row in self.rows}
         problems += [
             f"{path}: no row for this episode; go on recording with --resume"
-            for path in sorted((self.path / "episodes").glob("*.h5"))
+            for path in sorted((self.path / folder.EPISODES).glob("*.h5"))
             if path not in known
         ]
         check = partial(check_episode, self.path, self.meta.env, replay)
@@ -319,9 +323,9 @@ class Demonstrations:
         Raises:
             WriteError: If it cannot be written.
         """
-        path = self.path / "episodes.jsonl"
+        path = self.path / folder.ROWS
         with writing(path), path.open("ab") as file:
-            file.write((json.dumps(row) + "\n").encode())
+            file.write(row_line(row))
             file.flush()
             os.fsync(file.fileno())
         self._rows[row["index"]] = row
@@ -339,15 +343,10 @@ class Demonstrations:
             DatasetError: Before anything is touched, if `seeds` differs from the recorded tracks.
             WriteError: Before anything is touched, if nothing can be written.
         """
-        for row, seed in zip((self._rows.get(i) for i in range(len(seeds))), seeds, strict=True):
-            if row and row["seed"] != seed:
-                raise DatasetError(
-                    f"cannot resume {self.path}: its episode {row['index']} is on track {row['seed']}, "
-                    f"got {seed}; pass the same tracks (more may follow them), or record into another folder."
-                )
+        self.require_seeds(seeds)
         with writing(self.path):
-            (self.path / "episodes").mkdir(exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path / "episodes"):
+            (self.path / folder.EPISODES).mkdir(exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path / folder.EPISODES):
                 pass
         before, rowed = self.rows, set(self._rows)
         self._rows = {row["index"]: row for row in before if self._is_intact(row)}
@@ -356,30 +355,42 @@ class Demonstrations:
                 self._rows[index] = row
         with writing(self.path):
             changed = [self.path / row["file"] for row in before if row["index"] not in self._rows]
-            for leftover in (*changed, *self.path.glob("*.tmp"), *self.path.glob("episodes/*.tmp")):
+            for leftover in (*changed, *folder.temporaries(self.path)):
                 leftover.unlink(missing_ok=True)
             if self._cut_off or self.rows != before:
-                lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-                write_atomically(self.path / "episodes.jsonl", lines.encode())
+                write_atomically(self.path / folder.ROWS, b"".join(row_line(row) for row in self.rows))
         self._cut_off = False
+
+    def require_seeds(self, seeds: Sequence[int]) -> None:
+        """Raise DatasetError unless every recorded episode i is on track `seeds[i]`."""
+        for row, seed in zip((self._rows.get(i) for i in range(len(seeds))), seeds, strict=True):
+            if row and row["seed"] != seed:
+                raise DatasetError(
+                    f"cannot resume {self.path}: its episode {row['index']} is on track {row['seed']}, "
+                    f"got {seed}; pass the same tracks (more may follow them), or record into another folder."
+                )
 
     def _is_intact(self, row: Row) -> bool:
         path = self.path / row["file"]
-        return path.is_file() and file_sha256(path) == row["sha256"]
+        return folder.is_plain_file(path) and file_sha256(path) == row["sha256"]
 
     def _orphan(self, index: int, seed: int) -> Row | None:
         path = self.path / episode_file(index)
         try:
-            _, summary = read_episode(path, self.meta.env.control, frame_shape=self.meta.env.spec.frame_shape)
+            _, summary = read_episode(path, self.meta.env)
         except DatasetError:
             return None
         return episode_row(index, summary, file_sha256(path)) if summary["seed"] == seed else None
 
-    def _rows_of(self, seeds: Sequence[int]) -> list[Row]:
-        wanted = set(seeds)
+    def _rows_of(self, seeds: Sequence[int] | None) -> list[Row]:
+        """Return the rows of the episodes on tracks, at least one; of all episodes for None."""
+        wanted = set(self.seeds if seeds is None else seeds)
         missing = wanted - set(self.seeds)
         if missing:
             raise DatasetError(
                 f"dataset {self.path} has no episode on tracks {sorted(missing)[:5]}; pass seeds out of its `seeds`."
             )
-        return [row for row in self.rows if row["seed"] in wanted]
+        rows = [row for row in self.rows if row["seed"] in wanted]
+        if not rows:
+            raise DatasetError(f"dataset {self.path} holds no finished episode; go on recording it with --resume.")
+        return rows

@@ -1,20 +1,29 @@
-"""One demonstrated episode on disk: an HDF5 file, lossless, written whole or not at all."""
+"""One demonstrated episode on disk: an HDF5 file, lossless, written whole or not at all, checked when it is read."""
 
 from __future__ import annotations
 
 import hashlib
-import zlib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.files import write_atomically, writing
-from nac_drive.envs import FRAME_SHAPE, Episode, Step
+from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, member, require_members
+from nac_drive.data_collection.dataset.limits import LONGEST_DT, DatasetError, require_size
+from nac_drive.data_collection.dataset.rows import ROUND, SUMMARY, Row, checked_summary, episode_file, episode_row
+from nac_drive.envs import EnvConfig, Episode, Step
+from nac_drive.storage.read import one_line
+from nac_drive.storage.write import write_atomically, writing
 
 EPISODE_SCHEMA = "nac-drive episode 2"
 """N + 1 frames: the last one is the observation after the last action."""
@@ -22,23 +31,21 @@ N_FRAMES_SCHEMA = "nac-drive episode 1"
 """N frames, without the observation after the last action: files of version 0.1, and own data that has none."""
 
 CHUNK_FRAMES = 16
+MOST_CHUNK_FRAMES = 256
+"""Frames of the largest chunk that is read."""
 GZIP_LEVEL = 4
 """Level 6 saves a tenth of the bytes at two thirds of the speed."""
+LARGEST_RATIO = 100
+"""Largest size of an episode's arrays over that of its file, above 64 MiB; 12 to 15 are usual."""
 
 TELEMETRY = ("speed", "lateral_offset", "heading_error", "completion", "wheels_off_road")
 """Telemetry of each observation; units as in `CarRacing`'s docstring. All of them are stored, or none (own data)."""
-SUMMARY = ("seed", "return", "length", "terminated", "completion", "lap_finished", "off_road_events", "crashes")
-"""Attributes of the file, and columns of the dataset's episode rows."""
+_TELEMETRY = "telemetry/"
 
-ROUND = "round"
-"""Attribute and column of the episodes of a DAgger run only: the round in which they were collected."""
-
-ROW = ("index", *SUMMARY, "file", "sha256")
-"""Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
-
-
-class DatasetError(ValueError):
-    """Something is wrong with a dataset. The message is one line: where, the cause, and the fix."""
+_COLUMNS: dict[str, str | None] = {"label": None, "action": None, "reward": "<f8", "dt": "<f8", "zooming": "?"}
+"""Arrays of one row per step and their types; that of an action depends on the control."""
+_BYTES_PER_STEP = 2 * 12 + 8 + 8 + 1 + 8 * len(TELEMETRY)
+"""The most that a step takes without its frame."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +108,11 @@ def summarize(episode: Episode) -> dict[str, Any]:
         "seed": episode.seed,
         "return": episode.episode_return,
         "length": episode.length,
-        "terminated": episode.terminated,
-        **{name: episode.outcome[name] for name in ("completion", "lap_finished", "off_road_events", "crashes")},
+        "terminated": bool(episode.terminated),
+        "completion": float(episode.outcome["completion"]),
+        "lap_finished": bool(episode.outcome["lap_finished"]),
+        "off_road_events": int(episode.outcome["off_road_events"]),
+        "crashes": int(episode.outcome["crashes"]),
     }
 
 
@@ -112,6 +122,9 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
     Args:
         arrays: The arrays of the episode; without a last frame the content has `N_FRAMES_SCHEMA`.
         summary: The values of `SUMMARY`, and of `ROUND` in a DAgger run.
+
+    Raises:
+        DatasetError: If it could not be read again, see `LARGEST_RATIO`: its frames hardly differ.
     """
     last = arrays.last_frame
     frames = arrays.frames if last is None else np.concatenate([arrays.frames, last[None]])
@@ -124,149 +137,229 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
         for name, values in arrays.columns().items():
             file.create_dataset(name, data=values, chunks=values.shape, compression="gzip")
         file.flush()
-        return file.id.get_file_image()
+        content = file.id.get_file_image()
+    require_size(frames.nbytes + len(arrays.label) * _BYTES_PER_STEP, len(content), LARGEST_RATIO)
+    return content
+
+
+@dataclass(frozen=True)
+class EpisodeReader:
+    """An open episode file, see `opened`: all that it says about itself is checked, its values are when they are read.
+
+    It is of use only while the file is open.
+    """
+
+    summary: dict[str, Any]
+    """Values of `SUMMARY`, and of `ROUND` in a DAgger run."""
+    frames: StoredArray
+    """(N, 96, 96, 3) uint8, or N + 1 frames: then the last one is the observation after the last action."""
+    columns: dict[str, StoredArray]
+    """The arrays of one row per step, by their names in `EpisodeArrays.columns`."""
+    env: EnvConfig
+    """The environment of the dataset."""
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Read an array of one row per step.
+
+        Args:
+            name: One of `columns`.
+
+        Raises:
+            DatasetError: If a value is out of range.
+        """
+        values = self.columns[name].read()
+        _require_values(name, values, self.env)
+        return values
+
+
+@contextmanager
+def opened(path: Path, env: EnvConfig) -> Iterator[EpisodeReader]:
+    """Open an episode file, with either schema, for a `with` block. Nothing is read but the summary.
+
+    Args:
+        path: The file.
+        env: The dataset's EnvConfig.
+
+    Raises:
+        DatasetError: If it is no episode file, if an array has another type or size than the summary and `env` say, or
+            if it would unpack to more than `LARGEST_RATIO` allows; also in place of an error in the block.
+    """
+    with _named(path):
+        size = _status(path).st_size
+        with h5py.File(path, "r") as file:
+            yield _reader(file, size, env)
+
+
+@contextmanager
+def opened_row(folder: Path, row: Row, env: EnvConfig) -> Iterator[EpisodeReader]:
+    """Open the episode of a row, see `opened`, after `require_recorded`.
+
+    Args:
+        folder: The dataset folder.
+        row: The row of the episode.
+        env: The dataset's EnvConfig.
+
+    Raises:
+        DatasetError: As both do, or if the episode has another length than its row.
+    """
+    require_recorded(folder, row, env)
+    with opened(folder / row["file"], env) as episode:
+        if episode.summary["length"] != row["length"]:
+            raise DatasetError(f"it has {episode.summary['length']} frames, its row says {row['length']}")
+        yield episode
+
+
+def require_recorded(folder: Path, row: Row, env: EnvConfig) -> None:
+    """Check that the file of a row is the recorded one, and large enough for its frames. Nothing of it is unpacked.
+
+    A file is hashed once in a process, and again when its size or one of its times has changed.
+
+    Raises:
+        DatasetError: If it is not.
+    """
+    path = folder / row["file"]
+    with _named(path):
+        status = _status(path)
+        require_size(row["length"] * prod(env.spec.frame_shape), status.st_size, LARGEST_RATIO)
+        if _sha256_of(path.absolute(), status.st_size, status.st_mtime_ns, status.st_ctime_ns) != row["sha256"]:
+            raise DatasetError("its content has changed since it was recorded (SHA-256 differs from the row's)")
+
+
+@lru_cache(maxsize=100_000)
+def _sha256_of(path: Path, *version: int) -> str:
+    return file_sha256(path)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of the content of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_episode(
-    path: Path,
-    control: str,
-    *,
-    frames: NDArray[np.uint8] | None = None,
-    frame_shape: tuple[int, int, int] = FRAME_SHAPE,
+    path: Path, env: EnvConfig, *, frames: NDArray[np.uint8] | None = None
 ) -> tuple[EpisodeArrays, dict[str, Any]]:
     """Read an episode file, with either schema.
 
     Args:
         path: The file.
-        control: Control of the dataset's EnvConfig; it decides the shape of an action.
+        env: The dataset's EnvConfig.
         frames: (N, H, W, 3), filled and used in the result if given.
-        frame_shape: Height, width and channels of a frame.
 
     Returns:
         The arrays and the summary.
 
     Raises:
-        DatasetError: Unless the file is whole, its arrays have the same length and its numbers are finite.
+        DatasetError: As `opened` does; and unless the file is whole and its numbers are in range.
     """
-    try:
-        with h5py.File(path, "r") as file:
-            schema = file.attrs.get("schema")
-            if schema not in (EPISODE_SCHEMA, N_FRAMES_SCHEMA):
-                raise DatasetError(f"its schema is {schema!r}, expected {EPISODE_SCHEMA!r}")
-            names = (*SUMMARY, *({ROUND} & file.attrs.keys()))
-            summary: dict[str, Any] = {name: np.asarray(file.attrs[name]).item() for name in names}
-            group: Any = file.get("telemetry", ())
-            columns = {name: _values(file, f"telemetry/{name}") for name in group}
-            label, action = _values(file, "label"), _values(file, "action")
-            reward, dt, zooming = (_values(file, name) for name in ("reward", "dt", "zooming"))
-            stored, chunks = _stored_chunks(file, frame_shape)
-        count = stored - (schema == EPISODE_SCHEMA)
+    with opened(path, env) as episode:
+        length, stored = episode.summary["length"], episode.frames
         if frames is None:
-            frames = np.empty((max(count, 0), *frame_shape), dtype=np.uint8)
-        elif len(frames) != count:
-            raise DatasetError(f"it has {count} frames, expected {len(frames)}")
-        last = np.empty((stored - len(frames), *frame_shape), dtype=np.uint8)
-        _decompress(chunks, frames, last)
-        arrays = EpisodeArrays(
-            frames, label, action, reward, dt, zooming, columns, last[0] if schema == EPISODE_SCHEMA else None
-        )
-        _require_sound(arrays, summary["length"], control)
-    except Exception as error:  # the type that h5py raises on a damaged file depends on the byte that is damaged
-        raise unreadable(path, error) from error
-    return arrays, summary
+            frames = np.empty((length, *stored.shape[1:]), dtype=np.uint8)
+        elif len(frames) != length:
+            raise DatasetError(f"it has {length} frames, expected {len(frames)}")
+        last = np.empty((stored.shape[0] - length, *stored.shape[1:]), dtype=np.uint8)
+        columns = {name: episode.column(name) for name in episode.columns}
+        for number, packed in enumerate([stored.packed(i) for i in range(len(stored))]):
+            start, rows = number * stored.rows, stored.unpack(number, packed)
+            head = min(len(rows), length - start)
+            frames[start : start + head] = rows[:head]
+            last[: len(rows) - head] = rows[head:]
+    steps = {name: columns.pop(name) for name in _COLUMNS}
+    telemetry = {name.removeprefix(_TELEMETRY): values for name, values in columns.items()}
+    arrays = EpisodeArrays(frames=frames, **steps, telemetry=telemetry, last_frame=last[0] if len(last) else None)
+    return arrays, episode.summary
 
 
-def read_actions(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return label and executed action of every frame, without the frames.
-
-    Raises:
-        DatasetError: If the file is damaged.
-    """
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Turn every error in the block into a DatasetError of one line that names the file."""
     try:
-        with h5py.File(path, "r") as file:
-            return _values(file, "label"), _values(file, "action")
-    except Exception as error:
-        raise unreadable(path, error) from error
+        yield
+    except Exception as error:  # the type that h5py raises on a damaged file depends on the byte that is damaged
+        cause = "the file is missing" if isinstance(error, FileNotFoundError) else one_line(error)
+        raise DatasetError(f"episode {path} cannot be read: {cause}; record it again with --resume.") from error
 
 
-def unreadable(path: Path, error: Exception) -> DatasetError:
-    """Return a one-line error for an episode file that cannot be read."""
-    message = str(error) or repr(error)
-    cause = "the file is missing" if isinstance(error, FileNotFoundError) else message.splitlines()[0]
-    return DatasetError(f"episode {path} cannot be read: {cause}; record it again with --resume.")
+def _status(path: Path) -> os.stat_result:
+    """Return size and times of a plain file."""
+    status = path.lstat()
+    if not S_ISREG(status.st_mode):
+        raise DatasetError("it is no plain file")
+    return status
 
 
-def write_episode(path: Path, index: int, arrays: EpisodeArrays, summary: dict[str, Any]) -> dict[str, Any]:
-    """Write episode `index` of the dataset at `path`; return the row to append.
+def _reader(file: h5py.File, size: int, env: EnvConfig) -> EpisodeReader:
+    """Check all that a file of `size` bytes says about itself."""
+    values = attributes(file, ("schema", *SUMMARY, ROUND))
+    schema = values.pop("schema", None)
+    if schema not in (EPISODE_SCHEMA, N_FRAMES_SCHEMA):
+        raise DatasetError(f"its schema is {str(schema)[:100]!r}, expected {EPISODE_SCHEMA!r}")
+    summary = checked_summary(values)
+    length, shape = summary["length"], env.spec.frame_shape
+    stored = length + (schema == EPISODE_SCHEMA)
+    require_size(stored * prod(shape) + length * _BYTES_PER_STEP, size, LARGEST_RATIO)
+    group_name = _TELEMETRY.rstrip("/")
+    require_members(file, ("frames", *_COLUMNS, group_name))
+    columns: dict[str, StoredArray] = {}
+    for name, dtype in _COLUMNS.items():
+        kind = (dtype, ()) if dtype else ("<i8", ()) if env.control == "discrete" else ("<f4", (3,))
+        columns[name] = StoredArray(file, name, kind[0], (length, *kind[1]), length, size)
+    if group_name in file:
+        group = member(file, group_name, h5py.Group)
+        require_members(group, TELEMETRY)
+        for name in TELEMETRY:
+            columns[_TELEMETRY + name] = StoredArray(group, name, "<f8", (length,), length, size)
+    frames = StoredArray(file, "frames", np.uint8, (stored, *shape), MOST_CHUNK_FRAMES, size)
+    return EpisodeReader(summary, frames, columns, env)
 
-    Raises:
-        WriteError: If it cannot be written.
-    """
-    content = encode_episode(arrays, summary)
-    with writing(path / episode_file(index)):
-        write_atomically(path / episode_file(index), content)
-    return episode_row(index, summary, hashlib.sha256(content).hexdigest())
+
+def _require_values(name: str, values: NDArray[Any], env: EnvConfig) -> None:
+    """Raise DatasetError unless every value of a column is in its range."""
+    low: Any = -sys.float_info.max
+    high: Any = sys.float_info.max
+    if name == "zooming":
+        low, high, values = 0, 1, values.view(np.uint8)
+    elif name in ("label", "action"):
+        low, high = action_range(env)
+    elif name == "dt":
+        low, high = 0, LONGEST_DT
+    if not ((values >= low) & (values <= high)).all():  # so is NaN
+        raise DatasetError(f"{name} has a value outside of {low} to {high}")
 
 
-def episode_file(index: int) -> str:
-    """Return the path of episode `index` inside its dataset folder."""
-    return f"episodes/{index:06d}.h5"
+def action_range(env: EnvConfig) -> tuple[Any, Any]:
+    """Return the lowest and the highest action: integers, or (steer, gas, brake) in continuous control."""
+    return (0, env.spec.num_actions - 1) if env.control == "discrete" else ((-1, 0, 0), (1, 1, 1))
 
 
-def episode_row(index: int, summary: dict[str, Any], sha256: str) -> dict[str, Any]:
-    """Return the row of episodes.jsonl for an episode file; its keys are `ROW`."""
-    return {"index": index, **summary, "file": episode_file(index), "sha256": sha256}
+@dataclass(frozen=True)
+class EncodedEpisode:
+    """An episode that is ready to be written. The process that made it need not see the dataset's folder."""
+
+    row: Row
+    """Its row of episodes.jsonl."""
+    content: bytes
+    """The content of its file."""
+
+    @classmethod
+    def encode(cls, index: int, arrays: EpisodeArrays, summary: dict[str, Any]) -> EncodedEpisode:
+        """Return the file and the row of episode `index`."""
+        content = encode_episode(arrays, summary)
+        return cls(episode_row(index, summary, hashlib.sha256(content).hexdigest()), content)
+
+    def write(self, path: Path) -> Row:
+        """Write the file into the dataset at `path`; return the row to append.
+
+        Raises:
+            WriteError: If it cannot be written.
+        """
+        file = path / episode_file(self.row["index"])
+        with writing(file):
+            write_atomically(file, self.content)
+        return self.row
 
 
 def _actions(actions: Sequence[Any]) -> NDArray[Any]:
     stacked = np.stack(actions)
     return stacked.astype(np.int64 if stacked.dtype.kind in "iu" else np.float32)
-
-
-def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    dataset = file[name]
-    if not isinstance(dataset, h5py.Dataset):
-        raise DatasetError(f"{name} is not an array")
-    return dataset
-
-
-def _values(file: h5py.File, name: str) -> NDArray[Any]:
-    return _dataset(file, name)[()]
-
-
-def _stored_chunks(file: h5py.File, frame_shape: tuple[int, int, int]) -> tuple[int, list[bytes]]:
-    """Return the number of frames and their compressed chunks. HDF5 decodes under one lock; zlib lets threads run."""
-    dataset = _dataset(file, "frames")
-    stored, chunks = (dataset.dtype, dataset.shape[1:], dataset.compression), dataset.chunks
-    if stored != (np.uint8, frame_shape, "gzip") or chunks is None:
-        raise DatasetError(f"frames are stored as {stored}, expected uint8 {frame_shape} gzip")
-    starts = range(0, len(dataset), chunks[0])
-    return len(dataset), [dataset.id.read_direct_chunk((start, 0, 0, 0))[1] for start in starts]
-
-
-def _decompress(chunks: list[bytes], frames: NDArray[np.uint8], last: NDArray[np.uint8]) -> None:
-    """Fill `frames` (N, H, W, 3) and, after them, `last` (0 or 1, H, W, 3) from chunks."""
-    start, total = 0, len(frames) + len(last)
-    for chunk in chunks:
-        block = np.frombuffer(zlib.decompress(chunk), dtype=np.uint8).reshape(-1, *frames.shape[1:])
-        block = block[: total - start]  # the last chunk is stored at full length
-        head = min(len(block), len(frames) - start)
-        frames[start : start + head] = block[:head]
-        last[: len(block) - head] = block[head:]
-        start += len(block)
-    if start != total:
-        raise DatasetError(f"{start} of {total} frames are stored")
-
-
-def _require_sound(arrays: EpisodeArrays, length: int, control: str) -> None:
-    action_shape, action_dtype = ((length,), np.int64) if control == "discrete" else ((length, 3), np.float32)
-    if len(arrays.frames) != length:
-        raise DatasetError(f"it has {len(arrays.frames)} frames, its length says {length}")
-    for name, values in arrays.columns().items():
-        expected = action_shape if name in ("label", "action") else (length,)
-        if values.shape != expected:
-            raise DatasetError(f"{name} has shape {values.shape}, expected {expected}")
-        if name in ("label", "action") and values.dtype != action_dtype:
-            raise DatasetError(f"{name} is {values.dtype}, expected {np.dtype(action_dtype)} for {control} control")
-        if not np.isfinite(values).all():
-            raise DatasetError(f"{name} has numbers that are not finite")

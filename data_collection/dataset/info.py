@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import read_actions
-from nac_drive.data_collection.dataset.meta import Meta, Row
+from nac_drive.data_collection.dataset.episode_file import opened_row
+from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.rows import Row
 from nac_drive.envs import EnvConfig
 
 CONTROLS = ("steer", "gas", "brake")
@@ -27,8 +28,17 @@ def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
+def _label_and_action(path: Path, row: Row, env: EnvConfig) -> tuple[NDArray[Any], NDArray[Any]]:
+    with opened_row(path, row, env) as episode:
+        return episode.column("label"), episode.column("action")
+
+
 def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return `Demonstrations.info` of the dataset at `path`."""
+    """Return `Demonstrations.info` of the dataset at `path`.
+
+    Raises:
+        DatasetError: If an episode is damaged.
+    """
     info: dict[str, Any] = {
         "path": str(path), "episodes": len(rows), "control": meta.env.control,
         "mask_bar": meta.env.mask_bar, "driver": meta.driver,
@@ -37,7 +47,7 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
     if not rows:
         return info
     frames = sum(row["length"] for row in rows)
-    pairs = [read_actions(path / row["file"]) for row in rows]
+    pairs = [_label_and_action(path, row, meta.env) for row in rows]
     labels, actions = (np.concatenate(side) for side in zip(*pairs, strict=True))
     size = sum((path / row["file"]).stat().st_size for row in rows)
     info |= {

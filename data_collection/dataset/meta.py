@@ -1,24 +1,32 @@
-"""The origin of a dataset (meta.json) and its rows (episodes.jsonl)."""
+"""The origin of a dataset: meta.json."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from nac_drive.data_collection.dart import NoiseConfig
-from nac_drive.data_collection.dataset.episode_file import ROW, DatasetError
-from nac_drive.envs import EnvConfig
+from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetError
+from nac_drive.data_collection.dataset.rows import Count
+from nac_drive.envs import LARGEST_SEED, EnvConfig
+from nac_drive.storage.read import FileError, read_json
 
-Row = dict[str, Any]
+T = TypeVar("T")
 
 META_SCHEMA = "nac-drive demonstrations 1"
 
 
 @dataclass(frozen=True)
 class Meta:
-    """The origin of demonstrations. A folder is added to only with equal settings."""
+    """The origin of demonstrations. A folder is added to only with equal settings.
+
+    Raises:
+        ValueError: If episodes are longer than `LONGEST_EPISODE`, the seed is out of range, or the driver's name is no
+            line of text.
+    """
 
     env: EnvConfig
     """The environment: control, frames, length of an episode."""
@@ -31,25 +39,53 @@ class Meta:
     seed: int
     """Seed of that noise, and of the mixture policy of a DAgger run."""
 
+    def __post_init__(self) -> None:
+        if self.env.max_steps > LONGEST_EPISODE:
+            raise ValueError(f"max_steps of a dataset must be at most {LONGEST_EPISODE:,}, got {self.env.max_steps:,}.")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ValueError(f"seed must lie in 0 to {LARGEST_SEED} (2^63 - 1), got {self.seed}.")
+        if not (self.driver.isprintable() and len(self.driver) <= 255):
+            raise ValueError(
+                f"the driver's name must be one line of up to 255 characters, got {self.driver[:300]!r}; rename it."
+            )
+
     @property
     def simulated(self) -> bool:
         """True if this package simulated the episodes; own data cannot be replayed and has no telemetry."""
         return self.driver_sha256 != ""
 
 
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of a meta.json."""
+
+    schema: str
+    env: dict[str, Any]
+    driver: str
+    driver_sha256: str
+    noise: dict[str, Any] | None
+    seed: Count
+    versions: dict[str, str] = {}
+
+
 def parse_meta(document: Any) -> Meta:
     """Return the settings in the content of a meta.json.
 
     Raises:
-        ValueError, KeyError, TypeError or AttributeError: If it is any other content.
+        ValueError or TypeError: If it is any other content.
     """
-    if document.get("schema") != META_SCHEMA:
-        raise ValueError(f"its schema is {document.get('schema')!r}, expected {META_SCHEMA!r}")
-    noise = document["noise"]
-    return Meta(
-        EnvConfig(**document["env"]), document["driver"], document["driver_sha256"],
-        NoiseConfig(**noise) if noise else None, document["seed"],
-    )  # fmt: skip
+    schema = document.get("schema") if isinstance(document, dict) else document
+    if schema != META_SCHEMA:
+        raise ValueError(f"its schema is {str(schema)[:100]!r}, expected {META_SCHEMA!r}")
+    content = msgspec.convert(document, _Document)
+    env = _settings(EnvConfig, content.env)
+    noise = None if content.noise is None else _settings(NoiseConfig, content.noise)
+    return Meta(env, content.driver, content.driver_sha256, noise, content.seed)
+
+
+def _settings(kind: type[T], values: dict[str, Any]) -> T:
+    """Return a config. msgspec checks the types of its fields, the config itself their names and ranges."""
+    msgspec.convert(values, kind)
+    return kind(**values)
 
 
 def read_meta(path: Path) -> Meta:
@@ -58,25 +94,10 @@ def read_meta(path: Path) -> Meta:
     Raises:
         DatasetError: If it is missing or any other content.
     """
+    fix = "pass the folder of a recording"
     try:
-        return parse_meta(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{path} is not a dataset's meta.json: {error}; pass the folder of a recording.") from error
-
-
-def read_rows(path: Path) -> tuple[list[Row], bool]:
-    """Return all whole rows, and whether the last one is cut off."""
-    *lines, rest = path.read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            missing = [key for key in ROW if key not in row]
-        except (ValueError, TypeError):
-            missing = ["JSON"]
-        if missing:
-            raise DatasetError(
-                f"{path}, line {number} is not an episode (no {missing[0]}); delete the line and record with --resume."
-            )
-        rows.append(row)
-    return rows, rest != b""
+        return parse_meta(read_json(path, dict[str, Any], "a dataset's meta.json", fix))
+    except FileError as error:
+        raise DatasetError(str(error)) from error
+    except (ValueError, TypeError) as error:
+        raise DatasetError(f"{path} is not a dataset's meta.json: {' '.join(str(error).split())}; {fix}.") from error

@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import DatasetError, EpisodeArrays
-from nac_drive.envs import Control, EnvSpec
+from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
+from nac_drive.data_collection.dataset.limits import LONGEST_DT, LONGEST_EPISODE, DatasetError
+from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec
 from nac_drive.suggest import did_you_mean
 
-_KEYS = ("observations", "actions", "rewards", "dt")
+_KEYS = ("observations", "actions", "labels", "rewards", "dt")
 _LOWEST, _HIGHEST = np.array([-1, 0, 0]), np.array([1, 1, 1])
 """Least and largest values of steer, gas and brake."""
 
 
-def own_episode(
-    index: int, episode: Mapping[str, Any], seed: int | None, dt: float, spec: EnvSpec
-) -> tuple[EpisodeArrays, dict[str, Any], Control]:
-    """Check an episode of own data and convert it.
+def own_episodes(
+    episodes: Iterable[Mapping[str, Any]], seeds: Iterable[int] | None, dt: float, env: EnvConfig | None
+) -> Iterator[tuple[EpisodeArrays, dict[str, Any], EnvConfig]]:
+    """Check episodes of own data and convert them, one at a time.
 
     Args:
-        index: Its number, for messages.
-        episode: See `Demonstrations.from_episodes`.
-        seed: Its seed; None if there are too few of them.
-        dt: Seconds between observations where the episode has none.
-        spec: The environment, which gives the shape of frames and the number of discrete actions.
+        episodes: See `Demonstrations.from_episodes`.
+        seeds: One per episode; 0, 1, 2, ... for None.
+        dt: Seconds between observations where an episode has none.
+        env: The environment; one with the control of the first episode for None.
 
-    Returns:
-        The arrays, the summary and the control (`discrete` or `continuous`).
+    Yields:
+        Arrays, summary and environment of each episode.
 
     Raises:
         DatasetError: If a key, shape, dtype or range is another.
     """
+    numbers = count() if seeds is None else iter(seeds)
+    for index, episode in enumerate(episodes):
+        arrays, summary, control = _own_episode(index, episode, next(numbers, None), dt, (env or EnvConfig()).spec)
+        env = env or EnvConfig(control)
+        if control != env.control:
+            raise DatasetError(
+                f"episode {index} has {control} actions, expected {env.control} ones, as in `env` or the first "
+                "episode; write one dataset for each control."
+            )
+        yield arrays, summary, env
+
+
+def _own_episode(
+    index: int, episode: Mapping[str, Any], seed: int | None, dt: float, spec: EnvSpec
+) -> tuple[EpisodeArrays, dict[str, Any], Control]:
+    """Return arrays, summary and control of an episode; `seed` is None if there are too few of them."""
     if not isinstance(episode, Mapping):
         raise DatasetError(f"episode {index} is a {type(episode).__name__}, expected a dict with {', '.join(_KEYS)}.")
     for key in episode:
@@ -45,9 +61,14 @@ def own_episode(
     for key in ("observations", "actions"):
         if key not in episode:
             raise DatasetError(f"episode {index} has no {key}; pass a dict with observations and actions.")
-    if not isinstance(seed, int | np.integer) or seed < 0:
+    if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST_SEED:
         raise DatasetError(f"the seed of episode {index} is {seed!r}; pass one integer of at least 0 per episode.")
-    action, control = _action(index, np.asarray(episode["actions"]), spec)
+    action, control = _action(index, "actions", np.asarray(episode["actions"]), spec)
+    label, _ = _action(index, "labels", np.asarray(episode.get("labels", action)), spec)
+    if label.shape != action.shape:
+        raise DatasetError(
+            f"labels of episode {index} are {label.shape}, expected {action.shape}, those of its actions."
+        )
     frames = np.asarray(episode["observations"])
     length = len(action)
     if frames.dtype != np.uint8 or frames.shape[1:] != spec.frame_shape or len(frames) not in (length, length + 1):
@@ -58,49 +79,32 @@ def own_episode(
         )
     reward = _numbers(index, "rewards", episode.get("rewards"), length, default=0.0)
     seconds = _numbers(index, "dt", episode.get("dt"), length, default=dt)
-    if (seconds < 0).any():
-        raise DatasetError(f"dt of episode {index} is negative at frame {int((seconds < 0).argmax())}; it is seconds.")
+    for wrong, rule in ((seconds < 0, "negative"), (seconds > LONGEST_DT, f"longer than {LONGEST_DT:g} s")):
+        if wrong.any():
+            raise DatasetError(f"dt of episode {index} is {rule} at frame {int(wrong.argmax())}; it is seconds.")
     seconds[0] = 0.0
+    if length > LONGEST_EPISODE:
+        raise DatasetError(f"episode {index} has {length:,} steps; split it: up to {LONGEST_EPISODE:,} are read.")
+    total = float(np.cumsum(reward)[-1])
+    if not np.isfinite(total):
+        raise DatasetError(f"rewards of episode {index} sum to {total}; scale them.")
     arrays = EpisodeArrays(
-        frames=frames[:length], label=action, action=action, reward=reward, dt=seconds,
+        frames=frames[:length], label=label, action=action, reward=reward, dt=seconds,
         zooming=np.zeros(length, np.bool_), telemetry={}, last_frame=frames[length] if len(frames) > length else None,
     )  # fmt: skip
     summary = {
-        "seed": int(seed), "return": float(np.cumsum(reward)[-1]), "length": length, "terminated": True,
+        "seed": int(seed), "return": total, "length": length, "terminated": True,
         "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0,
     }  # fmt: skip
     return arrays, summary, control
 
 
-def minari_episodes(dataset: Any) -> Iterator[dict[str, Any]]:
-    """Yield the episodes of a `minari.MinariDataset`, or of the id of one, for `Demonstrations.from_episodes`.
-
-    Raises:
-        ModuleNotFoundError: If an id is given and Minari is not installed.
-    """
-    if isinstance(dataset, str):
-        try:
-            minari = import_module("minari")  # optional
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                f"{dataset!r} is a Minari dataset, and Minari is not installed; run: pip install 'minari[hdf5]'"
-            ) from None
-        dataset = minari.load_dataset(dataset, download=True)
-    for index, episode in enumerate(dataset.iterate_episodes()):
-        if isinstance(episode.observations, dict | tuple):
-            raise DatasetError(
-                f"observations of episode {index} are a {type(episode.observations).__name__} of arrays; "
-                "pass the frames alone to Demonstrations.from_episodes."
-            )
-        yield {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
-
-
-def _action(index: int, action: NDArray[Any], spec: EnvSpec) -> tuple[NDArray[Any], Control]:
-    """Return the actions as they are stored, and their control."""
+def _action(index: int, name: str, action: NDArray[Any], spec: EnvSpec) -> tuple[NDArray[Any], Control]:
+    """Return the actions or labels as they are stored, and their control."""
     if action.ndim == 1 and action.dtype.kind in "iu" and len(action):
         if not ((action >= 0) & (action < spec.num_actions)).all():
             raise DatasetError(
-                f"actions of episode {index} range from {action.min()} to {action.max()}, expected "
+                f"{name} of episode {index} range from {action.min()} to {action.max()}, expected "
                 + ", ".join(f"{number} ({name})" for number, name in enumerate(spec.action_names))
                 + "."
             )
@@ -110,12 +114,12 @@ def _action(index: int, action: NDArray[Any], spec: EnvSpec) -> tuple[NDArray[An
         if not ((narrow >= _LOWEST) & (narrow <= _HIGHEST)).all():  # NaN is out of range too
             low, high = narrow.min(axis=0).tolist(), narrow.max(axis=0).tolist()
             raise DatasetError(
-                f"actions of episode {index} range from {low} to {high}, "
+                f"{name} of episode {index} range from {low} to {high}, "
                 f"expected steer, gas, brake from {_LOWEST.tolist()} to {_HIGHEST.tolist()}; scale or clip them."
             )
         return narrow, "continuous"
     raise DatasetError(
-        f"actions of episode {index} are {action.dtype} {action.shape}, expected integers (N,) of discrete "
+        f"{name} of episode {index} are {action.dtype} {action.shape}, expected integers (N,) of discrete "
         "actions or floats (N, 3) of steer, gas and brake, with N at least 1."
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import (
-    ROUND,
-    SUMMARY,
     DatasetError,
     EpisodeArrays,
+    file_sha256,
     read_episode,
     summarize,
 )
+from nac_drive.data_collection.dataset.folder import is_plain_file
+from nac_drive.data_collection.dataset.rows import ROUND, SUMMARY, Row
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 
 
-def check_episode(folder: Path, env: EnvConfig, replay: bool, row: dict[str, Any]) -> list[str]:
+def check_episode(folder: Path, env: EnvConfig, replay: bool, row: Row) -> list[str]:
     """Find the problems of one episode.
 
     Its file must exist, have the row's SHA-256, be whole, and agree with the row.
@@ -38,13 +38,13 @@ def check_episode(folder: Path, env: EnvConfig, replay: bool, row: dict[str, Any
         One line per problem; empty for a sound episode.
     """
     path = folder / row["file"]
-    if not path.is_file():
+    if not is_plain_file(path):
         return [f"{path}: the file is missing"]
     problems = []
     if file_sha256(path) != row["sha256"]:
         problems.append(f"{path}: the content has changed since it was recorded (SHA-256 differs from the row's)")
     try:
-        arrays, summary = read_episode(path, env.control, frame_shape=env.spec.frame_shape)
+        arrays, summary = read_episode(path, env)
     except DatasetError as error:
         return [*problems, str(error)]
     problems += [
@@ -57,12 +57,6 @@ def check_episode(folder: Path, env: EnvConfig, replay: bool, row: dict[str, Any
     if replay:
         problems += [f"{path}: replay: {problem}" for problem in _replay(arrays, summary, env)]
     return problems
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of the content of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def play_back(

@@ -14,6 +14,7 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
+from nac_drive.storage.lock import LOCK
 
 ENV = EnvConfig(max_steps=60, renderer="fast")
 NOISE = NoiseConfig(probability=0.3, hold=4)
@@ -26,9 +27,12 @@ def collect_small(path: Path, **changed: Any) -> Demonstrations:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Every file of a folder; the rows of episodes.jsonl in no order: workers finish in any."""
+    """Every file of a folder but the lock; the rows of episodes.jsonl in no order: workers finish in any."""
     files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    return {name: sorted(data.split(b"\n")) if name == "episodes.jsonl" else data for name, data in files.items()}
+    return {
+        name: sorted(data.split(b"\n")) if name == "episodes.jsonl" else data
+        for name, data in files.items() if Path(name).name != LOCK
+    }  # fmt: skip
 
 
 def rewrite_row(path: Path, index: int, **values: Any) -> None:

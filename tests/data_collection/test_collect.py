@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -19,13 +20,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from nac_drive.data_collection import files
 from nac_drive.data_collection.collect import EpisodeJob, add_missing, collect, collect_episode
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Row
-from nac_drive.data_collection.files import WriteError
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
+from nac_drive.data_collection.experts import resolve_driver
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
+from nac_drive.storage import write as files
+from nac_drive.storage.write import WriteError
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents
 from tests.killing import Fuse, Killed
 
@@ -79,25 +82,28 @@ def test_noise_depends_on_its_seed_and_on_the_track(tmp_path, recorded):
     assert len(set(episodes)) == len(TRACKS)
 
 
-def test_a_driver_trained_with_the_bar_sees_it_while_the_mask_is_recorded(tmp_path, monkeypatch):
+class Looks:
+    """A driver trained with the status bar. All its copies note what they see."""
+
+    env_config = {"control": "discrete", "mask_bar": False, "max_steps": 1000}
     seen: list[np.ndarray] = []
 
-    class Looks:
-        env_config = {"control": "discrete", "mask_bar": False, "max_steps": 1000}
+    def begin(self, env: gym.Env) -> int:
+        return 40
 
-        def begin(self, env: gym.Env) -> int:
-            return 40
+    def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[Any, int]:
+        self.seen.append(observation)
+        return np.int64(3), state + 1
 
-        def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[Any, int]:
-            seen.append(observation)
-            return np.int64(3), state + 1
 
+def test_a_driver_trained_with_the_bar_sees_it_while_the_mask_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(Looks, "seen", [])
     monkeypatch.setattr(MODULE, "resolve_driver", lambda spec, env: Looks())
     monkeypatch.setattr(MODULE, "driver_hash", lambda spec, env: "double")
     env = EnvConfig(mask_bar=True, max_steps=8)
     dataset = collect(tmp_path / "dataset", "looks", env=env, seeds=[5])
     masked = dataset.load().frames
-    shown = np.stack(seen)
+    shown = np.stack(Looks.seen)
     assert not masked[:, 84:].any()
     assert shown[:, 84:].any()
     np.testing.assert_array_equal(masked[:, :84], shown[:, :84])
@@ -112,6 +118,7 @@ def test_the_number_of_workers_does_not_show(tmp_path, recorded):
     dataset = collect_small(tmp_path / "dataset", workers=2, on_episode=rows.append)
     assert contents(tmp_path / "dataset") == contents(recorded)
     assert sorted(rows, key=lambda row: row["index"]) == dataset.rows == Demonstrations.open(recorded).rows
+    assert dataset.fingerprint() == Demonstrations.open(recorded).fingerprint()
     assert dataset.verify(replay=True, workers=2) == []
 
 
@@ -188,7 +195,7 @@ def test_resuming_repairs_damaged_episodes_and_adds_tracks(copy, recorded):
     assert longer.verify() == []
 
 
-def collect_or_die(job: EpisodeJob, task: tuple[int, int]) -> Row:
+def collect_or_die(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
     if task[0] == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return collect_episode(job, task)
@@ -197,7 +204,7 @@ def collect_or_die(job: EpisodeJob, task: tuple[int, int]) -> Row:
 def test_a_worker_that_dies_ends_the_collection_with_one_line(tmp_path, recorded):
     path, meta = tmp_path / "dataset", Demonstrations.open(recorded).meta
     dataset = Demonstrations.create(path, meta)
-    episode = partial(collect_or_die, EpisodeJob(path, "controller", meta))
+    episode = partial(collect_or_die, EpisodeJob(pickle.dumps(resolve_driver("controller")), meta))
     with pytest.raises(DatasetError, match=r"a worker process died.*--resume and fewer workers") as caught:
         add_missing(dataset, episode, enumerate(TRACKS), 2, None)
     assert "\n" not in str(caught.value)
@@ -260,8 +267,8 @@ def test_a_bad_driver_or_argument_leaves_no_folder(tmp_path):
     for seeds in ([], [1, 1], [-1]):
         with pytest.raises(ValueError, match="seeds must be distinct"):
             collect_small(path, seeds=seeds)
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        collect_small(path, workers=0)
+    with pytest.raises(ValueError, match=r"workers must lie in 0 to .*, got -1"):
+        collect_small(path, workers=-1)
     assert not path.exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -111,4 +112,16 @@ def test_the_controllers_hash_is_that_of_version_0_1():
 def test_a_mistyped_name_gets_a_hint(typo, meant):
     with pytest.raises(FileNotFoundError, match=f"Did you mean '{meant}'") as caught:
         resolve_driver(typo)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "env", [{"contrul": "discrete"}, {"control": "joystick"}, {"max_steps": "9"}, {"mask_bar": 3}, {"environment": [1]}]
+)
+def test_a_driver_of_an_environment_that_there_is_not_is_one_line(tmp_path, env):
+    folder = make_driver(tmp_path / "driver")
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "env": env}))
+    with pytest.raises(ValueError, match=r"env in the driver's config\.json is not an environment") as caught:
+        resolve_driver(str(folder), EnvConfig())
     assert "\n" not in str(caught.value)

@@ -17,8 +17,9 @@ from nac_drive.data_collection.collect import (
     open_recording,
 )
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.data_collection.dataset.demonstrations import Demonstrations, Meta
-from nac_drive.data_collection.experts import driver_hash
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.experts import driver_hash, resolve_driver
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.envs import Control, EnvConfig, make_env, rollout
 from nac_drive.policies import Driver, DriverConfig
@@ -66,11 +67,10 @@ def make_learner(control: Control = "discrete") -> Driver:
 
 def collect_mixed(path, mixture: MixtureConfig, env: EnvConfig = ENV) -> Demonstrations:
     meta = Meta(env, "controller", driver_hash("controller", env), None, 3)
-    dataset = open_recording(path, meta, [TRACK], resume=False)
-    episode = collect_mixture_episode(
-        EpisodeJob(path, "controller", meta, 2), mixture, pickle.dumps(make_learner(env.control)), (0, TRACK)
-    )
-    assert list(append_episodes(dataset, [episode])) == [episode]
+    job = EpisodeJob(pickle.dumps(resolve_driver("controller", env)), meta, 2)
+    episode = collect_mixture_episode(job, mixture, pickle.dumps(make_learner(env.control)), (0, TRACK))
+    with open_recording(path, meta, [TRACK], resume=False) as dataset:
+        assert list(append_episodes(dataset, [episode])) == [episode.row]
     return dataset
 
 

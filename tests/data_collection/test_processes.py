@@ -8,11 +8,29 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
-from nac_drive.data_collection.processes import Workers, each_in_a_process, map_in_processes, worker_pool
-from tests.data_collection.work import kill_itself, leave_or_die, refuse, report, report_when_released, threads
+from nac_drive.data_collection.processes import (
+    MOST_WORKERS,
+    Workers,
+    default_workers,
+    each_in_a_process,
+    map_in_processes,
+    number_of_workers,
+    worker_pool,
+)
+from tests.data_collection.work import (
+    kill_itself,
+    leave_or_die,
+    meet_and_stay,
+    refuse,
+    report,
+    report_when_released,
+    threads,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 HANGS = pytest.mark.timeout(1200)
@@ -104,9 +122,71 @@ def test_an_interruption_ends_workers_at_once_and_is_reported_once(tmp_path):
 def test_one_worker_is_no_pool():
     with worker_pool(1) as pool:
         assert pool is None
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"), worker_pool(0):
-        pass
     assert list(map_in_processes(report, [0, 1], 1)) == [(0, os.getpid()), (1, os.getpid())]
+
+
+@pytest.mark.parametrize("workers", [-1, MOST_WORKERS + 1, 10**9])
+def test_a_number_of_workers_out_of_range_is_refused_everywhere(workers):
+    refused = pytest.raises(ValueError, match=f"workers must lie in 0 to 1,024, where 0 is one per core, got {workers}")
+    with refused, worker_pool(workers):
+        pass
+    with refused:
+        map_in_processes(report, [], workers)  # without any work, too
+    with refused:
+        next(each_in_a_process(leave_or_die, [0], workers))
+
+
+def test_no_number_of_workers_is_one_per_core():
+    assert number_of_workers(0) == default_workers() >= 1
+    assert number_of_workers(MOST_WORKERS) == MOST_WORKERS
+
+
+@HANGS
+def test_an_interruption_while_workers_import_is_reported_once(tmp_path):
+    (tmp_path / "main.py").write_text(
+        "import signal; from pathlib import Path as P\n"
+        "from nac_drive.data_collection.processes import Workers, each_in_a_process\n"
+        "from tests.data_collection.work import report\n"
+        "if __name__ == '__mp_main__':\n"  # a worker imports the script
+        "    P('imports').write_bytes(b''); P('never').read_bytes()\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "    with Workers(1) as workers:\n"
+        "        list(workers.imap(report, [0]))"
+    )
+    for name in ("imports", "never"):
+        os.mkfifo(tmp_path / name)
+    parent = subprocess.Popen(
+        [sys.executable, "main.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        start_new_session=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    (tmp_path / "imports").read_bytes()  # until it imports
+    os.killpg(parent.pid, signal.SIGINT)
+    output = parent.communicate()[0]  # ends when the worker has ended, too
+    assert output.count("Traceback") == 1
+    assert output.endswith("KeyboardInterrupt\n")
+
+
+@HANGS
+def test_running_work_is_given_up_when_the_block_is_interrupted(tmp_path):
+    pipes = [tmp_path / name for name in ("ready", "never")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+
+    def interrupt() -> None:
+        pipes[0].read_bytes()  # until it works
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def handler(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt), Workers(1) as workers:
+            next(workers.imap(meet_and_stay, [pipes]))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @HANGS

@@ -6,6 +6,9 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
+
+from nac_drive.data_collection.controller.controller import Controller
 
 
 def report(task: int) -> tuple[int, int]:
@@ -38,6 +41,21 @@ class Dies:
 
     def act(self, observation: object, state: None, dt: float) -> tuple[int, None]:
         raise AssertionError("it is dead")
+
+
+class DiesOnce(Controller):
+    """The controller, whose process is killed at the tenth frame that the first of its copies sees."""
+
+    def __init__(self, mark: Path):
+        super().__init__("discrete")
+        self.mark, self.frames = mark, 0
+
+    def act(self, observation: Any, state: Any, dt: float) -> Any:
+        self.frames += 1
+        if self.frames == 10 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().act(observation, state, dt)
 
 
 def kill_itself(task: int) -> int:

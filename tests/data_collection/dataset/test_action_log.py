@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import tracemalloc
+import warnings
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nac_drive.data_collection.dataset.action_log import encode_action_log, read_action_log
+from nac_drive.data_collection.dataset import limits
+from nac_drive.data_collection.dataset.action_log import ActionLog, encode_action_log, read_action_log
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig
@@ -80,7 +86,7 @@ def foreign(path: Path, kind: str, file: Path) -> str:
             return "action_log"
         case "pickle":
             save(action_log=np.array([{"schema": 1}], dtype=object))
-            return "allow_pickle=False"
+            return "action_log.npy is object (1,)"
         case "list":
             save(action_log=np.bytes_(b"[]"))
         case "other schema":
@@ -106,7 +112,7 @@ def foreign(path: Path, kind: str, file: Path) -> str:
             return "label is int64"
         case "no track":
             save_document(episodes=[episodes[0] | {"seed": -1}, *episodes[1:]])
-            return "episode 0 is on track -1"
+            return "Expected `int` >= 0 - at `$.episodes[0].seed`"
         case "no reason to end":
             save_document(dataset=document["dataset"] | {"env": env | {"max_steps": 61}})
             return "episode 0 has 60 frames of 61"
@@ -147,6 +153,119 @@ def test_a_foreign_file_is_named_before_there_is_a_folder(log_file, tmp_path, ki
     assert "\n" not in str(caught.value)
     assert contents(tmp_path) == before
     assert not (tmp_path / "dataset").exists()
+
+
+# Bombs: little on disk, much in memory
+
+
+def npy(array: np.ndarray, **header: Any) -> bytes:
+    """An array as a member of an archive, with another header."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape, **header}
+    )
+    return file.getvalue() + array.tobytes()
+
+
+def archive(path: Path, members: list[tuple[str, bytes]], compression: int = zipfile.ZIP_DEFLATED) -> None:
+    with zipfile.ZipFile(path, "w", compression) as file, warnings.catch_warnings(action="ignore"):
+        for name, content in members:
+            file.writestr(name, content)
+
+
+BOMBS: dict[str, str] = {
+    "many zeros": "would unpack to 8.,...,... bytes",
+    "a long document": "would unpack to 7.,...,... bytes",
+    "a long shape": "label.npy is uint8 (1099511627776,), which 180 bytes do not hold",
+    "a negative shape": "action.npy is uint8 (-180,), which 180 bytes do not hold",
+    "a size that lies": "would unpack to 4,...,...,... bytes",
+    "a long header": "Header info length",
+    "a fourth member": "expected action_log.npy, action.npy, label.npy",
+    "a member twice": "expected action_log.npy, action.npy, label.npy",
+    "another packing": "action_log.npy is not packed by deflate",
+    "by columns": "which",
+    "deep": "recursion",
+    "nan": "invalid character",
+    "null episode": "Expected `object`, got `null` - at `$.episodes[0]`",
+    "a long episode": "Expected `int` <= 1000000 - at `$.episodes[0].length`",
+    "no hash": "missing required field `sha256`",
+    "another hash": "Object contains unknown field `labels` - at `$.episodes[0].sha256`",
+    "an unknown key": "Object contains unknown field `comment` - at `$.episodes[0]`",
+    "a deep setting": "wheels",
+}
+
+
+def bomb(path: Path, kind: str, log_file: Path) -> None:
+    with zipfile.ZipFile(log_file) as file:
+        log, action, label = (file.read(f"{name}.npy") for name in ("action_log", "action", "label"))
+    document = json.loads(np.load(log_file)["action_log"].item())
+    episode, compression = document["episodes"][0], zipfile.ZIP_DEFLATED
+    match kind:
+        case "many zeros":
+            action = label = npy(np.zeros(40 * 2**20, np.uint8))
+        case "a long document":
+            log = npy(np.array(b" " * (70 * 2**20) + b"{}"))
+        case "a long shape":
+            label = npy(np.zeros(180, np.uint8), shape=(2**40,))
+        case "a negative shape":
+            action = npy(np.zeros(180, np.uint8), shape=(-180,))
+        case "a long header":
+            action = npy(np.zeros(180, np.uint8), comment="x" * 60_000)
+        case "by columns":
+            action = npy(np.zeros(180, np.uint8), fortran_order=True)
+        case "another packing":
+            compression = zipfile.ZIP_LZMA
+        case "deep":
+            log = npy(np.array(b'{"schema":"","dataset":{"a":' + b"[" * 100_000))
+        case "nan":
+            episode["return"] = float("nan")
+        case "null episode":
+            document["episodes"] = [None]
+        case "a long episode":
+            episode["length"] = 10**12
+        case "no hash":
+            del episode["sha256"]
+        case "another hash":
+            episode["sha256"]["labels"] = "0" * 64
+        case "an unknown key":
+            episode["comment"] = "hello"
+        case "a deep setting":
+            document["dataset"]["env"]["wheels"] = [[4]]
+    if kind in ("nan", "null episode", "a long episode", "no hash", "another hash", "an unknown key", "a deep setting"):
+        log = npy(np.array(json.dumps(document).encode()))
+    members = [("action_log.npy", log), ("action.npy", action), ("label.npy", label)]
+    members += {"a fourth member": [("label2.npy", label)], "a member twice": [("label.npy", label)]}.get(kind, [])
+    archive(path, members, compression)
+    if kind == "a size that lies":
+        content = bytearray(path.read_bytes())
+        directory = content.index(b"PK\x01\x02")
+        content[directory + 24 : directory + 28] = (2**32 - 2).to_bytes(4, "little")
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_an_archive_is_checked_before_it_is_unpacked(log_file, tmp_path, kind):
+    path = tmp_path / "bomb.npz"
+    bomb(path, kind, log_file)
+    assert path.stat().st_size < 300_000
+    tracemalloc.start()
+    with pytest.raises(DatasetError, match=f"no action log at {path}: ") as caught:
+        read_action_log(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert BOMBS[kind] in str(caught.value) or re.search(BOMBS[kind], str(caught.value))
+
+
+def test_a_log_that_could_not_be_read_again_is_not_written(log_file, monkeypatch):
+    monkeypatch.setattr(limits, "_ALLOWANCE", 100)
+    log = read_action_log(log_file)
+    episodes = [replace(episode, action=episode.label) for episode in log.episodes]
+    long = [replace(e, action=np.zeros(60, int), label=np.zeros(60, int)) for e in episodes] * 3000
+    with pytest.raises(DatasetError, match="would unpack to"):
+        encode_action_log(ActionLog(log.document, long))
 
 
 # Logs of version 0.1

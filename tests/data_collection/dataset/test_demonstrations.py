@@ -14,18 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Meta
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.dataset.episode_file import (
     SUMMARY,
     TELEMETRY,
     EpisodeArrays,
     encode_episode,
+    file_sha256,
     read_episode,
 )
 from nac_drive.data_collection.dataset.info import describe
-from nac_drive.data_collection.dataset.verify import file_sha256, play_back
-from nac_drive.data_collection.files import write_atomically
+from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.envs import EnvConfig
+from nac_drive.storage.write import write_atomically
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, rewrite_row, tamper
 
 
@@ -71,7 +73,7 @@ def test_an_episode_comes_back_bit_for_bit(tmp_path_factory, length, control, se
     arrays, summary = random_episode(length, control, seed, last)
     path = tmp_path_factory.mktemp("episode") / "000000.h5"
     write_atomically(path, encode_episode(arrays, summary))
-    back, summary_back = read_episode(path, control)
+    back, summary_back = read_episode(path, EnvConfig(control))
     assert_equal(arrays, back)
     assert summary_back == summary
     assert {name: type(value) for name, value in summary_back.items()} == {k: type(v) for k, v in summary.items()}
@@ -87,18 +89,18 @@ def test_files_hold_n_or_n_plus_1_frames_and_both_load_as_n(tmp_path, last, sche
         assert file.attrs["schema"] == f"nac-drive episode {schema}"
         assert file["frames"].shape == (stored, 96, 96, 3)  # type: ignore[union-attr]
     target = np.zeros((33, 96, 96, 3), np.uint8)
-    back, _ = read_episode(path, "discrete", frames=target)
+    back, _ = read_episode(path, ENV, frames=target)
     assert back.frames is target
     np.testing.assert_array_equal(target, arrays.frames)
     for wrong in (32, 34):
         with pytest.raises(DatasetError, match=f"it has 33 frames, expected {wrong}"):
-            read_episode(path, "discrete", frames=np.zeros((wrong, 96, 96, 3), np.uint8))
+            read_episode(path, ENV, frames=np.zeros((wrong, 96, 96, 3), np.uint8))
 
 
 def test_the_last_frame_is_the_observation_after_the_last_action(recorded):
     dataset = Demonstrations.open(recorded)
     for row in dataset.rows:
-        arrays, summary = read_episode(recorded / row["file"], "discrete")
+        arrays, summary = read_episode(recorded / row["file"], ENV)
         assert arrays.last_frame is not None
         longer, _ = play_back(  # one action more: the last frame is acted on
             dataset.meta.env, summary["seed"], np.append(arrays.label, 0), np.append(arrays.action, 0)
@@ -108,7 +110,7 @@ def test_the_last_frame_is_the_observation_after_the_last_action(recorded):
 
 def test_a_dataset_of_version_0_1_loads_and_verifies(copy, recorded):
     for row in Demonstrations.open(copy).rows:
-        arrays, summary = read_episode(copy / row["file"], "discrete")
+        arrays, summary = read_episode(copy / row["file"], ENV)
         (copy / row["file"]).write_bytes(encode_episode(replace(arrays, last_frame=None), summary))
         rewrite_row(copy, row["index"], sha256=file_sha256(copy / row["file"]))
     old, new = Demonstrations.open(copy), Demonstrations.open(recorded)
@@ -123,7 +125,7 @@ def test_loading_is_the_episodes_end_to_end(recorded):
     assert list(frames.seeds) == dataset.seeds == TRACKS
     assert frames.offsets[-1] == len(frames) == sum(row["length"] for row in dataset.rows)
     for episode, row in enumerate(dataset.rows):
-        arrays, _ = read_episode(recorded / row["file"], "discrete")
+        arrays, _ = read_episode(recorded / row["file"], ENV)
         part = slice(frames.offsets[episode], frames.offsets[episode + 1])
         np.testing.assert_array_equal(frames.frames[part], arrays.frames)
         np.testing.assert_array_equal(frames.labels[part], arrays.label)
@@ -274,7 +276,7 @@ def test_replay_sees_another_frame_after_the_last_action(copy):
 
 def test_replay_sees_an_episode_that_was_cut_short(copy):
     path = copy / "episodes" / "000000.h5"
-    arrays, summary = read_episode(path, "discrete")
+    arrays, summary = read_episode(path, ENV)
     columns = {name: getattr(arrays, name)[:40] for name in ("frames", "label", "action", "reward", "dt", "zooming")}
     telemetry = {name: values[:40] for name, values in arrays.telemetry.items()}
     short = EpisodeArrays(**columns, telemetry=telemetry, last_frame=arrays.frames[40])

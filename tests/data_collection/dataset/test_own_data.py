@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_own_data_comes_back(tmp_path_factory, lengths, control, extra):
         np.testing.assert_array_equal(frames.dt == 0, np.isin(np.arange(len(frames)), frames.offsets[:-1]))
         assert set(frames.dt) <= {np.float32(0), np.float32(1 / 50)}
     for row, episode in zip(dataset.rows, episodes, strict=True):
-        last = read_episode(path / row["file"], control)[0].last_frame
+        last = read_episode(path / row["file"], dataset.meta.env)[0].last_frame
         assert (last is not None) == (extra == 1)
         if last is not None:
             np.testing.assert_array_equal(last, episode["observations"][-1])
@@ -80,6 +81,16 @@ def test_times_seeds_and_names_are_the_given_ones(tmp_path):
     assert dataset.seeds == [7, 7]
     np.testing.assert_allclose(dataset.load().dt, [0, 0.1, 0.3, 0, 0.25])
     assert dataset.split(0.0) == ([7], [])
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_labels_may_differ_from_the_executed_actions(tmp_path, control):
+    episodes = [own(9, control, seed, labels=own(9, control, seed + 5)["actions"]) for seed in (0, 1)]
+    dataset = Demonstrations.from_episodes(tmp_path / "dataset", episodes)
+    frames, dtype = dataset.load(), np.int64 if control == "discrete" else np.float32
+    np.testing.assert_array_equal(frames.labels, np.concatenate([e["labels"] for e in episodes]).astype(dtype))
+    np.testing.assert_array_equal(frames.actions, np.concatenate([e["actions"] for e in episodes]).astype(dtype))
+    assert dataset.info()["off_label_fraction"] > 0.5
 
 
 def test_it_is_described_without_the_values_that_are_not_known(tmp_path):
@@ -112,6 +123,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "too many frames": (own(3, extra=2), r"are uint8 \(5, 96, 96, 3\)"),
     "small frames": (own(3, observations=np.zeros((3, 64, 64, 3), np.uint8)), "resize or convert"),
     "float frames": (own(3, observations=np.zeros((3, 96, 96, 3), np.float32)), "are float32"),
+    "a sixth label": (own(3, labels=np.array([0, 5, 1])), "labels of episode 1 range from 0 to 5"),
+    "labels too short": (own(3, labels=np.zeros(2, int)), r"labels of episode 1 are \(2,\), expected \(3,\)"),
+    "other labels": (own(3, labels=np.zeros((3, 3))), r"labels of episode 1 are \(3, 3\), expected \(3,\)"),
     "a sixth action": (own(3, actions=np.array([0, 5, 1])), "range from 0 to 5, expected 0"),
     "no action": (own(3, actions=np.zeros(0, int)), "with N at least 1"),
     "two columns": (own(3, actions=np.zeros((3, 2))), r"float64 \(3, 2\), expected integers \(N,\)"),
@@ -177,10 +191,16 @@ class MinariEpisode:
     observations: Any
     actions: Any
     rewards: Any
+    infos: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
 
 
 class MinariDataset:
-    """The method of `minari.MinariDataset` that is called."""
+    """The parts of `minari.MinariDataset` that are read."""
+
+    storage = SimpleNamespace(metadata={})
 
     def __init__(self, episodes: list[MinariEpisode]):
         self.episodes = episodes
@@ -215,9 +235,7 @@ def test_a_minari_dataset_is_own_data(tmp_path, monkeypatch):
 
 def test_minari_is_optional_and_dict_observations_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(
-        ModuleNotFoundError, match=r"Minari is not installed; run: pip install 'minari\[hdf5\]'"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"minari is not installed; run `pip install nac-drive\[minari\]`") as caught:
         Demonstrations.from_minari(tmp_path / "dataset", "CarRacing/human-v0")
     assert "\n" not in str(caught.value)
     bad = MinariEpisode({"camera": np.zeros((7, 96, 96, 3), np.uint8)}, np.zeros(6, int), np.zeros(6))

@@ -1,0 +1,35 @@
+"""The limits of the files of datasets and action logs, and the error of a file beyond them."""
+
+from __future__ import annotations
+
+from nac_drive.storage.read import FileError
+
+LONGEST_EPISODE = 1_000_000
+"""Frames; CarRacing's episodes have at most 1000."""
+LONGEST_DT = 3600.0
+"""Seconds between two observations."""
+
+_ALLOWANCE = 64 * 2**20
+"""Bytes that a file of any size may unpack to."""
+
+
+class DatasetError(FileError):
+    """Something is wrong with a dataset. The message is one line: where, the cause, and the fix."""
+
+
+def require_size(unpacked: int, stored: int, ratio: int) -> None:
+    """Check the size that a file declares before anything of it is unpacked.
+
+    Args:
+        unpacked: Bytes of its arrays.
+        stored: Bytes of the file.
+        ratio: Largest `unpacked / stored` above 64 MiB.
+
+    Raises:
+        DatasetError: If the arrays are larger than a file of this size may hold.
+    """
+    largest = max(_ALLOWANCE, ratio * stored)
+    if unpacked > largest:
+        raise DatasetError(
+            f"its arrays would unpack to {unpacked:,} bytes, and {stored:,} stored bytes may hold {largest:,}"
+        )

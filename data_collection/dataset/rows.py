@@ -1,0 +1,109 @@
+"""The rows of a dataset: one line of episodes.jsonl per finished episode."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetError
+from nac_drive.storage.read import FileError, read_json_lines
+
+Row = dict[str, Any]
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""An integer of at least 0."""
+Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A finite number."""
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+"""A SHA-256 in hexadecimal."""
+
+
+class Summary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"return_": "return"}):
+    """An episode in numbers: the attributes of its file, and columns of its row."""
+
+    seed: Count
+    """Seed of the track."""
+    return_: Number
+    """Sum of the native rewards."""
+    length: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_EPISODE)]
+    """Number of frames."""
+    terminated: bool
+    completion: Number
+    lap_finished: bool
+    off_road_events: Count
+    crashes: Count
+    round: Count | msgspec.UnsetType = msgspec.UNSET
+    """Round of a DAgger run in which the episode was collected; not there outside of one."""
+
+
+class _StoredRow(Summary, kw_only=True):
+    """A line of episodes.jsonl."""
+
+    index: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)]
+    file: str
+    """Path of the episode file inside the dataset; the index decides it."""
+    sha256: Sha256
+    """SHA-256 of that file."""
+
+
+ROUND = "round"
+"""Attribute and column of the episodes of a DAgger run only: the round in which they were collected."""
+SUMMARY = tuple(name for name in Summary.__struct_encode_fields__ if name != ROUND)
+"""Attributes of an episode file, and columns of the dataset's rows."""
+ROW = ("index", *SUMMARY, "file", "sha256")
+"""Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
+
+
+def checked_summary(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `SUMMARY`, and of `ROUND` if there is one, after a check of their types and ranges.
+
+    Raises:
+        ValueError: If one is missing, unknown, of another type or out of range.
+    """
+    return msgspec.to_builtins(msgspec.convert(dict(values), Summary))
+
+
+def episode_file(index: int) -> str:
+    """Return the path of episode `index` inside its dataset folder."""
+    return f"episodes/{index:06d}.h5"
+
+
+def episode_row(index: int, summary: Mapping[str, Any], sha256: str) -> Row:
+    """Return the row of episodes.jsonl for an episode file; its keys are `ROW`."""
+    return {"index": index, **summary, "file": episode_file(index), "sha256": sha256}
+
+
+def row_line(row: Row) -> bytes:
+    """Return a row as a line of episodes.jsonl."""
+    return (json.dumps(row) + "\n").encode()
+
+
+def read_rows(path: Path) -> tuple[list[Row], bool]:
+    """Return all whole rows of an episodes.jsonl, and whether the last one is cut off.
+
+    Raises:
+        DatasetError: Unless every row has the keys `ROW`, types and ranges of an episode, the file of its index, and an
+            index of its own.
+    """
+    fix = "delete the line and record with --resume"
+    try:
+        stored, cut_off = read_json_lines(path, _StoredRow, "an episode", fix)
+    except FileError as error:
+        raise DatasetError(str(error)) from error
+    rows: dict[int, Row] = {}
+    for number, entry in enumerate(stored, 1):
+        if entry.file != episode_file(entry.index):
+            raise DatasetError(
+                f"{path}, line {number} is not an episode: its file is {entry.file[:200]!r}, that of episode "
+                f"{entry.index} is {episode_file(entry.index)}; {fix}."
+            )
+        if entry.index in rows:
+            raise DatasetError(f"{path}, line {number} repeats episode {entry.index}; {fix}.")
+        values = msgspec.to_builtins(entry)
+        rows[entry.index] = {"index": values.pop("index"), **values}
+    return list(rows.values()), cut_off
