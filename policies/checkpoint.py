@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -13,12 +14,17 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from nac_drive.policies.config import CONTROLS, DriverConfig
 from nac_drive.policies.driver import Driver
+from nac_drive.policies.ops.size_limit import elements_of_at_most
+from nac_drive.policies.tensors import read_tensors
+from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, checkpoint_folder
+from nac_drive.storage.read import FileError, one_line, read_json
+from nac_drive.storage.write import process_runs
 from nac_drive.suggest import did_you_mean
 
 SCHEMA = 1
@@ -43,8 +49,21 @@ _OLD_TENSORS = (
 """Names in driver folders that version 0.1 wrote, and the present ones."""
 
 
-class CheckpointError(ValueError):
+ELEMENTS, ELEMENTS_PER_BYTE = 2**20, 8
+"""Numbers that may be made to build a driver: a constant, and more for each byte of its weights. Ours need 1.3."""
+
+
+class CheckpointError(FileError):
     """The folder does not hold a readable driver."""
+
+
+class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of config.json."""
+
+    schema: int
+    driver: dict[str, Any]
+    env: dict[str, Any]
+    meta: dict[str, Any]
 
 
 def save_driver(
@@ -80,8 +99,7 @@ def save_driver(
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     stale = path.with_name(f".{path.name}.{os.getpid()}.old")
-    for leftover in (fresh, stale):
-        shutil.rmtree(leftover, ignore_errors=True)
+    _remove_leftovers(path)
     fresh.mkdir()
     try:
         (fresh / CONFIG).write_text(text + "\n", encoding="utf-8")
@@ -122,20 +140,33 @@ def load_driver(
         CheckpointError: If a file cannot be read or does not fit the other.
     """
     path = driver_folder(source, control)
-    saved, renamed = _read_config(path / CONFIG)
     try:
-        weights = _with_new_names(load_file(path / WEIGHTS), renamed)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path / WEIGHTS}: damaged or not a safetensors file ({error}).") from error
-    with torch.random.fork_rng(devices=[]):  # building draws initial weights; loading must not move the generator
-        try:
-            driver = Driver(DriverConfig(**saved["driver"]))
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {error}") from error
-    _fit(path / WEIGHTS, driver, weights)
+        saved, renamed = _read_config(path / CONFIG)
+        with torch.random.fork_rng(devices=[]):  # building draws initial weights; loading must not move the generator
+            driver, weights = _build(path, saved.driver, renamed)
+    except CheckpointError:
+        raise
+    except FileError as error:
+        raise CheckpointError(str(error)) from error
     driver.load_state_dict(weights)
-    driver.env_config, driver.meta = saved["env"], saved["meta"]
+    driver.env_config, driver.meta = saved.env, saved.meta
     return driver.to(device).eval()
+
+
+def _build(
+    path: Path, settings: dict[str, Any], renamed: tuple[tuple[str, str], ...]
+) -> tuple[Driver, dict[str, torch.Tensor]]:
+    """Return the driver of these settings, and the weights in the file.
+
+    The size of the file bounds the memory of the driver. No tensor is read before it is known to fit.
+    """
+    elements = ELEMENTS + ELEMENTS_PER_BYTE * (path / WEIGHTS).stat().st_size
+    try:
+        with elements_of_at_most(elements):
+            driver = Driver(DriverConfig(**settings))
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {one_line(error)}") from error
+    return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG, lambda name: _new_name(name, renamed))
 
 
 def driver_folder(source: str | os.PathLike[str], control: str | None = None) -> Path:
@@ -143,14 +174,21 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
 
     Raises:
         FileNotFoundError: If the folder or one of its files is missing.
+        CheckpointError: If the record of a run's checkpoints cannot be read.
     """
     if control is not None and control not in CONTROLS:
         raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
     name = os.fspath(source)
     if shipped := PRETRAINED.get(name) or PRETRAINED.get(f"{name}-{control or CONTROLS[0]}"):
         return shipped
-    best = Path(source) / "checkpoints" / "best"
-    path = best if best.is_dir() else Path(source)
+    path = Path(source)
+    try:
+        if path.name in NAMES and path.parent.name == CHECKPOINTS:  # RUN/checkpoints/best
+            path = checkpoint_folder(path.parent.parent, path.name) or path
+        else:
+            path = checkpoint_folder(path, "best") or path
+    except FileError as error:
+        raise CheckpointError(str(error)) from error
     if not path.is_dir():
         names = {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
         raise FileNotFoundError(
@@ -163,28 +201,17 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     return path
 
 
-def _read_config(file: Path) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
+def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:
     """Return the config with the present names, and the tensors to rename: (pattern, replacement) pairs."""
-    try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{file}: not readable as JSON ({error}).") from error
-    parts = ("driver", "env", "meta")
-    if (
-        not isinstance(saved, dict)
-        or set(saved) != {"schema", *parts}
-        or not all(isinstance(saved[p], dict) for p in parts)
-    ):
-        raise CheckpointError(f"{file}: not a driver's config; it must hold exactly schema, driver, env and meta.")
-    if saved["schema"] != SCHEMA:
+    saved = read_json(file, _Saved, "a driver's config", "it must hold exactly schema, driver, env and meta")
+    if saved.schema != SCHEMA:
         raise CheckpointError(
-            f"{file}: schema must be {SCHEMA}, got {saved['schema']!r}; save it again with this version."
+            f"{file}: schema must be {SCHEMA}, got {saved.schema!r}; save it again with this version."
         )
-    from_0_1 = not _OLD_SETTINGS.keys().isdisjoint(saved["driver"])
-    found: dict[str, Any] = saved["driver"]
-    driver = {_OLD_SETTINGS.get(name, name): value for name, value in found.items()}
+    from_0_1 = not _OLD_SETTINGS.keys().isdisjoint(saved.driver)
+    driver = {_OLD_SETTINGS.get(name, name): value for name, value in saved.driver.items()}
     driver.setdefault("num_actions", DriverConfig.num_actions)  # version 0.1 knew CarRacing's five alone
-    saved["driver"] = driver
+    saved.driver = driver
     known = {f.name for f in fields(DriverConfig)}
     if set(driver) != known:
         unknown, missing = sorted(set(driver) - known), sorted(known - set(driver))
@@ -201,27 +228,10 @@ def _read_config(file: Path) -> tuple[dict[str, Any], tuple[tuple[str, str], ...
     return saved, tensors
 
 
-def _with_new_names(weights: dict[str, torch.Tensor], renamed: tuple[tuple[str, str], ...]) -> dict[str, torch.Tensor]:
-    present = {}
-    for name, tensor in weights.items():
-        for old, new in renamed:
-            name = re.sub(old, new, name)
-        present[name] = tensor
-    return present
-
-
-def _fit(file: Path, driver: Driver, weights: dict[str, torch.Tensor]) -> None:
-    expected = driver.state_dict()
-    for name in sorted(set(expected) | set(weights)):
-        want, have = expected.get(name), weights.get(name)
-        if want is None or have is None or want.shape != have.shape or want.dtype != have.dtype:
-            raise CheckpointError(
-                f"{file}: does not match {CONFIG} at {name!r}: expected {_describe(want)}, got {_describe(have)}."
-            )
-
-
-def _describe(tensor: torch.Tensor | None) -> str:
-    return "no such tensor" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+def _new_name(name: str, renamed: tuple[tuple[str, str], ...]) -> str:
+    for old, new in renamed:
+        name = re.sub(old, new, name)
+    return name
 
 
 def _sync(path: Path) -> None:
@@ -230,3 +240,19 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of `save_driver(path)`: `.NAME.PID.tmp` and `.NAME.PID.old`.
+
+    A folder of such a name that holds other files is not ours.
+    """
+    for folder in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        found = re.fullmatch(r"\.([0-9]{1,10})\.(tmp|old)", folder.name.removeprefix(f".{path.name}"))
+        if not found or folder.is_symlink() or not folder.is_dir():
+            continue
+        if int(found[1]) != os.getpid() and process_runs(int(found[1])):
+            continue
+        inside = {file.name for file in folder.iterdir()}
+        if inside <= {CONFIG, WEIGHTS} or (found[2] == "old" and inside >= {CONFIG, WEIGHTS}):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from nac_drive.policies.ranges import check_flag, check_number, check_type, check_whole
+
 CONTROLS = ("discrete", "continuous")
+WIDEST = 65_536
+"""Largest number of features, units or actions."""
+LONGEST_SIDE = 4096
+"""Largest height or width of an observation, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,18 @@ class DriverConfig:
         Raises:
             ValueError: A setting is outside its range.
         """
+        check_type("core:", self.core, str)
+        check_type("core_args:", self.core_args, dict)
+        check_type("encoder:", self.encoder, str)
+        check_flag("residual:", self.residual)
         if self.control not in CONTROLS:
             raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")
         for name in ("d_model", "dense", "num_actions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}.")
+            check_whole(f"{name}:", getattr(self, name), 1, WIDEST)
         if len(self.frame_shape) != 3:
             raise ValueError(f"frame_shape: must be (H, W, 3), got {self.frame_shape}.")
+        for size in self.frame_shape:
+            check_whole("frame_shape: a side", size, 1, LONGEST_SIDE)
+        check_number("dropout:", self.dropout)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout: must be in [0, 1), got {self.dropout}.")

@@ -1,15 +1,16 @@
-"""The settings of train, dagger and ppo, nested by subject. Free of torch: the command line reads them at once.
+"""The settings of train and dagger, nested by subject. Free of torch: the command line reads them at once.
 
 A config is a frozen value; `check` raises ValueError for settings that cannot be trained with. train, dagger and ppo
-call it before anything is created.
+(`ppo_config`) call it before anything is created.
 """
 
 from __future__ import annotations
 
-import math
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,22 @@ import yaml
 
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.mixture import MixtureConfig
-from nac_drive.envs import SPLITS, Augmentation, Control, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import SPLITS, Augmentation, EnvConfig, RendererName, track_seeds
 from nac_drive.policies import DriverConfig
+from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
 
 SHORTEST_SEQUENCE = 16
 """Frames that a core with memory must see at least in training."""
+MOST = 2**31 - 1
+"""Largest number of epochs, rounds, episodes, frames or updates."""
+MOST_SEEDS = 2**32 - 1
+LONGEST_SEQUENCE, LARGEST_BATCH = 65_536, 65_536
+HIGHEST_RATE = 10.0
+"""Largest learning rate."""
+LARGEST_FACTOR = 1e6
+"""Largest weight, scale or penalty."""
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true", "16-true", "64", "32", "16", "bf16")
+"""auto, and precisions of lightning-fabric."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +63,12 @@ class DataConfig:
         Raises:
             ValueError: A setting is outside its range.
         """
-        _require_at_least(self, sequence_length=1, batch_size=1)
-        _require_positive(self, "change_weight", "1 weighs all frames alike")
+        check_whole("sequence_length", self.sequence_length, 1, LONGEST_SEQUENCE)
+        check_whole("batch_size", self.batch_size, 1, LARGEST_BATCH)
+        for name in ("horizontal_flip", "class_weights", "mask_bar"):
+            check_flag(name, getattr(self, name))
+        check_positive("change_weight", self.change_weight, LARGEST_FACTOR, "1 weighs all frames alike")
+        check_words("augment", self.augment)
         Augmentation(self.augment)
 
 
@@ -75,7 +91,7 @@ class OptimConfig:
     """auto: bf16-mixed on a GPU, 32-true on a CPU; or a precision of lightning-fabric."""
 
     def __post_init__(self) -> None:
-        _paths_as_text(self, "init_from", "freeze_encoder_from")
+        paths_as_text(self, "init_from", "freeze_encoder_from")
 
     def check(self) -> None:
         """Check the settings.
@@ -83,7 +99,13 @@ class OptimConfig:
         Raises:
             ValueError: A setting is outside its range.
         """
-        _require_positive(self, "learning_rate", "0.001 is usual")
+        for name in ("init_from", "freeze_encoder_from"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} must name a driver, got ''; leave it out for none.")
+        check_positive("learning_rate", self.learning_rate, HIGHEST_RATE, "0.001 is usual")
+        check_number("ema_decay", self.ema_decay)
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must lie in [0, 1), got {self.ema_decay}; 0.999 is usual, 0 is none.")
 
@@ -97,6 +119,7 @@ class EvalConfig:
 
     def check(self) -> None:
         """Raises ValueError for unknown tracks."""
+        check_type("validation_tracks", self.validation_tracks, str)
         track_seeds(self.validation_tracks)
 
 
@@ -121,7 +144,10 @@ class CloningConfig:
         """
         for part in (self.driver, self.data, self.optim, self.validation):
             part.check()
-        _require_at_least(self, seed=0)
+        check_whole("seed", self.seed, 0, MOST_SEEDS)
+        check_flag("tensorboard", self.tensorboard)
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise ValueError("tensorboard is not installed; run `pip install nac-drive[tensorboard]`.")
         if self.driver.core != "cnn" and self.data.sequence_length < SHORTEST_SEQUENCE:
             raise ValueError(
                 f"sequence_length must be at least {SHORTEST_SEQUENCE} for core {self.driver.core!r}, "
@@ -152,7 +178,11 @@ class TrainConfig(CloningConfig):
             ValueError: The settings cannot be trained with.
         """
         super().check()
-        _require_at_least(self, epochs=1, validate_every=1)
+        check_whole("epochs", self.epochs, 1, MOST)
+        check_whole("validate_every", self.validate_every, 1, MOST)
+        check_number("validation_fraction", self.validation_fraction)
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must lie in [0, 1), got {self.validation_fraction}; 0 is none.")
 
 
 def paper_recipe() -> TrainConfig:
@@ -215,15 +245,22 @@ class DaggerConfig(CloningConfig):
             ValueError: The settings cannot be trained with.
         """
         super().check()
-        _require_positive(self, "final_learning_rate", "0.0002 is usual")
-        _require_at_least(self, initial_episodes=1, episodes=1, rounds=0, initial_epochs=1, epochs=1, max_steps=1)
+        check_positive("final_learning_rate", self.final_learning_rate, HIGHEST_RATE, "0.0002 is usual")
+        for name in ("initial_episodes", "episodes", "initial_epochs", "epochs", "max_steps", "switch_interval"):
+            check_whole(name, getattr(self, name), 1, MOST)
+        for name in ("rounds", "first_track"):
+            check_whole(name, getattr(self, name), 0, MOST)
+        for name in ("renderer", "environment"):
+            check_type(name, getattr(self, name), str)
+        for name in ("noise", "noise_hold", "beta"):
+            check_number(name, getattr(self, name), most=LARGEST_FACTOR)
         if self.data.sequence_length > self.max_steps:
             raise ValueError(
                 f"sequence_length must not exceed max_steps ({self.max_steps} frames), "
                 f"got {self.data.sequence_length}; choose a shorter one."
             )
         tracks, last = len(SPLITS["train"]), self.first_track + self.initial_episodes + self.rounds * self.episodes - 1
-        if self.first_track < 0 or last >= tracks:
+        if last >= tracks:
             raise ValueError(
                 f"first_track, initial_episodes, rounds and episodes must name tracks 0 to {tracks - 1}, "
                 f"got {self.first_track} to {last}; start lower or drive fewer."
@@ -264,87 +301,11 @@ class DaggerConfig(CloningConfig):
         return range(first, first + count)
 
 
-@dataclass(frozen=True)
-class PPOConfig:
-    """Settings of `ppo`, under the names of stable-baselines3 where it has them."""
-
-    control: Control = "discrete"
-    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
-    renderer: RendererName = "fast"
-    """Renderer of training and validation; reported scores are measured with gymnasium's."""
-    seed: int = 0
-    """Seed of weights, tracks and noise."""
-    init_from: str | Path | None = None
-    """Driver of core cnn to start from, such as the folder of a run of `nac-drive dagger --core cnn`; without one,
-    random weights."""
-    init_logit_scale: float = 1.0
-    """Discrete: factor of the logits of `init_from`; above 1, PPO samples the driver's own action more often."""
-    action_noise: float = 0.1
-    """Continuous: standard deviation of the noise that PPO adds to steer, gas and brake at the start."""
-    total_timesteps: int = 240_000
-    """Frames that PPO drives, over all environments."""
-    n_envs: int = 8
-    """Environments that PPO drives at the same time, spread over as many processes as there are cores."""
-    n_steps: int = 512
-    """Frames per environment between two updates."""
-    value_warmup_steps: int = 12_288
-    """Frames during which only the value network learns."""
-    batch_size: int = 512
-    """Frames per update."""
-    n_epochs: int = 3
-    """Epochs over each rollout."""
-    learning_rate: float = 1e-4
-    """Adam's rate at the start; it falls linearly to zero."""
-    clip_range: float = 0.1
-    """Bound of an update: the probability of an action changes by a factor within 1 ± clip_range."""
-    gamma: float = 0.99
-    """Discount of the reward per frame."""
-    gae_lambda: float = 0.95
-    """Decay of generalised advantage estimation per frame: 0 trusts the value network, 1 the observed rewards."""
-    ent_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    reward_scale: float = 0.1
-    """Native rewards are multiplied by this, in training only."""
-    crash_penalty: float = 30.0
-    """Native reward points subtracted at a crash, in training only."""
-    off_road_penalty: float = 1.0
-    """Native reward points subtracted for every frame with three or four wheels off the road, in training only: a tile
-    missed there costs 30 points at the end of the episode, too late for a discounted reward."""
-    augment: tuple[str, ...] = ()
-    """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
-    or clean, all equally likely, with a draw of its own (domain randomisation)."""
-    validate_every: int = 24_576
-    """Frames between two validations."""
-    validation_tracks: str = "val-10"
-    """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
-
-    def __post_init__(self) -> None:
-        _paths_as_text(self, "init_from")
-
-    def check(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ValueError: The settings cannot be trained with.
-        """
-        track_seeds(self.validation_tracks)
-        Augmentation(self.augment)
-        _require_at_least(
-            self, seed=0, total_timesteps=0, n_envs=1, n_steps=2, value_warmup_steps=0, batch_size=2, n_epochs=1,
-            validate_every=1,
-        )  # fmt: skip
-        for name in ("init_logit_scale", "action_noise", "learning_rate", "clip_range", "reward_scale"):
-            _require_positive(self, name, f"the default is {getattr(type(self), name)}")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
-
-
 def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """Settings of a core from the words of --core-args.
 
     Args:
-        pairs: Words KEY=VALUE; values are read as YAML.
+        pairs: Words KEY=VALUE; values are read as YAML: numbers, words, true, false or null.
 
     Raises:
         ValueError: For a word of another form.
@@ -356,25 +317,15 @@ def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"core-args must be KEY=VALUE, got {pair!r}; such as --core-args top_k=4 window=64.")
         try:
             settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ValueError(f"core-args: the value of {pair!r} is neither a number nor a word.") from None
+        except (yaml.YAMLError, ValueError, RecursionError):
+            settings[key] = []
+        if not isinstance(settings[key], int | float | str | None):
+            raise ValueError(f"core-args: the value of {reprlib.repr(pair)} is neither a number nor a word.")
     return settings
 
 
-def _paths_as_text(config: Any, *names: str) -> None:
+def paths_as_text(config: Any, *names: str) -> None:
     """Settings are written to config.yaml and compared there as text."""
     for name in names:
         if isinstance(getattr(config, name), os.PathLike):
             object.__setattr__(config, name, os.fspath(getattr(config, name)))
-
-
-def _require_at_least(config: Any, **least: int) -> None:
-    for name, number in least.items():
-        if getattr(config, name) < number:
-            raise ValueError(f"{name} must be at least {number}, got {getattr(config, name)}.")
-
-
-def _require_positive(config: Any, name: str, usual: str) -> None:
-    value = getattr(config, name)
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {value}; {usual}.")

@@ -3,6 +3,10 @@
 PPO: Schulman et al., arXiv 1707.06347. PPO from a clone of a privileged expert: Chen et al., "Learning by Cheating",
 arXiv 1912.12294. PPO sees the native reward, scaled; an episode also ends at a crash (`EventDetector`), so that leaving
 the road costs the reward that would have followed.
+
+A run goes on bit for bit as if never interrupted. An environment in the middle of an episode cannot be saved, so at
+every checkpoint all environments begin a new episode, and all random numbers are drawn anew from the seed and the
+number of frames, with and without an interruption.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import Tensor, nn
 
@@ -31,11 +36,17 @@ from nac_drive.data_collection.experts import driver_hash, resolve_driver, train
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import EnvConfig, ProcessVectorEnv, track_seeds
 from nac_drive.policies import Driver, DriverConfig, save_driver
-from nac_drive.training.config import PPOConfig
+from nac_drive.policies.tensors import read_tensors
+from nac_drive.storage.lock import locked
+from nac_drive.training.finite import require_finite_weights
+from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_env import training_env
-from nac_drive.training.run_folder import RunFolder, load_training_state, save_training_state
+from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.sb3_vec_env import SB3VecEnv
+from nac_drive.training.training_state import load_training_state, save_training_state
 from nac_drive.training.validation import Report, closed_loop
+
+_POLICY = "policy.safetensors"
 
 
 def ppo(
@@ -50,8 +61,8 @@ def ppo(
     Args:
         config: Settings.
         folder: The folder of the run.
-        resume: Go on from the last checkpoint. `total_timesteps` may have grown; the learning rate then falls to zero
-            over the new number.
+        resume: Go on from the last checkpoint, bit for bit as if never interrupted. `total_timesteps` may have grown;
+            the learning rate then falls to zero over the new number.
         report: Called with each row of metrics.jsonl, one per validation, of which `seconds` is the time of driving and
             learning so far; before it, with a dict per rollout (timesteps, total_timesteps, return: the mean of
             the last episodes, or None) and per validation episode (validation_episode, validation_episodes, return).
@@ -64,43 +75,68 @@ def ppo(
         FileNotFoundError: If there is no run to resume.
         ValueError: If `init_from` has memory or drives another environment, or the run was started with other settings
             or by version 0.1.
+        DivergedError: If a weight becomes NaN or infinite; the last checkpoint is kept.
+        FolderInUseError: If another process writes to the folder.
     """
     config.check()
     folder = Path(folder)
+    RunFolder.require(folder, resume)
     env_config = EnvConfig(control=config.control, renderer=config.renderer)
     torch.manual_seed(config.seed)
     actor = _actor(config, env_config)
     resolved = asdict(config)
     if config.init_from:
         resolved["init_sha256"] = driver_hash(config.init_from, env_config)
-    if resume:
-        run = RunFolder.open(folder)
-        run.require_config(resolved, moved=("init_from",), grown=("total_timesteps",))
-        last = run.rewind()
-    else:
-        run, last = RunFolder.create(folder, resolved), None
     envs = [partial(training_env, env_config, config, rank) for rank in range(config.n_envs)]
     model = _build(config, actor, DummyVecEnv(envs))  # for their spaces; processes are started when PPO drives
-    if last is not None:
-        saved = load_file(last / "training_state" / "policy.safetensors")
-        for name, parameter in model.policy.named_parameters():
-            parameter.data.copy_(saved[name])
-        model.num_timesteps = load_training_state(last / "training_state", model.policy.optimizer)["step"]
-    if resume:
-        run.keep_config(resolved)
-    validation = _Validation(run, config, actor, env_config, report)
-    validation.validate_once(model)
-    if model.num_timesteps < config.total_timesteps:
-        vec_env = SB3VecEnv(ProcessVectorEnv(envs, min(config.n_envs, default_workers())))
-        try:
-            model.set_env(vec_env)
-            model.learn(config.total_timesteps - model.num_timesteps, callback=validation, reset_num_timesteps=False)
-        finally:
-            vec_env.close()
+    with locked(folder):
+        if resume:
+            run = RunFolder.open(folder)
+            run.require_config(resolved, moved=("init_from",), grown=("total_timesteps",))
+            if last := run.rewind():
+                _load(model, last / "training_state")
+            run.keep_config(resolved)
+        else:
+            run = RunFolder.create(folder, resolved)
+        validation = _Validation(run, config, actor, env_config, report)
         validation.validate_once(model)
-    best = run.checkpoint_folder("best")
+        if model.num_timesteps < config.total_timesteps:
+            vec_env = SB3VecEnv(ProcessVectorEnv(envs, min(config.n_envs, default_workers())))
+            try:
+                _learn(model, config, vec_env, validation)
+            finally:
+                vec_env.close()
+            validation.validate_once(model)
+        best = run.checkpoint_folder("best")
     assert best is not None
     return best
+
+
+def _load(model: PPO, folder: Path) -> None:
+    """Load weights, moments and the number of frames."""
+    weights = dict(model.policy.named_parameters())
+    for name, saved in read_tensors(folder / _POLICY, weights, "config.yaml").items():
+        weights[name].data.copy_(saved)
+    model.num_timesteps = load_training_state(folder, model.policy.optimizer)["step"]
+
+
+def _learn(model: PPO, config: PPOConfig, vec_env: VecEnv, validation: _Validation) -> None:
+    """Drive and learn up to `total_timesteps`.
+
+    Raises:
+        DivergedError: A weight is not finite.
+    """
+    model.set_env(vec_env)
+    try:
+        model.learn(config.total_timesteps - model.num_timesteps, callback=validation, reset_num_timesteps=False)
+    except (ValueError, RuntimeError):  # of a distribution whose parameters are NaN
+        _require_finite(model)
+        raise
+    _require_finite(model)
+
+
+def _require_finite(model: Any) -> None:
+    require_finite_weights(f"frame {model.num_timesteps:,}", model.policy.named_parameters())
 
 
 # The environment and the model
@@ -203,7 +239,7 @@ def _build(config: PPOConfig, actor: Driver, vec_env: VecEnv) -> PPO:
 
 
 class _Validation(BaseCallback):
-    """Frees the actor after the value warm-up; saves and validates the policy every so many frames."""
+    """Frees the actor after the value warm-up; saves and validates the policy every so many frames, and starts over."""
 
     def __init__(self, run: RunFolder, config: PPOConfig, actor: Driver, env_config: EnvConfig, report: Report):
         super().__init__()
@@ -216,9 +252,23 @@ class _Validation(BaseCallback):
         self._since = time.perf_counter()
 
     def _on_rollout_start(self) -> None:
+        _require_finite(self.model)
         self._actor.requires_grad_(self.num_timesteps >= self._config.value_warmup_steps)
-        if self.num_timesteps - self._run.rows()[-1]["step"] >= self._config.validate_every:
+        last = self._run.rows()[-1]["step"]
+        if self.num_timesteps - last >= self._config.validate_every:
             self.validate(self.model)
+            last = self.num_timesteps
+        if self.num_timesteps == last:
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """Begin new episodes and draw all random numbers from here: a run that is resumed here does the same."""
+        model: Any = self.model
+        (seed,) = np.random.SeedSequence((self._config.seed, self.num_timesteps)).generate_state(1)
+        set_random_seed(int(seed))
+        model.env.env_method("start_at", self.num_timesteps)
+        model._last_obs = model.env.reset()
+        model._last_episode_starts = np.ones(model.n_envs, dtype=bool)
 
     def _on_step(self) -> bool:
         return True
@@ -250,7 +300,7 @@ class _Validation(BaseCallback):
             save_driver(folder, driver, env=asdict(self._env_config), meta=meta)
             save_training_state(folder / "training_state", model.policy.optimizer, {"step": step})
             weights = {name: parameter.data.contiguous() for name, parameter in model.policy.named_parameters()}
-            save_file(weights, folder / "training_state" / "policy.safetensors")
+            save_file(weights, folder / "training_state" / _POLICY)
 
         with worker_pool(min(len(track_seeds(tracks)), default_workers())) as pool:
             row = {"step": step, **closed_loop(driver, self._env_config, tracks, pool, self._report)}

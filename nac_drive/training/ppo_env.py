@@ -10,7 +10,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 from nac_drive.envs import SPLITS, Augmentation, EnvConfig, make_env
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
-from nac_drive.training.config import PPOConfig
+from nac_drive.training.ppo_config import PPOConfig
 
 
 class TrainingEnv(gym.Wrapper):
@@ -18,14 +18,19 @@ class TrainingEnv(gym.Wrapper):
 
     Args:
         env: An environment that reports `crash` and `wheels_off_road` in `info`.
-        rng: Draws tracks and augmentations.
-        config: Penalties, scale and augmentations.
+        config: Seed, penalties, scale and augmentations.
+        rank: Number of the environment in the run, so that each has random numbers of its own.
     """
 
-    def __init__(self, env: gym.Env, rng: np.random.Generator, config: PPOConfig):
+    def __init__(self, env: gym.Env, config: PPOConfig, rank: int):
         super().__init__(env)
-        self._rng, self._config = rng, config
+        self._config, self._rank = config, rank
         self._augmentation = Augmentation(config.augment)
+        self.start_at(0)
+
+    def start_at(self, timesteps: int) -> None:
+        """Draw tracks and augmentations from now on from (seed, rank, timesteps)."""
+        self._rng = np.random.default_rng((self._config.seed, 1, self._rank, timesteps))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset on a random training track; `seed` does not count."""
@@ -44,6 +49,5 @@ class TrainingEnv(gym.Wrapper):
 
 
 def training_env(env_config: EnvConfig, config: PPOConfig, rank: int) -> gym.Env:
-    """Make environment number `rank` of a run, with random numbers of its own."""
-    rng = np.random.default_rng((config.seed, 1, rank))
-    return TrainingEnv(RecordEpisodeStatistics(make_env(env_config, crash="terminate")), rng, config)
+    """Make environment number `rank` of a run."""
+    return TrainingEnv(RecordEpisodeStatistics(make_env(env_config, crash="terminate")), config, rank)

@@ -1,6 +1,8 @@
 """The folder of one run of train, dagger or ppo: config, command, machine, a row of metrics per step, checkpoints.
 
-RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/last  checkpoints/best
+RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/checkpoints.json
+
+config.yaml is written first and marks the folder as a run. checkpoints.json names the last and the best checkpoint.
 """
 
 from __future__ import annotations
@@ -9,25 +11,47 @@ import json
 import math
 import os
 import platform
+import re
+import reprlib
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch.optim import Optimizer
 
-from nac_drive.data_collection.files import flatten, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.data_collection.versions import installed_versions
+from nac_drive.storage.checkpoints import (
+    CHECKPOINTS,
+    RECORD,
+    Record,
+    checkpoint_folder,
+    read_record,
+    step_of,
+    write_record,
+)
+from nac_drive.storage.lock import LOCK
+from nac_drive.storage.read import FileError, read_json_lines, read_yaml
+from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
+from nac_drive.training.finite import require_finite_row
 
 FORMAT = 2
 """The format of config.yaml: nested settings. Version 0.1 wrote flat ones and no format."""
+_CONFIG, _METRICS, _COMMAND, _MACHINE = "config.yaml", "metrics.jsonl", "command.txt", "env.json"
+_UNFINISHED_STEP = re.compile(r"step_[0-9]+\.tmp|\.step_[0-9]+\.tmp\.[0-9]{1,10}\.(tmp|old)")
+"""Folders that `checkpoint` and `save_driver` had not finished."""
+
+
+class _Row(msgspec.Struct):
+    """The keys of a row that this module uses."""
+
+    step: Annotated[int, msgspec.Meta(ge=0)]
+    score: float = -math.inf
 
 
 class RunFolder:
@@ -37,29 +61,51 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], config: dict[str, Any]) -> RunFolder:
+    def create(cls, path: str | os.PathLike[str], config: dict[str, Any], *, checkpoints: bool = True) -> RunFolder:
         """Start a new run.
 
         Args:
             path: Its folder.
             config: Its settings, for config.yaml.
+            checkpoints: It will have checkpoints; a comparison has none of its own.
 
         Raises:
             FileExistsError: If `path` holds more than the remains of a killed creation.
             WriteError: If it cannot be written.
         """
         path = Path(path)
-        if not _vacant(path):
+        cls.require(path, resume=False)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            run = cls(path)
+            run._write_config(config)
+            run._complete(checkpoints)
+        return run
+
+    @classmethod
+    def require(cls, path: Path, resume: bool) -> None:
+        """Check that a folder holds a run to resume, or that a new one can be started in it, before work begins.
+
+        Raises:
+            FileExistsError: If a new run would find more than the remains of a killed creation.
+            FileNotFoundError: If there is no run to resume.
+        """
+        if resume:
+            cls.open(path)
+        elif not _vacant(path):
             raise FileExistsError(
                 f"run folder {path} already exists; choose another folder, or continue with --resume."
             )
-        with writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-            (path / "command.txt").write_text(shlex.join(sys.argv) + "\n")
-            (path / "env.json").write_text(json.dumps(describe_machine(), indent=2) + "\n")
-            run = cls(path)
-            run._write_config(config)
-        return run
+
+    def _complete(self, checkpoints: bool = True) -> None:
+        """Write the files that a killed creation may lack."""
+        if not (self.path / _COMMAND).exists():
+            write_atomically(self.path / _COMMAND, (shlex.join(sys.argv) + "\n").encode())
+        if not (self.path / _MACHINE).exists():
+            write_atomically(self.path / _MACHINE, (json.dumps(describe_machine(), indent=2) + "\n").encode())
+        if checkpoints and not (self.path / CHECKPOINTS / RECORD).exists():
+            (self.path / CHECKPOINTS).mkdir(exist_ok=True)
+            write_record(self.path, read_record(self.path) or Record(None, None))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -69,7 +115,7 @@ class RunFolder:
             FileNotFoundError: `path` is no run.
         """
         path = Path(path)
-        if not (path / "config.yaml").is_file():
+        if not (path / _CONFIG).is_file():
             raise FileNotFoundError(f"{path} is not a run folder: config.yaml is missing; pass the folder of a run.")
         return cls(path)
 
@@ -78,20 +124,14 @@ class RunFolder:
         """Read the settings of the run.
 
         Raises:
-            ValueError: The file is damaged.
+            FileError: The file is damaged.
         """
         config = self._read_config()
         config.pop("format", None)
         return config
 
     def _read_config(self) -> dict[str, Any]:
-        try:
-            config = yaml.safe_load((self.path / "config.yaml").read_text())
-        except yaml.YAMLError:
-            config = None
-        if not isinstance(config, dict):
-            raise ValueError(f"{self.path / 'config.yaml'} is damaged or not a run's config; start a new run.")
-        return config
+        return read_yaml(self.path / _CONFIG, dict[str, Any], "a run's config", "start a new run")
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:
         """Require `config` to be that of the run. `keep_config` then writes the settings that may differ.
@@ -115,12 +155,13 @@ class RunFolder:
             key for key in sorted(before.keys() | now.keys())
             if before.get(key) != now.get(key)
             and key not in moved
-            and not (key in grown and key in before and now[key] > before[key])
+            and not (key in grown and _is_larger(now.get(key), before.get(key)))
         ]  # fmt: skip
         if changed:
             differences = "; ".join(
-                f"{k}: run has {before.get(k)!r}, got {now.get(k)!r}" + ", but it may only grow" * (k in grown)
-                for k in changed
+                f"{k[:100]}: run has {reprlib.repr(before.get(k))}, got {reprlib.repr(now.get(k))}"
+                + ", but it may only grow" * (k in grown)
+                for k in changed[:20]
             )
             raise ValueError(
                 f"cannot resume {self.path} with another config ({differences}); keep it or start a new run."
@@ -133,39 +174,45 @@ class RunFolder:
 
     def _write_config(self, config: dict[str, Any]) -> None:
         text = yaml.safe_dump({"format": FORMAT, **config}, sort_keys=False)
-        write_atomically(self.path / "config.yaml", text.encode())
+        write_atomically(self.path / _CONFIG, text.encode())
 
     # Metrics
 
     def log(self, row: dict[str, Any]) -> None:
         """Append one row to metrics.jsonl."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / _METRICS
         with writing(path), path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows so far; a line cut off by a crash is left out."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        rows = []
-        for line in lines:
+        """All whole rows so far; a line cut off by a crash is left out.
+
+        Raises:
+            FileError: The file is damaged.
+        """
+        path = self.path / _METRICS
+        if not path.exists():
+            return []
+        what, fix = "a row of metrics", "restore the file or start a new run"
+        rows, _ = read_json_lines(path, dict[str, Any], what, fix)
+        for number, row in enumerate(rows, 1):
             try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
+                msgspec.convert(row, _Row)
+            except msgspec.ValidationError as error:
+                raise FileError(f"{path}, line {number} is not {what}: {error}; {fix}.") from None
         return rows
 
     def drop_rows_after(self, step: int) -> None:
         """Remove the rows of later steps."""
         kept = [row for row in self.rows() if row["step"] <= step]
-        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+        write_atomically(self.path / _METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
 
     def last_row_is_best(self) -> bool:
         """Return whether the last row has a `score` above that of every other row."""
-        *others, row = self.rows()
-        return "score" in row and all(row["score"] > other.get("score", -math.inf) for other in others)
+        *others, score = (row.get("score", -math.inf) for row in self.rows())
+        return all(score > other for other in (-math.inf, *others))
 
     # Steps
 
@@ -177,7 +224,12 @@ class RunFolder:
         Args:
             row: Metrics; `step` is the number of the step, `score` decides the best.
             write: Makes the folder that it is given.
+
+        Raises:
+            DivergedError: If a metric is NaN or infinite; nothing is written.
+            WriteError: If it cannot be written.
         """
+        require_finite_row(row)
         self.log(row)
         checkpoint = self.checkpoint(row["step"], write)
         if self.last_row_is_best():
@@ -186,13 +238,31 @@ class RunFolder:
     def rewind(self) -> Path | None:
         """Return to the last checkpoint: drop later rows, and mark the checkpoint if it is the best.
 
+        What killed processes left is removed. The links of version 0.2 become checkpoints.json.
+
         Returns:
             Its folder; None before the first one.
+
+        Raises:
+            FileError: The run has checkpoints, but no record of the last one, or no row of it.
         """
-        last = self.checkpoint_folder("last")
-        self.drop_rows_after(-1 if last is None else int(last.name.removeprefix("step_")))
+        last, rows = self.checkpoint_folder("last"), self.rows()
+        record = read_record(self.path)
+        lost = bool(last or self._steps()) if record is None else record.last is None and record.best is not None
+        if lost or (last is None and len(rows) > 1):
+            raise FileError(
+                f"{self.path / CHECKPOINTS / RECORD} is missing or has lost the last checkpoint of this run; "
+                "restore it, or start a new run in another folder."
+            )
+        step = -1 if last is None else int(last.name.removeprefix("step_"))
+        if last and step not in [row["step"] for row in rows]:
+            raise FileError(f"{self.path / _METRICS} has lost the row of step {step}; restore it or start a new run.")
+        self._remove_leftovers()
+        self._complete()
+        self.drop_rows_after(step)
         if last and self.last_row_is_best():  # killed between the checkpoint and its mark
             self.mark_best(last)
+        self._remove_others()
         return last
 
     # Checkpoints
@@ -213,96 +283,73 @@ class RunFolder:
         Raises:
             WriteError: If it cannot be written.
         """
-        folder = self.path / "checkpoints" / f"step_{step}"
-        if self.checkpoint_folder("last") == folder.resolve():
+        folder = self.path / CHECKPOINTS / f"step_{step}"
+        if self.checkpoint_folder("last") == folder:
             return folder
         temporary = folder.with_name(folder.name + ".tmp")
         with writing(folder):
-            folder.parent.mkdir(exist_ok=True)
-            for leftover in (temporary, folder):
-                shutil.rmtree(leftover, ignore_errors=True)
+            self._remove_leftovers()
+            shutil.rmtree(folder, ignore_errors=True)
             write(temporary)
             sync_tree(temporary)
             os.replace(temporary, folder)
             sync_folder(folder.parent)
-            self._point("last", folder)
-        kept = {(self.path / "checkpoints" / name).resolve() for name in ("last", "best")}
-        for old in (self.path / "checkpoints").glob("step_*"):
-            if old.resolve() not in kept:
-                shutil.rmtree(old, ignore_errors=True)
+            self._record(last=folder)
         return folder
 
     def mark_best(self, folder: Path) -> None:
-        """Let `best` point to the checkpoint `folder`."""
-        self._point("best", folder)
+        """Record the checkpoint `folder` as the best."""
+        self._record(best=folder)
 
     def checkpoint_folder(self, name: str) -> Path | None:
-        """The folder that `last` or `best` points to; None before the first checkpoint."""
-        link = self.path / "checkpoints" / name
-        return link.resolve() if link.exists() else None
+        """The folder of the `last` or `best` checkpoint; None before the first.
 
-    def _point(self, name: str, folder: Path) -> None:
-        link = self.path / "checkpoints" / name
-        temporary = link.with_name(name + ".tmp")
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(folder.name)
-        os.replace(temporary, link)
+        Raises:
+            FileError: The record of checkpoints is damaged, or the folder is missing.
+        """
+        return checkpoint_folder(self.path, name)
+
+    def _record(self, **folders: Path) -> None:
+        record = read_record(self.path) or Record(None, None)
+        names = {name: folder.name for name, folder in folders.items()}
+        write_record(self.path, msgspec.structs.replace(record, **names))
+        self._remove_others()
+
+    def _remove_others(self) -> None:
+        """Remove checkpoints that are neither the last nor the best."""
+        kept = {self.checkpoint_folder(name) for name in ("last", "best")}
+        for folder in self._steps():
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _steps(self) -> list[Path]:
+        """All folders of checkpoints."""
+        return [path for path in (self.path / CHECKPOINTS).glob("step_*") if step_of(path) is not None]
+
+    def _remove_leftovers(self) -> None:
+        """Remove files and checkpoints that were not finished. Files of other names are not ours and stay."""
+        for name in (_CONFIG, _METRICS, _COMMAND, _MACHINE):
+            remove_leftovers(self.path / name)
+        (self.path / CHECKPOINTS).mkdir(exist_ok=True)
+        remove_leftovers(self.path / CHECKPOINTS / RECORD)
+        for path in (self.path / CHECKPOINTS).iterdir():
+            if path.is_symlink():
+                if path.name in ("last.tmp", "best.tmp"):  # of version 0.2
+                    path.unlink()
+            elif _UNFINISHED_STEP.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _vacant(path: Path) -> bool:
-    """Return whether `path` is free or holds a creation that was killed: `create` writes config.yaml last."""
+    """Return whether `path` is free or holds a creation that was killed before config.yaml was there."""
     if not path.exists():
         return True
-    remains = {"checkpoints", "command.txt", "env.json"}
-    return (
-        path.is_dir()
-        and all(file.name in remains or file.suffix == ".tmp" for file in path.iterdir())
-        and not any(path.glob("checkpoints/*"))
-    )
+    unfinished = re.compile(rf"{re.escape(_CONFIG)}\.[0-9]{{1,10}}\.tmp")
+    return path.is_dir() and all(file.name == LOCK or unfinished.fullmatch(file.name) for file in path.iterdir())
 
 
-def save_training_state(path: Path, optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Write `path/optimizer.safetensors`, the moments of every parameter, and `path/state.json`.
-
-    Args:
-        path: The folder; it is made.
-        optimizer: Adam or another optimizer whose state is tensors.
-        state: Anything JSON-able, such as the step.
-    """
-    path.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        f"{index}.{name}": value.detach().cpu().contiguous()
-        for index, values in optimizer.state_dict()["state"].items()
-        for name, value in values.items()
-    }
-    save_file(tensors, path / "optimizer.safetensors")
-    (path / "state.json").write_text(json.dumps(state) + "\n")
-
-
-def load_training_state(path: Path, optimizer: Optimizer) -> dict[str, Any]:
-    """Load the saved moments into `optimizer`.
-
-    Args:
-        path: The folder that `save_training_state` wrote.
-        optimizer: Made from the same parameters.
-
-    Returns:
-        The rest of the state.
-
-    Raises:
-        ValueError: For a damaged file.
-    """
-    moments: dict[int, dict[str, torch.Tensor]] = {}
-    try:
-        saved = load_file(path / "optimizer.safetensors")
-    except SafetensorError as error:
-        raise ValueError(f"{path / 'optimizer.safetensors'} is damaged ({error}); start a new run.") from error
-    for key, value in saved.items():
-        index, name = key.split(".", 1)
-        moments.setdefault(int(index), {})[name] = value
-    whole = optimizer.state_dict()
-    optimizer.load_state_dict({"state": moments, "param_groups": whole["param_groups"]})
-    return json.loads((path / "state.json").read_text())
+def _is_larger(value: Any, than: Any) -> bool:
+    return isinstance(value, int) and isinstance(than, int) and value > than
 
 
 def describe_machine() -> dict[str, Any]:

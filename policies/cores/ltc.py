@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nac_drive.policies.cores.base import Core, State
 from nac_drive.policies.ops.liquid import LiquidNetwork
+from nac_drive.policies.ops.size_limit import count_mask
 from nac_drive.policies.wiring.graphs import fully_connected_wiring, ncp_wiring
 from nac_drive.policies.wiring.wiring import Groups, Wiring
 
@@ -76,6 +77,7 @@ def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int)
     model = ncp_wiring(inputs, groups, sparsity=sparsity, seed=seed)
     entry, rng, error = groups.slice(groups.input_group), np.random.default_rng(seed), None
     for _ in range(DRAWS):
+        count_mask(*model.recurrent_mask.shape)
         masks = model.input_mask.copy(), model.recurrent_mask.copy()
         for block in (masks[0][:, entry], masks[1]):
             block[:] = rng.permutation(block.ravel()).reshape(block.shape)

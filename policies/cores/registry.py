@@ -28,6 +28,7 @@ from nac_drive.policies.cores.phased_lstm import PhasedLSTM
 from nac_drive.policies.cores.rnn import GRU, LSTM, RNN, SparseLSTM
 from nac_drive.policies.cores.s4d import S4D
 from nac_drive.policies.nac.variants import NAC_VARIANTS
+from nac_drive.policies.ranges import check_number, check_type, check_whole
 from nac_drive.suggest import did_you_mean
 
 _NAC = (
@@ -207,7 +208,47 @@ CORES: dict[str, CoreFactory] = {
 default settings. A new core is a file with its class, a line here, and a test that inherits CoreContract."""
 
 
-def build_core(name: str, input_size: int, output_size: int, **settings: Any) -> Core:
+MOST: dict[str, int] = {
+    **dict.fromkeys(("num_heads", "top_k", "units", "backbone_units"), 65_536),
+    **dict.fromkeys(("rnn_size", "state_size", "time_size", "num_features"), 65_536),
+    **dict.fromkeys(("settle_steps", "unfolds", "iterations", "euler_steps", "ode_steps"), 1000),
+    **dict.fromkeys(("inter", "command", "motor"), 128),
+    "window": 16_384,
+    "neurons": 4096,
+    "num_scales": 64,
+    "seed": 2**63 - 1,
+}
+"""Largest value of every setting that is a whole number. A core checks the smallest itself."""
+_MOST_UNITS = 64
+"""Largest number of motif units of CircuitNet, which connects every one with every other."""
+_NUMBERS = ("sparsity", "open_ratio", "leak", "margin", "delta_t")
+_LARGEST_NUMBER = 1e6
+_WORDS = ("phi_activation", "output")
+_NONE = ("units", "neurons", "backbone")
+"""Settings that may be None."""
+
+
+def _check_settings(name: str, settings: dict[str, Any]) -> None:
+    """Check types and largest values of the settings of a core, before anything is made from them.
+
+    Raises:
+        ValueError: A setting is of another type, too large or not finite.
+    """
+    for key, value in settings.items():
+        if value is None and key in _NONE:
+            continue
+        if key in MOST:
+            most = _MOST_UNITS if key == "units" and name.startswith("circuitnet") else MOST[key]
+            check_whole(f"core_args: {key}", value, 0 if key == "seed" else -most, most)
+        elif key in _NUMBERS:
+            check_number(f"core_args: {key}", value, -_LARGEST_NUMBER, _LARGEST_NUMBER)
+        elif key == "backbone":
+            check_type("core_args: backbone", value, dict)
+        elif key in _WORDS:
+            check_type(f"core_args: {key}", value, str)
+
+
+def build_core(name: str, input_size: int, output_size: int, /, **settings: Any) -> Core:
     """Build a core by name.
 
     Args:
@@ -222,6 +263,7 @@ def build_core(name: str, input_size: int, output_size: int, **settings: Any) ->
     if name not in CORES:
         hint = did_you_mean(str(name), CORES)
         raise ValueError(f"core: unknown name {name!r}; known are {', '.join(CORES)}.{hint}")
+    _check_settings(name, {key: value for key, value in settings.items() if key in CORES[name].accepted})
     try:
         return CORES[name](input_size, output_size, **settings)
     except TypeError as error:

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nac_drive.policies.ops.size_limit import count_mask
+
 
 def sparse_mask(rows: int, columns: int, sparsity: float, rng: np.random.Generator) -> np.ndarray:
     """Draw a mask in which every row has round((1 - sparsity) columns) entries, at least one.
@@ -26,6 +28,7 @@ def sparse_mask(rows: int, columns: int, sparsity: float, rng: np.random.Generat
     """
     if not 0.0 <= sparsity < 1.0:
         raise ValueError(f"sparsity: must be in [0, 1), got {sparsity}.")
+    count_mask(rows, columns)
     fan_in = max(1, round((1.0 - sparsity) * columns))
     order = rng.random((rows, columns)).argsort(axis=1)
     mask = np.zeros((rows, columns), dtype=bool)

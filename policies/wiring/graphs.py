@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from nac_drive.policies.ops.size_limit import count_mask
 from nac_drive.policies.wiring.wiring import Groups, Wiring, reached
 
 
@@ -140,6 +141,7 @@ class _Masks:
     def __init__(self, inputs: int, groups: Groups) -> None:
         if inputs < 1:
             raise ValueError(f"inputs: must be at least 1, got {inputs}.")
+        count_mask(inputs + groups.units, groups.units)
         self.groups = groups
         self.input = np.zeros((inputs, groups.units), dtype=bool)
         self.recurrent = np.zeros((groups.units, groups.units), dtype=bool)

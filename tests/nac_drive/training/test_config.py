@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, asdict
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nac_drive.policies import Driver
-from nac_drive.training.config import DaggerConfig, PPOConfig, TrainConfig, core_settings, paper_recipe
+from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
+from nac_drive.training.ppo_config import PPOConfig
 from tests.nac_drive.small import nested
 
 REPOSITORY = Path(__file__).parents[3]
@@ -59,3 +62,51 @@ def test_settings_of_a_core_from_words():
     for word in ("top_k", "=4", "top_k=[1"):
         with pytest.raises(ValueError, match="core-args"):
             core_settings([word])
+
+
+CONFIGS = {"train": TrainConfig(), "dagger": DaggerConfig(), "ppo": PPOConfig()}
+WRONG: dict[str, tuple[Any, ...]] = {
+    "int": (float("nan"), float("inf"), 2.5, "8", None, True, 10**12, -1, [3]),
+    "float": (float("nan"), float("inf"), -float("inf"), "8", None, True, 1e30, -1.0, [3]),
+    "bool": (2, "yes", None),
+    "tuple[str, ...]": ("colour:2", 3, (3,), None, ("fog:1",)),
+    "str": (3, None, ("a",), "nonsense"),
+}
+WRONG["Control"] = WRONG["RendererName"] = WRONG["str"]
+"""Type of a setting -> values that no setting of this type takes."""
+
+
+def settings(config: Any) -> Iterator[tuple[str, str]]:
+    """(name, type) of all settings, nested ones included."""
+    for field in fields(config):
+        if is_dataclass(value := getattr(config, field.name)):
+            yield from settings(value)
+        elif str(field.type) in WRONG:
+            yield field.name, str(field.type)
+
+
+@pytest.mark.parametrize("command", CONFIGS)
+def test_every_setting_has_a_type_and_a_range(command):
+    """nac_drive.envs says which tracks there are, DriverConfig and its core which cores and encoders."""
+    config, checked = CONFIGS[command], set()
+    accepted, messages = [], []
+    for name, kind in settings(config):
+        for value in WRONG[kind]:
+            if name in ("core", "encoder") and isinstance(value, str):
+                continue  # only the driver knows them
+            changed = replace(config, **{name: value}) if command == "ppo" else nested(config, **{name: value})
+            try:
+                changed.check()
+                accepted.append((name, value))
+            except ValueError as error:
+                messages.append(str(error))
+            checked.add(name)
+    assert not accepted
+    assert not any("\n" in message for message in messages)
+    assert len(checked) >= {"train": 20, "dagger": 30, "ppo": 22}[command]
+
+
+def test_without_tensorboard_it_is_refused_before_anything_is_made(monkeypatch, tmp_path):
+    monkeypatch.setattr("nac_drive.training.config.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"tensorboard is not installed; run `pip install nac-drive\[tensorboard\]`"):
+        nested(TrainConfig(), tensorboard=True).check()

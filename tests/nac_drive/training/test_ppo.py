@@ -13,26 +13,30 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from nac_drive.data_collection.experts import driver_hash
 from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.ops.threads import one_thread
+from nac_drive.storage.lock import FolderInUseError
 from nac_drive.training import ppo as ppo_module
-from nac_drive.training.config import PPOConfig
+from nac_drive.training.finite import DivergedError
 from nac_drive.training.ppo import ppo
+from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_env import TrainingEnv, training_env
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
-from tests.killing import Fuse, Killed
+from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights
 from tests.nac_drive.small import rows as rows_without_times
-from tests.nac_drive.small import score_of_weights
 
 TINY = PPOConfig(
     total_timesteps=96, n_envs=2, n_steps=16, value_warmup_steps=32, batch_size=16, n_epochs=1, validate_every=32,
     validation_tracks="val-2",
 )  # fmt: skip
+
+POLICY = "training_state/policy.safetensors"
 
 
 @pytest.fixture(autouse=True)
@@ -136,29 +140,66 @@ def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp
     assert contents(folder) == left
 
 
-def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(tmp_path, monkeypatch, no_validation):
-    config = replace(TINY, total_timesteps=32, n_envs=1, value_warmup_steps=0, validate_every=16)
-    monkeypatch.setattr("nac_drive.training.run_folder.describe_machine", dict)
-    fuse = Fuse()
-    moment, killed = 0, True
-    while killed:
-        folder, fuse.left, killed = tmp_path / str(moment), moment, False
-        with monkeypatch.context() as patch:
-            for name in ("log", "checkpoint", "mark_best"):
-                patch.setattr(RunFolder, name, fuse.deadly(getattr(RunFolder, name)))
-            try:
-                ppo(config, folder)
-            except Killed:
-                killed = True
-        best = ppo(config, folder, resume=True)
-        run = RunFolder.open(folder)
-        assert [row["step"] for row in run.rows()] == [0, 16, 32], f"killed at call {moment}"
-        assert run.checkpoint_folder("last") == (folder / "checkpoints" / "step_32").resolve()
-        winner = max(run.rows(), key=lambda row: row["score"])
-        assert best.name == f"step_{winner['step']}", f"killed at call {moment}"
-        assert winner["score"] == score_of_weights(load_driver(best))["score"]
-        moment += 1
-    assert moment >= 3 * 2 + 1
+def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation):
+    """Four checkpoints; the value warm-up ends, an augmentation is drawn and the learning rate falls on the way."""
+    config = replace(TINY, total_timesteps=128, n_epochs=2, augment=("colour:3",), ent_coef=0.01)
+    ppo(config, tmp_path / "straight")
+    folder = tmp_path / "resumed"
+    for step in (32, 96):
+        with pytest.raises(KeyboardInterrupt):
+            ppo(config, folder, resume=step > 32, report=Watch(folder, stop_at=step))
+        torch.rand(7)  # other work of the process in between
+        set_random_seed(7)
+    ppo(config, folder, resume=True)
+    assert [row["step"] for row in rows_without_times(folder)] == [0, 32, 64, 96, 128]
+    assert results(folder) == results(tmp_path / "straight")
+    policies = [(checkpoint(run, "last") / POLICY).read_bytes() for run in (folder, tmp_path / "straight")]
+    assert policies[0] == policies[1]
+
+
+def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
+    config = replace(TINY, total_timesteps=8, n_envs=1, n_steps=8, batch_size=8, value_warmup_steps=0, validate_every=8)
+    monkeypatch.setattr(ppo_module, "closed_loop", score_of_weights)
+    monkeypatch.setattr(ppo_module, "EnvConfig", partial(EnvConfig, max_steps=8))
+    kills = killed_at_every_operation(
+        monkeypatch, tmp_path, lambda path, resume: ppo(config, path, resume=resume), results
+    )
+    assert kills > 10
+
+
+def test_weights_that_are_not_finite_stop_it_and_the_last_checkpoint_stays(tmp_path, monkeypatch, no_validation):
+    """A rate of 10 diverges at once; a gradient of NaN stands in for it."""
+    folder, real = tmp_path / "run", torch.nn.utils.clip_grad_norm_
+
+    def spoil(parameters, *arguments):
+        parameters = list(parameters)
+        if (folder / "checkpoints" / "step_32").exists():
+            parameters[0].grad.fill_(float("nan"))
+        return real(parameters, *arguments)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoil)
+    with pytest.raises(DivergedError, match=r"weights '.*' of frame 64 are not finite; the last checkpoint is kept"):
+        ppo(replace(TINY, value_warmup_steps=0), folder)
+    assert [row["step"] for row in rows_without_times(folder)] == [0, 32]
+    assert checkpoint(folder, "last").name == "step_32"
+    load_driver(folder)
+
+
+def test_it_leaves_nothing_in_the_systems_temporary_folder(tmp_path, monkeypatch, no_validation):
+    (tmp_path / "system").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
+    ppo(replace(TINY, total_timesteps=32), tmp_path / "run")
+    assert not list((tmp_path / "system").iterdir())
+
+
+def test_a_second_process_is_refused(tmp_path, no_validation):
+    def report(row):
+        if "timesteps" in row:
+            with pytest.raises(FolderInUseError, match="is in use by another process"):
+                ppo(config, tmp_path / "run", resume=True)
+
+    config = replace(TINY, total_timesteps=32)
+    ppo(config, tmp_path / "run", report=report)
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
@@ -179,7 +220,7 @@ def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_tr
             info = {"crash": "off_road" if action == 1 else None, "wheels_off_road": action}
             return np.zeros((2, 2, 3)), 7.0, False, False, info
 
-    env = TrainingEnv(Crashes(), np.random.default_rng(0), PPOConfig())
+    env = TrainingEnv(Crashes(), PPOConfig(), 0)
     for _ in range(20):
         env.reset(seed=900_000)  # the seed of the caller does not count
     assert all(seed in SPLITS["train"] for seed in Crashes.seeds)
@@ -193,8 +234,7 @@ def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_tr
 def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
     config = replace(TINY, augment=("colour:3", "occlusion-bars:2"))
     env, plain = (
-        TrainingEnv(make_env(EnvConfig(max_steps=3, renderer="fast")), np.random.default_rng(0), config)
-        for config in (config, TINY)
+        TrainingEnv(make_env(EnvConfig(max_steps=3, renderer="fast")), config, 0) for config in (config, TINY)
     )
     changed = []
     for _ in range(12):
@@ -216,12 +256,35 @@ def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
         ({"n_steps": 1}, "n_steps must be at least 2, got 1"),
         ({"gamma": 1.5}, r"gamma must lie in \[0, 1\], got 1.5"),
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        ({"learning_rate": 1e30}, "learning_rate must be at most 10, got 1e\\+30"),
+        ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
+        ({"control": "joystick"}, "control must be one of discrete, continuous, got 'joystick'"),
+        ({"renderer": "slow"}, "renderer must be one of .*, got 'slow'"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": 2**32}, "seed must be at most 4,294,967,295"),
+        ({"total_timesteps": -1}, "total_timesteps must be at least 0, got -1"),
+        ({"n_envs": 0}, "n_envs must be at least 1, got 0"),
+        ({"n_envs": 257}, "n_envs must be at most 256, got 257"),
+        ({"n_envs": 2.0}, "n_envs must be a whole number, got 2.0"),
+        ({"n_epochs": 0}, "n_epochs must be at least 1, got 0"),
+        ({"batch_size": 1}, "batch_size must be at least 2, got 1"),
+        ({"batch_size": 500}, "batch_size must divide the n_envs \\* n_steps = 4,096 frames of a rollout, got 500"),
+        ({"batch_size": 8192}, "batch_size must divide"),
+        ({"validate_every": 0}, "validate_every must be at least 1, got 0"),
+        ({"clip_range": -1.0}, "clip_range must be positive and finite, got -1.0"),
+        ({"reward_scale": 0.0}, "reward_scale must be positive and finite, got 0.0"),
+        ({"gamma": float("nan")}, "gamma must be finite, got nan"),
+        ({"gae_lambda": -0.1}, r"gae_lambda must lie in \[0, 1\], got -0.1"),
+        ({"ent_coef": float("inf")}, "ent_coef must be finite, got inf"),
+        ({"crash_penalty": -1.0}, r"crash_penalty must lie in \[0, 1e\+06\], got -1.0"),
+        ({"off_road_penalty": float("nan")}, "off_road_penalty must be finite, got nan"),
+        ({"init_from": "nope"}, "no folder nope"),
     ],
 )
 def test_a_bad_setting_is_named_before_a_run_is_made(changed, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         ppo(PPOConfig(**changed), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def model(config: PPOConfig) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from nac_drive.data_collection.files import WriteError
+from nac_drive.storage.read import FileError
+from nac_drive.storage.write import WriteError
 from nac_drive.training import run_folder
-from nac_drive.training.run_folder import RunFolder, load_training_state, save_training_state
+from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.training_state import load_training_state, save_training_state
 from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
 
@@ -121,7 +124,7 @@ def test_a_run_of_version_0_1_is_not_resumed(run, text):
 @pytest.mark.parametrize("text", ["core: [", "- a list\n", ""])
 def test_a_damaged_config_is_named(run, text):
     (run.path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"config.yaml is damaged or not a run's config"):
+    with pytest.raises(ValueError, match=r"config.yaml is not a run's config: .*; start a new run\."):
         run.require_config(CONFIG)
 
 
@@ -163,10 +166,10 @@ def test_last_and_best_point_to_their_checkpoints_and_the_others_go(run):
     for step, text in ((2, "two"), (3, "three")):
         run.checkpoint(step, write_text(text))
     assert (read(run, "last"), read(run, "best")) == ("three", "one")
-    assert checkpoints(run) == ["best", "last", "step_1", "step_3"]
+    assert checkpoints(run) == ["checkpoints.json", "step_1", "step_3"]
     run.mark_best(run.checkpoint(4, write_text("four")))
     run.checkpoint(5, write_text("five"))
-    assert checkpoints(run) == ["best", "last", "step_4", "step_5"]
+    assert checkpoints(run) == ["checkpoints.json", "step_4", "step_5"]
     assert (read(run, "last"), read(run, "best")) == ("five", "four")
 
 
@@ -196,7 +199,7 @@ def test_a_write_that_raises_leaves_last_and_best_as_they_were(run, error):
     assert (read(run, "last"), read(run, "best")) == ("two", "one")
     run.checkpoint(3, write_text("three"))
     assert read(run, "last") == "three"
-    assert checkpoints(run) == ["best", "last", "step_1", "step_3"]
+    assert checkpoints(run) == ["checkpoints.json", "step_1", "step_3"]
 
 
 def test_killed_at_any_moment_of_a_checkpoint_last_and_best_are_whole(run, monkeypatch):
@@ -207,7 +210,7 @@ def test_killed_at_any_moment_of_a_checkpoint_last_and_best_are_whole(run, monke
     while True:
         fuse.left = moment
         with monkeypatch.context() as patch:
-            for name in ("replace", "fsync", "unlink", "symlink", "rmdir"):
+            for name in ("replace", "fsync", "unlink", "rmdir"):
                 patch.setattr(run_folder.os, name, fuse.deadly(getattr(run_folder.os, name)))
             try:
                 run.mark_best(run.checkpoint(3, write_text("three")))
@@ -242,6 +245,55 @@ def test_rewinding_drops_rows_without_a_checkpoint_and_marks_the_best(run):
     assert run.rewind() == run.checkpoint_folder("last")
     assert [row["step"] for row in run.rows()] == [1, 2]
     assert (read(run, "last"), read(run, "best")) == ("two", "two")
+
+
+def test_no_links_are_on_the_disk_and_a_copy_without_links_is_the_same_run(run, tmp_path):
+    run.mark_best(run.checkpoint(1, write_text("one")))
+    run.checkpoint(2, write_text("two"))
+    assert not any(path.is_symlink() for path in run.path.rglob("*"))
+    assert json.loads((run.path / "checkpoints" / "checkpoints.json").read_text()) == {
+        "last": "step_2",
+        "best": "step_1",
+    }
+    shutil.make_archive(str(tmp_path / "run"), "zip", run.path)
+    shutil.unpack_archive(tmp_path / "run.zip", tmp_path / "elsewhere")
+    copy = RunFolder.open(tmp_path / "elsewhere")
+    assert (read(copy, "last"), read(copy, "best")) == ("two", "one")
+
+
+def old_links(run: RunFolder) -> None:
+    """The record of the checkpoints as version 0.2 wrote it."""
+    file = run.path / "checkpoints" / "checkpoints.json"
+    for name, step in json.loads(file.read_text()).items():
+        (run.path / "checkpoints" / name).symlink_to(step)
+    file.unlink()
+
+
+def test_the_links_of_version_0_2_are_read_and_replaced_on_resume(run):
+    for step, score in ((1, 5.0), (2, 3.0)):
+        run.finish_step({"step": step, "score": score}, write_text(str(step)))
+    old_links(run)
+    (run.path / "checkpoints" / "last.tmp").symlink_to("step_2")  # of a process that was killed
+    assert (read(run, "last"), read(run, "best")) == ("2", "1")
+    assert run.rewind() == run.path / "checkpoints" / "step_2"
+    assert checkpoints(run) == ["checkpoints.json", "step_1", "step_2"]
+    assert (read(run, "last"), read(run, "best")) == ("2", "1")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_run_without_its_record_of_checkpoints_is_refused_and_stays(run, linked):
+    for step in (1, 2):
+        run.finish_step({"step": step, "score": 1.0 * step}, write_text(str(step)))
+    if linked:
+        old_links(run)
+        for name in ("last", "best"):
+            (run.path / "checkpoints" / name).unlink()
+    else:
+        (run.path / "checkpoints" / "checkpoints.json").unlink()
+    before = contents(run.path)
+    with pytest.raises(FileError, match=r"checkpoints\.json is missing or has lost the last checkpoint of this run"):
+        run.rewind()
+    assert contents(run.path) == before
 
 
 # The state of the optimizer

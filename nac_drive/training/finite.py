@@ -1,0 +1,65 @@
+"""Training that diverged: seen at the first number that is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class DivergedError(ValueError):
+    """A loss, a weight or a score is NaN or infinite. The message is one line; the last checkpoint is kept."""
+
+    exit_status = 1
+    """Of the command line."""
+
+
+def require_finite_number(what: str, value: float) -> None:
+    """Check a loss.
+
+    Raises:
+        DivergedError: It is NaN or infinite.
+    """
+    if not math.isfinite(value):
+        raise _diverged(f"{what} is {value}")
+
+
+def require_finite_weights(what: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Check weights by name.
+
+    Raises:
+        DivergedError: One of them is NaN or infinite.
+    """
+    for name, tensor in tensors:
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise _diverged(f"the weights {name!r} of {what} are not finite")
+
+
+def require_finite_row(row: dict[str, Any]) -> None:
+    """Check the numbers of a row of metrics, nested ones included.
+
+    Raises:
+        DivergedError: One of them is NaN or infinite.
+    """
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                check(f"{name}.{key}", inner)
+        elif isinstance(value, list | tuple):
+            for inner in value:
+                check(name, inner)
+        elif isinstance(value, float):
+            require_finite_number(f"{name} of step {row['step']}", value)
+
+    for key, value in row.items():
+        check(key, value)
+
+
+def _diverged(fact: str) -> DivergedError:
+    return DivergedError(
+        f"the training has diverged: {fact}; the last checkpoint is kept; lower the learning rate in a new run."
+    )

@@ -1,0 +1,113 @@
+"""The settings of ppo. Free of torch: the command line and the environments' processes read them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from nac_drive.envs import Augmentation, Control, RendererName, track_seeds
+from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
+from nac_drive.training.config import (
+    HIGHEST_RATE,
+    LARGEST_BATCH,
+    LARGEST_FACTOR,
+    LONGEST_SEQUENCE,
+    MOST,
+    MOST_SEEDS,
+    paths_as_text,
+)
+
+MOST_ENVS = 256
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of `ppo`, under the names of stable-baselines3 where it has them."""
+
+    control: Control = "discrete"
+    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
+    renderer: RendererName = "fast"
+    """Renderer of training and validation; reported scores are measured with gymnasium's."""
+    seed: int = 0
+    """Seed of weights, tracks and noise."""
+    init_from: str | Path | None = None
+    """Driver of core cnn to start from, such as the folder of a run of `nac-drive dagger --core cnn`; without one,
+    random weights."""
+    init_logit_scale: float = 1.0
+    """Discrete: factor of the logits of `init_from`; above 1, PPO samples the driver's own action more often."""
+    action_noise: float = 0.1
+    """Continuous: standard deviation of the noise that PPO adds to steer, gas and brake at the start."""
+    total_timesteps: int = 240_000
+    """Frames that PPO drives, over all environments."""
+    n_envs: int = 8
+    """Environments that PPO drives at the same time, spread over as many processes as there are cores."""
+    n_steps: int = 512
+    """Frames per environment between two updates."""
+    value_warmup_steps: int = 12_288
+    """Frames during which only the value network learns."""
+    batch_size: int = 512
+    """Frames per update."""
+    n_epochs: int = 3
+    """Epochs over each rollout."""
+    learning_rate: float = 1e-4
+    """Adam's rate at the start; it falls linearly to zero."""
+    clip_range: float = 0.1
+    """Bound of an update: the probability of an action changes by a factor within 1 ± clip_range."""
+    gamma: float = 0.99
+    """Discount of the reward per frame."""
+    gae_lambda: float = 0.95
+    """Decay of generalised advantage estimation per frame: 0 trusts the value network, 1 the observed rewards."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    reward_scale: float = 0.1
+    """Native rewards are multiplied by this, in training only."""
+    crash_penalty: float = 30.0
+    """Native reward points subtracted at a crash, in training only."""
+    off_road_penalty: float = 1.0
+    """Native reward points subtracted for every frame with three or four wheels off the road, in training only: a tile
+    missed there costs 30 points at the end of the episode, too late for a discounted reward."""
+    augment: tuple[str, ...] = ()
+    """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
+    or clean, all equally likely, with a draw of its own (domain randomisation)."""
+    validate_every: int = 24_576
+    """Frames between two validations."""
+    validation_tracks: str = "val-10"
+    """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
+
+    def __post_init__(self) -> None:
+        paths_as_text(self, "init_from")
+
+    def check(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ValueError: The settings cannot be trained with.
+        """
+        check_type("validation_tracks", self.validation_tracks, str)
+        track_seeds(self.validation_tracks)
+        check_words("augment", self.augment)
+        Augmentation(self.augment)
+        for name, choices in (("control", get_args(Control)), ("renderer", get_args(RendererName))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+        check_whole("seed", self.seed, 0, MOST_SEEDS)
+        for name in ("total_timesteps", "value_warmup_steps"):
+            check_whole(name, getattr(self, name), 0, MOST)
+        check_whole("validate_every", self.validate_every, 1, MOST)
+        check_whole("n_epochs", self.n_epochs, 1, MOST)
+        check_whole("n_envs", self.n_envs, 1, MOST_ENVS)
+        check_whole("n_steps", self.n_steps, 2, LONGEST_SEQUENCE)
+        check_whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
+        if self.n_envs * self.n_steps % self.batch_size:
+            raise ValueError(
+                f"batch_size must divide the n_envs * n_steps = {self.n_envs * self.n_steps:,} frames of a rollout, "
+                f"got {self.batch_size}."
+            )
+        for name in ("init_logit_scale", "action_noise", "clip_range", "reward_scale", "learning_rate"):
+            most = HIGHEST_RATE if name == "learning_rate" else LARGEST_FACTOR
+            check_positive(name, getattr(self, name), most, f"the default is {getattr(type(self), name)}")
+        for name in ("gamma", "gae_lambda"):
+            check_number(name, getattr(self, name), 0, 1)
+        for name in ("ent_coef", "crash_penalty", "off_road_penalty"):
+            check_number(name, getattr(self, name), 0, LARGEST_FACTOR)
