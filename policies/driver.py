@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nac_drive import policies  # lazy: what reads and writes drivers imports this module. pyright sees two of them
 from nac_drive.policies.action_heads import build_action_head
 from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.cores.base import State, reset_rows
@@ -18,6 +22,9 @@ from nac_drive.suggest import did_you_mean
 
 NOMINAL_DT = 1.0 / 50.0
 """Seconds between two frames of CarRacing. `predict` assumes it, because its interface has no time."""
+
+LONGEST_DT = 1e9
+"""Largest seconds between two frames; every core gives finite numbers up to there."""
 
 Action = int | np.ndarray
 
@@ -48,6 +55,48 @@ class Driver(nn.Module):
         self.encoder = ENCODERS[config.encoder](config.frame_shape, config.d_model, config.dropout)
         self.core = build_core(config.core, config.d_model, config.d_model, **config.core_args)
         self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)
+
+    @classmethod
+    def from_pretrained(cls, source: str | os.PathLike[str], revision: str | None = None) -> Driver:
+        """Load a driver. A name or a folder never touches the network, nor does a repository in the hub's cache.
+
+        Args:
+            source: A driver that comes with the package, such as `champion-continuous`; the folder of a driver or of a
+                run; or a repository of the Hugging Face hub, OWNER/NAME.
+            revision: A branch, tag or commit of that repository; the main branch by default.
+
+        Returns:
+            The driver, in evaluation mode.
+
+        Raises:
+            FileNotFoundError: There is no such name, folder or repository.
+            CheckpointError: A file cannot be read or does not fit the other.
+            ValueError: A repository is named and huggingface_hub is not installed.
+        """
+        return policies.from_pretrained(source, revision)  # type: ignore[return-value]
+
+    def save_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        license: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Path:
+        """Write a driver folder with a model card (README.md), as a repository of the Hugging Face hub holds it.
+
+        Args:
+            folder: The folder. A driver that is already there is replaced, its model card kept; anything else is
+                refused.
+            license: The license of the weights, such as "mit", for the model card.
+            metrics: Measured results by name, for the model card.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ValueError: The folder exists and holds no driver.
+        """
+        return policies.save_pretrained(self, folder, license=license, metrics=metrics)  # type: ignore[arg-type]
 
     @property
     def device(self) -> torch.device:
@@ -174,6 +223,11 @@ class Driver(nn.Module):
             low, high = frames.detach().aminmax()
             if not (low >= 0.0 and high <= 1.0):
                 raise ValueError(f"frames: float frames must be in [0, 1], got {low:g}..{high:g}; divide by 255.")
+        if dt.is_complex():
+            raise ValueError(f"dt: dtype must be real, got {dt.dtype}.")
         low, high = dt.detach().aminmax()
-        if not (low >= 0.0 and high < torch.inf):
-            raise ValueError(f"dt: must be finite seconds >= 0 since the previous frame, got {low:g}..{high:g}.")
+        if not (low >= 0.0 and high <= LONGEST_DT):
+            raise ValueError(
+                f"dt: must be finite seconds >= 0 and <= {LONGEST_DT:g} since the previous frame, "
+                f"got {low:g}..{high:g}."
+            )

@@ -19,26 +19,33 @@ import torch
 from nac_drive.policies.cores.base import Core, State, map_state, reset_rows
 
 BATCH, LENGTH = 3, 11
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+GAPS = (0.0, 1e-9, 0.02, 1.0, 10.0, 1e3, 1e6, 1e9)
+"""Seconds between frames that no core may fail on."""
 
 
 class CoreContract(ABC):
-    """The promises of nac_drive.policies.cores.base.Core. `make_core` may be called several times in a test."""
+    """The promises of nac_drive.policies.cores.base.Core, on the CPU and on the GPU if there is one.
+
+    `make_core` may be called several times in a test.
+    """
 
     @abstractmethod
     def make_core(self) -> Core:
         """A small core, freshly initialised from torch's global generator."""
 
-    @pytest.fixture
-    def core(self) -> Core:
+    @pytest.fixture(params=DEVICES)
+    def core(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Core:
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the tolerances are those of float32
         torch.manual_seed(0)
-        return self.make_core()
+        return self.make_core().to(request.param)
 
     @staticmethod
     def _inputs(core: Core) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(BATCH, LENGTH, core.input_size, generator=generator)
         dt = 0.01 + 0.5 * torch.rand(BATCH, LENGTH, generator=generator)
-        return x, dt
+        return x.to(_device(core)), dt.to(_device(core))
 
     @staticmethod
     def _stream(core: Core, x: torch.Tensor, dt: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, State]:
@@ -65,6 +72,87 @@ class CoreContract(ABC):
             for streamed, expected in zip(state, last, strict=True):
                 torch.testing.assert_close(streamed, expected, atol=1e-5, rtol=1e-5)
 
+    def test_repeated_frames_are_the_same_streamed_and_whole(self, core: Core) -> None:
+        """Keys of equal frames tie: which of them a core keeps must not depend on the chunks."""
+        x, _ = self._inputs(core)
+        held = x[0].expand(3, -1, -1)[:, torch.arange(40, device=x.device) // 7].clone()  # (3, 40, F)
+        held[1], held[2] = x[0, 0], 0.0  # seven frames of each, one for ever, and nothing
+        dt = torch.full(held.shape[:2], 0.02, device=x.device)
+        with torch.no_grad():
+            whole, _ = core(held, dt, core.initial_state(3))
+            for sizes in ([1] * 40, [1, 13, 26]):
+                y, _ = self._stream(core, held, dt, sizes)
+                torch.testing.assert_close(y, whole, atol=1e-5, rtol=1e-5)
+
+    def test_outputs_and_state_are_finite_after_any_gap(self, core: Core) -> None:
+        x, _ = self._inputs(core)
+        generator = torch.Generator().manual_seed(2)
+        rows = len(GAPS) + 1
+        x = torch.randn(rows, 50, core.input_size, generator=generator).to(x.device)
+        gaps = torch.tensor(GAPS, device=x.device)
+        mixed = torch.randint(len(GAPS), (1, 50), generator=generator).to(x.device)
+        dt = torch.cat((gaps.unsqueeze(1).expand(-1, 50), gaps[mixed]))
+        y, state = core(x, dt, core.initial_state(rows))
+        assert all(tensor.isfinite().all() for tensor in (y, *state))
+        y.square().mean().backward()
+        assert all(p.grad.isfinite().all() for p in core.parameters() if p.grad is not None)
+        y, state = core(x, torch.full_like(dt, 0.02), map_state(torch.Tensor.detach, state))  # and life goes on
+        assert all(tensor.isfinite().all() for tensor in (y, *state))
+
+    def test_inputs_a_thousand_times_too_large_give_finite_numbers(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        y, state = core(1000.0 * x, dt, core.initial_state(BATCH))
+        assert all(tensor.isfinite().all() for tensor in (y, *state))
+        y.square().mean().backward()
+        assert all(p.grad.isfinite().all() for p in core.parameters() if p.grad is not None)
+
+    def test_arguments_that_do_not_fit_are_refused_in_one_line(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        state = core.initial_state(BATCH)
+        cases: list[tuple[str, tuple]] = [
+            ("x: shape", (x[:, :0], dt[:, :0], state)),
+            ("x: shape", (x[:0], dt[:0], core.initial_state(0))),
+            ("x: shape", (x[0], dt[0], state)),
+            ("x: shape", (x[..., 1:], dt, state)),
+            ("dt: shape", (x, dt[:, 1:], state)),
+            ("dt: shape", (x, dt[:, :1], state)),
+            ("dt: shape", (x, dt[0], state)),
+            ("dt: shape", (x, dt.unsqueeze(2), state)),
+            ("x: dtype", (x.half(), dt, state)),
+            ("x: dtype", (x.bfloat16(), dt, state)),
+            ("x: dtype", (x.double(), dt, state)),
+            ("x: dtype", (x.long(), dt, state)),
+            ("dt: dtype", (x, dt.half(), state)),
+            ("dt: dtype", (x, dt.long(), state)),
+            ("dt: dtype", (x.half(), dt.half(), map_state(torch.Tensor.half, state))),
+            ("x: must be on the device", (x.to("meta"), dt, state)),
+            ("x: must be on the device", (x, dt.to("meta"), state)),
+            ("state: must hold", (x, dt, (*state, dt))),
+        ]
+        if state:
+            cases += [
+                ("state: must hold", (x, dt, ())),
+                ("state: each tensor", (x, dt, core.initial_state(BATCH + 1))),
+                ("state: each tensor", (x, dt, (state[0].unsqueeze(1), *state[1:]))),
+                ("state: each tensor", (x, dt, map_state(torch.Tensor.half, state))),
+                ("state: each tensor", (x, dt, map_state(lambda tensor: tensor.to("meta"), state))),
+            ]
+        for start, arguments in cases:
+            self._assert_refused(core, arguments, start)
+
+    def test_weights_of_another_dtype_are_refused_in_one_line(self, core: Core) -> None:
+        x, dt = self._inputs(core)
+        state = core.initial_state(BATCH)
+        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+            self._assert_refused(copy.deepcopy(core).to(dtype), (x, dt, state), "core: weights must have the dtype")
+
+    @staticmethod
+    def _assert_refused(core: Core, arguments: tuple, start: str) -> None:
+        with pytest.raises(ValueError, match=start) as error:
+            core(*arguments)
+        assert str(error.value).startswith(start)
+        assert "\n" not in str(error.value)
+
     def test_rows_of_the_batch_are_independent(self, core: Core) -> None:
         x, dt = self._inputs(core)
         together, _ = core(x, dt, core.initial_state(BATCH))
@@ -76,7 +164,7 @@ class CoreContract(ABC):
         x, dt = self._inputs(core)
         whole, _ = core(x, dt, core.initial_state(BATCH))
         _, state = core(x[:, :6], dt[:, :6], core.initial_state(BATCH))
-        y, _ = core(x[:, 6:], dt[:, 6:], reset_rows(state, torch.tensor([True, False, False])))
+        y, _ = core(x[:, 6:], dt[:, 6:], reset_rows(state, torch.tensor([True, False, False], device=x.device)))
         fresh, _ = core(x[:1, 6:], dt[:1, 6:], core.initial_state(1))
         torch.testing.assert_close(y[:1], fresh, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(y[1:], whole[1:, 6:], atol=1e-5, rtol=1e-5)
@@ -136,7 +224,7 @@ class CoreContract(ABC):
         x, dt = self._inputs(core)
         expected, _ = core(x, dt, core.initial_state(BATCH))
         torch.manual_seed(99)
-        other = self.make_core()
+        other = self.make_core().to(x.device)
         if any(True for _ in other.parameters()):
             assert not torch.equal(other(x, dt, other.initial_state(BATCH))[0], expected)
         other.load_state_dict(copy.deepcopy(core.state_dict()))
@@ -160,7 +248,7 @@ class CoreContract(ABC):
         x, dt = self._inputs(core)
         expected, _ = core(x, dt, core.initial_state(BATCH))
         start = core.initial_state(BATCH)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             first, state = core(x[:, :6], dt[:, :6], start)
             second, state = core(x[:, 6:], dt[:, 6:], state)
         y = torch.cat((first, second), dim=1).float()
@@ -171,6 +259,10 @@ class CoreContract(ABC):
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
             assert parameter.grad.any(), name
+
+
+def _device(core: Core) -> torch.device:
+    return next(core.parameters()).device
 
 
 def unmoved_by_autocast(core: Core) -> bool:

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from nac_drive.policies.cores.window import WindowCore, check_heads, mix_heads, split_heads
 
+LEAST_KERNEL = 1e-30
+"""Smallest value of a linear kernel. A query whose kernel is 0 for every key would have no weights."""
+
 
 class SlopedAttention(WindowCore):
     """Base of the attention cores: each frame t mixes the frames s of its window.
@@ -135,7 +138,8 @@ class LinearAttention(KernelAttention):
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         f_q, f_k = (x.relu() + torch.exp(-F.relu(-x)) for x in (q, k))  # elu(x) + 1 rounds to 0 below -17
-        return (f_q @ f_k.transpose(2, 3)).log()
+        kernel = f_q @ f_k.transpose(2, 3)  # rounds to 0 where q and k are about -50
+        return kernel.clamp(min=max(LEAST_KERNEL, torch.finfo(kernel.dtype).tiny)).log()
 
 
 class Performer(KernelAttention):

@@ -39,16 +39,30 @@ class Core(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run over T observations.
+        """Run over T observations. Callers use `core(x, dt, state)`, which checks the arguments first.
 
         Args:
-            x: Inputs, (B, T, F).
-            dt: Seconds since the previous observation, (B, T).
+            x: Inputs, (B, T, F), B and T at least 1, in the dtype of the weights; any floating dtype under autocast.
+            dt: Seconds since the previous observation, (B, T), in the dtype of the weights. Outputs and state are
+                finite for every dt from 0 to 1e9 s.
             state: The state before the first observation.
 
         Returns:
             Outputs (B, T, output_size), and the state after the last observation.
         """
+
+    def __call__(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        """Check the arguments of `forward` and run it.
+
+        Raises:
+            ValueError: A shape, dtype or device does not fit.
+        """
+        check_arguments(self, x, dt, state)
+        try:
+            return super().__call__(x, dt, state)
+        except (RuntimeError, ValueError):
+            check_weights(self, dt)  # only now: every frame of a drive would pay for it
+            raise
 
     def penalty(self) -> Tensor | float:
         """Return a term to add to the loss in training, such as a loss of stability; 0 for most cores."""
@@ -70,6 +84,53 @@ class Core(nn.Module, ABC):
         return tuple(
             torch.zeros(batch, *shape, device=device, dtype=dtype if fixed is None else fixed)
             for shape, fixed in self.state_shapes()
+        )
+
+
+def check_arguments(core: Core, x: Tensor, dt: Tensor, state: State) -> None:
+    """Check the arguments of a core against each other: shape, dtype and device. Values are not read.
+
+    Raises:
+        ValueError: An argument does not fit.
+    """
+    shape, dtype, device = x.shape, dt.dtype, dt.device
+    if len(shape) != 3 or shape[2] != core.input_size or 0 in shape:
+        raise ValueError(
+            f"x: shape must be (B >= 1, T >= 1, {core.input_size}), got {tuple(shape)}; the last axis is input_size."
+        )
+    if dt.shape != shape[:2]:
+        raise ValueError(f"dt: shape must be (B, T) = {tuple(shape[:2])}, as in x, got {tuple(dt.shape)}.")
+    if dtype not in _DTYPES:
+        raise ValueError(f"dt: dtype must be float32 or float64, got {dtype}; autocast is the way to less precision.")
+    if x.dtype != dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+        raise ValueError(f"x: dtype must be that of dt, {dtype}, got {x.dtype}; autocast is the way to mix precision.")
+    if x.device != device:
+        raise ValueError(f"x: must be on the device of dt, {device}, got {x.device}.")
+    shapes = core.state_shapes()
+    if len(state) != len(shapes):
+        raise ValueError(f"state: must hold {len(shapes)} tensors, got {len(state)}; start with core.initial_state(B).")
+    for part, (expected, fixed) in zip(state, shapes, strict=True):
+        if part.shape != (shape[0], *expected) or part.dtype != (fixed or dtype) or part.device != device:
+            raise ValueError(
+                f"state: each tensor must fit x and dt, here {(shape[0], *expected)} {fixed or dtype} on {device}, "
+                f"got {tuple(part.shape)} {part.dtype} on {part.device}; start with core.initial_state(B)."
+            )
+
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def check_weights(core: Core, dt: Tensor) -> None:
+    """Check that a core has the dtype and the device of its arguments.
+
+    Raises:
+        ValueError: It does not.
+    """
+    weight = next(core.parameters())
+    if (weight.dtype, weight.device) != (dt.dtype, dt.device):
+        raise ValueError(
+            f"core: weights must have the dtype and device of x and dt, {dt.dtype} on {dt.device}, got {weight.dtype} "
+            f"on {weight.device}; convert one of them by .to()."
         )
 
 
@@ -126,7 +187,7 @@ class CoreFactory:
         self.core, self.about, self.accepted, self.fixed = core, about, accepted, fixed
         self.defaults = {} if defaults is None else defaults
 
-    def __call__(self, input_size: int, output_size: int, **settings: Any) -> Core:
+    def __call__(self, input_size: int, output_size: int, /, **settings: Any) -> Core:
         """Make a core.
 
         Args:

@@ -8,6 +8,12 @@ from torch import Tensor, nn
 from nac_drive.policies.cores.base import Core, State, scan
 from nac_drive.policies.ops.ode import midpoint_path
 
+LONGEST = 1.0
+"""Seconds; a longer gap counts as this. The path moves without a bound, and a midpoint step does not follow it far."""
+
+LARGEST_KEY = 30.0
+"""Limit of an element of k, so that the integrals of exp(k) stay finite: e^30 is 1e13."""
+
 
 class CTA(Core):
     """An ODE-RNN that attends to its own path, at all times between the frames as well as at them.
@@ -24,7 +30,8 @@ class CTA(Core):
     multiplied by dt; the integrals are trapezoidal sums over their ends. Both are of second order. q is that of z after
     the frame. (The source integrates the score and the context themselves too, with derivatives that the two running
     integrals imply, and takes adaptive steps.) At the start, where no time has passed, c is 0. The source weighs the
-    update of z by an estimated variance as well; here it is torch's GRU cell.
+    update of z by an estimated variance as well; here it is torch's GRU cell. A gap of more than 1 s counts as 1 s, an
+    element of k above 30 as 30.
 
     State: z (B, d), the integrals of e(k) (B, d) and of v e(k)^T (B, d, d).
 
@@ -57,6 +64,7 @@ class CTA(Core):
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         z, keys, values = state
+        dt = dt.clamp(max=LONGEST)
 
         def step(state: State, drive: Tensor, seconds: Tensor) -> tuple[Tensor, State]:
             path = midpoint_path(lambda z: seconds * self.field(z), state[0], self.ode_steps)  # (n + 1, B, d)
@@ -67,7 +75,7 @@ class CTA(Core):
         weight = torch.full((self.ode_steps + 1,), 1.0 / self.ode_steps, device=x.device, dtype=dt.dtype)
         weight[0] = weight[-1] = 0.5 / self.ode_steps  # the trapezoidal rule
         k, v = self.kv(path[:, :, 1:]).chunk(2, dim=3)  # (B, T, n + 1, d)
-        e_k = dt[:, :, None, None] * weight[:, None] * k.exp()
+        e_k = dt[:, :, None, None] * weight[:, None] * k.clamp(max=LARGEST_KEY).exp()
         keys = keys.unsqueeze(1) + e_k.sum(dim=2).cumsum(dim=1)  # (B, T, d)
         values = values.unsqueeze(1) + (v.transpose(2, 3) @ e_k).cumsum(dim=1)  # (B, T, d, d)
         e_q = self.query(path[:, :, 0]).softmax(dim=2)  # exp up to a factor, which has no effect

@@ -79,10 +79,11 @@ class S4D(Core):
         readout = self._readout()
 
         def step(state: State, u: Tensor, keep: Tensor) -> tuple[Tensor, State]:
-            h = keep * (state[0] + u) - u  # (B, d, N / 2)
+            h = torch.view_as_complex(keep) * (state[0] + u) - u  # (B, d, N / 2)
             return (readout * h).sum(dim=2).real, (h,)
 
-        y, (h,) = scan(step, (torch.complex(*state),), u.unsqueeze(3), self._power(dt[:, :, None, None]))
+        keep = torch.view_as_real(self._power(dt[:, :, None, None]))  # ONNX cannot unbind complex numbers
+        y, (h,) = scan(step, (torch.complex(*state),), u.unsqueeze(3), keep)
         return y, (h.real, h.imag)
 
     def convolve(self, u: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nac_drive.policies.nac.circuit import Backbone, FusedBackbone, SensoryGate
+from nac_drive.policies.nac.fused import fused_pairwise, layers, usable
 from nac_drive.policies.nac.logits import MODES, OMEGA_FLOOR, PHI_ACTIVATIONS
 from nac_drive.policies.nac.masks import Mask
 from nac_drive.policies.nac.records import AttentionRecord, CircuitRecord
@@ -237,10 +238,14 @@ class NAC(nn.Module):
         """
         batch, heads, queries, _ = tokens.query.shape
         selection = self._select(tokens.kv[..., : self.head_size], mask, self.top_k)
+        fused = self.backbone.fused()
+        if selection.everything and detail is None and usable(tokens.query) and (circuit := layers(fused)) is not None:
+            y = fused_pairwise(self, tokens, circuit, mask, times)
+            return self.out(y.transpose(1, 2).flatten(2)), {}
         pairs = batch * heads * selection.kept
         size = max(1, PAIRS_PER_CHUNK // pairs)
         again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None
-        work = partial(self._attend_chunk, tokens, selection, self.backbone.fused(), detail)
+        work = partial(self._attend_chunk, tokens, selection, fused, detail)
         parts, records = [], []
         whole = None  # without gradients the output is filled in place, because small parts would fragment the memory
         for start in range(0, queries, size):

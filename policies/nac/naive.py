@@ -16,6 +16,7 @@ from torch import Tensor
 from nac_drive.policies.nac.circuit import Backbone, SensoryGate
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.logits import OMEGA_FLOOR, PHI_ACTIVATIONS
+from nac_drive.policies.nac.selection import FLOOR, TIE
 
 
 def naive_nac(
@@ -81,18 +82,21 @@ def naive_nac(
             for i in range(queries):
                 j = allowed[b, i].nonzero().squeeze(1)  # (J,) positions of the allowed keys
                 if len(j):
-                    y[b, i, h] = attend(layer, h, q[i, h], k[j, h], v[j, h], t_sample[b, i, j])
+                    behind = (query_position[i] - key_position[j]) / (window or keys)  # (J,)
+                    y[b, i, h] = attend(layer, h, q[i, h], k[j, h], v[j, h], t_sample[b, i, j], behind)
     return y.flatten(2) @ layer.out.weight.T + layer.out.bias  # (B, Tq, d)
 
 
-def attend(layer: NAC, head: int, q: Tensor, k: Tensor, v: Tensor, t_sample: Tensor) -> Tensor:
-    """Attend with one query of one head to its allowed keys: q (D,), k and v (J, D), t_sample (J,) -> (D,)."""
-    if layer.score_weight is None:
-        score = k @ q  # (J,)
-    else:  # selection "learned": q M k
-        score = k.detach() @ (q.detach() @ layer.score_weight[head])
+def attend(layer: NAC, head: int, q: Tensor, k: Tensor, v: Tensor, t_sample: Tensor, behind: Tensor) -> Tensor:
+    """Attend with one query of one head to its allowed keys: q (D,), k and v (J, D), t_sample and behind (J,) -> (D,).
+
+    `behind` is how many positions a key stands before the query, over the window (or all Tk positions without one).
+    """
+    probe = q if layer.score_weight is None else q.detach() @ layer.score_weight[head]  # selection "learned": q M k
+    score = k.detach() @ probe  # (J,)
     if layer.selection != "pairwise":  # keep the K best keys (earlier paper, Algorithm 2)
-        kept = score.topk(min(layer.top_k, len(k))).indices  # (K,)
+        tie = TIE * (probe.norm() + FLOOR) * (k.norm(dim=1) + FLOOR) * behind  # (J,) of equal keys keep the youngest
+        kept = (score - tie).topk(min(layer.top_k, len(k))).indices  # (K,)
         score, k, v, t_sample = score[kept], k[kept], v[kept], t_sample[kept]
 
     u = torch.cat((q.expand_as(k), k), dim=1)  # (K, 2D): u = [q; k]

@@ -28,21 +28,49 @@ class Selection(NamedTuple):
     """`choose(q, rows)` for the queries q (B, H, Tq, D), those in `rows` of all queries."""
     kept: int
     """Keys kept per query, K."""
+    everything: bool = False
+    """Every allowed key is kept."""
 
 
 def pairwise(k: Tensor, mask: Mask, top_k: int) -> Selection:
     """Keep every allowed key (NAC-PW). `top_k` has no effect."""
-    return Selection(lambda q, rows: (None, mask.masked(rows, k.device)), k.shape[2])
+    return Selection(lambda q, rows: (None, mask.masked(rows, k.device)), k.shape[2], everything=True)
+
+
+TIE = 2.0**-12
+"""Scores q.k that differ by less than about this fraction of |q||k| tie. Equal frames have equal scores, and rounding
+differs between a stream and its whole sequence, so a choice by the scores alone would differ as well."""
+FLOOR = 1e-10
+"""Added to |q| and |k|, so that zeros tie as well."""
 
 
 def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
-    """Keep the `top_k` allowed keys with the largest q.k, in no particular order; all keys if there are no more."""
-    if top_k >= k.shape[2]:
+    """Keep the `top_k` allowed keys with the largest scores, in no particular order; all keys if there are no more.
+
+    The score of the query at position i and the key at position j breaks ties by age: the younger key is kept.
+
+        q.k - TIE (|q| + FLOOR) (|k| + FLOOR) (i - j) / W
+
+    W is the window, or Tk without one. The second term is two more features of q and k: no T x T step more. It is left
+    out where the window holds no more than `top_k` keys, because then no allowed key is left out.
+    """
+    keys = k.shape[2]
+    if top_k >= keys:
         return pairwise(k, mask, top_k)
-    k = k.detach()
+    k, span = k.detach(), mask.window or keys
+    if span > top_k:
+        norm = torch.linalg.vector_norm(k, dim=3, keepdim=True) + FLOOR  # (B, H, Tk, 1)
+        position = torch.arange(keys, device=k.device, dtype=k.dtype).unsqueeze(1)  # (Tk, 1)
+        k = torch.cat((k, norm, norm * position), dim=3)  # (B, H, Tk, D + 2)
 
     def choose(q: Tensor, rows: slice) -> Choice:
-        scores = q.detach() @ k.transpose(2, 3)  # (B, H, Tq, Tk)
+        q = q.detach()
+        if span > top_k:
+            first, last = mask.positions(rows)
+            own = torch.arange(first, last + 1, device=q.device, dtype=q.dtype).unsqueeze(1)  # (Tq, 1)
+            norm = TIE / span * (torch.linalg.vector_norm(q, dim=3, keepdim=True) + FLOOR)  # (B, H, Tq, 1)
+            q = torch.cat((q, -own * norm, norm), dim=3)  # (B, H, Tq, D + 2)
+        scores = q @ k.transpose(2, 3)  # (B, H, Tq, Tk)
         masked = mask.masked(rows, k.device)
         if masked is None:
             return _largest(scores, top_k)[1], None

@@ -143,6 +143,8 @@ GOOD, DT = torch.from_numpy(frames(2, 3)), torch.full((2, 3), 0.02)
         (GOOD, DT - 1.0, "dt: must be finite seconds >= 0 .*got -0.98"),
         (GOOD, DT * torch.nan, "dt: must be finite seconds"),
         (GOOD, DT + torch.inf, "dt: must be finite seconds"),
+        (GOOD, DT + 2e9, r"dt: must be finite seconds >= 0 and <= 1e\+09 .*got 2e\+09"),
+        (GOOD, DT.to(torch.complex64), "dt: dtype must be real, got torch.complex64"),
     ],
 )
 def test_bad_inputs_are_named(video: torch.Tensor, dt: torch.Tensor, message: str) -> None:
@@ -156,6 +158,15 @@ def test_acting_on_a_bad_observation_is_named() -> None:
         driver.act(np.zeros((96, 96, 3), dtype=np.uint8), driver.begin(), 0.02)
     with pytest.raises(ValueError, match="dt: must be finite"):
         driver.act(frames(1, 1)[0, 0], driver.begin(), float("nan"))
+
+
+def test_a_driver_acts_after_a_gap_of_thirty_years() -> None:
+    driver = make("cta", control="continuous").eval()
+    state = driver.begin()
+    for frame, dt in zip(frames(1, 6)[0], (0.0, 0.02, 1e9, 0.02, 1e9, 0.02), strict=True):
+        action, state = driver.act(frame, state, dt)
+        assert np.isfinite(action).all()
+        assert all(tensor.isfinite().all() for tensor in state)
 
 
 @pytest.mark.parametrize(

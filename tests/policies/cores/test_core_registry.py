@@ -52,6 +52,28 @@ def test_every_accepted_setting_is_one_of_the_core(name: str) -> None:
     assert {*factory.defaults} <= {*factory.accepted}
 
 
+@pytest.mark.parametrize("name", CORES)
+def test_a_core_stays_on_the_device_of_its_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the meta device nothing has values: a tensor made elsewhere, or a value that is read, is an error there.
+
+    So neither waits for a GPU, nor fails on one. s4d alone reads whether all dt are equal, once per call.
+    """
+    autocast = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda device, **options: autocast("cpu", **options))  # unknown to meta
+    core = build_core(name, 16, 16).to("meta")
+    x, dt = torch.empty(2, 4, 16, device="meta", requires_grad=True), torch.empty(2, 4, device="meta")
+    if name == "s4d":
+        with pytest.raises(RuntimeError, match="cannot be called on meta"):
+            core(x, dt, core.initial_state(2))
+        dt = dt[:, :1]
+        x = x[:, :1]
+    y, state = core(x, dt, core.initial_state(2))
+    y.sum().backward()
+    with torch.no_grad():
+        alone, after = core(x, dt, core.initial_state(2))
+    assert {tensor.device.type for tensor in (y, *state, alone, *after)} == {"meta"}
+
+
 def test_an_unknown_core_lists_the_known_and_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"core: unknown name 'lstmm'.*nac-exact, nac-euler.* Did you mean 'lstm'\?"):
         build_core("lstmm", 5, 8)

@@ -26,7 +26,7 @@ class TestBojarski(CoreContract):
         torch.manual_seed(0)
         core, x = Bojarski(5, 8).double(), torch.randn(2, 6, 5, dtype=torch.float64)
         w1, b1, w2, b2, w3, b3 = (parameter.detach() for parameter in core.parameters())
-        y, _ = core(x, torch.zeros(2, 6), ())
+        y, _ = core(x, torch.zeros(2, 6, dtype=torch.float64), ())
         expected = (((x @ w1.T + b1).clamp(min=0) @ w2.T + b2).clamp(min=0)) @ w3.T + b3
         torch.testing.assert_close(y, expected)
         assert (y < 0).any()  # the last layer has no activation

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nac_drive.policies.nac.masks import Mask
-from nac_drive.policies.nac.selection import _largest, block, pairwise, topk
+from nac_drive.policies.nac.selection import TIE, _largest, block, pairwise, topk
 
 CPU = torch.device("cpu")
 
@@ -72,6 +72,19 @@ def test_with_no_more_keys_than_wanted_every_selection_is_pairwise() -> None:
             assert masked.flatten().tolist() == [False, True]
 
 
+@pytest.mark.parametrize(
+    "values", [(1.0, 1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0, 0.0), (1.0, 1.0 + 1e-6, 1.0, 1.0, 1.0)]
+)
+def test_of_keys_that_tie_the_youngest_are_kept(values: tuple[float, ...]) -> None:
+    for q in (column(1.0, 1.0), column(0.0, 0.0)):
+        assert kept_keys(topk(column(*values), Mask(2, 5, causal=True), 2), q) == [{2, 3}, {3, 4}]
+
+
+def test_a_larger_score_beats_a_younger_key() -> None:
+    q, k = column(1.0), column(1.0, 1.001, 1.0, 1.0, 1.0)
+    assert kept_keys(topk(k, Mask(1, 5, window=5), 1), q) == [{1}]
+
+
 masks = st.builds(
     lambda extra, causal, window, padded: (extra, causal, window, padded),
     st.integers(0, 9),
@@ -107,11 +120,17 @@ def test_selections_keep_only_allowed_keys_and_the_best_of_those_they_search(
         allowed = allowed_keys(mask, row, query)
         assert found <= allowed
         scores = k[row, head] @ q[row, head, query]
-        best = set(sorted(allowed, key=lambda j, scores=scores: -float(scores[j]))[:top_k])
+        sizes = q[row, head, query].norm() * k[row, head].norm(dim=1)
+        behind = (extra + query - torch.arange(keys)) / (window or keys)
+        best, youngest = (
+            set(sorted(allowed, key=lambda j, scores=scores: -float(scores[j]))[:top_k])
+            for scores in (scores, scores - TIE * sizes * behind)
+        )
         if name == "topk":
-            assert found == best
+            assert found == youngest
         assert bool(found) == bool(allowed)  # block, too, finds something wherever there is anything
-        assert everything[0][place] == everything[1][place] == best  # one block holds everything
+        assert everything[0][place] == best  # one block holds everything
+        assert everything[1][place] == youngest
 
 
 @settings(max_examples=50, deadline=None)
