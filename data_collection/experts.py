@@ -8,9 +8,12 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import Driver, EnvConfig
+from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.suggest import did_you_mean
 
 CONTROLLER = "controller"
@@ -23,7 +26,8 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
 
     Args:
         spec: `controller`; a driver that comes with the package, such as `expert`, `champion` or
-            `champion-continuous`; or the folder of a driver or of a run (its best checkpoint).
+            `champion-continuous`; the folder of a driver or of a run (its best checkpoint); or an `.onnx` file that
+            `nac-drive export` wrote.
         env: The environment it will drive in; a name without control means the driver for its control, discrete by
             default.
 
@@ -32,13 +36,13 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
 
     Raises:
         FileNotFoundError: If there is no such name or folder.
-        ValueError: If the folder is no driver's, or the driver was made for another control.
+        ValueError: If the folder or file is no driver's, or the driver was made for another control.
     """
     control = env.control if env else None
     if os.fspath(spec) == CONTROLLER:
         return Controller(control or "discrete")
     try:
-        driver = policies.load_driver(spec, control)
+        driver = load_onnx(spec) if _is_exported(spec) else policies.load_driver(spec, control)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), [CONTROLLER])}") from None
     trained = trained_env(driver)
@@ -56,9 +60,21 @@ def driver_name(spec: str | os.PathLike[str]) -> str:
 
 
 def trained_env(driver: Driver) -> EnvConfig | None:
-    """Return the environment that `driver` was trained in; None for one that was not trained."""
+    """Return the environment that `driver` was trained in; None for one that was not trained.
+
+    Raises:
+        ValueError: Its folder names an environment that there is not.
+    """
     config = getattr(driver, "env_config", None)
-    return EnvConfig(**config) if config else None
+    if not config:
+        return None
+    try:
+        EnvConfig(**config)
+        return msgspec.convert(config, EnvConfig)
+    except (TypeError, ValueError, msgspec.ValidationError) as error:
+        raise ValueError(
+            f"env in the driver's config.json is not an environment of nac-drive: {error}; save the driver again."
+        ) from None
 
 
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
@@ -72,8 +88,25 @@ def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
         config = asdict(Controller(env.control).config)
         named = {_OLD_CONTROLLER_KEYS.get(key, key): value for key, value in config.items()}
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+    if _is_exported(spec):
+        return hashlib.sha256(Path(spec).read_bytes()).hexdigest()
     folder = policies.driver_folder(spec, env.control)
     digest = hashlib.sha256()
     for name in ("config.json", "model.safetensors"):
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()
+
+
+def _is_exported(spec: str | os.PathLike[str]) -> bool:
+    """Return whether `spec` is an ONNX file.
+
+    Raises:
+        ValueError: It is a .pt2 file.
+    """
+    suffix = Path(spec).suffix
+    if suffix == ".pt2":
+        raise ValueError(
+            f"driver: {os.fspath(spec)} cannot be driven with: torch unpickles parts of a .pt2 file, which can run "
+            "foreign code; export the driver as .onnx, or pass its folder."
+        )
+    return suffix == ".onnx"

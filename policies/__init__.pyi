@@ -22,6 +22,8 @@ from .driver import NOMINAL_DT as NOMINAL_DT
 from .driver import Driver as Driver
 from .encoders import ENCODERS as ENCODERS
 from .encoders import ConvEncoder as ConvEncoder
+from .hub import from_pretrained as from_pretrained
+from .hub import save_pretrained as save_pretrained
 from .nac.ages import ages as ages
 from .nac.circuit import Backbone as Backbone
 from .nac.circuit import SensoryGate as SensoryGate
@@ -29,6 +31,8 @@ from .nac.layer import NAC as NAC
 from .nac.records import AttentionRecord as AttentionRecord
 from .nac.records import CircuitRecord as CircuitRecord
 from .nac.variants import NAC_VARIANTS as NAC_VARIANTS
+from .onnx_driver import OnnxDriver as OnnxDriver
+from .onnx_driver import load_onnx as load_onnx
 from .wiring.graphs import WIRINGS as WIRINGS
 from .wiring.graphs import backbone_wiring as backbone_wiring
 from .wiring.graphs import fully_connected_wiring as fully_connected_wiring

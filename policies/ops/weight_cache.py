@@ -25,8 +25,15 @@ class WeightCache(Generic[T]):
         self._places: list[int] = []
         self._versions: list[int] = []
         self._value: T | None = None
+        self._frozen = False
+
+    def freeze(self) -> None:
+        """Keep the value that was last computed, for an export of the model in which it is a constant."""
+        self._frozen = self._value is not None
 
     def __call__(self, tensors: tuple[Tensor, ...], compute: Callable[[], T]) -> T:
+        if self._frozen and self._value is not None:
+            return self._value
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return compute()
         versions, places = [tensor._version for tensor in tensors], [*map(Tensor.data_ptr, tensors)]

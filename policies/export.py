@@ -1,0 +1,189 @@
+"""Export of a driver: one step, (frame, dt, state) -> (prediction, action, state), as ONNX or as a torch program."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nac_drive.policies.cores.base import State
+from nac_drive.policies.driver import NOMINAL_DT, Driver
+from nac_drive.policies.onnx_driver import FORMAT, HEADER, Header, OnnxDriver, StateTensor, require
+from nac_drive.policies.ops.threads import one_thread
+from nac_drive.policies.ops.weight_cache import WeightCache
+from nac_drive.storage.read import one_line
+from nac_drive.storage.write import write_atomically, writing
+
+SUFFIXES = (".onnx", ".pt2")
+TOLERANCE = 1e-4
+"""Largest difference between the predictions of an exported driver and of the driver itself."""
+_DTYPES: dict[torch.dtype, Literal["float32", "float64", "int64", "bool"]] = {
+    torch.float32: "float32", torch.float64: "float64", torch.int64: "int64", torch.bool: "bool"
+}  # fmt: skip
+
+
+def export(driver: Driver, path: str | os.PathLike[str]) -> Path:
+    """Write one step of a driver to one file, with all that is needed to drive.
+
+    Inputs are `observation` (1, H, W, 3) uint8, `dt` (1,) float32, seconds since the previous observation, and the
+    tensors of the state, `state_0` and so on. Outputs are `prediction` (1, A), the logits or the continuous action,
+    `action`, (1,) int64 or (1, 3) float32, and the new state, `next_state_0` and so on. The metadata of the file holds
+    a `Header` as JSON: in an ONNX file under the key `nac_drive`, in a .pt2 file as the extra file `nac_drive.json`.
+
+    Args:
+        driver: The driver.
+        path: The new file: `.onnx` for onnxruntime and `load_onnx`, `.pt2` for `torch.export.load`.
+
+    Returns:
+        The file.
+
+    Raises:
+        FileExistsError: `path` exists.
+        ValueError: It has another suffix, a package is not installed, or the core cannot be exported.
+        WriteError: The file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"out: the file must end with {' or '.join(SUFFIXES)}, got {path}.")
+    if path.exists():
+        raise FileExistsError(f"{path} already exists; choose another file.")
+    step = _Step(copy.deepcopy(driver).cpu().float().eval())
+    with _quiet(), torch.no_grad(), one_thread():
+        step.freeze()
+        content = _onnx(step) if path.suffix == ".onnx" else _pt2(step)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    return path
+
+
+class _Step(nn.Module):
+    """One decision of a driver as a function of tensors."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__()
+        self.driver = driver
+
+    def forward(self, observation: Tensor, dt: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """Return prediction, action and new state of observation (1, H, W, 3), dt (1,) and the state."""
+        driver = self.driver
+        prediction, after = driver.decide(driver.encoder(observation.unsqueeze(1)), dt.unsqueeze(1), state)
+        prediction = prediction.squeeze(1)  # (1, A)
+        action = prediction.argmax(dim=1) if driver.config.control == "discrete" else prediction.clone()
+        return prediction, action, *after
+
+    def freeze(self) -> None:
+        """Compute the weights that the driver derives from its weights, once for all."""
+        self(*self.inputs())
+        for module in self.driver.modules():
+            for part in vars(module).values():
+                if isinstance(part, WeightCache):
+                    part.freeze()
+
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Return the inputs of the first step of an episode."""
+        frame = torch.zeros(1, *self.driver.config.frame_shape, dtype=torch.uint8)
+        return frame, torch.full((1,), NOMINAL_DT), *self.driver.initial_state(1)
+
+    def header(self) -> Header:
+        """Return the header of the file."""
+        states = tuple(
+            StateTensor(f"state_{index}", tuple(tensor.shape), _DTYPES[tensor.dtype])
+            for index, tensor in enumerate(self.driver.initial_state(1))
+        )
+        driver = self.driver
+        return Header(FORMAT, version("nac-drive"), driver.config, driver.env_config, driver.meta, states)
+
+    def traced(self) -> torch.export.ExportedProgram:
+        """Return the step as a program of torch.
+
+        Raises:
+            ValueError: torch cannot export the core.
+        """
+        try:
+            return torch.export.export(self, self.inputs(), strict=False)
+        except Exception as error:  # torch.export's errors have no common base
+            raise _not_exportable(self.driver, error) from error
+
+
+def _onnx(step: _Step) -> bytes:
+    """Return the step as an ONNX file, after a comparison with torch."""
+    onnxscript = require("onnxscript", "onnxscript.optimizer", "onnx", "onnxruntime")
+    traced, header = step.traced(), step.header()
+    inputs, outputs = ([name for name, _, _ in part] for part in (header.inputs(), header.outputs()))
+    try:
+        program: Any = torch.onnx.export(
+            traced, input_names=inputs, output_names=outputs, optimize=False, verbose=False
+        )
+        # The rules that `optimize` adds take an epsilon of 1e-8 for 0, and leave it out.
+        onnxscript.optimizer.fold_constants(program.model, onnx_shape_inference=True)
+        onnxscript.optimizer.remove_unused_nodes(program.model)
+    except Exception as error:  # the exporter's errors have no common base
+        raise _not_exportable(step.driver, error) from error
+    model = program.model_proto
+    for part in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer, model.graph):
+        part.doc_string = ""
+        del part.metadata_props[:]  # places in the source code of this machine
+    del model.graph.value_info[:]
+    model.metadata_props.add(key=HEADER, value=msgspec.json.encode(header).decode())
+    content = model.SerializeToString(deterministic=True)
+    _compare(step, OnnxDriver(content, "the exported driver"))
+    return content
+
+
+def _pt2(step: _Step) -> bytes:
+    """Return the step as a file of torch.export."""
+    program = step.traced()
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # places in the source code of this machine
+    file = io.BytesIO()
+    torch.export.save(program, file, extra_files={f"{HEADER}.json": msgspec.json.encode(step.header()).decode()})
+    return file.getvalue()
+
+
+def _compare(step: _Step, exported: OnnxDriver) -> None:
+    """Check that the exported driver predicts what the driver does, in a few frames of noise.
+
+    Raises:
+        ValueError: It does not.
+    """
+    rng, state, ours = np.random.default_rng(0), exported.begin(), step.driver.initial_state(1)
+    for dt in (0.0, NOMINAL_DT, 5 * NOMINAL_DT):
+        frame = rng.integers(0, 256, step.driver.config.frame_shape, np.uint8)
+        prediction, _, state = exported.step(frame, state, dt)
+        expected, _, *after = step(torch.from_numpy(frame)[None], torch.tensor([dt]), *ours)
+        ours: State = tuple(after)
+        difference = np.abs(prediction - expected[0].numpy()).max()
+        if not difference <= TOLERANCE:
+            reason = f"its predictions differ by {difference:.1e}, more than {TOLERANCE}"
+            raise _not_exportable(step.driver, ValueError(reason))
+
+
+def _not_exportable(driver: Driver, error: Exception) -> ValueError:
+    reason = one_line(error.__cause__ or error)[:300]
+    return ValueError(f"driver: a driver with the core {driver.config.core!r} cannot be exported: {reason}.")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings of exporters about their own insides."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,120 @@
+"""Drivers on the Hugging Face hub: a driver folder with a model card, and its download."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nac_drive.policies.checkpoint import CONFIG, WEIGHTS, load_driver, save_driver
+from nac_drive.policies.driver import Driver
+from nac_drive.storage.write import write_atomically
+
+CARD = "README.md"
+FILES = (CONFIG, WEIGHTS, CARD)
+"""The files of a driver in a repository of the hub."""
+
+
+def save_pretrained(
+    driver: Driver,
+    folder: str | os.PathLike[str],
+    *,
+    license: str | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> Path:
+    """Write a driver folder with a model card, as a repository of the hub holds it. See `Driver.save_pretrained`."""
+    card = Path(folder) / CARD
+    text = card.read_text(encoding="utf-8") if card.is_file() else model_card(driver, license, metrics)
+    path = save_driver(folder, driver)
+    write_atomically(path / CARD, text.encode())
+    return path
+
+
+def from_pretrained(source: str | os.PathLike[str], revision: str | None = None) -> Driver:
+    """Load a driver by name, from a folder, or from the hub. See `Driver.from_pretrained`."""
+    name = os.fspath(source)
+    if Path(source).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return load_driver(source)
+    return load_driver(download(name, revision))
+
+
+def download(repo_id: str, revision: str | None = None) -> Path:
+    """Return the folder of a repository of the hub: that in the cache, or a new download.
+
+    Args:
+        repo_id: OWNER/NAME.
+        revision: A branch, tag or commit; the main branch by default.
+
+    Raises:
+        FileNotFoundError: It is not in the cache, and cannot be downloaded.
+        ValueError: huggingface_hub is not installed.
+    """
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import LocalEntryNotFoundError
+    except ImportError as error:
+        raise ValueError(
+            f"driver: there is no folder {repo_id}, and {error.name} is not installed to look for it on the Hugging "
+            "Face hub; run `pip install nac-drive[hub]`."
+        ) from error
+    wanted: dict[str, Any] = {"repo_id": repo_id, "revision": revision, "allow_patterns": list(FILES)}
+    try:
+        folder = Path(huggingface_hub.snapshot_download(**wanted, local_files_only=True))
+        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
+            return folder
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        return Path(huggingface_hub.snapshot_download(**wanted))
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"driver: there is no folder {repo_id}, and the Hugging Face hub has not given a repository of that name "
+            f"({type(error).__name__}); check the name and the network."
+        ) from error
+
+
+def model_card(driver: Driver, license: str | None, metrics: Mapping[str, float] | None) -> str:
+    """Return the model card of a driver: a header in YAML, and how to drive with it, in Markdown."""
+    config, env = driver.config, driver.env_config
+    header: dict[str, Any] = {
+        "library_name": "nac-drive",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["nac-drive", "imitation-learning", "car-racing", config.core],
+    }
+    if license:
+        header["license"] = license
+    if metrics:
+        values = [{"type": name, "name": name, "value": float(value)} for name, value in metrics.items()]
+        dataset = {"type": "CarRacing-v3", "name": "CarRacing-v3"}
+        task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+        result = {"task": task, "dataset": dataset, "metrics": values}
+        header["model-index"] = [{"name": f"{config.core}-{config.control}", "results": [result]}]
+    parameters = sum(parameter.numel() for parameter in driver.parameters())
+    settings = {**config.core_args, "encoder": config.encoder, "residual": config.residual, "d_model": config.d_model}
+    height, width, _ = config.frame_shape
+    lines = [
+        "---",
+        yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
+        "---",
+        "",
+        f"# A driver with the core {config.core}",
+        "",
+        f"It sees one RGB frame of {height} x {width} pixels at a time and chooses a {config.control} action. It has "
+        f"{parameters:,} parameters.",
+        "",
+        "    import nac_drive as nd",
+        "",
+        '    driver = nd.Driver.from_pretrained("OWNER/NAME")  # or the folder of this file',
+        '    nd.evaluate(driver, "test-10")',
+        "",
+        f"- **Settings:** {', '.join(f'{name} = {value}' for name, value in settings.items())}.",
+    ]
+    if env:
+        lines.append(f"- **Environment:** {', '.join(f'{name} = {value}' for name, value in env.items())}.")
+    if metrics:
+        lines.append(f"- **Metrics:** {', '.join(f'{name} {value:g}' for name, value in metrics.items())}.")
+    return "\n".join([*lines, "- `config.json` holds every setting of the driver and its training.", ""])

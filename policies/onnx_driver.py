@@ -1,0 +1,274 @@
+"""A driver in one ONNX file, and the class that drives with it. torch is not needed; onnx and onnxruntime are.
+
+An ONNX file of another person is a program. `read_onnx` checks it before anything of it runs: no files beside it, no
+loops and branches, no operator outside the standard set, and a known, bounded size of every tensor.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from nac_drive.policies.config import DriverConfig
+from nac_drive.storage.read import FileError, decode_json, one_line
+
+HEADER = "nac_drive"
+"""Key of the header in the metadata of the file."""
+FORMAT = 1
+LARGEST_FILE = 2**28
+"""Bytes of the largest file that is read. Ours have less than one megabyte."""
+LARGEST_STEP = 2**26
+"""Numbers in all tensors of one step together, weights included. Ours have less than a million."""
+_WHAT, _FIX = "a driver that `nac-drive export` wrote", "export the driver again"
+
+State = tuple[np.ndarray, ...]
+Signature = tuple[str, tuple[int, ...], str]
+"""Name, shape and dtype of a tensor."""
+Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_STEP)]
+
+
+class StateTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tensor of the state: the input `name`, and the output `next_name`."""
+
+    name: str
+    shape: tuple[Size, ...]
+    """With the batch axis, which is 1."""
+    dtype: Literal["float32", "float64", "int64", "bool"]
+    initial: Literal[0] = 0
+    """Value of all its elements at the start of an episode: 0, by the contract of cores."""
+
+    def start(self) -> np.ndarray:
+        """Return the tensor at the start of an episode."""
+        return np.full(self.shape, self.initial, self.dtype)
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that a caller must know to drive with the file, as JSON in its metadata."""
+
+    format: Literal[1]
+    nac_drive: str
+    """Version of the package that wrote it."""
+    driver: DriverConfig
+    env: dict[str, Any]
+    """The EnvConfig of its training."""
+    meta: dict[str, Any]
+    """Notes saved with the driver."""
+    states: tuple[StateTensor, ...]
+
+    def inputs(self) -> list[Signature]:
+        """Return name, shape and dtype of every input."""
+        states = [(state.name, state.shape, state.dtype) for state in self.states]
+        return [("observation", (1, *self.driver.frame_shape), "uint8"), ("dt", (1,), "float32"), *states]
+
+    def outputs(self) -> list[Signature]:
+        """Return name, shape and dtype of every output."""
+        states = [(f"next_{state.name}", state.shape, state.dtype) for state in self.states]
+        if self.driver.control == "discrete":
+            return [("prediction", (1, self.driver.num_actions), "float32"), ("action", (1,), "int64"), *states]
+        return [("prediction", (1, 3), "float32"), ("action", (1, 3), "float32"), *states]
+
+
+class OnnxDriver:
+    """A driver that onnxruntime computes, on one thread: the protocol of `envs.rollout.Driver`.
+
+    Args:
+        content: The ONNX file.
+        source: The name of the file, for error messages.
+
+    Raises:
+        FileError: It is not a driver that `nac-drive export` wrote.
+        ValueError: onnx or onnxruntime is not installed.
+    """
+
+    def __init__(self, content: bytes, source: str = "driver.onnx") -> None:
+        self._content, self._source = content, source
+        self.header = read_onnx(content, source)
+        self.config = self.header.driver
+        self.env_config, self.meta = self.header.env, self.header.meta
+        self._session = _session(content, source)
+        self._names = [state.name for state in self.header.states]
+
+    def __reduce__(self) -> tuple[type[OnnxDriver], tuple[bytes, str]]:
+        return OnnxDriver, (self._content, self._source)  # a session cannot be pickled
+
+    def begin(self, env: object = None) -> State:
+        """Return the state at the start of an episode. `env` has no effect."""
+        return tuple(state.start() for state in self.header.states)
+
+    def act(self, observation: np.ndarray, state: State, dt: float) -> tuple[int | np.ndarray, State]:
+        """Choose one action.
+
+        Args:
+            observation: One frame, (H, W, 3) uint8.
+            state: The state before this frame.
+            dt: Seconds since the previous observation.
+
+        Returns:
+            The action, an int (discrete) or float32 (3,) (continuous), and the new state.
+
+        Raises:
+            ValueError: The observation or dt breaks these rules, or the file computes no valid action.
+        """
+        _, action, state = self.step(observation, state, dt)
+        return action, state
+
+    def step(self, observation: np.ndarray, state: State, dt: float) -> tuple[np.ndarray, int | np.ndarray, State]:
+        """Do `act`, and return the prediction before the action too: logits (A,), or the continuous action (3,)."""
+        if observation.shape != self.config.frame_shape or observation.dtype != np.uint8:
+            raise ValueError(
+                f"observation: must be uint8 {self.config.frame_shape}, got {observation.dtype} {observation.shape}; "
+                "drive in the environment of the driver's training."
+            )
+        if not 0.0 <= dt < np.inf:
+            raise ValueError(f"dt: must be finite seconds >= 0 since the previous frame, got {dt}.")
+        feed = dict(zip(self._names, state, strict=True))
+        feed |= {"observation": observation[None], "dt": np.array([dt], np.float32)}
+        try:
+            prediction, action, *after = self._session.run(None, feed)
+        except Exception as error:  # onnxruntime's errors have no common base
+            raise ValueError(f"{self._source}: onnxruntime cannot compute a step: {_reason(error)}; {_FIX}.") from error
+        if not np.isfinite(prediction).all() or not np.isfinite(action).all():
+            raise ValueError(f"{self._source}: its prediction must be finite, got {prediction[0]}; {_FIX}.")
+        if self.config.control == "continuous":
+            return prediction[0], action[0], tuple(after)
+        if not 0 <= action[0] < self.config.num_actions:
+            raise ValueError(
+                f"{self._source}: its action must be below {self.config.num_actions}, got {action[0]}; {_FIX}."
+            )
+        return prediction[0], int(action[0]), tuple(after)
+
+
+def load_onnx(path: str | os.PathLike[str]) -> OnnxDriver:
+    """Load a driver that `nac-drive export` wrote as ONNX. The file may come from anybody.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The driver.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        FileError: It is not a driver that `nac-drive export` wrote.
+        ValueError: onnx or onnxruntime is not installed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"driver: there is no file {path}; `nac-drive export --out {path.name}` writes one.")
+    if path.stat().st_size > LARGEST_FILE:
+        raise FileError(f"{path} is not {_WHAT}: it is larger than {LARGEST_FILE:,} bytes; {_FIX}.")
+    return OnnxDriver(path.read_bytes(), str(path))
+
+
+def read_onnx(content: bytes, source: str) -> Header:
+    """Check an ONNX file without running anything of it, and return its header.
+
+    Args:
+        content: The file.
+        source: Its name, for error messages.
+
+    Raises:
+        FileError: It is not a driver that `nac-drive export` wrote.
+        ValueError: onnx or onnxruntime is not installed.
+    """
+    onnx = require("onnx")
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:  # protobuf's errors have no public base
+        raise FileError(f"{source} is not {_WHAT}: it is damaged, or no ONNX file; {_FIX}.") from error
+    text = {entry.key: entry.value for entry in model.metadata_props}.get(HEADER, "")
+    text = text.encode() if isinstance(text, str) else text  # protobuf returns bytes where it is not UTF-8
+    header = decode_json(text, Header, source, _WHAT, _FIX)
+    try:
+        header.driver.check()
+        _check_graph(onnx, model, header)
+    except Exception as error:  # onnx's own errors have no common base
+        raise FileError(f"{source} is not {_WHAT}: {_reason(error)}; {_FIX}.") from error
+    return header
+
+
+def _check_graph(onnx: Any, model: Any, header: Header) -> None:
+    """Check that the model is closed, straight and bounded, and has the inputs and outputs of its header.
+
+    Raises:
+        Exception: Several kinds, with the reason.
+    """
+    graph = model.graph
+    if model.functions or model.training_info or graph.sparse_initializer:
+        raise ValueError("it has functions, training steps or sparse tensors")
+    weights = list(graph.initializer)
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            raise ValueError(f"its operator {node.op_type} is of the domain {node.domain!r}, not of the standard")
+        for attribute in node.attribute:
+            if attribute.HasField("g") or attribute.graphs:
+                raise ValueError(f"it has a loop or a branch, the operator {node.op_type}")
+            if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
+                raise ValueError("it has sparse tensors")
+            weights += [attribute.t, *attribute.tensors]
+    if any(tensor.external_data or tensor.data_location == tensor.EXTERNAL for tensor in weights):
+        raise ValueError("its weights are in another file")
+    onnx.checker.check_model(model)
+    del graph.value_info[:]  # sizes are derived, not believed
+    derived = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+    for values, expected in ((derived.input, header.inputs()), (derived.output, header.outputs())):
+        found = [_signature(onnx, value) for value in values]
+        if found != expected:
+            raise ValueError(f"its header promises {expected}, it has {found}")
+    values = [_signature(onnx, value) for value in (*derived.value_info, *derived.output)]
+    sizes = {name: prod(shape) for name, shape, _ in values}
+    unknown = {name for node in graph.node for name in node.output if name} - sizes.keys()
+    if unknown:
+        raise ValueError(f"the size of its tensor {min(unknown)!r} is not fixed")
+    total = sum(sizes.values()) + sum(prod(map(abs, tensor.dims)) for tensor in weights)
+    if total > LARGEST_STEP:
+        raise ValueError(f"a step must have at most {LARGEST_STEP:,} numbers, it has {total:,}")
+
+
+def _signature(onnx: Any, value: Any) -> Signature:
+    """Return name, shape and dtype of a tensor.
+
+    Raises:
+        ValueError: It has no fixed shape.
+    """
+    kind = value.type.tensor_type
+    if not kind.HasField("shape") or not all(
+        axis.HasField("dim_value") and axis.dim_value >= 0 for axis in kind.shape.dim
+    ):
+        raise ValueError(f"the size of its tensor {value.name!r} is not fixed")
+    shape = tuple(axis.dim_value for axis in kind.shape.dim)
+    return value.name, shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+
+
+def _session(content: bytes, source: str) -> Any:
+    onnxruntime = require("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # errors are raised, not printed
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors have no common base
+        raise FileError(f"{source} is not {_WHAT}: onnxruntime refuses it: {_reason(error)}; {_FIX}.") from error
+
+
+def require(*names: str) -> Any:
+    """Import packages of the extra `export`, and return the first.
+
+    Raises:
+        ValueError: One is not installed.
+    """
+    try:
+        first, *_ = [import_module(name) for name in names]
+    except ImportError as error:
+        raise ValueError(f"{error.name} is not installed; run `pip install nac-drive[export]`.") from error
+    return first
+
+
+def _reason(error: BaseException) -> str:
+    return one_line(error)[:300]
