@@ -1,0 +1,129 @@
+"""Datasets of Minari (https://minari.farama.org): those of other programs, and those that were exported from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.meta import Meta, parse_meta
+from nac_drive.data_collection.dataset.rows import checked_summary
+from nac_drive.data_collection.optional import optional_module
+from nac_drive.storage.read import one_line
+
+NAMESPACE = "nac-drive"
+"""First part of the id of an exported dataset."""
+EXPORTED = "nac_drive"
+"""Key in the metadata of an exported dataset (its meta.json), and of each of its episodes (its summary)."""
+_OWN_INFOS = {"label": "labels", "dt": "dt"}
+"""Key in the infos of an exported episode -> key of own data."""
+
+
+def minari_dataset(source: Any) -> Any:
+    """Return a `minari.MinariDataset`.
+
+    Args:
+        source: The dataset itself, a folder that holds one, or the id of one, which Minari loads and if need be
+            downloads.
+
+    Raises:
+        ValueError: If Minari is not installed.
+        DatasetError: If there is no such dataset.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return source
+    minari, folder = optional_module("minari", "minari"), Path(source)
+    if folder.is_dir():
+        data = [path for path in (folder, *sorted(folder.rglob("data"))) if (path / "metadata.json").is_file()]
+        if len(data) != 1:
+            raise DatasetError(f"{folder} holds {len(data)} datasets of Minari; pass the folder of one.")
+    try:
+        return minari.MinariDataset(data[0]) if folder.is_dir() else minari.load_dataset(str(source), download=True)
+    except Exception as error:  # of any type: from its files, or from the network
+        cause = one_line(error)
+        raise DatasetError(f"no dataset of Minari at {source}: {cause}; pass its folder or its id.") from error
+
+
+def minari_episodes(dataset: Any) -> Iterator[dict[str, Any]]:
+    """Yield the episodes of a `minari.MinariDataset` for `Demonstrations.from_episodes`.
+
+    Raises:
+        DatasetError: If observations are more than one array.
+    """
+    for index, episode in enumerate(dataset.iterate_episodes()):
+        if isinstance(episode.observations, dict | tuple):
+            raise DatasetError(
+                f"observations of episode {index} are a {type(episode.observations).__name__} of arrays; "
+                "pass the frames alone to Demonstrations.from_episodes."
+            )
+        known = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
+        if _OWN_INFOS.keys() <= (episode.infos or {}).keys():  # exported from here, then combined with others by Minari
+            known |= {key: episode.infos[name][: len(episode)] for name, key in _OWN_INFOS.items()}
+        yield known
+
+
+def exported_meta(dataset: Any) -> tuple[Meta, dict[str, str]] | None:
+    """Return the settings and versions of the dataset that a `minari.MinariDataset` was exported from.
+
+    Returns:
+        What its meta.json said; None for a dataset of another origin.
+
+    Raises:
+        DatasetError: If it is any other content.
+    """
+    document = dataset.storage.metadata.get(EXPORTED)
+    if document is None:
+        return None
+    try:
+        return parse_meta(document), document.get("versions", {})
+    except (ValueError, TypeError) as error:
+        raise DatasetError(
+            f"{EXPORTED!r} in the metadata of the Minari dataset is no meta.json: {' '.join(str(error).split())}; "
+            "export it again."
+        ) from error
+
+
+def exported_episodes(dataset: Any) -> Iterator[tuple[EpisodeArrays, dict[str, Any]]]:
+    """Yield arrays and summary of each episode of a `minari.MinariDataset` that was exported from here.
+
+    Raises:
+        DatasetError: If an episode has another form.
+    """
+    all_metadata = dataset.storage.get_episode_metadata(dataset.episode_indices)
+    for index, (episode, metadata) in enumerate(zip(dataset.iterate_episodes(), all_metadata, strict=True)):
+        try:
+            arrays = _exported_arrays(episode)
+            summary = checked_summary({name: value.item() for name, value in metadata[EXPORTED].items()})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DatasetError(
+                f"episode {index} of the Minari dataset is not as it was exported: {error!r}; export it again."
+            ) from error
+        yield arrays, summary
+
+
+def _exported_arrays(episode: Any) -> EpisodeArrays:
+    length = len(episode.rewards)
+    observations = np.asarray(episode.observations)
+    if len(observations) != length + 1:
+        raise ValueError(f"{len(observations)} observations for {length} rewards")
+
+    def info(name: str, infos: dict[str, Any] = episode.infos) -> NDArray[Any]:
+        return np.asarray(infos[name])[:length]  # there is one more, for the last observation
+
+    telemetry = episode.infos.get("telemetry", {})
+    return EpisodeArrays(
+        frames=observations[:length],
+        label=info("label"),
+        action=np.asarray(episode.actions),
+        reward=np.asarray(episode.rewards),
+        dt=info("dt"),
+        zooming=info("zooming"),
+        telemetry={name: info(name, telemetry) for name in telemetry},
+        last_frame=observations[length],
+    )

@@ -1,0 +1,79 @@
+"""Write a dataset in the format of another program, whole or not at all."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.interchange import ExportFormat
+from nac_drive.data_collection.interchange.recording import Recording
+from nac_drive.data_collection.interchange.to_lerobot import write_lerobot
+from nac_drive.data_collection.interchange.to_minari import write_minari
+from nac_drive.data_collection.interchange.to_mp4 import write_mp4
+from nac_drive.storage.write import process_runs, sync_folder, sync_tree, writing
+from nac_drive.suggest import did_you_mean
+
+WRITERS: dict[str, Callable[[Path, Recording], None]] = {
+    "minari": write_minari,
+    "lerobot": write_lerobot,
+    "mp4": write_mp4,
+}
+"""Name of a format -> function that writes a recording into an empty folder."""
+
+
+def export_dataset(
+    dataset: Demonstrations | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    to: ExportFormat,
+    *,
+    on_episode: Callable[[Row], None] = lambda row: None,
+) -> None:
+    """Write a dataset in the format of another program (docs/interchange.md).
+
+    The folder appears when the last episode is written. One episode is in memory at a time.
+
+    Args:
+        dataset: The dataset, or its folder.
+        path: The new folder.
+        to: minari: a folder for MINARI_DATASETS_PATH, lossless. lerobot: a LeRobotDataset v3.0, lossless. mp4: one
+            video per episode, lossy.
+        on_episode: Called with each row once its episode is written.
+
+    Raises:
+        FileExistsError: If `path` exists.
+        ValueError: If `to` is unknown, or its package is not installed.
+        DatasetError: If the dataset is empty or damaged, or an episode has no last frame where one is needed.
+        WriteError: If it cannot be written.
+    """
+    path = Path(path)
+    if to not in WRITERS:
+        raise ValueError(f"to must be one of {', '.join(WRITERS)}, got {to!r}.{did_you_mean(to, WRITERS)}")
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} already exists; choose another folder.")
+    if not isinstance(dataset, Demonstrations):
+        dataset = Demonstrations.open(dataset)
+    recording = Recording.of(dataset, on_episode)
+    building = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with writing(path):
+            _remove_leftovers(path)
+            building.mkdir(parents=True)
+            WRITERS[to](building, recording)
+            sync_tree(building)
+            os.rename(building, path)
+            sync_folder(path.parent)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the folders `.NAME.PROCESS.tmp` of processes that were killed while they wrote `path`."""
+    for folder in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        process = folder.name.removeprefix(f".{path.name}.").removesuffix(".tmp")
+        if process.isdecimal() and not process_runs(int(process)) and folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)

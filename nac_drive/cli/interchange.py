@@ -1,0 +1,61 @@
+"""Commands that exchange datasets with other programs: dataset export and dataset import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from tyro.conf import Positional
+
+import nac_drive as nd
+from nac_drive.cli.progress import progress
+from nac_drive.cli.reporters import count_episodes
+from nac_drive.data_collection.interchange import ExportFormat
+
+
+@dataclass(frozen=True)
+class DatasetExport:
+    """Write a dataset for other programs: Minari or LeRobot (both lossless), or one mp4 video per episode."""
+
+    path: Positional[Path]
+    """Folder of the dataset."""
+    to: ExportFormat
+    """minari: a folder for MINARI_DATASETS_PATH. lerobot: a LeRobotDataset v3.0. mp4: videos to look at, lossy."""
+    out: Path
+    """The new folder."""
+
+    def run(self, console: Console) -> None:
+        """Write the export and print its size."""
+        dataset = nd.Demonstrations.open(self.path)
+        with progress(console, f"export ({self.path.name} to {self.to})", len(dataset)) as bar:
+            nd.export_dataset(dataset, self.out, self.to, on_episode=count_episodes(bar, _track_note))
+        size = sum(file.stat().st_size for file in self.out.rglob("*") if file.is_file())
+        console.print(f"{self.out}: {len(dataset)} episodes in {size:,} bytes", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class DatasetImport:
+    """Read a dataset of Minari: one that was exported comes back as it was, any other becomes own data."""
+
+    source: Positional[str]
+    """Folder of the dataset, or its id, such as nac-drive/car-racing-discrete-v0."""
+    out: Path
+    """Folder of the new dataset."""
+
+    def run(self, console: Console) -> None:
+        """Write the dataset and print its size."""
+        from nac_drive.data_collection.dataset.minari_data import minari_dataset
+
+        source = minari_dataset(self.source)
+        with progress(console, f"import ({self.source})", source.total_episodes) as bar:
+            dataset = nd.Demonstrations.from_minari(
+                self.out, source, on_episode=count_episodes(bar, _track_note)
+            )  # fmt: skip
+        frames = sum(row["length"] for row in dataset.rows)
+        console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)
+
+
+def _track_note(row: dict[str, Any]) -> str:
+    return f"track {row['seed']}"
