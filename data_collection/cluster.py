@@ -1,0 +1,200 @@
+"""Work on a Ray cluster: a `Pool` over more than one machine.
+
+`ray.util.multiprocessing.Pool` is not used. It yields the exceptions of the work as results, it deals the tasks out in
+turn, so that one slow machine holds up all, and the tasks of a machine that died wait for a CPU that its own processes
+hold. Ray's tasks have none of this.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
+from threading import current_thread, main_thread
+from typing import Any
+
+from nac_drive.data_collection.optional import optional_module
+from nac_drive.data_collection.versions import installed_versions
+
+_ATTEMPTS = 4
+"""A task whose process or machine dies is run again until it has been tried this often."""
+_PATIENCE = 10.0
+"""Seconds that a machine has to answer at the address of a cluster; Ray itself would wait for minutes."""
+
+
+class ClusterError(ValueError):
+    """The cluster cannot be used. The message is one line: the cause, and the fix."""
+
+
+class ClusterPool:
+    """A `Pool` on the machines of a Ray cluster. Each task has one CPU and one thread.
+
+    A task whose process or machine dies is run again, wherever there is room. Loops over results raise
+    ChildProcessError when it dies every time, and the exceptions of the work itself.
+
+    Args:
+        limit: Largest number of tasks at a time; 0 for one per CPU of the cluster.
+        gpus: GPUs that each task has to itself.
+    """
+
+    def __init__(self, limit: int = 0, gpus: int = 0):
+        import ray
+
+        self._ray, self._limit = ray, limit
+        self._work = ray.remote(
+            num_cpus=1, num_gpus=gpus, max_retries=_ATTEMPTS - 1, scheduling_strategy="SPREAD"
+        )(_work)  # fmt: skip
+
+    def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results in the order of the tasks, like `map`."""
+        return (self._result(reference) for _, reference in self._finished(function, tasks, in_order=True))
+
+    def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results in the order in which they come."""
+        return (self._result(reference) for _, reference in self._finished(function, tasks))
+
+    def each(self, function: Callable[[Any], object], tasks: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+        """Call `function(task)` for each task.
+
+        Yields:
+            (task, exit code) as tasks end, 0 or 1: a task whose process dies every time costs no other task.
+        """
+        for task, reference in self._finished(function, tasks):
+            try:
+                self._result(reference)
+            except ChildProcessError:
+                yield task, 1
+            else:
+                yield task, 0
+
+    def _finished(
+        self, function: Callable[[Any], Any], tasks: Iterable[Any], *, in_order: bool = False
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield each task with the reference to its result once it is there; in order, perhaps before that."""
+        ray, waiting = self._ray, iter(tasks)
+        sent = ray.put(pickle.dumps(function))  # once, not with every task
+        running: dict[Any, Any] = {}  # reference -> task
+        try:
+            while True:
+                for task in islice(waiting, max(0, self._width() - len(running))):
+                    running[self._work.remote(_versions(), sent, pickle.dumps(task))] = task
+                if not running:
+                    return
+                reference = next(iter(running)) if in_order else ray.wait(list(running))[0][0]
+                yield running.pop(reference), reference
+        finally:
+            for reference in running if ray.is_initialized() else ():  # `cancel` would start a cluster
+                ray.cancel(reference, force=True)
+
+    def _width(self) -> int:
+        """Return the number of tasks to have at the cluster now: machines come and go."""
+        return self._limit or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def _result(self, reference: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(reference)
+        except errors.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, RuntimeError) and "failed to import" in str(cause):
+                raise ClusterError(
+                    "a machine of the cluster cannot import this version of nac-drive; install it there, "
+                    f"{_listed(_versions())}."
+                ) from None
+            raise cause from None
+        except errors.RayError as error:
+            raise ChildProcessError(
+                f"a task died {_ATTEMPTS} times on the cluster ({type(error).__name__}), perhaps out of memory; "
+                "give each machine fewer CPUs (ray start --num-cpus) or more memory."
+            ) from None
+
+
+@contextmanager
+def cluster_pool(address: str, limit: int = 0, gpus: int = 0) -> Iterator[ClusterPool]:
+    """Connect to a Ray cluster for a `with` block. A connection that this process has already is used and kept.
+
+    Args:
+        address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or ray://HOST:PORT of the
+            server for machines outside of it. No cluster is started.
+        limit: Largest number of tasks at a time; 0 for one per CPU of the cluster.
+        gpus: GPUs that each task has to itself.
+
+    Yields:
+        The pool.
+
+    Raises:
+        ClusterError: Without such a cluster, or if it has another version of Ray or Python.
+        ValueError: Without Ray.
+    """
+    ray = optional_module("ray", "cluster")
+    if ray.is_initialized():
+        yield ClusterPool(limit, gpus)
+        return
+    _connect(ray, address)
+    try:
+        yield ClusterPool(limit, gpus)
+    finally:
+        ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Raises ClusterError, see `cluster_pool`."""
+    start = "start one with `ray start --head`, and `ray start --address HOST:6379` on the other machines"
+    if address != "auto":
+        _require_answer(address, start)
+    on_termination = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except ConnectionError:
+        fix = start if address == "auto" else "this machine must belong to it, or pass ray://HOST:10001"
+        raise ClusterError(f"cluster {address}: no Ray cluster was found; {fix}.") from None
+    except Exception as error:  # Ray has no common base for errors of the connection
+        raise ClusterError(f"cluster {address} cannot be used: {' '.join(str(error).split())}") from None
+    finally:
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGTERM, on_termination)  # Ray puts its own in the place
+
+
+def _require_answer(address: str, fix: str) -> None:
+    """Raise ClusterError unless something listens at `address`."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/\s]+?)\]?:(\d{1,5})", address)
+    if not found or int(found[2]) > 65535:
+        raise ClusterError(f"cluster must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}.")
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise ClusterError(f"cluster {address} does not answer ({error.strerror or error}); {fix}.") from None
+
+
+def _work(versions: dict[str, str], function: bytes, task: bytes) -> Any:
+    """Do one task in a process of the cluster: `function` and `task` are unpickled once the versions are known."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is loaded with the first task
+    here = _versions()
+    if differing := {name for name in versions.keys() | here.keys() if versions.get(name) != here.get(name)}:
+        raise ClusterError(
+            f"machine {socket.gethostname()} has {_listed(here, differing)}, this one has "
+            f"{_listed(versions, differing)}; install the same versions on all machines."
+        )
+    try:
+        call, argument = pickle.loads(function), pickle.loads(task)
+    except (ImportError, AttributeError) as error:
+        raise ClusterError(
+            f"machine {socket.gethostname()} cannot load the work ({error}); install the package that defines it there."
+        ) from None
+    return call(argument)
+
+
+@lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
+    """Versions of the packages that decide results. Builds of torch for CPU and GPU (2.8.0+cpu) count as the same."""
+    return {name: version.split("+")[0] for name, version in installed_versions().items()}
+
+
+def _listed(versions: dict[str, str], names: Iterable[str] | None = None) -> str:
+    return ", ".join(f"{name} {versions.get(name, 'none')}" for name in sorted(versions if names is None else names))

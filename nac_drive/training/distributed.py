@@ -1,0 +1,132 @@
+"""Training in several processes, each on its part of every batch, by lightning-fabric's data-parallel strategy.
+
+The parts make up the batch of one process, and the gradients of the parts are averaged by their weights: loss and
+weights are those of one process, up to rounding and the random masks of dropout.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nac_drive.training.data import Sequences
+
+if TYPE_CHECKING:  # slow to import: `build_fabric` does when a run starts
+    from lightning_fabric import Fabric
+
+_PATIENCE = timedelta(days=7)
+"""Time that the other processes wait for the main one, which validates and, in `dagger`, collects."""
+
+
+def choose_device(device: str) -> torch.device:
+    """The device that this process trains on.
+
+    Args:
+        device: `auto` (the GPU where there is one), `cpu` or `cuda`.
+
+    Raises:
+        ValueError: For another name, and for cuda without a GPU.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch sees no GPU here; pass --device cpu or auto.")
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def build_fabric(device: str, precision: str, devices: int, nodes: int, batch_size: int) -> Fabric:
+    """Return a fabric whose processes are not launched yet.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`.
+        precision: `auto` (bf16-mixed on a GPU, else 32-true), or a precision of lightning-fabric.
+        devices: Processes on each machine, each with a GPU of its own or, on the CPU, some of its cores.
+        nodes: Machines.
+        batch_size: Sequences of a batch; each process needs one.
+
+    Raises:
+        ValueError: If a number is out of range, or the device is not there.
+    """
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    accelerator = choose_device(device).type
+    if precision == "auto":
+        precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
+    if min(devices, nodes) < 1:
+        raise ValueError(f"devices and nodes must be at least 1, got {devices} and {nodes}.")
+    if devices * nodes == 1:
+        return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
+    there = torch.cuda.device_count() if accelerator == "cuda" else os.cpu_count() or 1
+    if devices > there:
+        raise ValueError(f"devices must not exceed those of this machine ({there} {accelerator}), got {devices}.")
+    if devices * nodes > batch_size:
+        raise ValueError(
+            f"batch_size must be at least devices x nodes, one sequence for each process, got {batch_size} for "
+            f"{devices} x {nodes}."
+        )
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process on stderr
+    strategy = DDPStrategy(timeout=_PATIENCE)  # every weight gets a gradient: a contract of the cores
+    return Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
+
+
+@contextmanager
+def deaths_in_one_line(fabric: Fabric) -> Iterator[None]:
+    """Turn the error of a lost connection into a ChildProcessError of one line."""
+    try:
+        yield
+    except RuntimeError as error:  # of gloo, NCCL and the store of torch.distributed alike
+        if fabric.world_size == 1 or not re.search(r"connection|gloo|nccl|broken pipe", str(error), re.IGNORECASE):
+            raise
+        raise ChildProcessError(
+            f"one of {fabric.world_size} training processes died or cannot be reached; go on with --resume."
+        ) from None
+
+
+def own_rows(batch: int, fabric: Fabric) -> np.ndarray:
+    """Return the rows of a batch of `batch` sequences that this process trains on.
+
+    A process for which a short last batch has no row gets one that `of_the_batch` gives no weight.
+    """
+    rank = fabric.global_rank
+    return np.arange(rank, batch, fabric.world_size) if rank < batch else np.zeros(1, dtype=np.int64)
+
+
+def of_the_batch(
+    loss: Tensor, fraction: Tensor, sequences: Sequences, classes: Tensor | None, batch: int, fabric: Fabric
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Turn the results of this process's rows into those of the whole batch.
+
+    Args:
+        loss: Weighted mean over the frames of the rows, ().
+        fraction: Fraction of those frames with the right action, ().
+        sequences: The rows.
+        classes: Weight of each action, as in the loss.
+        batch: Number of sequences of the whole batch.
+        fabric: Its processes.
+
+    Returns:
+        The loss to differentiate, whose gradients the processes average to that of the batch; the loss of the batch,
+        and its fraction of right actions.
+    """
+    if fabric.world_size == 1:
+        return loss, loss, fraction
+    labels, weight = sequences.labels, sequences.weight
+    weight = loss.new_ones(labels.shape[:2]) if weight is None else weight  # (B, T)
+    weight = weight if classes is None else weight * classes[labels]
+    takes_part = float(fabric.global_rank < batch)
+    own, rows = takes_part * weight.sum(), loss.new_tensor(takes_part * len(labels))
+    total = fabric.all_reduce(torch.stack([own, own * loss.detach(), rows, rows * fraction]), reduce_op="sum")
+    assert isinstance(total, Tensor)
+    return loss * (fabric.world_size * own / total[0]), total[1] / total[0], total[3] / total[2]

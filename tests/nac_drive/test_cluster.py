@@ -1,0 +1,183 @@
+"""A Ray cluster of two machines of one CPU: the same results as here, also when a worker is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nac_drive.data_collection import cluster
+from nac_drive.data_collection.cluster import ClusterError, ClusterPool, cluster_pool
+from nac_drive.data_collection.collect import collect
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.processes import worker_pool
+from nac_drive.envs import EnvConfig
+from nac_drive.evaluation.evaluate import Evaluation, evaluate
+from nac_drive.leaderboard.tasks import Task, result_of, run_tasks
+from tests.data_collection.recordings import contents
+from tests.data_collection.work import DiesOnce, kill_itself, refuse, report, threads
+from tests.nac_drive.small import TINY, dagger_config, results, train_dagger
+
+pytestmark = pytest.mark.timeout(600)
+VERSIONS = cluster._versions()
+ENV = EnvConfig(max_steps=40, renderer="fast")
+TRACKS = [5, 3, 8, 1]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Two machines of one CPU, each with its own raylet; this process belongs to the first."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="ray")  # a cluster that `auto` does not find; its sockets need a short path
+    machine = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "temp_dir": folder}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        machines = Cluster(initialize_head=True, head_node_args=machine)
+        try:
+            machines.add_node(**machine)
+            assert machines.address
+            with cluster_pool(machines.address):  # a connection that is kept: a new one costs a second
+                yield machines.address
+        finally:
+            machines.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+    assert not ray.is_initialized()
+
+
+@pytest.fixture
+def pool(address) -> Iterator[ClusterPool]:
+    with worker_pool(0, address) as pool:
+        assert isinstance(pool, ClusterPool)
+        yield pool
+
+
+def without_latency(evaluation: Evaluation) -> list[Any]:
+    return [{**row.to_dict(), "latency_ms": None} for row in evaluation.rows]
+
+
+def test_a_worker_killed_in_the_middle_changes_no_row(pool, tmp_path):
+    here = evaluate(Controller("discrete"), TRACKS, env=ENV, renderer="fast")
+    there = evaluate(DiesOnce(tmp_path / "died"), TRACKS, env=ENV, renderer="fast", pool=pool)
+    assert (tmp_path / "died").exists()
+    assert without_latency(there) == without_latency(here)
+
+
+def test_both_machines_work_on_one_thread_and_in_order(pool):
+    done = list(pool.imap(report, range(12)))
+    assert [task for task, _ in done] == list(range(12))
+    assert len({process for _, process in done} - {os.getpid()}) >= 2
+    assert sorted(task for task, _ in pool.imap_unordered(report, range(5))) == list(range(5))
+    assert list(pool.imap(threads, [0])) == [1]
+
+
+def test_an_error_of_the_work_comes_through(pool):
+    with pytest.raises(ValueError, match=r"^no 3$"):
+        list(pool.imap(refuse, [3]))
+
+
+def test_a_task_that_always_dies_costs_no_other_and_is_one_line(address, monkeypatch):
+    monkeypatch.setattr(cluster, "_ATTEMPTS", 1)
+    with cluster_pool(address) as pool:
+        assert dict(pool.each(kill_itself, [1, 2, 3])) == {1: 0, 2: 1, 3: 0}
+        with pytest.raises(ChildProcessError, match=r"^a task died 1 times on the cluster.*fewer CPUs"):
+            list(pool.imap(kill_itself, [2]))
+
+
+def test_a_machine_with_other_versions_is_refused_in_one_line(pool, monkeypatch):
+    monkeypatch.setattr(cluster, "_versions", lambda: {**VERSIONS, "gymnasium": "0.1", "new": "1"})
+    with pytest.raises(
+        ClusterError, match=r"^machine \S+ has gymnasium \S+, new none, this one has gymnasium 0\.1"
+    ) as at:
+        list(pool.imap(report, [0]))
+    assert "\n" not in str(at.value)
+
+
+def test_a_dataset_is_that_of_one_process(address, tmp_path):
+    settings: dict[str, Any] = {"env": ENV, "seeds": TRACKS[:3], "seed": 2}
+    collect(tmp_path / "here", "controller", **settings)
+    collect(tmp_path / "there", "controller", cluster=address, workers=0, **settings)
+    here, there = contents(tmp_path / "here"), contents(tmp_path / "there")
+    assert there == here
+
+
+def test_dagger_is_that_of_one_process(pool, tmp_path, one_thread):
+    settings = dagger_config("cnn", **TINY, rounds=1)
+    train_dagger(settings, tmp_path / "here")
+    train_dagger(settings, tmp_path / "there", pool=pool)
+    assert results(tmp_path / "there") == results(tmp_path / "here")
+
+
+def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(address, dataset, tmp_path):
+    task = Task(
+        "controller", tmp_path / "run", dataset.path, None, "controller", (3,), "ignore", "fast", "auto"
+    )  # fmt: skip
+    started: list[Any] = []
+    assert run_tasks([task], 0, lambda name, row: started.append(row), address) == {}
+    assert started[0] == {"started": True}
+    (row,) = result_of(task)["rows"]
+    (expected,) = evaluate("controller", [3], env=dataset.meta.env, renderer="fast").rows
+    assert {**row, "latency_ms": 0} == {**expected.to_dict(), "latency_ms": 0}
+    with pytest.raises(ClusterError, match=r"does not see .*; put both on storage that all machines share"):
+        run_tasks([replace(task, run=tmp_path / "nowhere" / "run")], 0, lambda name, row: None, address)
+
+
+# No cluster
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("127.0.0.1:{port}", r"does not answer .*; start one with `ray start --head`"),
+        ("ray://127.0.0.1:{port}", r"does not answer"),
+        ("somewhere", r"^cluster must be auto, HOST:PORT or ray://HOST:PORT, got 'somewhere'"),
+        ("", r"^cluster must be auto"),
+        ("host:99999", r"^cluster must be auto"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(wrong, message):
+    pytest.importorskip("ray").shutdown()
+    with pytest.raises(ClusterError, match=message) as caught, worker_pool(1, wrong.format(port=free_port())):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_auto_starts_no_cluster(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def refuse_connection(address: str, **_: Any) -> None:
+        assert address == "auto"
+        raise ConnectionError("none\nhere")
+
+    monkeypatch.setattr(ray, "init", refuse_connection)
+    with (
+        pytest.raises(
+            ClusterError, match=r"^cluster auto: no Ray cluster was found; start one with `ray start --head`"
+        ),
+        worker_pool(1, "auto"),
+    ):
+        pass
+
+
+def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    message = r"^ray is not installed; run `pip install nac-drive\[cluster\]"
+    with pytest.raises(ValueError, match=message), worker_pool(1, "auto"):
+        pass

@@ -1,0 +1,143 @@
+"""Two processes (gloo) that share every batch end with the loss and the weights of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nac_drive.cli.main import main
+from nac_drive.training import distributed
+from nac_drive.training.data import Sequences
+from nac_drive.training.distributed import build_fabric, of_the_batch, own_rows
+from nac_drive.training.main_process import is_main_process
+
+REPOSITORY = Path(__file__).parents[3]
+OPTIONS = (
+    "--core", "lstm", "--encoder", "paper", "--dropout", "0", "--sequence-length", "16", "--batch-size", "3",
+    "--epochs", "1", "--class-weights", "--change-weight", "3", "--ema-decay", "0.9", "--validation-tracks", "800000",
+    "--validation-fraction", "0.34", "--device", "cpu", "--workers", "1", "--augment", "gaussian-noise:1",
+)  # fmt: skip
+
+
+def outcome(run: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The row and the weights of the only epoch."""
+    (row,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    return row, load_file(run / "checkpoints" / "step_1" / "model.safetensors")
+
+
+@pytest.mark.timeout(600)
+def test_two_processes_end_with_the_loss_and_the_weights_of_one(dataset, tmp_path, one_thread, capfd):
+    """Some batches leave a process with one row, or with none; the frames have different weights."""
+    words = ("train", str(dataset.path), "--out", str(tmp_path / "one"), *OPTIONS)
+    assert main(words) == 0
+    words = ("train", str(dataset.path), "--out", str(tmp_path / "two"), *OPTIONS, "--devices", "2")
+    capfd.readouterr()
+    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "NODE_RANK")}
+    subprocess.run((sys.executable, "-m", "nac_drive", *words), cwd=REPOSITORY, env={**env, "OMP_NUM_THREADS": "1"})
+    shown = capfd.readouterr()
+    assert shown.out.count("best checkpoint") == 1, shown.err
+    (row, weights), (same_row, same_weights) = outcome(tmp_path / "one"), outcome(tmp_path / "two")
+    assert same_row["loss"] == pytest.approx(row["loss"], rel=1e-5)
+    assert same_row["accuracy"] == pytest.approx(row["accuracy"], rel=1e-6)
+    assert [same_row[name] for name in ("frames", "returns")] == [row[name] for name in ("frames", "returns")]
+    for name, tensor in weights.items():
+        torch.testing.assert_close(same_weights[name], tensor, rtol=0, atol=1e-5)
+    assert main(words) == 2  # refused before another process is started
+    assert "already exists" in capfd.readouterr().err
+
+
+class Processes:
+    """`of_the_batch` in every process of a batch, one after the other; the sum is known from the first round."""
+
+    def __init__(self, count: int):
+        self.world_size, self.global_rank, self.parts, self.total = count, 0, [], None
+
+    def all_reduce(self, parts: torch.Tensor, reduce_op: str) -> torch.Tensor:
+        assert reduce_op == "sum"
+        self.parts.append(parts)
+        return parts if self.total is None else self.total
+
+
+@pytest.mark.parametrize(("batch", "count"), [(7, 2), (8, 4), (3, 4), (1, 2)])
+def test_the_parts_make_up_the_batch(batch, count):
+    fabric: Any = Processes(count)
+    taken = []
+    for fabric.global_rank in range(count):
+        rows = own_rows(batch, fabric)
+        assert len(rows) >= 1
+        taken += list(rows) if fabric.global_rank < batch else []
+    assert sorted(taken) == list(range(batch))
+    generator = torch.Generator().manual_seed(0)
+    losses, weight = torch.rand(batch, 5, generator=generator), torch.rand(batch, 5, generator=generator)
+    labels = torch.randint(2, (batch, 5), generator=generator)
+    classes = torch.tensor([0.5, 2.0])
+    full = weight * classes[labels]
+    expected = (losses * full).sum() / full.sum()
+
+    def results() -> list[tuple[torch.Tensor, ...]]:
+        found = []
+        for fabric.global_rank in range(count):
+            rows = own_rows(batch, fabric)
+            own = full[rows]
+            part = (losses[rows] * own).sum() / own.sum()
+            sequences = Sequences(losses[rows], labels[rows], losses[rows], weight[rows])
+            right = (labels[rows] == 1).float().mean()
+            found.append(of_the_batch(part, right, sequences, classes, batch, fabric))
+        return found
+
+    results()
+    fabric.total = torch.stack(fabric.parts).sum(dim=0)
+    found = results()
+    torch.testing.assert_close(torch.stack([part for part, _, _ in found]).mean(), expected)  # as gradients are
+    for _, loss, right in found:
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(right, (labels == 1).float().mean())
+
+
+def test_one_process_changes_nothing():
+    fabric: Any = SimpleNamespace(world_size=1, global_rank=0)
+    loss, right = torch.tensor(0.3), torch.tensor(0.5)
+    sequences: Any = None
+    assert of_the_batch(loss, right, sequences, None, 4, fabric) == (loss, loss, right)
+    assert np.array_equal(own_rows(4, fabric), range(4))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "is_main"),
+    [
+        ({}, True), ({"LOCAL_RANK": "1"}, False), ({"NODE_RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"NODE_RANK": "1"}, False), ({"RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "8", "LOCAL_RANK": "0"}, False),
+    ],
+)  # fmt: skip
+def test_the_first_process_of_the_first_machine_is_the_main_one(monkeypatch, ranks, is_main):
+    for name in ("RANK", "NODE_RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, rank in ranks.items():
+        monkeypatch.setenv(name, rank)
+    assert is_main_process() == is_main
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "message"),
+    [
+        (0, 1, "^devices and nodes must be at least 1, got 0 and 1"), (1, -1, "must be at least 1"),
+        (99, 1, r"^devices must not exceed those of this machine \(4 cpu\), got 99"),
+        (2, 3, "^batch_size must be at least devices x nodes, .* got 4 for 2 x 3"),
+    ],
+)  # fmt: skip
+def test_bad_numbers_are_refused_in_one_line(monkeypatch, devices, nodes, message):
+    monkeypatch.setattr(distributed.os, "cpu_count", lambda: 4)
+    with pytest.raises(ValueError, match=message) as caught:
+        build_fabric("cpu", "auto", devices, nodes, 4)
+    assert "\n" not in str(caught.value)
