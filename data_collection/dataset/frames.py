@@ -1,27 +1,34 @@
-"""Demonstrations in memory."""
+"""Demonstrations as arrays: frames in memory, or in their files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, read_episode
+from nac_drive.data_collection.dataset.episode_file import opened_row, read_episode, require_recorded
+from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.stored_frames import StoredFrames, frame_chunks
 from nac_drive.envs import EnvConfig
+
+Images = TypeVar("Images", NDArray[np.uint8], StoredFrames)
+"""Frames in memory, or in their files."""
+_AS_STORED = ("label", "action", "zooming")
+"""Columns that keep their type in memory; all others become float32."""
 
 
 @dataclass(frozen=True)
-class Frames:
-    """E episodes in memory, end to end: N frames; row i is observation i and the decision made on it."""
+class Frames(Generic[Images]):
+    """E episodes end to end: N frames; row i is observation i and the decision made on it."""
 
-    frames: NDArray[np.uint8]
-    """(N, 96, 96, 3)."""
+    frames: Images
+    """(N, 96, 96, 3) uint8; a slice of them is an array."""
     labels: NDArray[Any]
     """int64 (N,) or float32 (N, 3): the expert's actions."""
     actions: NDArray[Any]
@@ -33,17 +40,19 @@ class Frames:
     zooming: NDArray[np.bool_]
     """(N,): whether gymnasium's opening animation is on."""
     telemetry: dict[str, NDArray[np.float32]]
-    """One (N,) array per name of `TELEMETRY`; empty for own data."""
+    """One (N,) array per name of `TELEMETRY`; empty for own data, and for frames in their files."""
     offsets: NDArray[np.int64]
     """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
     seeds: NDArray[np.int64]
     """(E,): track seeds."""
+    hashes: tuple[str, ...] = ()
+    """(E,): SHA-256 of each episode file; empty for frames of no dataset."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def load_frames(path: Path, rows: Sequence[dict[str, Any]], env: EnvConfig) -> Frames:
+def load_frames(path: Path, rows: Sequence[Row], env: EnvConfig) -> Frames[NDArray[np.uint8]]:
     """Decode episodes into memory.
 
     Args:
@@ -57,28 +66,72 @@ def load_frames(path: Path, rows: Sequence[dict[str, Any]], env: EnvConfig) -> F
     Raises:
         DatasetError: If an episode is damaged.
     """
-    offsets = np.cumsum([0, *(row["length"] for row in rows)], dtype=np.int64)
-    shape = env.spec.frame_shape
-    frames = np.empty((offsets[-1], *shape), dtype=np.uint8)
+    offsets = _offsets(path, rows, env)
+    frames = np.empty((offsets[-1], *env.spec.frame_shape), dtype=np.uint8)
 
-    def decode(episode: int) -> EpisodeArrays:
+    def decode(episode: int) -> dict[str, NDArray[Any]]:
         target = frames[offsets[episode] : offsets[episode + 1]]
-        return read_episode(path / rows[episode]["file"], env.control, frames=target, frame_shape=shape)[0]
+        return read_episode(path / rows[episode]["file"], env, frames=target)[0].columns()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        episodes = list(pool.map(decode, range(len(rows))))
+        return _end_to_end(frames, rows, offsets, pool.map(decode, range(len(rows))))
+
+
+def stream_frames(path: Path, rows: Sequence[Row], env: EnvConfig) -> Frames[StoredFrames]:
+    """Read all of episodes but their frames, which are decoded where they are read: some 30 bytes of memory a frame.
+
+    Args:
+        path: The dataset folder.
+        rows: Rows of its episodes.jsonl, at least one.
+        env: The dataset's EnvConfig.
+
+    Returns:
+        The episodes, without the frames after their last actions and without telemetry.
+
+    Raises:
+        DatasetError: If an episode is damaged; frames are checked when they are decoded.
+    """
+    offsets, files = _offsets(path, rows, env), []
+
+    def columns(row: Row) -> dict[str, NDArray[Any]]:
+        with opened_row(path, row, env) as episode:
+            files.append(frame_chunks(path / row["file"], episode.frames))
+            return {name: episode.column(name) for name in episode.columns if not name.startswith("telemetry/")}
+
+    return _end_to_end(StoredFrames(files, offsets, env.spec.frame_shape), rows, offsets, map(columns, rows))
+
+
+def _offsets(path: Path, rows: Sequence[Row], env: EnvConfig) -> NDArray[np.int64]:
+    """Return (E + 1,) the first row of each episode, after `require_recorded` of all: none has memory yet."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda row: require_recorded(path, row, env), rows):
+            pass
+    return np.cumsum([0, *(row["length"] for row in rows)], dtype=np.int64)
+
+
+def _end_to_end(
+    frames: Images, rows: Sequence[Row], offsets: NDArray[np.int64], episodes: Iterable[dict[str, NDArray[Any]]]
+) -> Frames[Images]:
+    """Return the columns of the episodes as one, each copied into its place when it comes."""
+    columns: dict[str, NDArray[Any]] = {}
+    for first, end, found in zip(offsets[:-1], offsets[1:], episodes, strict=True):
+        if not columns:
+            columns = {
+                name: np.empty((offsets[-1], *values.shape[1:]), values.dtype if name in _AS_STORED else np.float32)
+                for name, values in found.items()
+            }
+        columns = {name: values for name, values in columns.items() if name in found}
+        for name, values in columns.items():
+            values[first:end] = found[name]
     return Frames(
         frames=frames,
-        labels=np.concatenate([episode.label for episode in episodes]),
-        actions=np.concatenate([episode.action for episode in episodes]),
-        rewards=np.concatenate([episode.reward for episode in episodes]).astype(np.float32),
-        dt=np.concatenate([episode.dt for episode in episodes]).astype(np.float32),
-        zooming=np.concatenate([episode.zooming for episode in episodes]),
-        telemetry={
-            name: np.concatenate([episode.telemetry[name] for episode in episodes]).astype(np.float32)
-            for name in episodes[0].telemetry
-            if all(name in episode.telemetry for episode in episodes)
-        },
+        labels=columns.pop("label"),
+        actions=columns.pop("action"),
+        rewards=columns.pop("reward"),
+        dt=columns.pop("dt"),
+        zooming=columns.pop("zooming"),
+        telemetry={name.removeprefix("telemetry/"): values for name, values in columns.items()},
         offsets=offsets,
         seeds=np.array([row["seed"] for row in rows], dtype=np.int64),
+        hashes=tuple(row["sha256"] for row in rows),
     )

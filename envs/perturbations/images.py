@@ -12,7 +12,6 @@ world: the status bar, which is drawn over the image, keeps its pixels.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.envs.perturbations.base import Perturbation
+from nac_drive.envs.perturbations.effects import BlackAndWhite, Effect, Gain, Hidden, Light, Noise, Recolour
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.wrappers import BAR_TOP
-
-Frames = NDArray[np.uint8]
-Effect = Callable[[Frames], Frames]
-
-ROAD = 103.0
-"""Mean grey of the road, 0-255."""
-GRASS = 100.0
-"""By how much the green of grass exceeds its red and blue, at least."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +60,7 @@ class GaussianNoise(Corruption):
         _require("variance", self.variance, 0.0, float("inf"), "images lie in [0, 1]; such as 0.1.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        deviation = np.float32(255.0 * np.sqrt(self.variance))
-
-        def noisy(frames: Frames) -> Frames:
-            values = rng.standard_normal(frames.shape, dtype=np.float32)
-            values *= deviation
-            values += frames
-            return _uint8(values)
-
-        return noisy
+        return Noise(rng, np.float32(255.0 * np.sqrt(self.variance)))
 
 
 @dataclass(frozen=True)
@@ -89,14 +73,7 @@ class SaltAndPepper(Corruption):
         _require("fraction", self.fraction, 0.0, 1.0, "it is the fraction of pixels.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        def peppered(frames: Frames) -> Frames:
-            chance = rng.random(frames.shape[:-1], dtype=np.float32)  # (..., H, W)
-            result = frames.copy()
-            result[chance < 0.5 * self.fraction] = 0
-            result[chance >= 1.0 - 0.5 * self.fraction] = 255
-            return result
-
-        return peppered
+        return BlackAndWhite(rng, self.fraction)
 
 
 @dataclass(frozen=True)
@@ -109,9 +86,7 @@ class Brightness(Corruption):
         _require("factor", self.factor, 1.0, float("inf"), "its inverse is drawn too, so pass 2 rather than 0.5.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        gain = self.factor if rng.random() < 0.5 else 1.0 / self.factor
-        table = _uint8(gain * np.arange(256, dtype=np.float32))
-        return lambda frames: table[frames]
+        return Gain(self.factor if rng.random() < 0.5 else 1.0 / self.factor)
 
 
 @dataclass(frozen=True)
@@ -138,8 +113,7 @@ class Shadows(Corruption):
             start, end = np.rint(centre - reach).astype(int), np.rint(centre + reach).astype(int)
             cv2.line(shade, start.tolist(), end.tolist(), 255, max(1, round(thickness)), cv2.LINE_AA)
         shade[world_rows(height) :] = 0
-        light = (1.0 - self.opacity / 255.0 * shade).astype(np.float32)[..., None]  # (H, W, 1)
-        return lambda frames: _uint8(frames * light)
+        return Light((1.0 - self.opacity / 255.0 * shade).astype(np.float32)[..., None])
 
 
 @dataclass(frozen=True)
@@ -210,23 +184,7 @@ class ColourChange(Corruption):
         directions = rng.standard_normal((2, 3))
         shifts = self.distance * directions / np.linalg.norm(directions, axis=1, keepdims=True)
         road, grass = shifts.astype(np.float32)
-        rows = world_rows(size[0])
-
-        def recoloured(frames: Frames) -> Frames:
-            planes = [frames[..., :rows, :, i].astype(np.float32) for i in range(3)]  # each (..., rows, W)
-            red_or_blue = np.maximum(planes[0], planes[2])
-            low = np.minimum(np.minimum(planes[0], planes[2]), planes[1])
-            high = np.maximum(red_or_blue, planes[1])
-            green = np.clip((planes[1] - red_or_blue) / GRASS, 0.0, 1.0)
-            grey = np.clip(1.0 - (high - low) / GRASS, 0.0, 1.0)
-            grey *= np.clip((low - 0.8 * ROAD) / (0.1 * ROAD), 0.0, 1.0)  # neither black tyres
-            grey *= np.clip((2.0 * ROAD - low) / (0.5 * ROAD), 0.0, 1.0)  # nor white kerbs
-            result = frames.copy()
-            for i, plane in enumerate(planes):
-                result[..., :rows, :, i] = _uint8(plane + grey * road[i] + green * grass[i])
-            return result
-
-        return recoloured
+        return Recolour(road, grass, world_rows(size[0]))
 
 
 class CorruptedFrames(gym.ObservationWrapper):
@@ -251,14 +209,7 @@ def world_rows(height: int) -> int:
 
 
 def _blacked_out(hidden: NDArray[np.bool_]) -> Effect:
-    visible = (~hidden).astype(np.uint8)[..., None]  # (H, W, 1)
-    return lambda frames: frames * visible
-
-
-def _uint8(values: NDArray[np.float32]) -> Frames:
-    """Return `values` rounded and clipped to 0-255. Overwrites `values`."""
-    np.rint(values, out=values)
-    return np.clip(values, 0, 255, out=values).astype(np.uint8)
+    return Hidden((~hidden).astype(np.uint8)[..., None])
 
 
 def _require(name: str, value: float, low: float, high: float, hint: str) -> None:

@@ -13,13 +13,12 @@ import numpy as np
 
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.dynamics import ActionDelay, ActionFault, TyreGrip
+from nac_drive.envs.perturbations.effects import Chain, Effect
 from nac_drive.envs.perturbations.frames import FrameDrop, FrameLoss, Gaps, IrregularRate, Missing
 from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,
-    Effect,
-    Frames,
     GaussianNoise,
     OcclusionBars,
     OcclusionBlobs,
@@ -132,14 +131,7 @@ def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: t
     Returns:
         A function from frames (..., H, W, 3) uint8 to corrupted frames.
     """
-    effects = [corruption.draw(rng, size) for corruption in corruptions]
-
-    def effect(frames: Frames) -> Frames:
-        for each in effects:
-            frames = each(frames)
-        return frames
-
-    return effect
+    return Chain(tuple(corruption.draw(rng, size) for corruption in corruptions))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,17 +25,23 @@ from nac_drive.data_collection.collect import (
     collect_mixture_episode,
     open_recording,
 )
-from nac_drive.data_collection.dataset.demonstrations import Demonstrations, Meta
-from nac_drive.data_collection.dataset.episode_file import DatasetError
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
 from nac_drive.data_collection.processes import Pool
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
+from nac_drive.storage.lock import locked
 from nac_drive.training.config import DaggerConfig
 from nac_drive.training.data import TrainingData
-from nac_drive.training.trainer import MOVED, Trainer, build_learner, choose_device, frozen_encoder, source_hashes
-from nac_drive.training.validation import Report, on_cpu
+from nac_drive.training.distributed import build_fabric, choose_device
+from nac_drive.training.main_process import is_main_process
+from nac_drive.training.memory import read_episodes
+from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.trainer import MOVED, Trainer, build_learner, frozen_encoder, source_hashes
+from nac_drive.training.validation import Report, no_report, on_cpu
 
 
 def dagger(
@@ -43,14 +50,17 @@ def dagger(
     *,
     expert: str | os.PathLike[str] = "expert",
     device: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
     resume: bool = False,
     pool: Pool | None = None,
     report: Report = lambda row: None,
 ) -> Path:
     """Train a driver on its own episodes.
 
-    The episodes are the dataset `folder/dataset`, their rows with the key `round`. Frames stay decoded in memory,
-    27 KiB each, or a hundredth of it as features where the encoder is frozen.
+    The episodes are the dataset `folder/dataset`, their rows with the key `round`. Decoded frames take 27 KiB each, or
+    a hundredth of it as features where the encoder is frozen. Rounds that no longer fit into memory (`frame_memory`)
+    are read from their files in every epoch.
 
     Args:
         config: Settings.
@@ -58,6 +68,8 @@ def dagger(
         expert: The driver that gives the labels, see `resolve_driver`; it sees the status bar also where the learner
             does not.
         device: `auto`, `cpu` or `cuda`.
+        devices: Processes on this machine that share every batch, see `train`.
+        nodes: Machines that do so. All must see `folder`: the first one collects there.
         resume: Go on from the last round and keep finished episodes, on a CPU bit for bit as if never interrupted.
             `rounds` may have grown; the learning rate of the added rounds follows from the new number.
         pool: Processes for episodes and validations, see `worker_pool`; no result depends on it.
@@ -75,10 +87,17 @@ def dagger(
             a frozen encoder or initial weights do not fit the driver, or the run was started with other settings or by
             version 0.1.
         DatasetError: If episodes cannot be written, or those of a finished round are damaged.
+        DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
+        FolderInUseError: If another process writes to the folder.
     """
     config.check()
     folder, expert, env = Path(folder), os.fspath(expert), config.env
-    trained = trained_env(resolve_driver(expert, env))
+    if is_main_process():
+        RunFolder.require(folder, resume)
+    else:
+        report = no_report
+    labels = resolve_driver(expert, env)
+    trained = trained_env(labels)
     if trained and trained.mask_bar:
         raise ValueError(f"expert {expert!r} was trained without the status bar; pass one that was trained with it.")
     resolved: dict[str, Any] = {
@@ -87,28 +106,44 @@ def dagger(
     }  # fmt: skip
     torch_device = choose_device(device)
     learner = build_learner(config, env)
-    data = TrainingData(config.data, env, torch_device, frozen_encoder(config.optim, env, torch_device))
+    encoder = frozen_encoder(config.optim, env, torch_device)
+    path = folder / "dataset"
+    data = TrainingData(config.data, env, torch_device, encoder, path)
     meta = Meta(env, resolved["expert"], resolved["expert_sha256"], config.noise_config, config.seed)
-    if resume:
-        trainer = Trainer.resume(learner, config, env, device, folder, resolved, moved=MOVED, grown=("rounds",))
-    else:
-        trainer = Trainer.create(learner, config, env, device, folder, resolved)
-    if trainer.done == config.rounds:
-        return trainer.best
-    tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]
-    dataset = open_recording(folder / "dataset", meta, tracks, resume=resume)
-    for number in range(0 if trainer.done is None else trainer.done + 1):  # the rounds that are finished
-        _collect(config, dataset, number, EpisodeJob(dataset.path, expert, meta, number), None, data, pool, report)
+    fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
+    with locked(folder) if is_main_process() else nullcontext():
+        if resume:
+            trainer = Trainer.resume(learner, config, env, fabric, folder, resolved, moved=MOVED, grown=("rounds",))
+        else:
+            trainer = Trainer.create(learner, config, env, fabric, folder, resolved)
+        pickled = pickle.dumps(labels)
+        if trainer.done == config.rounds:
+            return trainer.best
+        tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]
+        with open_recording(path, meta, tracks, resume=resume) if trainer.is_main else nullcontext() as dataset:
+            for number in range(0 if trainer.done is None else trainer.done + 1):  # the rounds that are finished
+                if dataset is not None:
+                    _collect(config, dataset, number, EpisodeJob(pickled, meta, number), None, pool, report)
+                fabric.barrier()
+                _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
 
-    def one_round(number: int) -> dict[str, Any]:
-        job = EpisodeJob(dataset.path, expert, meta, number)
-        row = _collect(config, dataset, number, job, trainer.driver, data, pool, report)
-        row |= _train(config, trainer, data, number, report) | {"frames": len(data)}
-        started = time.perf_counter()
-        row |= trainer.validate(pool, report)
-        return row | {"validation_seconds": time.perf_counter() - started}
+            def one_round(number: int) -> dict[str, Any]:
+                job = EpisodeJob(pickled, meta, number)
+                started = time.perf_counter()
+                row = (
+                    _collect(config, dataset, number, job, trainer.driver, pool, report) if dataset is not None else {}
+                )
+                fabric.barrier()
+                row |= _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
+                row["collect_seconds"] = time.perf_counter() - started
+                row |= _train(config, trainer, data, number, report) | {"frames": len(data)}
+                if not trainer.is_main:
+                    return row
+                started = time.perf_counter()
+                row |= trainer.validate(pool, report)
+                return row | {"validation_seconds": time.perf_counter() - started}
 
-    return trainer.fit(range(config.rounds + 1), one_round, "round", report)
+            return trainer.fit(range(config.rounds + 1), one_round, "round", report)
 
 
 def _collect(
@@ -117,15 +152,13 @@ def _collect(
     number: int,
     job: EpisodeJob,
     learner: Driver | None,
-    data: TrainingData,
     pool: Pool | None,
     report: Report,
 ) -> dict[str, Any]:
-    """Drive the missing episodes of a round, and add all its episodes to `data`; returns their metrics.
+    """Drive the missing episodes of a round; returns the metrics of all its episodes.
 
     Without a `learner` (None) no episode may be missing.
     """
-    started = time.perf_counter()
     tasks = config.tasks(number)
     there = {row["index"] for row in dataset.rows}
     missing = [task for task in tasks if task[0] not in there]
@@ -143,11 +176,16 @@ def _collect(
         report({
             "round": number, "episode": done, "episodes": len(tasks), "seed": row["seed"], "return": row["return"],
         })  # fmt: skip
-    frames = dataset.load([track for _, track in tasks])
-    data.add(frames)
     returns = [row["return"] for row in dataset.rows if row["round"] == number]
-    metrics = {"episodes": len(returns), "episodes_return_mean": float(np.mean(returns))}
-    return {**metrics, **_agreement(config, number, frames), "collect_seconds": time.perf_counter() - started}
+    return {"episodes": len(returns), "episodes_return_mean": float(np.mean(returns))}
+
+
+def _load(config: DaggerConfig, dataset: Demonstrations, number: int, data: TrainingData) -> dict[str, float]:
+    """Add the episodes of a round to `data`; returns their agreement."""
+    tracks = [track for _, track in config.tasks(number)]
+    frames = read_episodes(dataset, tracks, data.device, stream=data.frozen)
+    data.add(frames)
+    return _agreement(config, number, frames)
 
 
 def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, float]:

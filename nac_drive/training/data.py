@@ -1,18 +1,25 @@
-"""Sequences of frames for training, and the images in them: masked, flipped, augmented."""
+"""Sequences of frames for training, from memory or from the episode files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.envs import Augmentation, EnvConfig, EnvSpec
+from nac_drive.data_collection.dataset.stored_frames import StoredFrames
+from nac_drive.envs import EnvConfig
 from nac_drive.training.config import DataConfig
+from nac_drive.training.features import frozen_features
+from nac_drive.training.images import flipped, flipped_labels, masked
+from nac_drive.training.read_ahead import read_ahead
 
 
 @dataclass(frozen=True)
@@ -28,14 +35,34 @@ class Sequences:
     weight: Tensor | None
     """(B, T); None where all frames weigh the same."""
 
-    def to(self, device: torch.device) -> Sequences:
-        """On another device."""
+    def take(self, rows: np.ndarray) -> Sequences:
+        """Return some of the sequences."""
+        weight = None if self.weight is None else self.weight[rows]
+        return Sequences(self.frames[rows], self.labels[rows], self.dt[rows], weight)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The N frames of one call of `add`."""
+
+    frames: Tensor | StoredFrames
+    """(N, 96, 96, 3) uint8, in memory or in their files, or features (N, d)."""
+    labels: Tensor
+    dt: Tensor
+    weight: Tensor | None
+
+    def to(self, device: torch.device) -> _Part:
+        """On another device; frames in their files stay there."""
+        frames = self.frames if isinstance(self.frames, StoredFrames) else self.frames.to(device)
         weight = None if self.weight is None else self.weight.to(device)
-        return Sequences(self.frames.to(device), self.labels.to(device), self.dt.to(device), weight)
+        return _Part(frames, self.labels.to(device), self.dt.to(device), weight)
 
 
 class TrainingData:
-    """Labelled episodes on the device, and the sequences of an epoch. Episodes may be added at any time.
+    """Labelled episodes, and the sequences of an epoch. Episodes may be added at any time.
+
+    Labels are on the device. So are frames that were added from memory; those in their files are decoded batch by
+    batch.
 
     Args:
         config: How frames become sequences.
@@ -43,15 +70,24 @@ class TrainingData:
         device: Where frames and labels are kept.
         encoder: If given, sequences hold its features in place of frames. They are computed once, in the mode that the
             encoder is in: those of the frames and, if the config flips, those of the flipped frames.
+        dataset: The dataset folder beside whose episodes the features are kept for the next run, see
+            `frozen_features`; None keeps none.
 
     Raises:
         ValueError: For class weights in continuous control.
     """
 
-    def __init__(self, config: DataConfig, env: EnvConfig, device: torch.device, encoder: nn.Module | None = None):
+    def __init__(
+        self,
+        config: DataConfig,
+        env: EnvConfig,
+        device: torch.device,
+        encoder: nn.Module | None = None,
+        dataset: Path | None = None,
+    ):
         if config.class_weights and env.control != "discrete":
             raise ValueError("class_weights applies to discrete actions; this dataset has continuous control.")
-        self.env, self.config, self.device, self._encoder = env, config, device, encoder
+        self.env, self.config, self.device, self._encoder, self._dataset = env, config, device, encoder, dataset
         self.length = config.sequence_length
         self.offsets = np.zeros(1, dtype=np.int64)
         """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
@@ -59,18 +95,24 @@ class TrainingData:
         """(A,) weight of each discrete action, or None."""
         self._counts = np.zeros(env.spec.num_actions, dtype=np.int64)
         self._begins: list[int] = []
-        self._parts: list[Sequences] = []  # one per call of `add`, T = 1
-        self._flipped: list[Sequences] = []  # the same, flipped; empty for frames, which are flipped later
+        self._parts: list[_Part] = []  # one per call of `add`
+        self._flipped: list[_Part] = []  # the same, flipped; empty for frames, which are flipped later
 
     def __len__(self) -> int:
         """Number of frames."""
         return int(self.offsets[-1])
+
+    @property
+    def frozen(self) -> bool:
+        """Whether sequences hold features."""
+        return self._encoder is not None
 
     def add(self, frames: Frames) -> None:
         """Add episodes.
 
         Raises:
             ValueError: No episode so far fills a sequence.
+            DatasetError: If frames that are read for their features are damaged.
         """
         longest = max(np.diff(self.offsets), default=0), max(np.diff(frames.offsets))
         if max(longest) < self.length:
@@ -82,16 +124,18 @@ class TrainingData:
         if self.config.change_weight != 1:
             changes = action_changes(frames.labels, frames.offsets)
             weight = self._place(np.where(changes, self.config.change_weight, 1.0).astype(np.float32))
-        images = self._place(masked(frames.frames, self.env))
         labels, dt = self._place(frames.labels), self._place(frames.dt)
         self._begins.append(len(self))
-        if self._encoder is None:
-            self._parts.append(Sequences(images, labels, dt, weight))
-        else:
-            self._parts.append(Sequences(features(self._encoder, images), labels, dt, weight))
+        if self._encoder is not None:
+            flips = (False, True) if self.config.horizontal_flip else (False,)
+            seen = frozen_features(self._encoder, frames, self.env, self.device, flips, self._dataset)
+            self._parts.append(_Part(seen[0], labels, dt, weight))
             if self.config.horizontal_flip:
-                images, labels = flipped(images, labels, self.env.spec)
-                self._flipped.append(Sequences(features(self._encoder, images), labels, dt, weight))
+                self._flipped.append(_Part(seen[1], flipped_labels(labels, self.env.spec), dt, weight))
+        elif isinstance(frames.frames, StoredFrames):
+            self._parts.append(_Part(frames.frames, labels, dt, weight))
+        else:
+            self._parts.append(_Part(self._place(masked(frames.frames, self.env)), labels, dt, weight))
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
         if self.config.class_weights:
             self._counts += np.bincount(frames.labels, minlength=len(self._counts))
@@ -125,84 +169,70 @@ class TrainingData:
                 starts.append(np.unique(tiles.clip(first, end - self.length)))
         return rng.permutation(np.concatenate(starts))
 
-    def sequences(self, starts: np.ndarray, flip: np.ndarray) -> Sequences:
+    def sequences(self, starts: np.ndarray, flip: np.ndarray, frames: Tensor | None = None) -> Sequences:
         """Copy sequences.
 
         Args:
             starts: (B,) their first rows.
             flip: (B,) bool: those to flip left to right; features can be flipped only with `horizontal_flip`.
+            frames: Their frames as they are stored, of `read_ahead`; changed in place. They are read if not given.
         """
-        parts = np.searchsorted(self._begins, starts, side="right") - 1
-        places = [
-            ((self._flipped if is_flipped and self._encoder else self._parts)[part], start - self._begins[part])
-            for part, start, is_flipped in zip(parts, starts, flip, strict=True)
-        ]
+        places = self._places(starts, flip)
 
         def stack(name: str) -> Tensor:
-            return torch.stack([getattr(part, name)[first : first + self.length] for part, first in places])
+            return torch.stack([getattr(part, name)[rows] for part, rows in places])
 
         weight = None if self.config.change_weight == 1 else stack("weight")
-        frames, labels = stack("frames"), stack("labels")
-        if self._encoder is None:
-            rows = torch.from_numpy(flip).to(self.device)
-            frames[rows], labels[rows] = flipped(frames[rows], labels[rows], self.env.spec)
-        return Sequences(frames, labels, stack("dt"), weight)
+        labels, dt = stack("labels"), stack("dt")
+        if self.frozen:
+            return Sequences(stack("frames"), labels, dt, weight)
+        frames = (self._read(starts) if frames is None else frames).to(self.device, non_blocking=True)
+        rows = torch.from_numpy(flip).to(self.device)
+        frames[rows], labels[rows] = flipped(frames[rows], labels[rows], self.env.spec)
+        return Sequences(frames, labels, dt, weight)
 
+    def read_ahead(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor | None]:
+        """Read the frames of the next batches from their files while one is trained on.
 
-@torch.no_grad()
-def features(encoder: nn.Module, frames: Tensor) -> Tensor:
-    """The features (N, d) of `frames` (N, 96, 96, 3) by `encoder`, without gradients."""
-    return encoder(frames)
+        Args:
+            batches: First rows of the sequences of each batch.
 
+        Yields:
+            The frames (B, T, 96, 96, 3) of a batch, for `sequences`; None where all frames are in memory.
 
-def flipped(frames: Tensor, labels: Tensor, spec: EnvSpec) -> tuple[Tensor, Tensor]:
-    """Flip frames and actions left to right.
+        Raises:
+            DatasetError: If a file is damaged or has changed.
+        """
+        if any(isinstance(part.frames, StoredFrames) for part in self._parts):
+            size = max(map(len, batches)) * self.length * math.prod(self.env.spec.frame_shape)
+            yield from read_ahead(self._read, batches, size)
+        else:
+            yield from repeat(None, len(batches))
 
-    The status bar is flipped as the environment says: of CarRacing, gauges without a sign stay where they are.
+    def _read(self, starts: np.ndarray) -> Tensor:
+        """Copy the frames (B, T, 96, 96, 3) of sequences, masked; those in files to memory that a GPU can read."""
+        places = [(part.frames, rows) for part, rows in self._places(starts)]
+        if not any(isinstance(frames, StoredFrames) for frames, _ in places):
+            return torch.stack([frames[rows] for frames, rows in places])  # type: ignore[misc]
+        shape = (len(starts), self.length, *self.env.spec.frame_shape)
+        result = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        for sequence, (frames, rows) in zip(result, places, strict=True):
+            if isinstance(frames, StoredFrames):
+                frames.read(rows.start, sequence.numpy())
+            else:
+                sequence.copy_(frames[rows])
+        masked(result.numpy().reshape(-1, *shape[2:]), self.env)
+        return result
 
-    Args:
-        frames: (..., H, W, 3).
-        labels: (...) discrete actions or (..., 3) continuous ones.
-        spec: The environment.
-
-    Returns:
-        Flipped copies of both.
-    """
-    if spec.bar_top is None or spec.flipped_bar_columns is None:
-        result = frames.flip(-2)
-    else:
-        world = frames[..., : spec.bar_top, :, :].flip(-2)
-        bar = frames[..., spec.bar_top :, list(spec.flipped_bar_columns), :]
-        result = torch.cat([world, bar], dim=-3)
-    if labels.is_floating_point():
-        return result, labels * labels.new_tensor([-1.0, 1.0, 1.0])
-    return result, labels.new_tensor(spec.flipped_actions)[labels]
-
-
-def augmented(frames: Tensor, specs: Sequence[str], rng: np.random.Generator) -> Tensor:
-    """Put each sequence under one of `specs` or leave it clean, all equally likely.
-
-    Static perturbations are drawn once per sequence; noise is drawn per frame.
-
-    Args:
-        frames: (B, T, H, W, 3) uint8.
-        specs: Perturbations of images, such as "gaussian-noise:1" and "shadows:2+colour:3".
-        rng: Draws perturbations and noise.
-
-    Returns:
-        (B, T, H, W, 3) uint8, a copy.
-    """
-    augmentation, (height, width) = Augmentation(specs), frames.shape[2:4]
-    effects = [augmentation.draw(rng, (height, width)) for _ in frames]
-    corrupted = [effect(sequence.cpu().numpy()) for effect, sequence in zip(effects, frames, strict=True)]
-    return torch.from_numpy(np.stack(corrupted)).to(frames.device)
-
-
-def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:
-    """`frames` (N, 96, 96, 3), with a black status bar if `env` masks it: changed in place."""
-    if env.mask_bar and env.spec.bar_top is not None:
-        frames[:, env.spec.bar_top :] = 0
-    return frames
+    def _places(self, starts: np.ndarray, flip: np.ndarray | None = None) -> list[tuple[_Part, slice]]:
+        """The part of each sequence and its rows there; those with `flip` among flipped features."""
+        places = []
+        for number, part in enumerate(np.searchsorted(self._begins, starts, side="right") - 1):
+            first = int(starts[number]) - self._begins[part]
+            of_flipped = self.frozen and flip is not None and flip[number]
+            parts = self._flipped if of_flipped else self._parts
+            places.append((parts[part], slice(first, first + self.length)))
+        return places
 
 
 def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:

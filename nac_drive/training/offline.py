@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,9 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
-from nac_drive.training.data import action_changes, masked
+from nac_drive.training.data import action_changes
+from nac_drive.training.images import masked
+from nac_drive.training.read_ahead import read_ahead
 
 
 @dataclass(frozen=True)
@@ -57,20 +60,28 @@ def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: T
 
     Args:
         driver: The driver, in evaluation mode.
-        frames: Episodes. If `env` masks the status bar, it is masked in place.
+        frames: Episodes, in memory or in their files. If `env` masks the status bar, it is masked in place.
         env: The environment of the driver.
         features: (N, d) features of the frames by the encoder of `driver`, to spare computing them.
     """
-    device = driver.device
-    inputs, decide = (masked(frames.frames, env), driver) if features is None else (features, driver.decide)
-    outputs = []
-    for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
-        state = driver.initial_state(1)
-        for start in range(first, end, 256):
-            rows = slice(start, min(start + 256, end))
-            seen, dt = (torch.as_tensor(values[rows])[None].to(device) for values in (inputs, frames.dt))
-            prediction, state = decide(seen, dt, state)
-            outputs.append(driver.action_head.action(prediction[0]))
+    device, decide = driver.device, driver if features is None else driver.decide
+    begins = set(frames.offsets.tolist())
+    spans = [
+        slice(start, min(start + 256, end))
+        for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True)
+        for start in range(first, end, 256)
+    ]
+
+    def read(rows: slice) -> Tensor:
+        return torch.from_numpy(masked(frames.frames[rows], env)) if features is None else features[rows]
+
+    outputs, state = [], driver.initial_state(1)
+    for rows, seen in zip(spans, read_ahead(read, spans, 256 * math.prod(env.spec.frame_shape)), strict=True):
+        if rows.start in begins:
+            state = driver.initial_state(1)
+        dt = torch.as_tensor(frames.dt[rows])[None].to(device)
+        prediction, state = decide(seen[None].to(device), dt, state)
+        outputs.append(driver.action_head.action(prediction[0]))
     changes = action_changes(frames.labels, frames.offsets)
     counted = ~frames.zooming
     return measure_accuracy(np.concatenate(outputs)[counted], frames.labels[counted], changes[counted])

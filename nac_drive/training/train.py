@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,24 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig
+from nac_drive.storage.lock import locked
 from nac_drive.training.config import TrainConfig
-from nac_drive.training.data import TrainingData, features, masked
+from nac_drive.training.data import TrainingData
+from nac_drive.training.distributed import build_fabric, choose_device
+from nac_drive.training.features import frozen_features
+from nac_drive.training.main_process import is_main_process
+from nac_drive.training.memory import read_episodes
 from nac_drive.training.offline import offline_accuracy
+from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import (
     MOVED,
     Trainer,
     build_learner,
-    choose_device,
     for_env,
     frozen_encoder,
     source_hashes,
 )
-from nac_drive.training.validation import Report
+from nac_drive.training.validation import Report, no_report
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,9 @@ class Splits:
 def load_splits(config: TrainConfig, dataset: Demonstrations, device: torch.device) -> Splits:
     """Load a dataset for runs of `train`.
 
+    Frames stay in their files if all of them together exceed `frame_memory`, or if a frozen encoder turns them into
+    features. The features are kept beside the dataset, see `frozen_features`.
+
     Args:
         config: The settings of the runs; core, seed and optimizer may differ between them.
         dataset: The demonstrations.
@@ -64,12 +73,14 @@ def load_splits(config: TrainConfig, dataset: Demonstrations, device: torch.devi
     env = _env(config, dataset)
     encoder = frozen_encoder(config.optim, env, device)
     train_seeds, validation_seeds = dataset.split(config.validation_fraction)
-    train = TrainingData(config.data, env, device, encoder)
-    train.add(dataset.load(train_seeds))
-    validation = dataset.load(validation_seeds) if validation_seeds else None
-    if validation is None or encoder is None:
+    train = TrainingData(config.data, env, device, encoder, dataset.path)
+    train.add(read_episodes(dataset, train_seeds, device, stream=encoder is not None))
+    if not validation_seeds:
+        return Splits(train, None, None)
+    validation = read_episodes(dataset, validation_seeds, device, stream=encoder is not None)
+    if encoder is None:
         return Splits(train, validation, None)
-    seen = features(encoder, torch.from_numpy(masked(validation.frames, env)).to(device))
+    (seen,) = frozen_features(encoder, validation, env, device, dataset=dataset.path)
     return Splits(train, replace(validation, frames=validation.frames[:0]), seen)
 
 
@@ -79,6 +90,8 @@ def train(
     folder: str | os.PathLike[str],
     *,
     device: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
     resume: bool = False,
     pool: Pool | None = None,
     splits: Splits | None = None,
@@ -94,6 +107,9 @@ def train(
         dataset: The demonstrations, or their folder.
         folder: The folder of the run.
         device: `auto`, `cpu` or `cuda`.
+        devices: Processes on this machine that share every batch, each with its own GPU or cores. They run the script
+            or command of this process from its start. All but the first neither validate nor write nor report.
+        nodes: Machines that do so; start the same command on each, see docs/scale.md.
         resume: Go on from the last checkpoint, on a CPU bit for bit as if never interrupted. `epochs` may have grown.
         pool: Processes for the closed-loop validation, see `worker_pool`.
         splits: The result of `load_splits`, to load a dataset once for several runs.
@@ -108,9 +124,15 @@ def train(
         FileNotFoundError: If there is no run to resume.
         ValueError: If the device is not there, no episode fills a sequence, a frozen encoder or initial weights do not
             fit the driver, or the run was started with other settings or by version 0.1.
+        DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
+        FolderInUseError: If another process writes to the folder.
     """
     config.check()
     folder = Path(folder)
+    if is_main_process():
+        RunFolder.require(folder, resume)
+    else:
+        report = no_report
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     env = _env(config, dataset)
@@ -123,24 +145,34 @@ def train(
     learner = build_learner(config, env)  # a bad setting fails here, before the dataset is loaded
     splits = splits or load_splits(config, dataset, torch_device)
     splits = splits.to(torch_device)
-    if resume:
-        moved = ("dataset", *MOVED)
-        trainer = Trainer.resume(learner, config, env, device, folder, resolved, moved=moved, grown=("epochs",))
-    else:
-        trainer = Trainer.create(learner, config, env, device, folder, resolved)
+    fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
+    with locked(folder) if is_main_process() else nullcontext():
+        if resume:
+            moved = ("dataset", *MOVED, *same_fingerprint(folder, dataset))
+            trainer = Trainer.resume(learner, config, env, fabric, folder, resolved, moved=moved, grown=("epochs",))
+        else:
+            trainer = Trainer.create(learner, config, env, fabric, folder, resolved)
 
-    def one_epoch(epoch: int) -> dict[str, Any]:
-        started = time.perf_counter()
-        row: dict[str, Any] = trainer.epoch(splits.train, epoch, report)
-        row["seconds"] = time.perf_counter() - started
-        trainer.driver.eval()
-        if splits.validation and not splits.validation.zooming.all():
-            row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
-        if epoch % config.validate_every == 0 or epoch == config.epochs:
-            row |= trainer.validate(pool, report)
-        return row
+        def one_epoch(epoch: int) -> dict[str, Any]:
+            started = time.perf_counter()
+            row: dict[str, Any] = trainer.epoch(splits.train, epoch, report)
+            row["seconds"] = time.perf_counter() - started
+            if not trainer.is_main:
+                return row
+            trainer.driver.eval()
+            if splits.validation and not splits.validation.zooming.all():
+                row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
+            if epoch % config.validate_every == 0 or epoch == config.epochs:
+                row |= trainer.validate(pool, report)
+            return row
 
-    return trainer.fit(range(1, config.epochs + 1), one_epoch, "epoch", report)
+        return trainer.fit(range(1, config.epochs + 1), one_epoch, "epoch", report)
+
+
+def same_fingerprint(folder: Path, dataset: Demonstrations) -> tuple[str, ...]:
+    """Return `("dataset_sha256",)` if that of a run is the dataset's, maybe in its older form."""
+    saved = RunFolder.open(folder).config.get("dataset_sha256")
+    return ("dataset_sha256",) if dataset.has_fingerprint(saved) else ()
 
 
 def _env(config: TrainConfig, dataset: Demonstrations) -> EnvConfig:

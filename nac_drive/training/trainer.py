@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -19,12 +20,19 @@ from nac_drive.data_collection.experts import driver_hash, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies.tensors import read_tensors
 from nac_drive.training.config import CloningConfig, OptimConfig
-from nac_drive.training.data import TrainingData, augmented
-from nac_drive.training.run_folder import RunFolder, load_training_state, save_training_state
+from nac_drive.training.data import TrainingData
+from nac_drive.training.distributed import deaths_in_one_line, of_the_batch, own_rows
+from nac_drive.training.finite import require_finite_number, require_finite_weights
+from nac_drive.training.images import augmented
+from nac_drive.training.main_process import is_main_process
+from nac_drive.training.memory import peak_memory_mb
+from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.training_state import load_training_state, save_training_state
 from nac_drive.training.validation import Report, closed_loop
 
-if TYPE_CHECKING:  # slow to import: `_fabric` does when a run starts
+if TYPE_CHECKING:  # slow to import: `build_fabric` does when a run starts
     from lightning_fabric import Fabric
 
 MOVED = ("optim.init_from", "optim.freeze_encoder_from")
@@ -51,19 +59,25 @@ class Trainer:
         self._ema: AveragedModel | None = None
         if config.optim.ema_decay:
             self._ema = AveragedModel(learner, avg_fn=partial(_moving_average, config.optim.ema_decay))
-        self._writer = _tensorboard(run.path) if config.tensorboard else None
+        self._writer = _tensorboard(run.path) if config.tensorboard and self.is_main else None
 
     @classmethod
     def create(
-        cls, learner: Driver, config: CloningConfig, env: EnvConfig, device: str, folder: Path, resolved: dict[str, Any]
+        cls,
+        learner: Driver,
+        config: CloningConfig,
+        env: EnvConfig,
+        fabric: Fabric,
+        folder: Path,
+        resolved: dict[str, Any],
     ) -> Trainer:
-        """Start a new run.
+        """Start a new run, and the other processes that train it: they run the command of this one from its start.
 
         Args:
             learner: The driver to train, of `build_learner`.
             config: Settings.
             env: The environment of the driver.
-            device: `auto`, `cpu` or `cuda`.
+            fabric: The processes, see `build_fabric`.
             folder: The folder of the run.
             resolved: The whole config, for config.yaml.
 
@@ -72,10 +86,12 @@ class Trainer:
 
         Raises:
             FileExistsError: If the run exists.
-            ValueError: If the device is not there.
         """
-        fabric = _fabric(device, config.optim.precision)
-        return cls(RunFolder.create(folder, resolved), learner, config, env, fabric)
+        if is_main_process():
+            RunFolder.create(folder, resolved)
+        fabric.launch()
+        fabric.barrier()
+        return cls(RunFolder.open(folder), learner, config, env, fabric)
 
     @classmethod
     def resume(
@@ -83,7 +99,7 @@ class Trainer:
         learner: Driver,
         config: CloningConfig,
         env: EnvConfig,
-        device: str,
+        fabric: Fabric,
         folder: Path,
         resolved: dict[str, Any],
         *,
@@ -96,7 +112,7 @@ class Trainer:
             learner: The driver to train, of `build_learner`.
             config: Settings.
             env: The environment of the driver.
-            device: `auto`, `cpu` or `cuda`.
+            fabric: The processes, see `build_fabric`.
             folder: The folder of the run.
             resolved: The whole config; it must be that of the run but for `moved` and `grown`.
             moved: Keys that may differ, such as `dataset`.
@@ -107,15 +123,20 @@ class Trainer:
 
         Raises:
             FileNotFoundError: If there is no run.
-            ValueError: As `create` does, and if the run has another config or was started by version 0.1.
+            ValueError: If the run has another config or was started by version 0.1.
         """
-        fabric = _fabric(device, config.optim.precision)
         run = RunFolder.open(folder)
-        run.require_config(resolved, moved=moved, grown=grown)
+        if is_main_process():
+            run.require_config(resolved, moved=moved, grown=grown)
+            run.rewind()
+        fabric.launch()
+        fabric.barrier()
         trainer = cls(run, learner, config, env, fabric)
-        if last := run.rewind():
+        if last := run.checkpoint_folder("last"):
             trainer._load(last)
-        run.keep_config(resolved)  # only now: a run that cannot be read stays as it is
+        fabric.barrier()
+        if trainer.is_main:
+            run.keep_config(resolved)  # only now: a run that cannot be read stays as it is
         return trainer
 
     def _load(self, checkpoint: Path) -> None:
@@ -123,8 +144,14 @@ class Trainer:
         state = load_training_state(checkpoint / "training_state", self._optimizer)
         self.done = state["step"]
         if self._ema is not None:
-            self._learner.load_state_dict(load_file(checkpoint / "training_state" / _LEARNER))
+            file = checkpoint / "training_state" / _LEARNER
+            self._learner.load_state_dict(read_tensors(file, self._learner.state_dict(), "config.yaml"))
             self._ema.n_averaged.fill_(state["averaged"])
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process validates, writes and reports."""
+        return self.fabric.is_global_zero
 
     @property
     def driver(self) -> Driver:
@@ -143,7 +170,7 @@ class Trainer:
 
         Args:
             steps: Numbers of all steps.
-            step: Trains and validates; returns the row of a step.
+            step: Trains and, in the main process, validates; returns the row of a step.
             name: The key of the step's number in the checkpoint's meta, such as epoch.
             report: Called with each row.
 
@@ -153,12 +180,16 @@ class Trainer:
         for number in steps:
             if self.done is not None and number <= self.done:
                 continue
-            row = {"step": number, **step(number)}
+            with deaths_in_one_line(self.fabric):
+                row = {"step": number, **step(number)}
+            self.done = number
+            if not self.is_main:
+                continue
             self.run.finish_step(row, partial(self._write, number, {name: number}))
             if self._writer:
                 _write_scalars(self._writer, row)
-            self.done = number
             report(row)
+        self.fabric.barrier()
         return self.best
 
     def set_rate(self, rate: float) -> None:
@@ -175,38 +206,57 @@ class Trainer:
             report: Called with dicts of epoch, batch, batches and the loss so far.
 
         Returns:
-            loss, frames and, for discrete actions, the accuracy.
+            loss, frames, samples_per_second, memory_mb (see `peak_memory_mb`) and, for discrete actions, the accuracy.
+
+        Raises:
+            DivergedError: If a loss is not finite, or a weight at the end of the epoch.
         """
-        config = self.config.data
+        config, started = self.config.data, time.perf_counter()
         rng = np.random.default_rng((self.config.seed, number))
         torch.manual_seed(int(rng.integers(2**31)))
         starts = data.starts(rng)
         batches = np.split(starts, range(config.batch_size, len(starts), config.batch_size))
+        # Augmentation draws along the whole batch, so each of several processes repeats it before it takes its rows.
+        rows = [own_rows(len(batch), self.fabric) for batch in batches]
+        read = batches if config.augment else [batch[own] for batch, own in zip(batches, rows, strict=True)]
         self._model.train()
         total, correct, seen, classified = 0.0, 0.0, 0, False
-        for done, batch in enumerate(batches):
+        for done, (batch, own, loaded, stored) in enumerate(
+            zip(batches, rows, read, data.read_ahead(read), strict=True)
+        ):
             flip = rng.random(len(batch)) < 0.5 if config.horizontal_flip else np.zeros(len(batch), dtype=bool)
-            sequences = data.sequences(batch, flip)
-            frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
+            sequences = data.sequences(loaded, flip if config.augment else flip[own], stored)
             if config.augment:
-                frames = augmented(frames, config.augment, rng)
+                sequences = replace(sequences, frames=augmented(sequences.frames, config.augment, rng))
+                sequences = sequences.take(own) if self.fabric.world_size > 1 else sequences
+            frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
             decide = self._model.decide if self.config.optim.freeze_encoder_from else self._model
             prediction, _ = decide(frames, sequences.dt)
             classes = {} if data.classes is None else {"classes": data.classes}
             driver = self._model.module
-            loss = driver.action_head.loss(prediction.float(), labels, sequences.weight, **classes)
-            self._optimizer.zero_grad()
-            self.fabric.backward(loss + driver.core.penalty())
-            self._optimizer.step()
-            if self._ema is not None:
-                self._ema.update_parameters(self._learner)
-            total += loss.item() * len(batch)
-            seen += len(batch)
+            part = driver.action_head.loss(prediction.float(), labels, sequences.weight, **classes)
             classified = labels.ndim == 2
-            if classified:
-                correct += (prediction.argmax(-1) == labels).float().mean().item() * len(batch)
+            right = (prediction.argmax(-1) == labels).float().mean() if classified else torch.zeros_like(part)
+            part, loss, right = of_the_batch(part, right, sequences, data.classes, len(batch), self.fabric)
+            self._optimizer.zero_grad()
+            self.fabric.backward(part + driver.core.penalty())
+            self._optimizer.step()
+            if self._ema is not None and self.is_main:
+                self._ema.update_parameters(self._learner)
+            value = loss.item()
+            require_finite_number(f"the loss of batch {done + 1} in epoch {number}", value)
+            total += value * len(batch)
+            seen += len(batch)
+            correct += right.item() * len(batch)
             report({"epoch": number, "batch": done + 1, "batches": len(batches), "loss": total / seen})
-        metrics = {"loss": total / seen, "frames": seen * data.length}
+        for driver in {self._learner, self.driver}:
+            require_finite_weights(f"epoch {number}", driver.state_dict().items())
+        frames_seen = seen * data.length
+        metrics = {
+            "loss": total / seen, "frames": frames_seen,
+            "samples_per_second": round(frames_seen / (time.perf_counter() - started), 1),
+            "memory_mb": peak_memory_mb(data.device),
+        }  # fmt: skip
         return metrics | ({"accuracy": correct / seen} if classified else {})
 
     def validate(self, pool: Pool | None, report: Report) -> dict[str, Any]:
@@ -329,31 +379,6 @@ def source_hashes(config: OptimConfig, env: EnvConfig) -> dict[str, str]:
     """init_sha256 and freeze_encoder_sha256 of the drivers that `config` names, for the config of a run."""
     sources = {"init_sha256": config.init_from, "freeze_encoder_sha256": config.freeze_encoder_from}
     return {name: driver_hash(source, env) for name, source in sources.items() if source}
-
-
-def choose_device(device: str) -> torch.device:
-    """The device to train on.
-
-    Args:
-        device: `auto` (the GPU where there is one), `cpu` or `cuda`.
-
-    Raises:
-        ValueError: For another name, and for cuda without a GPU.
-    """
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be auto, cpu or cuda, got {device!r}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch sees no GPU here; pass --device cpu or auto.")
-    return torch.device("cuda", 0) if device != "cpu" and torch.cuda.is_available() else torch.device("cpu")
-
-
-def _fabric(device: str, precision: str) -> Fabric:
-    from lightning_fabric import Fabric
-
-    accelerator = choose_device(device).type
-    if precision == "auto":
-        precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
-    return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
 
 
 def _tensorboard(folder: Path) -> Any:

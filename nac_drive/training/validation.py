@@ -18,6 +18,10 @@ from nac_drive.policies import Driver
 Report = Callable[[dict[str, Any]], None]
 
 
+def no_report(row: dict[str, Any]) -> None:
+    """Report nothing: the report of a process beside the main one."""
+
+
 def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, report: Report) -> dict[str, Any]:
     """Let `driver` drive the validation tracks.
 

@@ -18,6 +18,7 @@ from nac_drive.data_collection.mixture import MixturePolicy
 from nac_drive.envs import EnvConfig, make_env, rollout
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
 from nac_drive.training.trainer import Trainer, _moving_average
 from tests.data_collection.recordings import contents
@@ -94,7 +95,9 @@ def test_a_run_learns_at_its_rate(tmp_path, no_validation):
 
     def last(name: str, **changed: Any) -> dict[str, torch.Tensor]:
         train(config("cnn", ema_decay=0.0, **TINY, **changed), tmp_path / name)
-        return load_file(tmp_path / name / "checkpoints" / "last" / "model.safetensors")
+        checkpoint = checkpoint_folder(tmp_path / name, "last")
+        assert checkpoint is not None
+        return load_file(checkpoint / "model.safetensors")
 
     before = last("before", rounds=0)
     after = (last("still", rounds=1, final_learning_rate=1e-12), last("moved", rounds=1, final_learning_rate=1e-2))
@@ -152,11 +155,11 @@ def test_other_environments(changed, tmp_path, no_validation):
         ({"initial_epochs": 0}, "initial_epochs must be at least 1"),
         ({"sequence_length": 61}, r"sequence_length must not exceed max_steps \(60 frames\), got 61"),
         ({"beta": 1.5}, r"beta must lie in \[0, 1\], got 1.5"),
-        ({"switch_interval": 0}, "switch_interval must be at least 1 frame, got 0"),
+        ({"switch_interval": 0}, "switch_interval must be at least 1, got 0"),
         ({"noise": 1.0}, r"noise probability must lie in \[0, 1\), got 1.0"),
         ({"noise_hold": 0.0}, "noise hold must be at least 1 frame"),
         ({"first_track": 99_995}, "must name tracks 0 to 99999, got 99995 to 100000"),
-        ({"first_track": -1}, "must name tracks 0 to 99999, got -1 to 4"),
+        ({"first_track": -1}, "first_track must be at least 0, got -1"),
         ({"renderer": "vulkan"}, "renderer must be one of"),
         ({"control": "joystick"}, "control: must be one of"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),

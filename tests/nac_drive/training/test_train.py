@@ -17,10 +17,11 @@ from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.training import trainer
 from nac_drive.training.config import DataConfig
-from nac_drive.training.data import TrainingData, action_changes, augmented, flipped, masked
+from nac_drive.training.data import TrainingData, action_changes
+from nac_drive.training.distributed import choose_device
+from nac_drive.training.images import augmented, flipped, masked
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.trainer import choose_device
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import FRAMES, config, nested, part_of, rows, score_of_weights, synthetic, train
 

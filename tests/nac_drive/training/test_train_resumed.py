@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -10,12 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.training import trainer
 from nac_drive.training.data import TrainingData
+from nac_drive.training.distributed import build_fabric
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import Splits
 from tests.data_collection.recordings import contents
@@ -76,7 +80,9 @@ def test_more_epochs_end_where_an_uninterrupted_run_ends_and_fewer_are_refused(d
     state = torch.random.get_rng_state()
     settings, env = config("cnn", epochs=1), dataset.meta.env
     learner = trainer.build_learner(settings, env)
-    finished = trainer.Trainer.resume(learner, settings, env, "cpu", run, RunFolder.open(run).config)
+    finished = trainer.Trainer.resume(
+        learner, settings, env, build_fabric("cpu", "32-true", 1, 1, 2), run, RunFolder.open(run).config
+    )
     torch.random.set_rng_state(state)
     finished.validate(None, lambda row: None)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -100,6 +106,31 @@ def test_a_moved_dataset_is_the_same_dataset(dataset, trained, tmp_path):
         str(dataset.path).encode(), str(moved.path).encode()
     )
     assert after == before
+
+
+def test_a_run_goes_on_with_a_fingerprint_of_the_older_form(dataset, trained, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
+    other = Path(shutil.copytree(dataset.path, tmp_path / "other"))
+    lines = (other / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    (other / "episodes.jsonl").write_bytes(b"".join(lines[::-1]))  # as three workers may have ended
+    old = hashlib.sha256((other / "episodes.jsonl").read_bytes()).hexdigest()
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace(dataset.fingerprint(), old))
+    assert old in (run / "config.yaml").read_text()
+    with pytest.raises(ValueError, match=f"dataset_sha256: run has '{old}'"):
+        train(config("cnn"), dataset, run, resume=True)  # these rows never had that hash
+    train(config("cnn"), Demonstrations.open(other), run, resume=True)
+    assert RunFolder.open(run).config["dataset_sha256"] == dataset.fingerprint()
+
+
+def test_a_dataset_with_changed_labels_trains_nothing(dataset, tmp_path):
+    changed = Path(shutil.copytree(dataset.path, tmp_path / "changed"))
+    with h5py.File(changed / "episodes" / "000001.h5", "r+") as file:
+        file["label"][30] = (file["label"][30] + 1) % 5  # type: ignore[index, operator]
+    with pytest.raises(DatasetError, match=r"000001.h5 cannot be read: its content has changed") as caught:
+        train(config("cnn"), Demonstrations.open(changed), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_seed_ends_elsewhere(dataset, trained, tmp_path, monkeypatch):

@@ -1,0 +1,134 @@
+"""Effects on images: each is a corruption that was drawn, a function of frames (..., H, W, 3) uint8.
+
+Their fields are all that decides the result, so that another library can apply them: on a GPU
+`nac_drive.training.device_effects` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Frames = NDArray[np.uint8]
+Effect = Callable[[Frames], Frames]
+"""A function from frames (..., H, W, 3) uint8 to corrupted frames, a new array."""
+
+ROAD = 103.0
+"""Mean grey of the road, 0-255."""
+GRASS = 100.0
+"""By how much the green of grass exceeds its red and blue, at least."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Normal noise on every value, then clipped."""
+
+    rng: np.random.Generator
+    deviation: np.float32
+    """Standard deviation, 0-255."""
+
+    def __call__(self, frames: Frames) -> Frames:
+        values = self.rng.standard_normal(frames.shape, dtype=np.float32)
+        values *= self.deviation
+        values += frames
+        return _uint8(values)
+
+
+@dataclass(frozen=True)
+class BlackAndWhite:
+    """Random pixels become black or white, equally likely."""
+
+    rng: np.random.Generator
+    fraction: float
+    """Probability of a pixel."""
+
+    def __call__(self, frames: Frames) -> Frames:
+        chance = self.rng.random(frames.shape[:-1], dtype=np.float32)  # (..., H, W)
+        result = frames.copy()
+        result[chance < 0.5 * self.fraction] = 0
+        result[chance >= 1.0 - 0.5 * self.fraction] = 255
+        return result
+
+
+@dataclass(frozen=True)
+class Gain:
+    """All values are multiplied."""
+
+    gain: float
+
+    @property
+    def table(self) -> Frames:
+        """(256,): the new value of each value."""
+        return _uint8(self.gain * np.arange(256, dtype=np.float32))
+
+    def __call__(self, frames: Frames) -> Frames:
+        return self.table[frames]
+
+
+@dataclass(frozen=True)
+class Light:
+    """Every pixel has a light of its own."""
+
+    light: NDArray[np.float32]
+    """(H, W, 1) in [0, 1]."""
+
+    def __call__(self, frames: Frames) -> Frames:
+        return _uint8(frames * self.light)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Some pixels are black."""
+
+    visible: NDArray[np.uint8]
+    """(H, W, 1): 1 or, where it is hidden, 0."""
+
+    def __call__(self, frames: Frames) -> Frames:
+        return frames * self.visible
+
+
+@dataclass(frozen=True)
+class Recolour:
+    """Road and grass move in RGB."""
+
+    road: NDArray[np.float32]
+    """(3,) shift of the road, 0-255."""
+    grass: NDArray[np.float32]
+    """(3,) shift of the grass."""
+    rows: int
+    """Rows above the status bar."""
+
+    def __call__(self, frames: Frames) -> Frames:
+        planes = [frames[..., : self.rows, :, i].astype(np.float32) for i in range(3)]  # each (..., rows, W)
+        red_or_blue = np.maximum(planes[0], planes[2])
+        low = np.minimum(np.minimum(planes[0], planes[2]), planes[1])
+        high = np.maximum(red_or_blue, planes[1])
+        green = np.clip((planes[1] - red_or_blue) / GRASS, 0.0, 1.0)
+        grey = np.clip(1.0 - (high - low) / GRASS, 0.0, 1.0)
+        grey *= np.clip((low - 0.8 * ROAD) / (0.1 * ROAD), 0.0, 1.0)  # neither black tyres
+        grey *= np.clip((2.0 * ROAD - low) / (0.5 * ROAD), 0.0, 1.0)  # nor white kerbs
+        result = frames.copy()
+        for i, plane in enumerate(planes):
+            result[..., : self.rows, :, i] = _uint8(plane + grey * self.road[i] + green * self.grass[i])
+        return result
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Several effects, the first one first."""
+
+    effects: tuple[Effect, ...]
+
+    def __call__(self, frames: Frames) -> Frames:
+        for effect in self.effects:
+            frames = effect(frames)
+        return frames
+
+
+def _uint8(values: NDArray[np.float32]) -> Frames:
+    """Return `values` rounded and clipped to 0-255. Overwrites `values`."""
+    np.rint(values, out=values)
+    return np.clip(values, 0, 255, out=values).astype(np.uint8)
