@@ -13,34 +13,71 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import connection, get_context, parent_process
-from multiprocessing.context import SpawnProcess
+from multiprocessing import connection, parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
 from typing import Any, Protocol
 
+from nac_drive.data_collection.cluster import ClusterPool, cluster_pool
+from nac_drive.signals import interrupts_held, release_interrupts
+
+MOST_WORKERS = 1024
+"""Largest number of processes that may be asked for."""
+
 
 class Pool(Protocol):
-    """A pool of processes: `Workers`, `multiprocessing.Pool` or `ray.util.multiprocessing.Pool`."""
+    """A pool of processes: `Workers`, `ClusterPool` or `multiprocessing.Pool`."""
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterator[Any]:
         """Yield the results in the order of the tasks, like `map`."""
         ...
 
+    def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterator[Any]:
+        """Yield the results in the order in which they come."""
+        ...
+
+
+class _QuietProcess(SpawnProcess):
+    """A process that reports no Ctrl-C while it imports; `init_worker` lets it through."""
+
+    def start(self) -> None:
+        with interrupts_held():
+            super().start()
+
+
+class _QuietContext(SpawnContext):
+    """Makes quiet processes and knows them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[_QuietProcess] = []
+
+    def Process(self, *args: Any, **keywords: Any) -> _QuietProcess:  # type: ignore[override]  # noqa: N802
+        process = _QuietProcess(*args, **keywords)
+        self.processes.append(process)
+        return process
+
 
 class Workers:
     """A `Pool` of `count` spawned processes; they start with the first work and end with the `with` block.
 
+    They finish the work that they have begun, unless an interruption (Ctrl-C, SIGTERM) ends the block.
     Loops over results raise ChildProcessError when a process dies, and the exceptions of the work itself.
     """
 
     def __init__(self, count: int):
         self._count = count
-        self._executor = ProcessPoolExecutor(count, get_context("spawn"), init_worker)
+        self._context = _QuietContext()
+        self._executor = ProcessPoolExecutor(count, self._context, init_worker)
 
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind and not issubclass(kind, Exception):
+            for process in self._context.processes:
+                if process.pid:
+                    process.terminate()
         self._executor.shutdown(cancel_futures=True)
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
@@ -64,25 +101,30 @@ class Workers:
 
 
 @contextmanager
-def worker_pool(workers: int) -> Iterator[Workers | None]:
-    """Start processes for a `with` block.
+def worker_pool(workers: int, cluster: str | None = None) -> Iterator[Workers | ClusterPool | None]:
+    """Start processes, or connect to a cluster, for a `with` block.
 
     Args:
-        workers: Number of processes, of one thread each.
+        workers: Number of processes, of one thread each, see `number_of_workers`. On a cluster the largest number of
+            tasks at a time; 0 for one per CPU of the cluster.
+        cluster: A Ray cluster, see `cluster_pool`; None for processes of this machine.
 
     Yields:
-        The pool; None for one worker: do the work in this process.
+        The pool; None for one worker of this machine: do the work in this process.
 
     Raises:
-        ValueError: If there is less than one worker.
+        ValueError: For a number out of range.
+        ClusterError: If the cluster cannot be used.
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}.")
-    if workers == 1:
+    number = number_of_workers(workers)
+    if cluster is not None:
+        with cluster_pool(cluster, workers) as pool:
+            yield pool
+    elif number == 1:
         yield None
-        return
-    with Workers(workers) as pool:
-        yield pool
+    else:
+        with Workers(number) as pool:
+            yield pool
 
 
 def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
@@ -96,12 +138,12 @@ def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], wor
     Yields:
         (task, exit code) as processes end: a process that dies costs its own task alone.
     """
-    context, waiting = get_context("spawn"), iter(tasks)
+    workers, waiting = number_of_workers(workers), iter(tasks)
     running: dict[int, tuple[SpawnProcess, Any]] = {}
     try:
         while True:
             for task in islice(waiting, workers - len(running)):
-                process = context.Process(target=_alone, args=(function, task), daemon=True)
+                process = _QuietProcess(target=_alone, args=(function, task), daemon=True)
                 process.start()
                 running[process.sentinel] = process, task
             if not running:
@@ -117,9 +159,27 @@ def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], wor
 
 
 def map_in_processes(function: Callable[[Any], Any], tasks: Iterable[Any], workers: int) -> Iterator[Any]:
-    """Yield the results of `map`, computed in a `worker_pool` of its own."""
+    """Return the results of `map`, computed in a `worker_pool` of its own."""
+    return _map(function, tasks, number_of_workers(workers))
+
+
+def _map(function: Callable[[Any], Any], tasks: Iterable[Any], workers: int) -> Iterator[Any]:
     with worker_pool(workers) as pool:
         yield from pool.imap(function, tasks) if pool else map(function, tasks)
+
+
+def number_of_workers(workers: int) -> int:
+    """Return the number of processes that an option or argument `workers` stands for.
+
+    Args:
+        workers: The number, up to MOST_WORKERS; 0 for one per core.
+
+    Raises:
+        ValueError: For a number out of range.
+    """
+    if not 0 <= workers <= MOST_WORKERS:
+        raise ValueError(f"workers must lie in 0 to {MOST_WORKERS:,}, where 0 is one per core, got {workers}.")
+    return workers or default_workers()
 
 
 def default_workers() -> int:
@@ -135,6 +195,7 @@ def _alone(function: Callable[[Any], None], task: Any) -> None:
 def init_worker() -> None:
     """Make this process a worker: one thread, no traceback on Ctrl-C, and an end when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports it
+    release_interrupts()
     os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is loaded later
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)

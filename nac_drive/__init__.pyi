@@ -9,6 +9,7 @@ from .data_collection.dart import ActionNoise as ActionNoise
 from .data_collection.dart import NoiseConfig as NoiseConfig
 from .data_collection.dataset.demonstrations import Demonstrations as Demonstrations
 from .data_collection.experts import resolve_driver as resolve_driver
+from .data_collection.interchange.export import export_dataset as export_dataset
 from .data_collection.processes import worker_pool as worker_pool
 from .data_collection.replay import rebuild as rebuild
 from .data_collection.replay import save_action_log as save_action_log
@@ -25,6 +26,7 @@ from .envs.vector import ProcessVectorEnv as ProcessVectorEnv
 from .envs.vector import make_vec_env as make_vec_env
 from .evaluation.evaluate import Evaluation as Evaluation
 from .evaluation.evaluate import evaluate as evaluate
+from .evaluation.paired import evaluate_with_baseline as evaluate_with_baseline
 from .evaluation.results import EpisodeResult as EpisodeResult
 from .evaluation.statistics import Summary as Summary
 from .evaluation.statistics import summarise as summarise
@@ -39,6 +41,7 @@ from .policies.cores.base import Core as Core
 from .policies.cores.registry import CORES as CORES
 from .policies.driver import Driver as Driver
 from .policies.encoders import ENCODERS as ENCODERS
+from .policies.export import export as export
 from .policies.nac.ages import ages as ages
 from .policies.nac.layer import NAC as NAC
 from .policies.nac.records import AttentionRecord as AttentionRecord
@@ -54,10 +57,10 @@ from .training.config import DaggerConfig as DaggerConfig
 from .training.config import DataConfig as DataConfig
 from .training.config import EvalConfig as EvalConfig
 from .training.config import OptimConfig as OptimConfig
-from .training.config import PPOConfig as PPOConfig
 from .training.config import TrainConfig as TrainConfig
 from .training.dagger import dagger as dagger
 from .training.ppo import ppo as ppo
+from .training.ppo_config import PPOConfig as PPOConfig
 from .training.sb3_vec_env import SB3VecEnv as SB3VecEnv
 from .training.train import train as train
 

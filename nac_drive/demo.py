@@ -11,7 +11,6 @@ from typing import Any
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_name, resolve_driver
-from nac_drive.data_collection.files import write_atomically
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import Driver, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate, save_evaluations
@@ -20,8 +19,11 @@ from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.page import conditions, save_report
 from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
 from nac_drive.policies import DriverConfig
+from nac_drive.storage.lock import LOCK, locked
+from nac_drive.storage.write import remove_leftovers, write_atomically
 from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.distributed import choose_device
 from nac_drive.training.run_folder import RunFolder
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -68,9 +70,33 @@ def demo(
 
     Returns:
         The report, report.md; report.html beside it is the same as a page.
+
+    Raises:
+        FileExistsError: If `folder` holds anything but a demo.
+        ValueError: For a bad setting, and if another process holds `folder`.
     """
     folder = Path(folder)
+    config.training.check()
+    choose_device(device)
+    resolve_driver(config.expert, config.training.env)
+    track_seeds(config.tracks)
+    _require_ours(folder, config.training.driver.core)
+    with locked(folder):
+        return _demo(config, folder, device, pool, report)
+
+
+def _require_ours(folder: Path, run: str) -> None:
+    """Raise FileExistsError if `folder` holds anything but a demo."""
+    if not folder.is_dir() or (folder / run / "config.yaml").exists():
+        return
+    if others := sorted({path.name for path in folder.iterdir()} - {LOCK, run}):
+        raise FileExistsError(f"{folder} holds {others[0]} and no demo; choose another folder.")
+
+
+def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, report: Report) -> Path:
     started = time.monotonic()
+    for file in ("rows.jsonl", "summary.json", "table.md", "results.json", "report.html", "report.md"):
+        remove_leftovers(folder / file)
     name, expert_name = config.training.driver.core, driver_name(config.expert)
     run = folder / name
     best = dagger(

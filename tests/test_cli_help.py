@@ -16,7 +16,8 @@ from nac_drive import cli
 from nac_drive.cli import completion, driving, training
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.policies import CORES, PRETRAINED, DriverConfig
-from nac_drive.training.config import CloningConfig, DaggerConfig, PPOConfig, TrainConfig, paper_recipe
+from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig, paper_recipe
+from nac_drive.training.ppo_config import PPOConfig
 from tests.commands import call
 from tests.nac_drive.small import nested
 
@@ -64,14 +65,14 @@ def test_help_names_every_option(command, capsys):
         assert f"--{option.replace('_', '-')}" in text, option
     assert ("--core STR" in text) == (command in ("train", "dagger"))
     assert ("positional arguments" in text) == bool(positional - {"action"})
-    assert ("{info,verify,action-log,rebuild}" in text) == (command == "dataset")
+    assert ("{info,verify,action-log,rebuild,export,import}" in text) == (command == "dataset")
 
 
 @pytest.mark.parametrize(
     ("action", "options"),
     [
         ("info", {"--json"}), ("verify", {"--replay", "--workers"}), ("action-log", {"--out", "--workers"}),
-        ("rebuild", {"--out", "--workers", "--resume"}),
+        ("rebuild", {"--out", "--workers", "--resume"}), ("export", {"--to", "--out"}), ("import", {"--out"}),
     ],
 )  # fmt: skip
 def test_an_action_of_dataset_takes_its_own_options_only(action, options, capsys):
@@ -168,16 +169,16 @@ def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeyp
 @pytest.mark.parametrize("word", ["none", "None"])
 def test_none_is_no_baseline(monkeypatch, word, capsys):
     command = parsed(monkeypatch, driving.Evaluate, "evaluate", "--driver", "controller", "--baseline", word)
-    queried: list[Any] = []
+    baselines: list[Any] = []
 
-    def evaluate(*_: Any, expert: Any, baseline: Any, **__: Any) -> None:
-        queried.append((expert, baseline))
+    def evaluate(*_: Any, baseline: Any, **__: Any) -> None:
+        baselines.append(baseline)
         raise ValueError("that is all")
 
-    monkeypatch.setattr(nac_drive, "evaluate", evaluate)
+    monkeypatch.setattr(nac_drive, "evaluate_with_baseline", evaluate)
     with pytest.raises(ValueError, match="that is all"):
         replace(command, workers=1).run(cli.main_console())
-    assert queried == [(None, None)]
+    assert baselines == [None]
 
 
 def test_no_setting_means_none_by_an_empty_string():

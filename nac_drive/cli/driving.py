@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +17,11 @@ from rich.console import Console
 from tyro.conf import Positional
 
 import nac_drive as nd
+from nac_drive.cli.interchange import DatasetExport, DatasetImport
 from nac_drive.cli.progress import progress
-from nac_drive.cli.reporters import count_episodes, episode_note
-from nac_drive.data_collection.processes import default_workers, worker_pool
-from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, RendererName, track_seeds
+from nac_drive.cli.reporters import Progress, count_episodes
+from nac_drive.data_collection.processes import worker_pool
+from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, RendererName
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Collect:
     """Renderer of the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
+    cluster: str | None = None
+    """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT."""
     seed: int = 0
     """Seed of the noise."""
     resume: bool = False
@@ -66,7 +69,8 @@ class Collect:
                 seeds=list(SPLITS["train"][self.first_track : self.first_track + self.episodes]),
                 noise=nd.NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
                 seed=self.seed,
-                workers=self.workers or default_workers(),
+                workers=self.workers,
+                cluster=self.cluster,
                 resume=self.resume,
                 on_episode=count_episodes(bar, _row_note),
             )
@@ -105,7 +109,7 @@ class DatasetVerify:
         dataset = nd.Demonstrations.open(self.path)
         with progress(console, f"verify ({self.path.name})", len(dataset)) as bar:
             problems = dataset.verify(
-                replay=self.replay, workers=self.workers or default_workers(),
+                replay=self.replay, workers=self.workers,
                 on_episode=count_episodes(bar, _track_note),
             )  # fmt: skip
         for problem in problems:
@@ -131,7 +135,7 @@ class DatasetActionLog:
         dataset = nd.Demonstrations.open(self.path)
         with progress(console, f"action-log ({self.path.name})", len(dataset)) as bar:
             nd.save_action_log(
-                dataset, self.out, workers=self.workers or default_workers(),
+                dataset, self.out, workers=self.workers,
                 on_episode=count_episodes(bar, _track_note),
             )  # fmt: skip
         size = self.out.stat().st_size
@@ -156,7 +160,7 @@ class DatasetRebuild:
 
         with progress(console, f"rebuild ({self.log.name})", len(read_action_log(self.log).episodes)) as bar:
             dataset = nd.rebuild(
-                self.log, self.out, workers=self.workers or default_workers(), resume=self.resume,
+                self.log, self.out, workers=self.workers, resume=self.resume,
                 on_episode=count_episodes(bar, _row_note),
             )  # fmt: skip
         _print_info(console, dataset.info())
@@ -164,13 +168,15 @@ class DatasetRebuild:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Describe a dataset (info), check its files (verify), or publish it as one small file (action-log, rebuild)."""
+    """Describe a dataset (info), check it (verify), publish it (action-log, rebuild), exchange it (export, import)."""
 
     action: (
         Annotated[DatasetInfo, tyro.conf.subcommand("info")]
         | Annotated[DatasetVerify, tyro.conf.subcommand("verify")]
         | Annotated[DatasetActionLog, tyro.conf.subcommand("action-log")]
         | Annotated[DatasetRebuild, tyro.conf.subcommand("rebuild")]
+        | Annotated[DatasetExport, tyro.conf.subcommand("export")]
+        | Annotated[DatasetImport, tyro.conf.subcommand("import")]
     )
 
     def run(self, console: Console) -> None:
@@ -200,45 +206,28 @@ class Evaluate:
     mask_bar: bool | None = None
     """Show or hide the status bar other than in the driver's training."""
     out: Path | None = None
-    """Folder for report.html, rows.jsonl and summary.json."""
+    """Folder for report.html, rows.jsonl and summary.json; every episode is kept there when it ends."""
+    resume: bool = False
+    """Go on with the missing episodes of an interrupted evaluation in --out."""
     workers: int = 0
     """Parallel processes; 0: one per core. The result does not depend on it."""
+    cluster: str | None = None
+    """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.data_collection.experts import driver_name
-        from nac_drive.evaluation.evaluate import save_evaluations
         from nac_drive.leaderboard.page import save_evaluation_report
         from nac_drive.leaderboard.tables import Entry, terminal_table
 
-        seeds = track_seeds(self.tracks)
-        if self.out and self.out.exists() and any(self.out.iterdir()):
-            raise FileExistsError(f"{self.out} already exists; choose another folder.")
-        driver, env = _driver_and_env(self.driver, self.control)
-        if self.mask_bar is not None:
-            env = replace(env, mask_bar=self.mask_bar)
-        name = driver_name(self.driver)
-        perturbation = self.perturb or ""
-        conditions: dict[str, Any] = {"crash": self.crash, "perturbation": perturbation, "renderer": self.renderer}
-        evaluations = []
-        with worker_pool(self.workers or default_workers()) as pool:
-            baseline = expert = None
-            if self.baseline not in (None, "none", self.driver):
-                expert, expert_env = _driver_and_env(self.baseline, env.control)
-                expert_env = replace(expert_env, max_steps=env.max_steps)  # episodes of one length are paired
-                with progress(console, driver_name(self.baseline), len(seeds)) as bar:
-                    baseline = nd.evaluate(
-                        expert, seeds, name=driver_name(self.baseline), env=expert_env, pool=pool,
-                        on_episode=count_episodes(bar, episode_note), **conditions,
-                    )  # fmt: skip
-                evaluations.append(baseline)
-            with progress(console, name, len(seeds)) as bar:
-                evaluation = nd.evaluate(
-                    driver, seeds, name=name, env=env, expert=expert, baseline=baseline, pool=pool,
-                    on_episode=count_episodes(bar, episode_note), **conditions,
-                )  # fmt: skip
-            evaluations.append(evaluation)
+        conditions: dict[str, Any] = {
+            "crash": self.crash, "perturbation": self.perturb or "", "renderer": self.renderer,
+        }  # fmt: skip
+        with worker_pool(self.workers, self.cluster) as pool, Progress(console) as reports:
+            evaluations = nd.evaluate_with_baseline(
+                self.driver, self.tracks, baseline=None if self.baseline == "none" else self.baseline,
+                control=self.control, mask_bar=self.mask_bar, folder=self.out, resume=self.resume, pool=pool,
+                report=reports.evaluation_reporter(), **conditions,
+            )  # fmt: skip
         if self.out:
-            save_evaluations(self.out, evaluations)
             save_evaluation_report(self.out, evaluations, self.tracks)
         setting = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
         console.print(terminal_table([Entry(e) for e in evaluations], f"{self.tracks}, {setting}"))
@@ -283,14 +272,6 @@ class Watch:
         )
         if self.video:
             console.print(f"video: {self.video}", highlight=False, soft_wrap=True)
-
-
-def _driver_and_env(spec: str, control: Control | None) -> tuple[Any, EnvConfig]:
-    """The driver and the environment that it was trained in."""
-    from nac_drive.data_collection.experts import trained_env
-
-    driver = nd.resolve_driver(spec, EnvConfig(control=control) if control else None)
-    return driver, trained_env(driver) or EnvConfig(control=control or "discrete")
 
 
 def _track_note(row: dict[str, Any]) -> str:

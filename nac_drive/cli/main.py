@@ -17,9 +17,13 @@ from tyro.conf import Positional
 
 import nac_drive
 from nac_drive.cli.completion import with_names
-from nac_drive.cli.driving import Collect, Dataset, Evaluate, Watch
+from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Watch
+from nac_drive.cli.exporting import Export
+from nac_drive.cli.output import Output
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
+from nac_drive.signals import Terminated, termination_raised
 from nac_drive.suggest import did_you_mean
+from nac_drive.training.main_process import is_main_process
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ COMMANDS: dict[str, Any] = {
     "dagger": Dagger,
     "dataset": Dataset,
     "ppo": Ppo,
+    "export": Export,
     "completion": Completion,
 }
 """Name of a command -> dataclass of its options, with a `run`."""
@@ -61,39 +66,80 @@ _WIDTH_OF_LOGS = 160
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
+    Output that cannot be written is dropped, and the work goes on. A reader that closes its pipe, such as `head`, is no
+    error; any other failure of stdout is reported in one line at the end.
+
     Args:
         arguments: The words of the command line; those of this process by default.
 
     Returns:
-        The exit status: 0; 2 after one line that names what was wrong and the fix; 130 after Ctrl-C.
+        The exit status: 0; 1 after one line that a training diverged; 2 after one line that names what was wrong and
+        the fix; 130 after Ctrl-C and 143 after SIGTERM, with one line that says how to go on.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     warnings.formatwarning = lambda message, *_: f"nac-drive: warning: {message}\n"
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    out, errors = Output(sys.stdout), Output(sys.stderr)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):  # type: ignore[type-var]
+        try:
+            status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        except SystemExit as end:  # tyro's help, and its own refusals
+            status = int(end.code or 0)
+        out.flush()
+        if status == 0 and out.error and not isinstance(out.error, BrokenPipeError):
+            status = _report(f"stdout cannot be written: {out.error.strerror}; the work is done, its output is lost.")
+        errors.flush()
+    return status
+
+
+def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         print(f"nac-drive {nac_drive.__version__}")
         return 0
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         hint = did_you_mean(arguments[0], COMMANDS)
-        print(f"nac-drive: there is no command {arguments[0]!r}.{hint} `nac-drive --help` lists them.", file=sys.stderr)
-        return 2
-    command = _parse(arguments)
+        return _report(f"there is no command {arguments[0]!r}.{hint} `nac-drive --help` lists them.")
+    command = None
     try:
-        command.run(main_console())
+        with termination_raised():
+            command = _parse(arguments)
+            command.run(main_console())
     except KeyboardInterrupt:
-        print("nac-drive: interrupted; finished work is kept", file=sys.stderr)
-        return 130
-    except (ValueError, OSError) as error:
+        return _report(f"stopped{_to_go_on(command)}", 130)
+    except Terminated:
+        return _report(f"terminated{_to_go_on(command)}", 143)
+    except (ValueError, OSError, MemoryError) as error:
         if os.environ.get("NAC_DRIVE_TRACEBACK"):
             raise
-        print(f"nac-drive: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        message = str(error) or "out of memory; use fewer workers or a smaller batch."
+        return _report(message, getattr(error, "exit_status", 2))
     return 0
 
 
+def _report(message: str, status: int = 2) -> int:
+    """Print one line on stderr and return the exit status."""
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(message.split()))
+    print(f"nac-drive: {line}", file=sys.stderr)
+    return status
+
+
+def _to_go_on(command: Any) -> str:
+    """Return the end of the message of an interruption."""
+    if isinstance(command, Demo):
+        return "; the same command goes on"
+    action = command.action if isinstance(command, Dataset) else command
+    if isinstance(action, Collect | DatasetRebuild | Evaluate | Train | Dagger | Ppo | Compare):
+        folder = action.out
+        return "; go on with --resume" if folder is not None and folder.exists() else ""
+    return ""
+
+
 def main_console() -> Console:
-    """The console of results and progress: as wide as the terminal, or as a log."""
-    return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_LOGS)
+    """The console of results and progress: as wide as the terminal, or as a log. It is quiet beside a main process.
+
+    Text is printed as it is: names of drivers and folders may hold brackets.
+    """
+    width = None if sys.stdout.isatty() else _WIDTH_OF_LOGS
+    return Console(width=width, quiet=not is_main_process(), markup=False, emoji=False)
 
 
 def _parse(arguments: list[str]) -> Any:

@@ -51,8 +51,8 @@ def progress(console: Console, label: str, total: float) -> Iterator[ProgressBar
         lines.close()
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
     )  # fmt: skip
     with Progress(*columns, console=console, speed_estimate_period=_SECONDS_OF_SPEED) as bars:
         yield _Bar(bars, label, total)

@@ -54,6 +54,14 @@ class Progress:
 
         return report
 
+    def evaluation_reporter(self) -> Any:
+        """Show the reports of `evaluate_with_baseline`."""
+
+        def report(name: str, row: dict[str, Any]) -> None:
+            self._to(name, row["tracks"]).update(row["done"], episode_note(row["episode"]))
+
+        return report
+
     def compare_reporter(self, runs: int) -> Any:
         """Show the reports of `compare`."""
 
@@ -144,6 +152,7 @@ def train_reporter(bar: ProgressBar) -> Callable[[dict[str, Any]], None]:
                 note += f" validation {100 * row['validation']['accuracy']:.1f} %"
             if "return_mean" in row:
                 note += f" closed loop {row['return_mean']:.0f}"
+            note += f" {row['samples_per_second']:.0f} frames/s"
             bar.update(row["step"], note)
 
     return report

@@ -18,10 +18,11 @@ from tyro.conf import Positional
 import nac_drive as nd
 from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, train_reporter
-from nac_drive.data_collection.processes import default_workers, worker_pool
+from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import Control, CrashMode, RendererName
 from nac_drive.policies import DriverConfig
-from nac_drive.training.config import DaggerConfig, PPOConfig, TrainConfig, core_settings, paper_recipe
+from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
+from nac_drive.training.ppo_config import PPOConfig
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -102,8 +103,21 @@ class TrainingOptions:
     """Device of the training: the GPU where there is one (auto), cpu or cuda."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
+    cluster: str | None = None
+    """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT.
+    train and dagger drive their episodes there, compare also trains there, from storage that all machines share."""
     resume: bool = False
     """Go on from the last checkpoint; epochs, rounds or timesteps may have grown."""
+
+
+@dataclass(frozen=True)
+class _SharedOptions(TrainingOptions):
+    """Devices, processes, and resuming."""
+
+    devices: int = 1
+    """Processes on this machine that share every batch: one for each of this many GPUs, or on the CPU."""
+    nodes: int = 1
+    """Machines that share every batch: start the same command on each (docs/scale.md)."""
 
 
 @dataclass(frozen=True)
@@ -134,16 +148,17 @@ class Train:
     recipe: Literal["default", "paper"] = "default"
     """paper: the settings of the NAC paper's Table 4, in place of the defaults; options given here still count."""
     settings: Annotated[_TrainOptions, tyro.conf.arg(name="")] = field(default_factory=_TrainOptions)
-    options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
+    options: Annotated[_SharedOptions, tyro.conf.arg(name="")] = field(default_factory=_SharedOptions)
 
     def run(self, console: Console) -> None:
         config = _plain(TrainConfig, self.settings)
         with (
-            worker_pool(self.options.workers or default_workers()) as pool,
+            worker_pool(self.options.workers, self.options.cluster) as pool,
             progress(console, f"train ({config.driver.core})", config.epochs) as bar,
         ):
             best = nd.train(
-                config, self.dataset, self.out, device=self.options.device, resume=self.options.resume,
+                config, self.dataset, self.out, device=self.options.device, devices=self.options.devices,
+                nodes=self.options.nodes, resume=self.options.resume,
                 pool=pool, report=train_reporter(bar),
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
@@ -171,13 +186,14 @@ class Dagger:
     expert: str = "expert"
     """Driver that gives the labels: expert, controller, or the folder of a driver or run."""
     settings: Annotated[_DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=_DaggerOptions)
-    options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
+    options: Annotated[_SharedOptions, tyro.conf.arg(name="")] = field(default_factory=_SharedOptions)
 
     def run(self, console: Console) -> None:
         config, options = _plain(DaggerConfig, self.settings), self.options
-        with worker_pool(options.workers or default_workers()) as pool, Progress(console) as reports:
+        with worker_pool(options.workers, options.cluster) as pool, Progress(console) as reports:
             best = nd.dagger(
-                config, self.out, expert=self.expert, device=options.device, resume=options.resume, pool=pool,
+                config, self.out, expert=self.expert, device=options.device, devices=options.devices,
+                nodes=options.nodes, resume=options.resume, pool=pool,
                 report=reports.dagger_reporter(),
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
@@ -221,7 +237,7 @@ class Compare:
             comparison = nd.compare(
                 cores, self.dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
                 shared_encoder=self.shared_encoder, expert=self.expert, crash=self.crash, renderer=self.renderer,
-                device=options.device, resume=options.resume, workers=options.workers or default_workers(),
+                device=options.device, resume=options.resume, workers=options.workers, cluster=options.cluster,
                 report=reports.compare_reporter(self.shared_encoder + 1 + len(cores) * self.num_seeds),
             )  # fmt: skip
         console.print(terminal_table(comparison.entries, f"{self.tracks}, crash={self.crash}", SHORT))
@@ -252,7 +268,7 @@ class Demo:
             raise FileExistsError(f"the demo is done: {report}; remove {self.out} or pass --out to run it again.")
         settings = DemoConfig()
         settings = replace(settings, training=replace(settings.training, seed=self.seed))
-        with worker_pool(self.workers or default_workers()) as pool, Progress(console) as reports:
+        with worker_pool(self.workers) as pool, Progress(console) as reports:
             demo(settings, self.out, device=self.device, pool=pool, report=reports.demo_reporter())
         console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
         page, video = report.with_suffix(".html"), self.out / "side_by_side.mp4"

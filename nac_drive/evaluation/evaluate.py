@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
-from nac_drive.data_collection.files import write_atomically
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, perturb, rollout, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, summarise
+from nac_drive.storage.write import write_atomically
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ def evaluate(
     renderer: RendererName = "gymnasium",
     expert: Driver | str | os.PathLike[str] | None = None,
     baseline: Evaluation | None = None,
+    done: Sequence[EpisodeResult] = (),
     pool: Pool | None = None,
     on_episode: Callable[[EpisodeResult], None] = lambda row: None,
 ) -> Evaluation:
@@ -55,38 +56,37 @@ def evaluate(
         expert: A driver, its name or its folder, queried at every decision; it sees clean frames. `agreement` is the
             fraction of decisions where the driver does the same.
         baseline: An evaluation on the same tracks that paired differences are taken against.
-        pool: A `worker_pool`, a `multiprocessing.Pool` or ray's; the result does not depend on it, latencies aside.
-        on_episode: Called with each row as it comes.
+        done: Rows of an interrupted call with the same arguments; their tracks are not driven again.
+        pool: A `worker_pool`, here or on a cluster, or a `multiprocessing.Pool`; the result does not depend on it,
+            latencies aside.
+        on_episode: Called with each new row, in the order in which episodes end.
 
     Returns:
         The rows in the order of the tracks, and their summary.
 
     Raises:
-        ValueError: Without tracks, for a track that is named twice and for an unknown perturbation.
+        ValueError: For tracks that `track_seeds` refuses, and for an unknown perturbation.
 
     Warns:
         UserWarning: If the driver was trained with another EnvConfig, renderer aside.
     """
-    seeds = track_seeds(tracks) if isinstance(tracks, str) else list(tracks)
+    seeds = track_seeds(tracks)
     if isinstance(driver, str | os.PathLike):
         name = name or driver_name(driver)
         driver = resolve_driver(driver, env)
     name = name or "driver"
-    if not seeds:
-        raise ValueError("tracks must name at least one track, got none.")
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"tracks must name every track once, got {seeds}.")
     parse(perturbation)  # a bad one fails here, not in a process
     env = replace(env or trained_env(driver) or EnvConfig(), renderer=renderer)
     if isinstance(expert, str | os.PathLike):
         expert = resolve_driver(expert, env)
     _warn_of_other_env(driver, name, env)
     task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash, perturbation)
-    results = pool.imap(task, seeds) if pool else map(task, seeds)
-    rows: list[EpisodeResult] = []
-    for row in results:
-        rows.append(row)
+    found = {row.seed: row for row in done}
+    missing = [seed for seed in seeds if seed not in found]
+    for row in pool.imap_unordered(task, missing) if pool else map(task, missing):
+        found[row.seed] = row
         on_episode(row)
+    rows = [found[seed] for seed in seeds]
     return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from nac_drive.evaluation.formulas import (
     SOLVED_RETURN,
@@ -22,6 +23,10 @@ from nac_drive.evaluation.formulas import (
     steering_reversals,
 )
 from nac_drive.evaluation.trace import EpisodeTrace
+
+Count = Annotated[int, Meta(ge=0, le=10**9)]
+Number = Annotated[int, Meta(ge=-(10**9), le=10**9)] | Annotated[float, Meta(ge=-1e9, le=1e9)]
+"""Types of the values of an episode. JSON holds no NaN."""
 
 EMPTY = "-"
 """A cell without a value."""
@@ -67,6 +72,8 @@ class Metric:
     difference: str | None = None
     """Key of summary.json for the paired difference from the baseline."""
     difference_column: Column | None = None
+    kind: Any = Number
+    """Type of the value, which rows that are read must have; `Number | None` for one that may be None."""
 
     @property
     def columns(self) -> list[Column]:
@@ -222,7 +229,9 @@ METRICS: dict[str, Metric] = {
                 "Mean difference of returns from the baseline on the same tracks, with its 95 % bootstrap interval.",
             ),
         ),
-        Metric("length", lambda trace: trace.episode.length, unit="decisions", doc="Decisions of the driver."),
+        Metric(
+            "length", lambda trace: trace.episode.length, unit="decisions", doc="Decisions of the driver.", kind=Count
+        ),
         Metric(
             "completion",
             _outcome("completion"),
@@ -235,6 +244,7 @@ METRICS: dict[str, Metric] = {
             "lap_finished",
             _outcome("lap_finished"),
             mean_of("laps_finished"),
+            kind=bool,
             unit="true or false",
             doc="True if the lap was finished, see the events above.",
         ),
@@ -242,6 +252,7 @@ METRICS: dict[str, Metric] = {
             "lap_time",
             lambda trace: trace.seconds_until(lambda step: step.outcome["lap_finished"]),
             mean_of("lap_time"),
+            kind=Number | None,
             unit="s",
             doc="Time until the lap was finished; null where it was not.",
         ),
@@ -249,16 +260,19 @@ METRICS: dict[str, Metric] = {
             "crashes",
             _outcome("crashes"),
             mean_of("crashes_per_episode", number_column("crashes/episode", "crashes_per_episode", 2)),
+            kind=Count,
             doc="Number of crashes.",
         ),
         Metric(
             "crash_kinds",
             lambda trace: [step.outcome["crash"] for step in trace.steps if step.outcome["crash"]],
+            kind=list[str],
             doc="Kind of each crash: outside, off_road or heading.",
         ),
         Metric(
             "first_crash_time",
             lambda trace: trace.seconds_until(lambda step: step.outcome["crash"]),
+            kind=Number | None,
             unit="s",
             doc="Time until the first crash; null without one.",
         ),
@@ -272,6 +286,7 @@ METRICS: dict[str, Metric] = {
                     "Restarts on the road after a crash; only where `crash` is intervene.",
                 ),
             ),
+            kind=Count,
             doc="Restarts on the road after a crash.",
         ),
         Metric(
@@ -285,6 +300,7 @@ METRICS: dict[str, Metric] = {
             "off_road_events",
             _outcome("off_road_events"),
             mean_of("off_road_events_per_episode"),
+            kind=Count,
             doc="Number of off-road events.",
         ),
         Metric(
@@ -343,6 +359,7 @@ METRICS: dict[str, Metric] = {
             "agreement",
             _agreement,
             mean_of("agreement", number_column("agreement %", "agreement", 1, 100)),
+            kind=Number | None,
             unit="fraction",
             doc="Fraction of the driver's own frames where the expert would do the same (discrete: the same action; "
             "continuous: steering within 0.1); null without an expert.",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+import msgspec
 import numpy as np
 
-from nac_drive.envs import ENVIRONMENTS, EnvSpec, Episode, Step
+from nac_drive.envs import ENVIRONMENTS, LARGEST_SEED, EnvSpec, Episode, Step
 from nac_drive.evaluation.metrics import METRICS
 from nac_drive.evaluation.trace import EpisodeTrace
+from nac_drive.storage.read import read_json_lines
 
 
 class MetricValues:
@@ -58,6 +61,32 @@ class EpisodeResult(MetricValues):
 
 
 _CONDITIONS = tuple(each.name for each in fields(EpisodeResult) if each.name != "metrics")
+
+
+def row_type() -> Any:
+    """Return the type of a row of rows.jsonl: the conditions, and every metric of METRICS with its kind."""
+    kinds = {"seed": Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]}
+    conditions = [(name, kinds.get(name, str)) for name in _CONDITIONS]
+    metrics = [(name, metric.kind) for name, metric in METRICS.items()]
+    return msgspec.defstruct("Row", [*conditions, *metrics], forbid_unknown_fields=True)
+
+
+def results_of(rows: Sequence[msgspec.Struct]) -> list[EpisodeResult]:
+    """Return the results that rows of `row_type` hold."""
+    return [EpisodeResult.from_dict(msgspec.structs.asdict(row)) for row in rows]
+
+
+def read_results(path: str | os.PathLike[str]) -> tuple[list[EpisodeResult], bool]:
+    """Read a rows.jsonl.
+
+    Returns:
+        The results, and whether the last row is cut off; it is left out.
+
+    Raises:
+        FileError: Unless every whole row has all metrics of METRICS, of their kinds.
+    """
+    rows, cut_off = read_json_lines(path, row_type(), "an episode of an evaluation", "evaluate into another folder")
+    return results_of(rows), cut_off
 
 
 class EpisodeMeter:

@@ -15,8 +15,20 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
-from nac_drive.envs import FRAMES_PER_SECOND, CrashMode, Driver, EnvConfig, Episode, Step, make_env, perturb, rollout
+from nac_drive.envs import (
+    FRAMES_PER_SECOND,
+    CrashMode,
+    Driver,
+    EnvConfig,
+    Episode,
+    Step,
+    make_env,
+    perturb,
+    rollout,
+    track_seeds,
+)
 from nac_drive.evaluation.formulas import steering_of
+from nac_drive.storage.write import remove_leftovers, temporary_path, writing
 
 VIDEO_FPS = 25
 GIF_EVERY = 2
@@ -62,13 +74,13 @@ def record_video(
 
     Raises:
         FileExistsError: If `path` exists.
-        ValueError: For another suffix.
+        ValueError: For another suffix, a seed that `track_seeds` refuses, and if the file cannot be written.
     """
     path = check_video_path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    track_seeds([seed])
     car_racing = perturb(make_env(env, crash=crash, render_mode="rgb_array"), perturbation)
     try:
-        with _writer(path) as write:
+        with _writer(path, new=True) as write:
             return rollout(car_racing, driver, seed, subscribers=[_Overlay(car_racing, name, seed, write), on_step])
     finally:
         car_racing.close()
@@ -86,7 +98,7 @@ def side_by_side(path: str | os.PathLike[str], videos: Sequence[str | os.PathLik
     """
     path = _check_suffix(path)
     with ExitStack() as stack:
-        write = stack.enter_context(_writer(path))
+        write = stack.enter_context(_writer(path, new=False))
         streams = [iter(iio.imiter(os.fspath(video), plugin="pyav")) for video in videos]
         images = [next(stream) for stream in streams]
         while True:
@@ -118,21 +130,28 @@ def _check_suffix(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def _writer(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
     """A function that appends one (H, W, 3) image; the file appears under its name when all are written."""
-    temporary = path.with_name(f"{path.stem}.tmp{path.suffix}")
+    remove_leftovers(path)
+    temporary = temporary_path(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
     try:
-        with _write_gif(temporary) if path.suffix == ".gif" else _write_stream(temporary) as write:
+        with _write_gif(temporary) if path.suffix == ".gif" else _write_stream(temporary, path.suffix) as write:
             yield write
-        temporary.replace(path)
+        with writing(path):
+            if new:  # a file may have come in the meantime
+                check_video_path(path)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def _write_stream(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
-    codec, options = CODECS[path.suffix]
-    with av.open(str(path), "w") as container:
+def _write_stream(path: Path, suffix: str) -> Iterator[Callable[[np.ndarray], None]]:
+    codec, options = CODECS[suffix]
+    with av.open(str(path), "w", format=suffix.removeprefix(".")) as container:
         stream: Any = container.add_stream(codec, rate=VIDEO_FPS, options=options)
         stream.pix_fmt = "yuv420p"
 
@@ -160,7 +179,7 @@ def _write_gif(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
 
     yield write
     duration = 1000 * GIF_EVERY // VIDEO_FPS
-    images[0].save(path, save_all=True, append_images=images[1:], duration=duration, loop=0)
+    images[0].save(path, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
 
 
 class _Overlay:

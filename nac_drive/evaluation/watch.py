@@ -6,8 +6,22 @@ import os
 from collections.abc import Callable
 
 from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
-from nac_drive.envs import SPLITS, Control, CrashMode, Driver, EnvConfig, Episode, Step, make_env, perturb, rollout
+from nac_drive.envs import (
+    SPLITS,
+    Control,
+    CrashMode,
+    Driver,
+    EnvConfig,
+    Episode,
+    Step,
+    make_env,
+    perturb,
+    rollout,
+    track_seeds,
+)
+from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.video import check_video_path, record_video
+from nac_drive.storage.write import require_writable
 
 
 def watch(
@@ -37,10 +51,13 @@ def watch(
     Raises:
         FileExistsError: If the video exists.
         FileNotFoundError: If there is no such driver.
-        ValueError: For a driver of another control, an unknown perturbation, or another suffix of the video.
+        ValueError: For a driver of another control, a track that `track_seeds` refuses, an unknown perturbation,
+            another suffix of the video, or a video that cannot be written.
     """
+    track_seeds([track])
+    parse(perturbation)
     if video is not None:
-        check_video_path(video)
+        require_writable(check_video_path(video))
     name = "driver"
     if isinstance(driver, str | os.PathLike):
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)

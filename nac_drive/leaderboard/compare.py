@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver
+from nac_drive.data_collection.processes import number_of_workers
 from nac_drive.envs import CrashMode, EnvConfig, RendererName, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
@@ -21,10 +24,29 @@ from nac_drive.leaderboard.page import conditions, save_report, track_names
 from nac_drive.leaderboard.tables import Entry, save_results
 from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
 from nac_drive.policies import CORES, DriverConfig
+from nac_drive.storage.lock import locked
+from nac_drive.storage.write import remove_leftovers
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
+from nac_drive.training.distributed import choose_device
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import load_splits
+from nac_drive.training.train import load_splits, same_fingerprint
+from nac_drive.training.trainer import build_learner
+
+_FILES = (
+    "config.yaml",
+    "command.txt",
+    "env.json",
+    "rows.jsonl",
+    "summary.json",
+    "table.md",
+    "results.json",
+    "report.html",
+)
+"""Files that are written whole."""
+
+_LONGEST_NAME = 100
+"""Characters of the longest `folder_name` without a hash; a file system takes 255 bytes."""
 
 BASELINE = "lstm"
 """The core that differences are taken against where it takes part; elsewhere the expert is the baseline."""
@@ -55,6 +77,7 @@ def compare(
     device: str = "auto",
     resume: bool = False,
     workers: int = 1,
+    cluster: str | None = None,
     report: Report = lambda name, row: None,
 ) -> Comparison:
     """Train drivers with several cores on one dataset, evaluate them and the expert on the same tracks, and rank them.
@@ -77,8 +100,11 @@ def compare(
         renderer: Draws the frames of the evaluation, see `evaluate`.
         device: `auto`, `cpu` or `cuda`.
         resume: Keep finished runs and go on with the others; cores or seeds may have been added.
-        workers: Number of processes. Every run and its evaluation has a process of one thread; a process that dies
-            costs no other run. The time of one `act` is measured afterwards, for one driver of each core in turn.
+        workers: Number of processes, 0 for one per core. Every run and its evaluation has a process of one thread; a
+            process that dies costs no other run. The time of one `act` is measured afterwards, for one driver of each
+            core in turn.
+        cluster: Train and evaluate on a Ray cluster, see `worker_pool`. All its machines must see `dataset`, `folder`
+            and the working folder. Each run has one CPU, with the device cuda also one GPU; auto is the CPU there.
         report: Called with the name of a run and {"started": True} when it starts, and with its result, or
             {"failed": message}, when it ends; with "features" and {"started": True} before the features of a frozen
             encoder are computed; and with the name of a run and {"timed": number, "of": runs} when its `act` is timed.
@@ -87,32 +113,37 @@ def compare(
         The ranking, and the failed runs.
 
     Raises:
-        ValueError: For an unknown core, or when the shared encoder or the expert fails.
+        ValueError: For a bad argument, before anything is created, when the shared encoder or the expert fails, and if
+            another process holds `folder`.
         FileExistsError: If `folder` holds anything and `resume` is off.
+        FileNotFoundError: If `folder` is no comparison and `resume` is on.
     """
     config = config or TrainConfig(driver=DriverConfig())  # no path past the cores that are compared
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
-    plan = _Plan(
-        dataset, Path(folder), track_seeds(tracks) if isinstance(tracks, str) else list(tracks), os.fspath(expert),
-        crash, renderer, device,
-    )  # fmt: skip
+    plan = _Plan(dataset, Path(folder), track_seeds(tracks), os.fspath(expert), crash, renderer, device)
+    number_of_workers(workers)
     configs = _configs(cores, config, num_seeds, shared_encoder)
-    resolve_driver(plan.expert, plan.env)  # a bad one fails here, before anything is trained
-    _open_folder(plan, config, shared_encoder, resume)
-    if shared_encoder:
-        configs = _train_encoder(plan, config, configs, workers, report)
-    runs = plan.runs(configs, num_seeds, report)
-    failures = run_tasks([plan.expert_task, *(run for found in runs.values() for run in found)], workers, report)
-    if plan.expert_task.name in failures:
-        raise ValueError(f"the expert {plan.expert!r} could not be evaluated: {failures[plan.expert_task.name]}")
-    finished = {core: done for core, found in runs.items() if (done := [run for run in found if run.done.exists()])}
-    timed = [plan.expert_task, *(found[0] for found in finished.values())]
-    for number, task in enumerate(timed, 1):
-        time_alone(task)
-        report(task.name, {"timed": number, "of": len(timed)})
-    entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
-    _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries)
-    return Comparison(entries, failures)
+    _require_runnable(plan, configs, cluster)
+    RunFolder.require(plan.folder, resume)
+    with locked(plan.folder):
+        for name in _FILES:
+            remove_leftovers(plan.folder / name)
+        _open_folder(plan, config, shared_encoder, resume)
+        if shared_encoder:
+            configs = _train_encoder(plan, config, configs, workers, report, cluster)
+        runs = plan.runs(configs, num_seeds, report)
+        tasks = [plan.expert_task, *(run for found in runs.values() for run in found)]
+        failures = run_tasks(tasks, workers, report, cluster)
+        if plan.expert_task.name in failures:
+            raise ValueError(f"the expert {plan.expert!r} could not be evaluated: {failures[plan.expert_task.name]}")
+        finished = {core: done for core, found in runs.items() if (done := [run for run in found if run.done.exists()])}
+        timed = [plan.expert_task, *(found[0] for found in finished.values())]
+        for number, task in enumerate(timed, 1):
+            time_alone(task)
+            report(task.name, {"timed": number, "of": len(timed)})
+        entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
+        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries)
+        return Comparison(entries, failures)
 
 
 @dataclass(frozen=True)
@@ -146,7 +177,7 @@ class _Plan:
         """The runs of every core, seed by seed; with a frozen encoder its features are computed once for all."""
         runs = {
             core: [
-                self.task(core, f"{core}-{seed}", replace(config, seed=seed))
+                self.task(core, f"{folder_name(core)}-{seed}", replace(config, seed=seed))
                 for seed in range(config.seed, config.seed + num_seeds)
             ]
             for core, config in configs.items()
@@ -180,6 +211,34 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
     return configs
 
 
+def folder_name(core: str) -> str:
+    """Return the name of the folder of a core's runs, without the seed.
+
+    It is the core with its settings as they are written, such as `nac-exact,window=8`. Where they have characters other
+    than letters, digits and `._=,-`, or are long, a hash keeps the names of different settings different.
+    """
+    name = re.sub(r"[^A-Za-z0-9._=,-]", "_", core)[:_LONGEST_NAME]
+    if name == core:
+        return name
+    return f"{name}-{hashlib.sha256(os.fsencode(core)).hexdigest()[:12]}"
+
+
+def _require_runnable(plan: _Plan, configs: dict[str, TrainConfig], cluster: str | None) -> None:
+    """Check that the runs can start, before anything is created.
+
+    Raises:
+        FileNotFoundError: If there is no such driver.
+        ValueError: If an expert, a core, its settings, the device or the dataset cannot be used.
+    """
+    resolve_driver(plan.expert, plan.env)
+    if cluster is None:
+        choose_device(plan.device)
+    for config in configs.values():
+        env = replace(plan.env, mask_bar=plan.dataset.meta.env.mask_bar or config.data.mask_bar)
+        build_learner(config, env)
+        plan.dataset.split(config.validation_fraction)
+
+
 def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume: bool) -> None:
     protocol = {
         **asdict(_with(config, core="", core_args={})), "shared_encoder": shared_encoder,
@@ -188,19 +247,25 @@ def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume:
         "renderer": plan.renderer,
     }  # fmt: skip
     if resume:
-        RunFolder.open(plan.folder).require_config(protocol)
+        moved = same_fingerprint(plan.folder, plan.dataset)
+        RunFolder.open(plan.folder).require_config(protocol, moved=moved)
     else:
-        RunFolder.create(plan.folder, protocol)
+        RunFolder.create(plan.folder, protocol, checkpoints=False)
 
 
 def _train_encoder(
-    plan: _Plan, config: TrainConfig, configs: dict[str, TrainConfig], workers: int, report: Report
+    plan: _Plan,
+    config: TrainConfig,
+    configs: dict[str, TrainConfig],
+    workers: int,
+    report: Report,
+    cluster: str | None,
 ) -> dict[str, TrainConfig]:
     """Train the shared encoder; return the configs of the cores, which freeze it."""
     frames = config.data.sequence_length * config.data.batch_size
     single = replace(config.data, sequence_length=1, batch_size=frames)
     task = plan.task("encoder", "encoder", replace(_with(config, core="cnn", core_args={}), data=single), tracks=())
-    if failures := run_tasks([task], workers, report):
+    if failures := run_tasks([task], workers, report, cluster):
         raise ValueError(f"the shared encoder could not be trained: {failures[task.name]}")
     return {
         core: replace(

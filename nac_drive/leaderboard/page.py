@@ -10,10 +10,10 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from nac_drive.data_collection.files import write_atomically
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.tables import Entry, cells, columns, legend
+from nac_drive.storage.write import write_atomically
 
 CAPTION = "Return of every episode, mean and 95 % interval."
 

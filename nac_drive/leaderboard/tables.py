@@ -12,11 +12,11 @@ from typing import Any
 
 from rich.table import Table
 
-from nac_drive.data_collection.files import write_atomically
 from nac_drive.evaluation import metrics
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.metrics import EMPTY, Column, number
 from nac_drive.evaluation.statistics import Summary
+from nac_drive.storage.write import write_atomically
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
+import msgspec
+
+from nac_drive.data_collection.cluster import ClusterError, cluster_pool
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import resolve_driver
-from nac_drive.data_collection.files import write_atomically
-from nac_drive.data_collection.processes import each_in_a_process
+from nac_drive.data_collection.processes import each_in_a_process, number_of_workers
 from nac_drive.envs import CrashMode, EnvConfig, RendererName
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
+from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.evaluation.results import row_type
 from nac_drive.policies import Driver
+from nac_drive.storage.read import FileError, read_json
+from nac_drive.storage.write import remove_leftovers, write_atomically
 from nac_drive.training.config import TrainConfig
+from nac_drive.training.offline import Accuracy
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import Splits, train
 
 Report = Callable[[str, dict[str, Any]], None]
+
+_FIX = "remove it and go on with --resume"
+_LARGEST_RESULT = 2**28
+"""Bytes of the largest result.json that is read: a row has 700."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +82,20 @@ def expert_env(dataset: Demonstrations) -> EnvConfig:
     return replace(dataset.meta.env, mask_bar=False)
 
 
-def run_tasks(tasks: Sequence[Task], workers: int, report: Report) -> dict[str, str]:
+def run_tasks(tasks: Sequence[Task], workers: int, report: Report, cluster: str | None = None) -> dict[str, str]:
     """Run the tasks that are not finished.
 
     Args:
         tasks: The tasks.
         workers: Processes at a time.
         report: Called with the name of a task and {"started": True}, its result, or {"failed": message}.
+        cluster: Run them on a Ray cluster, see `compare`.
 
     Returns:
         Name of a failed task -> message.
+
+    Raises:
+        ClusterError: If the cluster cannot be used, or one of its machines does not see the folders.
     """
     failures = {}
     waiting = []
@@ -91,26 +110,60 @@ def run_tasks(tasks: Sequence[Task], workers: int, report: Report) -> dict[str, 
             report(task.name, {"started": True})
             yield task
 
-    for task, code in each_in_a_process(_work, started(), workers):
+    for task, code in _each(started(), workers, cluster):
         if task.done.exists():
             report(task.name, result_of(task))
             continue
-        message = task.failed.read_text().splitlines()[-1] if task.failed.exists() else f"its process died ({code})"
+        message = _failure(task) or f"its process died ({code})"
         failures[task.name] = message
         report(task.name, {"failed": message})
     return failures
+
+
+def _failure(task: Task) -> str:
+    """Return the last line of the traceback; empty without one."""
+    text = task.failed.read_text(errors="replace") if task.failed.exists() else ""
+    return (text.splitlines() or [""])[-1]
+
+
+def _each(tasks: Iterable[Task], workers: int, cluster: str | None) -> Iterator[tuple[Task, int]]:
+    """Yield (task, exit code) as tasks end."""
+    if cluster is None:
+        yield from each_in_a_process(_work, tasks, workers)
+        return
+    number_of_workers(workers)  # a bad number fails here
+    waiting = iter(tasks)
+    for first in islice(waiting, 1):  # the device is that of all tasks
+        with cluster_pool(cluster, workers, gpus=int(first.device == "cuda")) as pool:
+            yield from pool.each(partial(_work_on_cluster, os.getcwd()), chain([first], waiting))
+
+
+def _work_on_cluster(folder: str, task: Task) -> None:
+    """Run one task in a process of the cluster, in the working folder of the command."""
+    try:
+        os.chdir(folder)
+        seen = task.run.parent.is_dir() and task.dataset.is_dir()
+    except OSError:
+        seen = False
+    if not seen:
+        raise ClusterError(
+            f"machine {gethostname()} of the cluster does not see {task.run.parent.absolute()} or "
+            f"{task.dataset.absolute()}; put both on storage that all machines share, and start the command there."
+        )
+    _work(replace(task, device="cpu") if task.device == "auto" else task)  # a GPU is for tasks that reserved it
 
 
 def _work(task: Task) -> None:
     """Run one task; each has its own process."""
     task.run.mkdir(exist_ok=True)
     task.failed.unlink(missing_ok=True)
+    remove_leftovers(task.done)
     try:
         result = _train_and_evaluate(task)
     except Exception:
         task.failed.write_text(traceback.format_exc())
-        raise SystemExit(1) from None
-    write_atomically(task.done, json.dumps(result).encode())
+    else:
+        write_atomically(task.done, json.dumps(result).encode())
 
 
 def _train_and_evaluate(task: Task) -> dict[str, Any]:
@@ -149,10 +202,28 @@ def _drive(task: Task, tracks: Sequence[int], with_expert: bool) -> Evaluation:
 def time_alone(task: Task) -> None:
     """Measure the time of one `act` in an episode with nothing else running, once; parallel work slows it."""
     if not task.latency.exists():
+        remove_leftovers(task.latency)
         (row,) = _drive(task, task.tracks[:1], with_expert=False).rows
         write_atomically(task.latency, json.dumps({"latency_ms": row.latency_ms}).encode())
 
 
 def result_of(task: Task) -> dict[str, Any]:
-    """The result of a finished task, with the time of one `act` where that was measured."""
-    return json.loads(task.done.read_text()) | (json.loads(task.latency.read_text()) if task.latency.exists() else {})
+    """Return the result of a finished task, with the time of one `act` where that was measured.
+
+    Raises:
+        FileError: If its file is damaged.
+    """
+    trained = [
+        ("parameters", Count), ("core_parameters", Count), ("training_seconds", Number), ("validation", Accuracy | None)
+    ]  # fmt: skip
+    kinds = [*(trained if task.config else []), *([("rows", list[row_type()])] if task.tracks else [])]
+    result = _read(task.done, kinds)
+    found = [(row["driver"], row["seed"], row["crash_mode"], row["renderer"]) for row in result.get("rows", ())]
+    if found != [(task.driver, track, task.crash, task.renderer) for track in task.tracks]:
+        raise FileError(f"{task.done} is not the result of this run: it has other drivers or tracks; {_FIX}.")
+    return result | (_read(task.latency, [("latency_ms", Number)]) if task.latency.exists() else {})
+
+
+def _read(path: Path, kinds: list[tuple[str, Any]]) -> dict[str, Any]:
+    kind = msgspec.defstruct("Result", kinds)
+    return msgspec.to_builtins(read_json(path, kind, "the result of a run", _FIX, largest=_LARGEST_RESULT))

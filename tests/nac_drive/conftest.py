@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.processes import Workers, worker_pool
+from nac_drive.data_collection.processes import Pool, worker_pool
 from nac_drive.policies.ops.threads import one_thread
 from tests.nac_drive.small import config, dagger_config, demonstrations, train, train_dagger
 
@@ -24,7 +24,7 @@ def continuous(tmp_path_factory) -> Demonstrations:
 
 
 @pytest.fixture(scope="session")
-def workers() -> Iterator[Workers | None]:
+def workers() -> Iterator[Pool | None]:
     """Two processes for all tests; they start with the first work."""
     with worker_pool(2) as pool:
         yield pool

@@ -18,6 +18,7 @@ from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import Control, EnvConfig
+from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
 from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
 from nac_drive.training.dagger import dagger
@@ -89,20 +90,31 @@ def train(settings: TrainConfig, data: Demonstrations, folder: Path, **keywords:
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run without times."""
+    """The metrics of a run without times and memory."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if not key.endswith("seconds")} for line in lines]
+    measured = ("seconds", "_per_second", "memory_mb")
+    return [{key: value for key, value in json.loads(line).items() if not key.endswith(measured)} for line in lines]
+
+
+def checkpoint(run: Path, name: str) -> Path:
+    """The folder of the `last` or `best` checkpoint."""
+    folder = checkpoint_folder(run, name)
+    assert folder is not None
+    return folder
 
 
 def results(run: Path) -> dict[str, Any]:
-    """The results of a run: metrics, and last and best checkpoint byte for byte."""
+    """The results of a run: metrics, and last and best checkpoint byte for byte. Asserts that no stray file is left."""
+    steps = {checkpoint(run, name).name for name in ("last", "best")}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {*steps, "checkpoints.json"}
+    assert not list(run.rglob("*.tmp"))
     files = {
-        f"{name}/{file}": (run / "checkpoints" / name / file).read_bytes()
+        f"{name}/{file}": (checkpoint(run, name) / file).read_bytes()
         for name in ("last", "best")
         for file in ("model.safetensors", "training_state/optimizer.safetensors", "training_state/state.json")
     }
-    meta = json.loads((run / "checkpoints" / "best" / "config.json").read_text())["meta"]
-    return {"rows": rows(run), "best": meta.get("epoch", meta.get("round")), **files}
+    meta = json.loads((checkpoint(run, "best") / "config.json").read_text())["meta"]
+    return {"rows": rows(run), "best": meta.get("epoch", meta.get("round", meta.get("step"))), **files}
 
 
 def dagger_config(core: str = "lstm", **changed: Any) -> DaggerConfig:
@@ -147,7 +159,7 @@ def killed_at_every_operation(
     train(folder / "whole", resume=False)
     whole = left(folder / "whole")
     fuse = Fuse()
-    real = {name: getattr(os, name) for name in ("replace", "rename", "symlink")}
+    real = {name: getattr(os, name) for name in ("replace", "rename", "unlink")}
     for moment in itertools.count():
         path, fuse.left = folder / f"killed_{moment}", moment
         with monkeypatch.context() as patch:

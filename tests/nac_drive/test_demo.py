@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,18 @@ import pytest
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.demo import DemoConfig, demo
 from nac_drive.envs import SPLITS, track_seeds
+from nac_drive.storage.checkpoints import checkpoint_folder
+from nac_drive.storage.lock import FolderInUseError, locked
+from tests.data_collection.recordings import contents
 from tests.nac_drive.small import dagger_config
 
 CONFIG = DemoConfig("controller", dagger_config("cnn", rounds=1, initial_epochs=1, max_steps=52), "900005")
+
+
+def best_weights(run: Path) -> bytes:
+    best = checkpoint_folder(run, "best")
+    assert best is not None
+    return (best / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +41,7 @@ def finished(tmp_path_factory):
 
     with pytest.raises(KeyboardInterrupt):
         demo(CONFIG, folder, device="cpu", pool=None, report=interrupt)
-    weights = (folder / "cnn" / "checkpoints" / "best" / "model.safetensors").read_bytes()
+    weights = best_weights(folder / "cnn")
     report = demo(CONFIG, str(folder), device="cpu", pool=None, report=lambda job, row: after.append((job, row)))
     assert report == folder / "report.md"
     return folder, before, after, weights
@@ -40,7 +51,7 @@ def test_finished_jobs_are_not_repeated(finished):
     folder, before, after, weights = finished
     assert {job for job, _ in before} == {"dagger", "controller"}
     assert list(dict.fromkeys(job for job, _ in after)) == ["controller", "cnn", "video"]
-    assert (folder / "cnn" / "checkpoints" / "best" / "model.safetensors").read_bytes() == weights
+    assert best_weights(folder / "cnn") == weights
 
 
 def test_every_frame_of_a_video_is_reported(finished):
@@ -76,3 +87,23 @@ def test_the_tracks_of_the_demo_serve_one_purpose_each():
     assert learned <= set(SPLITS["train"])
     assert set(track_seeds(config.training.validation.validation_tracks)) <= set(SPLITS["val"])
     assert set(track_seeds(config.tracks)) <= set(SPLITS["test"])
+
+
+def test_a_start_that_is_refused_touches_nothing(finished, tmp_path):
+    bad = {
+        "seed must be": replace(CONFIG, training=replace(CONFIG.training, seed=-1)),
+        "no folder typo": replace(CONFIG, expert="typo"),
+        "tracks must be": replace(CONFIG, tracks="x"),
+    }
+    for message, config in bad.items():
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            demo(config, tmp_path / "new", device="cpu", pool=None)
+    with pytest.raises(ValueError, match="device must be"):
+        demo(CONFIG, tmp_path / "new", device="tpu", pool=None)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "report.html").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"mine holds report\.html and no demo; choose another folder"):
+        demo(CONFIG, tmp_path / "mine", device="cpu", pool=None)
+    assert contents(tmp_path) == {"mine/report.html": b"mine"}
+    with locked(finished[0]), pytest.raises(FolderInUseError, match="is in use by another process"):
+        demo(CONFIG, finished[0], device="cpu", pool=None)

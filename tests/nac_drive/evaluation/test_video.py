@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,39 @@ def test_an_episode_that_fails_leaves_no_file(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         record_video(tmp_path / "episode.mp4", Fails(), 5, name="fails", env=EnvConfig(max_steps=10))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".webm", ".gif"])
+def test_files_of_others_stay_and_those_of_a_killed_process_go(suffix, tmp_path):
+    path = tmp_path / f"lap{suffix}"
+    mine = [tmp_path / name for name in (f"lap.tmp{suffix}", f"lap{suffix}.tmp", f"lap{suffix}.x.tmp")]
+    mine.append(tmp_path / f"lap{suffix}.{os.getpid()}0.{os.getpid()}.tmp")
+    mine.append(tmp_path / f"lap{suffix}.{os.getppid()}.tmp")  # of a process that runs
+    for file in mine:
+        file.write_text("mine")
+    (tmp_path / f"lap{suffix}.{2**31 - 1}.tmp").write_text("of a process that was killed")
+    record_video(path, Controller(), 5, name="controller", env=EnvConfig(max_steps=2))
+    assert set(tmp_path.iterdir()) == {path, *mine}
+    assert all(file.read_text() == "mine" for file in mine)
+
+
+def test_a_file_that_comes_while_the_video_is_made_is_not_overwritten(tmp_path):
+    path = tmp_path / "lap.mp4"
+    with pytest.raises(FileExistsError, match="already exists"):
+        record_video(
+            path, Controller(), 5, name="c", env=EnvConfig(max_steps=1), on_step=lambda _: path.write_text("mine")
+        )  # fmt: skip
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("track", "message"), [(-1, "whole numbers"), (2**63, "whole numbers"), (1.5, "whole")])
+def test_no_track_is_refused_before_a_file_is_made(track, message, tmp_path):
+    for make in (lambda: watch("no such driver", track, video=tmp_path / "new" / "lap.mp4"),
+                 lambda: record_video(tmp_path / "new" / "lap.mp4", Controller(), track, name="c")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            make()
     assert list(tmp_path.iterdir()) == []
 
 

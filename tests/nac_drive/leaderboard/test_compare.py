@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -15,10 +16,13 @@ import pytest
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import resolve_driver
 from nac_drive.leaderboard import tasks
-from nac_drive.leaderboard.compare import Comparison, compare
+from nac_drive.leaderboard.compare import Comparison, compare, folder_name
 from nac_drive.leaderboard.tasks import Task
 from nac_drive.policies import Driver, load_driver
 from nac_drive.policies.ops.threads import one_thread
+from nac_drive.storage.checkpoints import checkpoint_folder
+from nac_drive.storage.lock import FolderInUseError, locked
+from nac_drive.storage.read import FileError
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, demonstrations, nested, train
 
@@ -105,7 +109,7 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
     assert comparison.failures == {}
     assert {path.name for path in folder.iterdir()} == {
         *names, "expert", "config.yaml", "command.txt", "env.json", "rows.jsonl", "summary.json", "table.md",
-        "results.json", "figure.png", "report.html",
+        "results.json", "figure.png", "report.html", ".lock",
     }  # fmt: skip
     expert, *trained = comparison.entries
     assert (expert.summary.driver, expert.runs, expert.summary.tracks) == ("controller", None, 2)
@@ -117,7 +121,8 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
         rows = entry.evaluation.rows
         assert [row.seed for row in rows] == [*TRACKS, *TRACKS]
         runs = [folder / f"{entry.summary.driver}-{seed}" for seed in (0, 1)]
-        weights = [(path / "checkpoints" / "best" / "model.safetensors").read_bytes() for path in runs]
+        bests = [checkpoint_folder(path, "best") for path in runs]
+        weights = [(best / "model.safetensors").read_bytes() for best in bests if best]
         assert weights[0] != weights[1]
         last = [json.loads((path / "metrics.jsonl").read_text().splitlines()[-1]) for path in runs]
         driver: Any = resolve_driver(str(runs[0]), dataset.meta.env)
@@ -190,17 +195,83 @@ def test_every_run_is_announced_when_it_starts_and_when_it_is_timed(whole, datas
     ]  # fmt: skip
 
 
-def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path, in_this_process):
-    cores = ("nac-exact,window=0", "nac-exact,window=4,num_heads=2")
+def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path, in_this_process, monkeypatch):
+    cores = ("nac-exact,window=8", "nac-exact,window=4,num_heads=2")
+    real = tasks.train
+
+    def fails(config: Any, *arguments: Any, **keywords: Any) -> Path:
+        if config.driver.core_args["window"] == 8:
+            raise ValueError("no more frames.")
+        return real(config, *arguments, **keywords)
+
+    monkeypatch.setattr(tasks, "train", fails)
     comparison, reports = run(dataset, tmp_path / "c", cores=cores)
-    assert comparison.failures == {"nac-exact,window=0-0": "ValueError: window: must be at least 1 frame, got 0."}
+    assert comparison.failures == {"nac-exact,window=8-0": "ValueError: no more frames."}
     assert [entry.summary.driver for entry in comparison.entries] == ["controller", cores[1]]
     driver: Any = resolve_driver(str(tmp_path / "c" / f"{cores[1]}-0"), dataset.meta.env)
     assert (driver.config.core, driver.config.core_args) == ("nac-exact", {"window": 4, "num_heads": 2})
-    assert [name for name, row in reports if "failed" in row] == ["nac-exact,window=0-0"]
+    assert [name for name, row in reports if "failed" in row] == ["nac-exact,window=8-0"]
+    (tmp_path / "c" / "nac-exact,window=8-0" / "failed.txt").write_bytes(b"\xff\x00")
     again, reports = run(dataset, tmp_path / "c", cores=cores, resume=True)
     assert again.failures == comparison.failures
-    assert [name for name, _ in reports] == ["expert", f"{cores[1]}-0", "nac-exact,window=0-0"]
+    assert [name for name, _ in reports] == ["expert", f"{cores[1]}-0", "nac-exact,window=8-0"]
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "workers must lie in 0 to 1,024": {"workers": -1},
+    "window: must be at least 1 frame": {"cores": ("cnn", "nac-exact,window=0")},
+    "no folder typo": {"expert": "typo"},
+    "device must be": {"device": "tpu"},
+    "validation_fraction": {"config": replace(SETTINGS, validation_fraction=1.0)},
+    "evil": {"cores": ("lstm,/../../evil=1",)},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_start_that_is_refused_leaves_nothing(message, dataset, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        run(dataset, tmp_path / "c", **BAD[message])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_never_become_a_path():
+    cores = ["lstm", "nac-exact,window=8", "a,x=1.5e-3"]
+    assert [folder_name(core) for core in cores] == cores  # comparisons of before are found again
+    strange = [
+        "lstm,/../../evil=1",
+        "lstm,\\..=1",
+        "lstm,_.._.._evil=1",
+        "a" * 300,
+        "a" * 301,
+        "a\nb",
+        "a b",
+        "\udcff",
+        "ä",
+    ]
+    names = [folder_name(core) for core in strange]
+    assert len(set(names)) == len(strange)
+    for name in names:
+        assert re.fullmatch(r"[A-Za-z0-9._=,-]{1,120}", name)
+
+
+def test_one_process_at_a_time(whole, dataset):
+    with locked(whole[0]), pytest.raises(FolderInUseError, match="is in use by another process"):
+        run(dataset, whole[0], num_seeds=2, resume=True)
+
+
+def test_damaged_results_are_refused_in_one_line(whole, dataset, tmp_path, in_this_process):
+    shutil.copytree(whole[0], tmp_path / "c", symlinks=True)
+    file = tmp_path / "c" / "cnn-1" / "result.json"
+    good = json.loads(file.read_text())
+    bad: list[Any] = [
+        [], None, {}, {**good, "parameters": "many"}, {**good, "rows": []}, {**good, "rows": [None, None]},
+        {**good, "rows": [{**row, "crashes": {}} for row in good["rows"]]}, {**good, "training_seconds": 1e300},
+        {**good, "rows": list(reversed(good["rows"]))}, {**good, "validation": []},
+    ]  # fmt: skip
+    for content in [json.dumps(each) for each in bad] + ["", "[" * 100_000, '{"parameters": NaN}']:
+        file.write_text(content)
+        with pytest.raises(FileError, match=r"cnn-1/result\.json is not .*; remove it and go on with --resume\.$"):
+            run(dataset, tmp_path / "c", num_seeds=2, resume=True)
 
 
 def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_process):

@@ -1,0 +1,191 @@
+"""Command lines that are refused, with parts of the one line that says so. The files are those of tests/test_cli.py."""
+
+from __future__ import annotations
+
+BASE = ("--workers", "1")
+SHORT = ("--epochs", "1", "--sequence-length", "16", "--validation-tracks", "800000", *BASE)
+TRAIN = ("train", "data", "--out", "new", "--core", "cnn", *SHORT)
+
+DAGGER = ("dagger", "--out", "new", "--core", "cnn", *BASE)
+
+BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # Datasets
+    "missing dataset": (("train", "typo", "--out", "new", *SHORT), ("no dataset at typo", "pass the folder")),
+    "truncated dataset": (("train", "truncated_data", "--out", "new", *SHORT), (".h5 cannot be read", "--resume")),
+    "foreign dataset": (("train", "foreign", "--out", "new", *SHORT), ("meta.json is missing", "pass the folder")),
+    "a driver for a dataset": (("dataset", "info", "discrete_driver"), ("meta.json is missing",)),
+    "a file for a dataset": (("dataset", "info", "file"), ("no dataset at file",)),
+    "an action log over a file": (
+        ("dataset", "action-log", "data", "--out", "file", *BASE), ("file already exists", "another")
+    ),
+    "an action log of a truncated dataset": (
+        ("dataset", "action-log", "truncated_data", "--out", "new", *BASE),
+        ("content has changed", "collect those episodes"),
+    ),
+    "rebuilding a dataset": (
+        ("dataset", "rebuild", "data", "--out", "new"), ("no action log at data", "dataset action-log")
+    ),
+    "rebuilding a foreign file": (
+        ("dataset", "rebuild", "file", "--out", "new"), ("no action log at file", "dataset action-log")
+    ),
+    "verifying a truncated one": (
+        ("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "collect those episodes")
+    ),
+    # Settings
+    "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("unknown name 'mamba'", "lstm")),
+    "mistyped core": (("train", "data", "--out", "new", "--core", "lstmm", *SHORT), ("Did you mean 'lstm'?",)),
+    "mistyped command": (("evalute",), ("no command 'evalute'", "Did you mean 'evaluate'?", "--help")),
+    "unknown core key": ((*TRAIN, "--core-args", "foo=1"), ("core_args", "foo")),
+    "a core's setting of the wrong type": (
+        ("train", "data", "--out", "new", "--core", "nac-exact", *SHORT, "--core-args", "num_heads=many"),
+        ("core_args", "num_heads", "many"),
+    ),
+    "a size for a core's setting": ((*TRAIN, "--core-args", "input_size=3"), ("core_args", "input_size")),
+    "no name of a driver": ((*TRAIN, "--init-from", ""), ("init_from must name a driver",)),
+    "an unreadable core value": ((*TRAIN, "--core-args", "foo=["), ("core-args", "'foo=['")),
+    "no core value": ((*TRAIN, "--core-args", "foo"), ("KEY=VALUE", "'foo'")),
+    "short sequences": (
+        ("train", "data", "--out", "new", "--core", "lstm", *SHORT, "--sequence-length", "8"),
+        ("sequence_length", "at least 16", "8"),
+    ),
+    "no batch": ((*TRAIN, "--batch-size", "0"), ("batch_size", "at least 1", "0")),
+    "no epochs": ((*TRAIN, "--epochs", "0"), ("epochs", "at least 1", "0")),
+    "long sequences": ((*TRAIN, "--sequence-length", "500"), ("sequence_length", "longest episode", "60 frames")),
+    "unknown validation tracks": ((*TRAIN, "--validation-tracks", "val-99"), ("val-99", "25 tracks")),
+    "bad fraction": ((*TRAIN, "--validation-fraction", "1.5"), ("validation_fraction", "[0, 1)")),
+    "negative workers": ((*TRAIN, "--workers", "-1"), ("workers must lie in 0 to 1,024", "got -1")),
+    "a core's setting of no plain value": ((*TRAIN, "--core-args", "foo=[1]"), ("neither a number nor a word",)),
+    "a core's setting nested deeply": ((*TRAIN, "--core-args", "foo=" + "[" * 5000), ("neither a number",)),
+    "a core's setting that is no date": ((*TRAIN, "--core-args", "foo=2020-13-45"), ("neither a number",)),
+    # DAgger
+    "DAgger with a missing expert": ((*DAGGER, "--expert", "typo"), ("typo", "folder of a driver or run")),
+    "DAgger with an expert of another control": (
+        (*DAGGER, "--expert", "continuous_driver"), ("made for continuous control", "--control continuous")
+    ),
+    "DAgger with too large a beta": ((*DAGGER, "--beta", "2"), ("beta", "[0, 1]", "got 2")),
+    "DAgger without episodes": ((*DAGGER, "--episodes", "0"), ("episodes", "at least 1", "0")),
+    "DAgger over a run": (("dagger", "--out", "run", *BASE), ("run already exists", "--resume")),
+    "no DAgger to resume": ((*DAGGER, "--resume"), ("not a run folder",)),
+    "another run resumed by DAgger": (("dagger", "--out", "run", "--resume", *BASE), ("cannot resume run", "expert")),
+    # Folders
+    "existing run": (("train", "data", "--out", "run", *SHORT), ("run already exists", "--resume")),
+    "foreign out": (("train", "data", "--out", "foreign", *SHORT), ("foreign already exists",)),
+    "file as out": (("train", "data", "--out", "file", *SHORT), ("file already exists",)),
+    "out below a file": (("train", "data", "--out", "file/new", *SHORT), ("cannot write", "Not a directory")),
+    "nothing to resume": ((*TRAIN, "--resume"), ("not a run folder",)),
+    "resume otherwise": (
+        ("train", "data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--batch-size", "9"),
+        ("cannot resume run", "data.batch_size: run has 2, got 9"),
+    ),
+    "resume on another dataset": (
+        ("train", "continuous_data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--validation-fraction", "0"),
+        ("cannot resume run", "dataset"),
+    ),
+    "compare unknown": (
+        ("compare", "data", "--out", "new", "--drivers", "mamba", *SHORT), ("mamba", "docs/drivers.md")
+    ),
+    "compare into a full folder": (("compare", "data", "--out", "foreign", *SHORT), ("foreign already exists",)),
+    "compare on unknown tracks": (
+        ("compare", "data", "--out", "new", "--drivers", "cnn", "--tracks", "oval-1", *SHORT), ("oval-1", "SPLIT-COUNT")
+    ),
+    "compare with negative workers": (
+        ("compare", "data", "--out", "new", "--drivers", "cnn", *SHORT, "--workers", "-1"), ("workers must lie in 0",)
+    ),
+    "compare with a path in a setting": (
+        ("compare", "data", "--out", "new", "--drivers", "lstm,/../../evil=1", *SHORT), ("core_args", "evil")
+    ),
+    "compare with a core that cannot be built": (
+        ("compare", "data", "--out", "new", "--drivers", "lstm", "nac-exact,num_heads=7", *SHORT), ("num_heads", "7")
+    ),
+    "compare below a file": (
+        ("compare", "data", "--out", "file/new", "--drivers", "cnn", *SHORT), ("cannot write file/new", "Not a")
+    ),
+    "demo over something": (("demo", "--out", "foreign", *BASE), ("foreign holds chapter.tex", "another folder")),
+    "demo with a bad seed": (("demo", "--out", "new", "--seed", "-1", *BASE), ("seed",)),
+    # Drivers
+    "missing driver": (("evaluate", "--driver", "typo", *BASE), ("no folder typo", "champion")),
+    "mistyped driver": (("evaluate", "--driver", "champoin", *BASE), ("Did you mean 'champion'?",)),
+    "truncated driver": (("evaluate", "--driver", "truncated_driver", *BASE), ("truncated_driver", "safetensors")),
+    "foreign driver": (("evaluate", "--driver", "foreign", *BASE), ("foreign", "config.json")),
+    "foreign config": (("evaluate", "--driver", "foreign_config", *BASE), ("foreign_config",)),
+    "a dataset for a driver": (("evaluate", "--driver", "data", *BASE), ("data", "config.json")),
+    "other control": (
+        ("evaluate", "--driver", "continuous_driver", "--control", "discrete", *BASE),
+        ("made for continuous control", "--control continuous"),
+    ),
+    "unknown tracks": (("evaluate", "--driver", "controller", "--tracks", "oval-3", *BASE), ("oval-3", "SPLIT-COUNT")),
+    "too many tracks": (("evaluate", "--driver", "controller", "--tracks", "test-500", *BASE), ("100 tracks",)),
+    "evaluate over something": (
+        ("evaluate", "--driver", "controller", "--out", "foreign", *BASE), ("foreign already exists", "another folder")
+    ),
+    "evaluate on no track": (
+        ("evaluate", "--driver", "controller", "--tracks", str(2**63), *BASE), ("whole numbers from 0 to",)
+    ),
+    "evaluate with too many workers": (
+        ("evaluate", "--driver", "controller", "--workers", "1000000000"), ("workers must lie in 0 to 1,024",)
+    ),
+    "evaluate below a file": (
+        ("evaluate", "--driver", "controller", "--out", "file/new", *BASE), ("cannot write file/new", "Not a directory")
+    ),
+    "no evaluation to resume": (
+        ("evaluate", "--driver", "controller", "--out", "new", "--resume", *BASE), ("nothing to resume at new",)
+    ),
+    "resume something else than an evaluation": (
+        ("evaluate", "--driver", "controller", "--out", "foreign", "--resume", *BASE), ("conditions.json is missing",)
+    ),
+    "resume an evaluation without its folder": (
+        ("evaluate", "--driver", "controller", "--resume", *BASE), ("resume needs the folder (--out)",)
+    ),
+    "evaluate under no perturbation that is known": (
+        ("evaluate", "--driver", "controller", "--perturb", "fog:1", "--out", "new", *BASE), ("'fog' is unknown",)
+    ),
+    "evaluate into a file": (("evaluate", "--driver", "controller", "--out", "file", *BASE), ("file",)),
+    # Recording
+    "collect with a missing driver": (("collect", "--out", "new", "--driver", "typo", *BASE), ("typo",)),
+    "collect with another control": (
+        ("collect", "--out", "new", "--driver", "continuous_driver", *BASE), ("--control continuous",)
+    ),
+    "collect over a dataset": (
+        ("collect", "--out", "data", "--driver", "controller", *BASE), ("data already exists", "--resume")
+    ),
+    "collect with another environment": (
+        ("collect", "--out", "data", "--driver", "controller", "--resume", *BASE),
+        ("data was recorded with other settings", "env.max_steps"),
+    ),
+    "collect with another control into a dataset": (
+        ("collect", "--out", "data", "--driver", "controller", "--control", "continuous", "--resume", *BASE),
+        ("env.control: dataset has 'discrete', got 'continuous'",),
+    ),
+    "resume a foreign folder": (
+        ("collect", "--out", "foreign", "--driver", "controller", "--resume", *BASE), ("meta.json is missing",)
+    ),
+    "collect into a file": (("collect", "--out", "file", "--driver", "controller", *BASE), ("file",)),
+    "no episodes": (
+        ("collect", "--out", "new", "--driver", "controller", "--episodes", "0", *BASE), ("episodes", "got 0")
+    ),
+    "too much noise": (
+        ("collect", "--out", "new", "--driver", "controller", "--noise", "1.5", *BASE), ("noise probability", "1.5")
+    ),
+    "short hold": (
+        ("collect", "--out", "new", "--driver", "controller", "--noise", "0.1", "--noise-hold", "0", *BASE),
+        ("noise hold", "at least 1"),
+    ),
+    # Watching
+    "no display": (("watch", "--driver", "controller"), ("no display", "--video episode.mp4")),
+    "existing video": (
+        ("watch", "--driver", "controller", "--video", "film.mp4"), ("film.mp4 already exists", "another")
+    ),
+    "watch on no track": (
+        ("watch", "--driver", "controller", "--track", "-1", "--video", "x.mp4"), ("tracks must be whole numbers", "-1")
+    ),
+    "a video below a file": (
+        ("watch", "--driver", "controller", "--video", "file/x.mp4"), ("cannot write file/x.mp4", "Not a directory")
+    ),
+    "an action log below a file": (
+        ("dataset", "action-log", "data", "--out", "file/x.npz", *BASE), ("cannot write file/x.npz", "Not a directory")
+    ),
+    "watch a missing driver": (("watch", "--driver", "typo", "--video", "episode.mp4"), ("typo",)),
+    "a video in another format": (("watch", "--driver", "controller", "--video", "x.avi"), ("x.avi", ".mp4", ".gif")),
+    # PPO
+    "PPO over a run": (("ppo", "--out", "run"), ("run already exists", "--resume")),
+}  # fmt: skip

@@ -1,0 +1,155 @@
+"""Output that cannot be written and interruptions: results stay, one line at most is said, no process is left."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nac_drive
+from nac_drive.cli.output import Output
+from nac_drive.policies import Driver, DriverConfig, save_driver
+from tests.commands import call
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> str:
+    """A driver whose episodes have three frames."""
+    path = tmp_path_factory.mktemp("driver") / "cnn"
+    env = {"control": "discrete", "mask_bar": False, "max_steps": 3}
+    return str(save_driver(path, Driver(DriverConfig(core="cnn")), env=env))
+
+
+@pytest.fixture
+def closed() -> Iterator[io.TextIOBase]:
+    """A pipe whose reader has gone, as of `| head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        yield stream
+
+
+@pytest.fixture
+def full() -> Iterator[io.TextIOBase]:
+    """A file on a full disk."""
+    with open("/dev/full", "w") as stream:
+        yield stream
+
+
+COMMANDS = {
+    "evaluate": ("evaluate", "--baseline", "none", "--tracks", "5", "--out", "new"),
+    "watch": ("watch", "--track", "5", "--video", "new.mp4"),
+    "completion": ("completion",),
+    "help": ("evaluate", "--help"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("stdout", ["closed", "full"])
+def test_a_stdout_that_cannot_be_written_costs_no_work(command, stdout, driver, tmp_path, request, monkeypatch, capsys):
+    if stdout == "full" and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    monkeypatch.chdir(tmp_path)
+    words = COMMANDS[command]
+    words += {"evaluate": ("--driver", driver, "--workers", "1"), "watch": ("--driver", driver)}.get(command, ())
+    monkeypatch.setattr(sys, "stdout", request.getfixturevalue(stdout))
+    status = call(*words)
+    sys.stdout.flush()  # Python flushes it once more when it ends
+    message = capsys.readouterr().err
+    if stdout == "closed":
+        assert (status, message) == (0, "")
+    else:
+        assert status == 2
+        assert message.startswith("nac-drive: stdout cannot be written: No space left on device")
+        assert message.count("\n") == 1
+    if command == "evaluate":
+        names = {path.name for path in (tmp_path / "new").iterdir()}
+        assert names >= {"rows.jsonl", "summary.json", "report.html", "figure.png", "conditions.json"}
+    if command == "watch":
+        assert (tmp_path / "new.mp4").stat().st_size > 1000
+
+
+def test_a_process_without_stdout_and_stderr_works(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert call("--version") == 0
+    assert call("evalute") == 2
+
+
+def test_a_character_that_stdout_lacks_becomes_a_question_mark():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    output = Output(stream)
+    output.write("903 ± 12")
+    output.flush()
+    assert stream.buffer.getvalue() == b"903 ? 12"  # type: ignore[attr-defined]
+    assert output.error is None
+
+
+def test_a_message_shows_no_control_characters(capsys):
+    assert call("dataset", "info", "no\x1b[2Jne") == 2
+    assert "no?[2Jne" in capsys.readouterr().err
+
+
+SCRIPT = """
+import signal, sys
+from pathlib import Path
+import nac_drive
+from nac_drive.cli.main import main
+from nac_drive.data_collection.processes import worker_pool
+from tests.data_collection.work import meet_and_stay
+
+def stay(out, *arguments, **keywords):
+    out.mkdir()
+    with worker_pool(2) as pool:
+        list(pool.imap(meet_and_stay, [(Path(f"ready {i}"), Path("never")) for i in range(2)]))
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nac_drive.collect = stay
+    sys.exit(main(["collect", "--out", "new", "--driver", "controller"]))
+"""
+
+
+@pytest.mark.timeout(1200)  # ends a hang
+@pytest.mark.parametrize(
+    ("number", "status", "message"),
+    [
+        (signal.SIGINT, 130, "nac-drive: stopped; go on with --resume\n"),
+        (signal.SIGTERM, 143, "nac-drive: terminated; go on with --resume\n"),
+    ],
+)
+def test_an_interruption_is_one_line_and_leaves_no_process(number, status, message, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for name in ("ready 0", "ready 1", "never"):
+        os.mkfifo(tmp_path / name)
+    command = subprocess.Popen(
+        [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        start_new_session=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    for worker in range(2):
+        (tmp_path / f"ready {worker}").read_bytes()  # until it works
+    if number == signal.SIGINT:
+        os.killpg(command.pid, number)  # as the terminal does
+    else:
+        command.send_signal(number)
+    assert command.communicate()[0] == message  # ends when the workers have ended, too
+    assert command.returncode == status
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_only_what_exists_is_gone_on_with(out, tmp_path, monkeypatch, capsys):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nac_drive, "evaluate_with_baseline", interrupted)
+    words = ("--out", str(tmp_path)) if out else ("--out", str(tmp_path / "new"))
+    assert call("evaluate", "--driver", "controller", "--workers", "1", *words) == 130
+    assert capsys.readouterr().err == f"nac-drive: stopped{'; go on with --resume' if out else ''}\n"
