@@ -24,7 +24,7 @@ from nac_drive.envs.telemetry import (
     Track,
     wrap_angle,
 )
-from nac_drive.envs.tracks import SPLITS, track_seeds
+from nac_drive.envs.tracks import LARGEST_SEED, SPLITS, track_seeds
 from nac_drive.envs.vector import ProcessVectorEnv, make_vec_env
 from nac_drive.envs.wrappers import BAR_TOP, MaskBar
 
@@ -34,6 +34,7 @@ __all__ = [
     "ENVIRONMENTS",
     "FRAMES_PER_SECOND",
     "FRAME_SHAPE",
+    "LARGEST_SEED",
     "PERTURBATIONS",
     "SPLITS",
     "TRACK_HALF_WIDTH",

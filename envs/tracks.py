@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+import reprlib
+from collections.abc import Sequence
+
+import numpy as np
 
 SPLITS: dict[str, range] = {
     "train": range(100_000),
@@ -13,28 +16,43 @@ SPLITS: dict[str, range] = {
 """train: demonstrations and PPO. val: selection of checkpoints. test: reported results, used for nothing else."""
 
 
-def track_seeds(name: str) -> list[int]:
-    """Return the track seeds of a named list.
+LARGEST_SEED = 2**63 - 1
+"""Seeds of tracks are stored as 64-bit integers."""
+
+
+def track_seeds(tracks: str | Sequence[int]) -> list[int]:
+    """Return the track seeds of a list.
 
     Args:
-        name: SPLIT-COUNT, such as `test-20` for the first 20 tracks of the split; or a comma list of seeds, such as
-            `3,17,40`.
+        tracks: SPLIT-COUNT, such as `test-20` for the first 20 tracks of the split; a comma list of seeds, such as
+            `3,17,40`; or the seeds themselves.
 
     Raises:
-        ValueError: For an unknown split, for more tracks than the split has, and for a track that is named twice.
+        ValueError: For an unknown split, for more tracks than the split has, for no track, for a track that is named
+            twice, and for a seed outside of 0 to LARGEST_SEED.
     """
-    if re.fullmatch(r"\d+(,\d+)*", name):
-        seeds = [int(seed) for seed in name.split(",")]
-        if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
-            raise ValueError(f"tracks must be named once each, got {twice[0]} more often in {name!r}.")
-        return seeds
-    match = re.fullmatch(r"([a-z]+)-(\d+)", name)
+    if not isinstance(tracks, str):
+        return _checked(list(tracks), tracks)
+    if re.fullmatch(r"[0-9]+(,[0-9]+)*", tracks):
+        return _checked([int(seed) for seed in tracks.split(",")], tracks)
+    match = re.fullmatch(r"([a-z]+)-([0-9]+)", tracks)
     if not match or match[1] not in SPLITS:
         raise ValueError(
             f"tracks must be SPLIT-COUNT with a split of {sorted(SPLITS)} (such as test-20) or a comma list of seeds "
-            f"(such as 3,17,40), got {name!r}."
+            f"(such as 3,17,40), got {tracks!r}."
         )
     seeds, count = SPLITS[match[1]], int(match[2])
     if not 1 <= count <= len(seeds):
-        raise ValueError(f"tracks {name!r}: the split {match[1]!r} has {len(seeds)} tracks; name 1 to {len(seeds)}.")
+        raise ValueError(f"tracks {tracks!r}: the split {match[1]!r} has {len(seeds)} tracks; name 1 to {len(seeds)}.")
     return list(seeds[:count])
+
+
+def _checked(seeds: list[int], tracks: str | Sequence[int]) -> list[int]:
+    got = f"got {reprlib.repr(tracks)}"
+    if not seeds:
+        raise ValueError("tracks must name at least one track, got none.")
+    if not all(isinstance(seed, int | np.integer) and 0 <= seed <= LARGEST_SEED for seed in seeds):
+        raise ValueError(f"tracks must be whole numbers from 0 to {LARGEST_SEED} (2^63 - 1), {got}.")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"tracks must name every track once, {got}.")
+    return [int(seed) for seed in seeds]

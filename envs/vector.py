@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 from nac_drive.envs.car_racing import CrashMode, EnvConfig, make_env
+from nac_drive.signals import interrupts_held, release_interrupts
 
 
 def make_vec_env(
@@ -128,7 +129,8 @@ class ProcessVectorEnv(VectorEnv):
             pipe, workers_pipe = context.Pipe()
             make: Any = CloudpickleWrapper(partial(_WorkerEnvs, env_fns[rows], copy=False))  # type: ignore[arg-type]
             process = context.Process(target=_serve, args=(workers_pipe, make, memory, rows), daemon=True)
-            process.start()
+            with interrupts_held():
+                process.start()
             workers_pipe.close()  # so that the end of the process is the end of the pipe
             self._pipes.append(pipe)
             self._processes.append(process)
@@ -267,6 +269,7 @@ class _WorkerEnvs(SyncVectorEnv):
 def _serve(pipe: Connection, make: Callable[[], SyncVectorEnv], memory: Any, rows: slice) -> None:
     """Run a worker: receive method calls, send results, until None is received."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes
+    release_interrupts()
     cv2.setNumThreads(1)
     env = make()
     space = env.single_observation_space

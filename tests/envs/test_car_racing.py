@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -327,3 +329,18 @@ def test_a_bad_config_is_named(settings, message):
 def test_a_bad_crash_mode_is_named():
     with pytest.raises(ValueError, match=r"crash must be one of .*intervene.*got 'explode'"):
         make_env(crash="explode")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("driven", [False, True])
+def test_a_closed_environment_is_released(driven):
+    """Box2D holds it in a circle that garbage collection does not see: it stayed in memory for ever."""
+    env = make_env(EnvConfig(renderer="fast", max_steps=5))
+    if driven:
+        env.reset(seed=3)
+        env.step(0)
+    env.close()
+    env.close()
+    left = weakref.ref(env.unwrapped)
+    del env
+    gc.collect()
+    assert left() is None

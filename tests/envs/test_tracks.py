@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from nac_drive.envs import SPLITS, track_seeds
+from nac_drive.envs import LARGEST_SEED, SPLITS, track_seeds
 
 
 def test_the_splits_never_meet():
@@ -41,7 +41,8 @@ def test_a_longer_list_begins_with_the_shorter_one():
         ("test-101", "has 100 tracks; name 1 to 100"),
         ("val-26", "'val' has 25 tracks"),
         ("holdout-3", "SPLIT-COUNT"),
-        ("3,17,3", "named once each, got 3 more often"),
+        ("3,17,3", "every track once, got '3,17,3'"),
+        (str(LARGEST_SEED + 1), "0 to 9223372036854775807"),
         *((name, "SPLIT-COUNT") for name in ("test", "test-", "test--1", "", "3,", "3, 4", "-3", "test-3\n", "TEST-3")),
     ],
 )
@@ -49,3 +50,10 @@ def test_other_names_are_refused_with_the_rule(name, message):
     with pytest.raises(ValueError, match=message) as caught:
         track_seeds(name)
     assert repr(name) in str(caught.value)
+
+
+def test_seeds_are_checked_like_names():
+    assert track_seeds([LARGEST_SEED, 0]) == [LARGEST_SEED, 0]
+    for seeds, message in (([], "got none"), ([3, 17, 3], r"once, got \[3, 17, 3\]"), ([-1], "0 to"), ([1.5], "whole")):
+        with pytest.raises(ValueError, match=message):
+            track_seeds(seeds)  # type: ignore[arg-type]
