@@ -53,7 +53,7 @@ def collect(folder: Path) -> nd.Demonstrations:
 def collected(dataset: nd.Demonstrations) -> dict[str, Any]:
     found = {}
     for row in dataset.rows:
-        arrays, summary = read_episode(dataset.path / row["file"], dataset.meta.env.control)
+        arrays, summary = read_episode(dataset.path / row["file"], dataset.meta.env)
         columns = {"frames": arrays.frames, **arrays.columns()}
         found[str(row["index"])] = [{name: digest(values) for name, values in columns.items()}, summary]
     return found

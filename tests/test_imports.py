@@ -18,14 +18,16 @@ SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
 MAY_IMPORT = {
     "suggest": set(),
-    "envs": {"suggest"},
-    "policies": {"suggest"},
-    "data_collection": {"suggest", "envs", "policies"},
-    "evaluation": {"suggest", "envs", "policies", "data_collection"},
-    "analysis": {"suggest", "envs", "policies", "data_collection", "evaluation"},
-    "training": {"suggest", "envs", "policies", "data_collection", "evaluation"},
-    "leaderboard": {"suggest", "envs", "policies", "data_collection", "evaluation", "training"},
-    "demo": {"suggest", "envs", "policies", "data_collection", "evaluation", "training", "leaderboard"},
+    "signals": set(),
+    "storage": set(),
+    "envs": {"suggest", "signals"},
+    "policies": {"suggest", "storage"},
+    "data_collection": {"suggest", "signals", "storage", "envs", "policies"},
+    "evaluation": {"suggest", "storage", "envs", "policies", "data_collection"},
+    "analysis": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
+    "training": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
+    "leaderboard": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training"},
+    "demo": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training", "leaderboard"},
 }
 """Part of nac_drive -> other parts that it may import. cli, `__init__` and `__main__` may import everything."""
 

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 import nac_drive as nd
 from nac_drive.data_collection.experts import driver_hash, driver_name, trained_env
-from nac_drive.data_collection.files import write_atomically
 from nac_drive.data_collection.processes import Pool, default_workers
 from nac_drive.envs import Control, RendererName
 from nac_drive.leaderboard.tables import Entry, markdown_table
+from nac_drive.storage.write import write_atomically
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 

@@ -29,11 +29,11 @@ from torch import Tensor, nn
 
 import nac_drive as nd
 from nac_drive import Demonstrations, ages
-from nac_drive.data_collection.files import write_atomically
 from nac_drive.envs import SPLITS
 from nac_drive.policies.action_heads import DiscreteActionHead
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.cores.registry import build_core
+from nac_drive.storage.write import write_atomically
 from nac_drive.training.data import action_changes
 from nac_drive.training.offline import measure_accuracy
 from nac_drive.training.run_folder import describe_machine

@@ -1,0 +1,227 @@
+"""Kill commands with kill -9 at random moments, resume them, and compare with runs that were never interrupted.
+
+    python benchmarks/kills.py --kills 30 --out docs/runs/kills.json
+
+A chain kills a command several times and lets it finish. Then every file must be that of the uninterrupted run, times
+aside, and no process and no other file may be left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+KILLS_PER_CHAIN = 5
+COMMANDS: dict[str, list[str]] = {
+    "collect": ["collect", "--out", "out", "--driver", "controller", "--episodes", "6", "--noise", "0.1", "--renderer",
+                "fast", "--workers", "2"],
+    "train": ["train", "data", "--out", "out", "--core", "nac-exact", "--core-args", "window=4", "--d-model", "16",
+              "--dense", "16", "--epochs", "4", "--validation-tracks", "3,4", "--device", "cpu", "--workers", "2"],
+    "dagger": ["dagger", "--out", "out", "--expert", "controller", "--core", "lstm", "--d-model", "16", "--rounds", "3",
+               "--initial-episodes", "2", "--episodes", "2", "--initial-epochs", "1", "--epochs", "1",
+               "--validation-tracks", "3,4", "--device", "cpu", "--workers", "2"],
+    "ppo": ["ppo", "--out", "out", "--total-timesteps", "1024", "--n-envs", "2", "--n-steps", "128", "--batch-size",
+            "64", "--value-warmup-steps", "256", "--n-epochs", "2", "--validate-every", "256", "--validation-tracks",
+            "3"],
+    "evaluate": ["evaluate", "--driver", "champion", "--tracks", "3,4,5,6", "--baseline", "controller", "--renderer",
+                 "fast", "--out", "out", "--workers", "2"],
+    "compare": ["compare", "data", "--out", "out", "--drivers", "lstm", "cnn", "--num-seeds", "2", "--tracks", "3,4",
+                "--expert", "controller", "--renderer", "fast", "--d-model", "16", "--epochs", "2",
+                "--validation-tracks", "3", "--device", "cpu", "--workers", "2"],
+}  # fmt: skip
+"""Command -> its words; `data` is a small dataset."""
+DATASET = [
+    "collect",
+    "--out",
+    "data",
+    "--driver",
+    "controller",
+    "--episodes",
+    "4",
+    "--noise",
+    "0.1",
+    "--renderer",
+    "fast",
+]
+
+TIMES = ("seconds", "latency", "per_second", "memory")
+"""Parts of the names of measured times, which differ between any two runs."""
+MACHINE = {"command.txt", "env.json"}
+"""Files that describe the process; they are not compared."""
+DRAWN = {".png", ".html", ".md"}
+"""Files that show times; only their presence is compared."""
+PATIENCE = 60.0
+"""Seconds that worker processes may take to notice the death of their parent."""
+
+
+def main() -> None:
+    """Kill all commands and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=30, help="kills of each command")
+    parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="nac-drive-kills-") as name:
+        root = Path(name)
+        (root / "base").mkdir()
+        run(DATASET, root / "base")
+        for command in options.commands:
+            results[command] = kill_often(command, root, options.kills, random.Random(f"{options.seed} {command}"))
+            print(f"{command:>9}  {results[command]}", flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(results, indent=2) + "\n")
+    sys.exit(any(result["problems"] for result in results.values()))
+
+
+def kill_often(command: str, root: Path, kills: int, rng: random.Random) -> dict[str, Any]:
+    """Kill one command `kills` times; return what was found."""
+    words = COMMANDS[command]
+    reference = fresh(root, "reference")
+    started = time.monotonic()
+    run(words, reference)
+    duration = time.monotonic() - started
+    expected = contents(reference)
+    done, late, orphans, chains, problems = 0, 0, 0, 0, []
+    while done < kills:
+        chains += 1
+        folder = fresh(root, "killed")
+        for _ in range(KILLS_PER_CHAIN):
+            if done == kills:
+                break
+            wait = rng.uniform(0.0, duration)
+            killed, left = kill(again(words, folder), folder, wait)
+            orphans += left
+            done += killed
+            late += not killed
+            if not killed:  # it had ended before
+                break
+        try:
+            run(again(words, folder), folder)
+        except RuntimeError as error:
+            problems.append(f"chain {chains}: {error}")
+        problems += [f"chain {chains}: {line}" for line in differences(expected, contents(folder))]
+    return {
+        "kills": done, "chains": chains, "ended_before_the_kill": late, "orphans": orphans,
+        "seconds_uninterrupted": round(duration, 1), "problems": problems,
+    }  # fmt: skip
+
+
+def fresh(root: Path, name: str) -> Path:
+    """A new folder with the dataset."""
+    shutil.rmtree(root / name, ignore_errors=True)
+    shutil.copytree(root / "base", root / name)
+    (root / name / "tmp").mkdir(exist_ok=True)
+    return root / name
+
+
+def again(words: list[str], folder: Path) -> list[str]:
+    """The command that starts the work, or goes on with it where it has left anything."""
+    left = [path for path in (folder / "out").rglob("*") if path.is_file() and path.name != ".lock"]
+    return [*words, "--resume"] if any(path.suffix != ".tmp" for path in left) else words
+
+
+def start(words: list[str], folder: Path, mark: str) -> subprocess.Popen:
+    """The command as a process; `mark` is in the environment of all its processes."""
+    environment = {**os.environ, "NAC_DRIVE_KILLS": mark, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "nac_drive", *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def run(words: list[str], folder: Path) -> None:
+    """Let a command finish.
+
+    Raises:
+        RuntimeError: If it fails.
+    """
+    (folder / "tmp").mkdir(exist_ok=True)
+    process = start(words, folder, uuid.uuid4().hex)
+    _, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {errors.strip()}")
+
+
+def kill(words: list[str], folder: Path, wait: float) -> tuple[bool, int]:
+    """Start a command and kill it; return whether it was alive, and how many of its processes outlived it."""
+    mark = uuid.uuid4().hex
+    process = start(words, folder, mark)
+    try:
+        process.communicate(timeout=wait)
+        return False, 0
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    deadline = time.monotonic() + PATIENCE
+    while (left := alive(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for number in left:
+        os.kill(number, signal.SIGKILL)
+    return True, len(left)
+
+
+def alive(mark: str) -> list[int]:
+    """The processes with `mark` in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:  # it has ended, or belongs to somebody else
+            continue
+    return found
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Every file of the results and of the temporary folder, times aside."""
+    return {
+        str(path.relative_to(folder)): content(path)
+        for part in ("out", "tmp")
+        for path in sorted((folder / part).rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def content(path: Path) -> Any:
+    """The content of a file as far as two runs must agree on it."""
+    if path.name in MACHINE or path.suffix in DRAWN:
+        return None
+    if path.suffix == ".json":
+        return timeless(json.loads(path.read_text()))
+    if path.suffix == ".jsonl":
+        rows = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        return sorted(rows, key=lambda row: row["index"]) if path.name == "episodes.jsonl" else rows
+    return path.read_bytes()
+
+
+def timeless(value: Any) -> Any:
+    """`value` without measured times."""
+    if isinstance(value, dict):
+        return {
+            key: timeless(item) for key, item in value.items() if not any(part in key for part in TIMES)
+        }  # fmt: skip
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """A line for each file that is missing, left over or different."""
+    lines = [f"{name} is missing" for name in expected.keys() - found.keys()]
+    lines += [f"{name} is left over" for name in found.keys() - expected.keys()]
+    return lines + [f"{name} differs" for name in expected.keys() & found.keys() if expected[name] != found[name]]
+
+
+if __name__ == "__main__":
+    main()
