@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, member, require_members
-from nac_drive.data_collection.dataset.limits import LONGEST_DT, DatasetError, require_size
+from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, DatasetError, require_size
 from nac_drive.data_collection.dataset.rows import ROUND, SUMMARY, Row, checked_summary, episode_file, episode_row
 from nac_drive.envs import EnvConfig, Episode, Step
 from nac_drive.storage.read import one_line
@@ -316,8 +315,8 @@ def _reader(file: h5py.File, size: int, env: EnvConfig) -> EpisodeReader:
 
 def _require_values(name: str, values: NDArray[Any], env: EnvConfig) -> None:
     """Raise DatasetError unless every value of a column is in its range."""
-    low: Any = -sys.float_info.max
-    high: Any = sys.float_info.max
+    low: Any = -LARGEST_NUMBER
+    high: Any = LARGEST_NUMBER
     if name == "zooming":
         low, high, values = 0, 1, values.view(np.uint8)
     elif name in ("label", "action"):

@@ -6,6 +6,8 @@ from nac_drive.storage.read import FileError
 
 LONGEST_EPISODE = 1_000_000
 """Frames; CarRacing's episodes have at most 1000."""
+LARGEST_NUMBER = 3.4028234663852886e38
+"""Largest number in an array: training reads them as 32-bit numbers."""
 LONGEST_DT = 3600.0
 """Seconds between two observations."""
 

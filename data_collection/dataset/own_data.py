@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
-from nac_drive.data_collection.dataset.limits import LONGEST_DT, LONGEST_EPISODE, DatasetError
+from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, LONGEST_EPISODE, DatasetError
 from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec
 from nac_drive.suggest import did_you_mean
 
@@ -134,6 +134,7 @@ def _numbers(index: int, name: str, values: Any, length: int, default: float) ->
             f"{name} of episode {index} are {values.dtype} {values.shape}, expected {length} numbers, one per action."
         )
     values = values.astype(np.float64)
-    if not np.isfinite(values).all():
-        raise DatasetError(f"{name} of episode {index} are not finite at frame {int((~np.isfinite(values)).argmax())}.")
+    wrong = ~(np.abs(values) <= LARGEST_NUMBER)  # so is NaN
+    if wrong.any():
+        raise DatasetError(f"{name} of episode {index} are not finite at frame {int(wrong.argmax())}.")
     return values

@@ -140,14 +140,14 @@ def hdf5(draw: DrawFn, content: bytes) -> bytes:
     """An HDF5 file, damaged or with other attributes, arrays, links and storage."""
     if draw(st.integers(0, 3)) == 0:
         return draw(damaged(content))
-    image = io.BytesIO(content)
-    with h5py.File(image, "r+") as file:
+    with h5py.File.in_memory(bytes(content)) as file:
         for _ in range(draw(st.integers(1, 2))):
             names: list[str] = []
             file.visit(names.append)
             name, kind = draw(st.sampled_from(names)), draw(st.sampled_from(_HDF5_CHANGES))
             kind(draw, file, name)
-    return image.getvalue()
+        file.flush()
+        return file.id.get_file_image()
 
 
 def _attribute(draw: DrawFn, file: h5py.File, name: str) -> None:

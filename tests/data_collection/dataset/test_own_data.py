@@ -135,6 +135,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "other control": (own(3, "continuous"), "episode 1 has continuous actions, expected discrete ones"),
     "rewards too long": (own(3, rewards=np.zeros(4)), r"rewards of episode 1 are float64 \(4,\), expected 3 numbers"),
     "infinite reward": (own(3, rewards=np.array([0, np.inf, 0])), "rewards of episode 1 are not finite at frame 1"),
+    "reward infinite in 32 bits": (own(3, rewards=np.array([0, 1e308, 0])), "episode 1 are not finite at frame 1"),
     "negative time": (own(3, dt=np.array([0, 0.1, -0.1])), "dt of episode 1 is negative at frame 2"),
     "words": (own(3, rewards=np.array(["a", "b", "c"])), "expected 3 numbers"),
 }
