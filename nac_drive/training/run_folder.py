@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import re
-import reprlib
 import shlex
 import shutil
 import subprocess
@@ -159,7 +158,7 @@ class RunFolder:
         ]  # fmt: skip
         if changed:
             differences = "; ".join(
-                f"{k[:100]}: run has {reprlib.repr(before.get(k))}, got {reprlib.repr(now.get(k))}"
+                f"{k[:100]}: run has {_shown(before.get(k))}, got {_shown(now.get(k))}"
                 + ", but it may only grow" * (k in grown)
                 for k in changed[:20]
             )
@@ -346,6 +345,12 @@ def _vacant(path: Path) -> bool:
         return True
     unfinished = re.compile(rf"{re.escape(_CONFIG)}\.[0-9]{{1,10}}\.tmp")
     return path.is_dir() and all(file.name == LOCK or unfinished.fullmatch(file.name) for file in path.iterdir())
+
+
+def _shown(value: Any) -> str:
+    """A setting in a message: what a file holds may be long."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
 def _is_larger(value: Any, than: Any) -> bool:

@@ -94,7 +94,7 @@ def with_atheris(target: str, folder: Path, options: argparse.Namespace, outcome
 
     with atheris.instrument_imports(include=["nac_drive"]):  # type: ignore[attr-defined]
         from tests.fuzz.readers import TARGETS
-        from tests.fuzz.run import memory_bounded, reader_test
+        from tests.fuzz.run import reader_test
 
     test = reader_test(TARGETS[target], folder / "files", options.inputs, options.seed, outcomes)
     calls = 0
@@ -107,8 +107,7 @@ def with_atheris(target: str, folder: Path, options: argparse.Namespace, outcome
             (folder / "outcomes.json").write_text(json.dumps(outcomes))
 
     atheris.Setup(["fuzz", f"-runs={options.inputs}", f"-seed={options.seed + 1}", "-max_len=4096"], one_input)
-    with memory_bounded():
-        atheris.Fuzz()
+    atheris.Fuzz()
 
 
 if __name__ == "__main__":

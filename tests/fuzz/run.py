@@ -50,8 +50,7 @@ def fuzz(target: Target, folder: Path, inputs: int, start: int = 0) -> Counter[s
         AssertionError: For any other outcome; hypothesis prints the smallest such file that it finds.
     """
     outcomes: Counter[str] = Counter()
-    with memory_bounded():
-        reader_test(target, folder, inputs, start, outcomes)()
+    reader_test(target, folder, inputs, start, outcomes)()
     return outcomes
 
 
@@ -89,7 +88,8 @@ def outcome(target: Target, folder: Path, unchanged: bool) -> str:
     """
     error = None
     try:
-        target.read(folder)
+        with memory_bounded():
+            target.read(folder)
     except (ValueError, FileNotFoundError) as found:
         error = found
     if error is None:

@@ -184,7 +184,7 @@ BOMBS: dict[str, str] = {
     "a member twice": "expected action_log.npy, action.npy, label.npy",
     "another packing": "action_log.npy is not packed by deflate",
     "by columns": "which",
-    "deep": "recursion",
+    "deep": "nested too deeply",
     "nan": "invalid character",
     "null episode": "Expected `object`, got `null` - at `$.episodes[0]`",
     "a long episode": "Expected `int` <= 1000000 - at `$.episodes[0].length`",
