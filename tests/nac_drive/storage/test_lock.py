@@ -51,8 +51,9 @@ def test_kill_9_lets_go(tmp_path):
     process = holder(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    with locked(tmp_path):
-        pass
+    assert process.returncode == -signal.SIGKILL
+    with locked(tmp_path), pytest.raises(FolderInUseError), locked(tmp_path):
+        pytest.fail("the lock of the killed process stayed")
 
 
 def test_two_holders_in_one_process(tmp_path):
