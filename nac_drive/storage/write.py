@@ -26,8 +26,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         OSError: If it cannot be written; `path` stays as it was and nothing is left beside it.
     """
     temporary = temporary_path(path)
+    temporary.unlink(missing_ok=True)  # perhaps of a killed process of the same number, or a link
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from nac_drive.storage import write as files
-from nac_drive.storage.write import WriteError, sync_tree, write_atomically, writing
+from nac_drive.storage.write import WriteError, sync_tree, temporary_path, write_atomically, writing
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -17,6 +17,15 @@ def test_a_file_is_written_and_replaced(tmp_path):
         write_atomically(path, content)
         assert path.read_bytes() == content
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "file"
+    victim.write_bytes(b"theirs")
+    temporary_path(path).symlink_to(victim)
+    write_atomically(path, b"ours")
+    assert (victim.read_bytes(), path.read_bytes()) == (b"theirs", b"ours")
+    assert not path.is_symlink()
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
