@@ -63,7 +63,8 @@ def collect(
     Args:
         path: The dataset folder.
         driver: See `resolve_driver`. A driver that was trained with the status bar keeps seeing it, also where `env`
-            masks it in the recorded frames.
+            masks it in the recorded frames. Under perturbations it sees the true frames, and the recorded ones are
+            perturbed.
         env: The environment; `EnvConfig()` by default.
         seeds: Tracks, one episode each.
         noise: Noise in the executed actions; the label stays the driver's action. None by default.
@@ -186,8 +187,8 @@ def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode])
         ) from None
 
 
-class _SeesBar:
-    """A driver that was trained with the status bar: it gets the clean frame where the environment masks the bar."""
+class _SeesAll:
+    """A driver that gets the true frame at every query, where the environment masks the status bar or is perturbed."""
 
     def __init__(self, driver: Driver):
         self._driver = driver
@@ -213,8 +214,8 @@ def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
     meta = job.meta
     env, driver = prepare(job.driver, meta.env)
     trained = trained_env(driver)
-    if meta.env.mask_bar and trained and not trained.mask_bar:
-        driver = _SeesBar(driver)
+    if meta.env.perturb or (meta.env.mask_bar and trained and not trained.mask_bar):
+        driver = _SeesAll(driver)
     wanted = meta.noise or NoiseConfig(0.0)
     noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
     steps: list[Step] = []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
 
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.envs import Driver, EnvConfig
+from nac_drive.envs import Control, Driver, EnvConfig
 from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.suggest import did_you_mean
 
@@ -75,6 +75,12 @@ def trained_env(driver: Driver) -> EnvConfig | None:
         raise ValueError(
             f"env in the driver's config.json is not an environment of nac-drive: {error}; save the driver again."
         ) from None
+
+
+def clean_env(driver: Driver, control: Control | None = None) -> EnvConfig:
+    """Return the environment that `driver` was trained in, without perturbations; `control` counts for no other."""
+    trained = trained_env(driver)
+    return replace(trained, perturb=None) if trained else EnvConfig(control=control or EnvConfig.control)
 
 
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:

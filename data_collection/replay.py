@@ -117,7 +117,7 @@ def _rebuild_episode(env: EnvConfig, log_path: Path, cause: str, task: tuple[int
     """Simulate episode `task[1]` again as episode `task[0]`."""
     index, episode = task
     seed = episode.summary["seed"]
-    arrays, summary = play_back(env, seed, episode.label, episode.action)
+    arrays, summary, _ = play_back(env, seed, episode.label, episode.action)
     summary |= {name: episode.summary[name] for name in {ROUND} & episode.summary.keys()}
     if differences := EpisodeActions.from_arrays(arrays, summary).differences(episode):
         raise DatasetError(

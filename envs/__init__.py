@@ -1,11 +1,13 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
-from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, EnvConfig, RendererName, make_env
+from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, RendererName
+from nac_drive.envs.config import EnvConfig, make_env
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
 from nac_drive.envs.perturbations.registry import (
     CORRUPTIONS,
     PERTURBATIONS,
+    RECORDABLE,
     Augmentation,
     draw_effect,
     parse_corruptions,
@@ -36,6 +38,7 @@ __all__ = [
     "FRAME_SHAPE",
     "LARGEST_SEED",
     "PERTURBATIONS",
+    "RECORDABLE",
     "SPLITS",
     "TRACK_HALF_WIDTH",
     "ActionRepeat",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
-from gymnasium.wrappers import TimeLimit
 
 from nac_drive.envs.renderer import Renderer
-from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec, environment
+from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
-from nac_drive.envs.wrappers import MaskBar
 
 Control = Literal["discrete", "continuous"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
@@ -26,42 +23,6 @@ ZOOM_FRAMES = 50
 
 _ANTIALIAS_MARGIN = 2.0
 """Pixels by which an antialiased polygon may reach over its corners."""
-
-
-@dataclass(frozen=True)
-class EnvConfig:
-    """Observations and actions of a driver. Saved in every dataset and every driver folder.
-
-    Raises:
-        ValueError: For an unknown control or renderer, and if `max_steps` is less than 1.
-    """
-
-    control: Control = "discrete"
-    """discrete: the actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
-    mask_bar: bool = False
-    """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
-    max_steps: int = 1000
-    """Frames before an episode is truncated."""
-    renderer: RendererName = "gymnasium"
-    """gymnasium: its own pixels, bit for bit. fast: nearly the same pixels, several times faster (docs/renderer.md);
-    meant for training. Reported scores are measured with gymnasium's."""
-
-    environment: str = "car-racing"
-    """The track environment: a name in ENVIRONMENTS."""
-
-    def __post_init__(self) -> None:
-        environment(self.environment)
-        if self.control not in get_args(Control):
-            raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
-        if self.renderer not in get_args(RendererName):
-            raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {self.renderer!r}.")
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
-
-    @property
-    def spec(self) -> EnvSpec:
-        """The facts of the track environment."""
-        return environment(self.environment)
 
 
 class CarRacing(gymnasium_car_racing.CarRacing):
@@ -299,30 +260,7 @@ def _visible(polygons: np.ndarray, zoom: float, translation, angle: float) -> np
     )
 
 
-def make_env(
-    config: EnvConfig | None = None, *, crash: CrashMode = "ignore", render_mode: str | None = None
-) -> gym.Env:
-    """Make a track environment with a time limit and, where `config` says so, a masked status bar.
-
-    Args:
-        config: Observations and actions; saved with every driver. Default: `EnvConfig()`.
-        crash: Effect of a crash, see `CarRacing`.
-        render_mode: As in gymnasium.
-
-    Returns:
-        The environment.
-
-    Raises:
-        ValueError: For an unknown crash mode.
-    """
-    config = config or EnvConfig()
-    env = config.spec.make(config, crash, render_mode)
-    if config.mask_bar and config.spec.bar_top is not None:
-        env = MaskBar(env, config.spec.bar_top)
-    return TimeLimit(env, max_episode_steps=config.max_steps)
-
-
-def _make_car_racing(config: EnvConfig, crash: CrashMode, render_mode: str | None) -> gym.Env:
+def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> gym.Env:
     return CarRacing(render_mode, config.control, crash, config.renderer)
 
 

@@ -21,7 +21,8 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
-from nac_drive.envs.car_racing import CrashMode, EnvConfig, make_env
+from nac_drive.envs.car_racing import CrashMode
+from nac_drive.envs.config import EnvConfig, make_env
 from nac_drive.signals import interrupts_held, release_interrupts
 
 

@@ -13,8 +13,8 @@ from .data_collection.interchange.export import export_dataset as export_dataset
 from .data_collection.processes import worker_pool as worker_pool
 from .data_collection.replay import rebuild as rebuild
 from .data_collection.replay import save_action_log as save_action_log
-from .envs.car_racing import EnvConfig as EnvConfig
-from .envs.car_racing import make_env as make_env
+from .envs.config import EnvConfig as EnvConfig
+from .envs.config import make_env as make_env
 from .envs.perturbations.registry import PERTURBATIONS as PERTURBATIONS
 from .envs.perturbations.registry import perturb as perturb
 from .envs.rollout import Episode as Episode

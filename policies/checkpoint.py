@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from nac_drive.policies.config import CONTROLS, DriverConfig
+from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.ops.size_limit import elements_of_at_most
 from nac_drive.policies.tensors import read_tensors
@@ -211,7 +212,7 @@ def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:
     from_0_1 = not _OLD_SETTINGS.keys().isdisjoint(saved.driver)
     driver = {_OLD_SETTINGS.get(name, name): value for name, value in saved.driver.items()}
     driver.setdefault("num_actions", DriverConfig.num_actions)  # version 0.1 knew CarRacing's five alone
-    saved.driver = driver
+    saved.driver = driver = settings_in_seconds(driver)
     known = {f.name for f in fields(DriverConfig)}
     if set(driver) != known:
         unknown, missing = sorted(set(driver) - known), sorted(known - set(driver))
@@ -226,6 +227,20 @@ def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:
             arguments = {"window": _OLD_WINDOWS[core], **arguments}
         driver["core_args"] = arguments
     return saved, tensors
+
+
+def settings_in_seconds(driver: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a driver as they are now, from settings of before there was a `time_unit`.
+
+    Time then reached every core in seconds. Settings that have the key `clockless` are newer, and stay as they are.
+    """
+    if "clockless" in driver:
+        return driver
+    core, arguments = str(driver.get("core")), driver.get("core_args")
+    factory = CORES.get(_OLD_CORES[core][0] if core in _OLD_CORES else core)
+    if factory is not None and "time_unit" in factory.accepted and isinstance(arguments, dict):
+        driver = {**driver, "core_args": {**arguments, "time_unit": 1.0}}
+    return {**driver, "clockless": False, "zero_lost_frames": False}
 
 
 def _new_name(name: str, renamed: tuple[tuple[str, str], ...]) -> str:

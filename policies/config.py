@@ -36,6 +36,11 @@ class DriverConfig:
     """Discrete actions of the environment; a continuous action always has three parts."""
     frame_shape: tuple[int, int, int] = (96, 96, 3)
     """Height, width, channels of an observation."""
+    clockless: bool = False
+    """The core gets the nominal time step of 1/50 s at every frame, whatever the true one is."""
+    zero_lost_frames: bool = False
+    """A frame that is black all over, as a lost one is under MISSING zero, reaches the core as zeros, in place of the
+    encoder's features of a black image."""
     dropout: float = 0.0
     """Fraction of convolutional features dropped in training."""
 
@@ -51,7 +56,8 @@ class DriverConfig:
         check_type("core:", self.core, str)
         check_type("core_args:", self.core_args, dict)
         check_type("encoder:", self.encoder, str)
-        check_flag("residual:", self.residual)
+        for name in ("residual", "clockless", "zero_lost_frames"):
+            check_flag(f"{name}:", getattr(self, name))
         if self.control not in CONTROLS:
             raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")
         for name in ("d_model", "dense", "num_actions"):

@@ -14,14 +14,11 @@ from torch import Tensor, nn
 from nac_drive import policies  # lazy: what reads and writes drivers imports this module. pyright sees two of them
 from nac_drive.policies.action_heads import build_action_head
 from nac_drive.policies.config import DriverConfig
-from nac_drive.policies.cores.base import State, reset_rows
+from nac_drive.policies.cores.base import NOMINAL_DT, State, reset_rows
 from nac_drive.policies.cores.registry import build_core
-from nac_drive.policies.encoders import ENCODERS
+from nac_drive.policies.encoders import ENCODERS, zero_black
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.suggest import did_you_mean
-
-NOMINAL_DT = 1.0 / 50.0
-"""Seconds between two frames of CarRacing. `predict` assumes it, because its interface has no time."""
 
 LONGEST_DT = 1e9
 """Largest seconds between two frames; every core gives finite numbers up to there."""
@@ -118,11 +115,18 @@ class Driver(nn.Module):
             ValueError: A shape, dtype or value breaks these rules.
         """
         self._check(frames, dt)
-        return self.decide(self.encoder(frames), dt, state)
+        return self.decide(self.features(frames), dt, state)
+
+    def features(self, frames: Tensor) -> Tensor:
+        """Return the features (..., d) of frames (..., H, W, 3), which `decide` takes."""
+        features = self.encoder(frames)
+        return zero_black(features, frames) if self.config.zero_lost_frames else features
 
     def decide(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Compute `forward` from features (B, T, d) of the encoder in place of frames."""
         start = self.initial_state(features.shape[0]) if state is None else state
+        if self.config.clockless:
+            dt = torch.full_like(dt, NOMINAL_DT)
         y, after = self.core(features, dt.to(self.action_head.out.weight.dtype), start)  # (B, T, d)
         return self.action_head(y + features if self.config.residual else y), after
 

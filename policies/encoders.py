@@ -78,6 +78,23 @@ class ConvEncoder(nn.Module):
         return x.flatten(1)
 
 
+def zero_black(features: Tensor, frames: Tensor) -> Tensor:
+    """Return features (..., d), zeros where the frame (..., H, W, 3) is black all over."""
+    return features * frames.flatten(-3).any(dim=-1, keepdim=True)
+
+
+class ZeroBlack(nn.Module):
+    """An encoder whose features are zeros where a frame is black all over."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return features (..., d) of frames (..., H, W, 3)."""
+        return zero_black(self.encoder(frames), frames)
+
+
 PAPER = ((10, 3, 0), (20, 5, 0), (30, 5, 0))
 """Filters, kernel and padding (NAC paper, Table 4; the middle layer and the strides are those of the published code):
 2430 features of a 96 x 96 frame."""

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import State
-from nac_drive.policies.driver import NOMINAL_DT, Driver
+from nac_drive.policies.cores.base import NOMINAL_DT, State
+from nac_drive.policies.driver import Driver
 from nac_drive.policies.onnx_driver import FORMAT, HEADER, Header, OnnxDriver, StateTensor, require
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ops.weight_cache import WeightCache
@@ -79,7 +79,7 @@ class _Step(nn.Module):
     def forward(self, observation: Tensor, dt: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """Return prediction, action and new state of observation (1, H, W, 3), dt (1,) and the state."""
         driver = self.driver
-        prediction, after = driver.decide(driver.encoder(observation.unsqueeze(1)), dt.unsqueeze(1), state)
+        prediction, after = driver.decide(driver.features(observation.unsqueeze(1)), dt.unsqueeze(1), state)
         prediction = prediction.squeeze(1)  # (1, A)
         action = prediction.argmax(dim=1) if driver.config.control == "discrete" else prediction.clone()
         return prediction, action, *after

@@ -125,7 +125,8 @@ class ActionLog:
             seed, length = episode.summary["seed"], episode.summary["length"]
             if not isinstance(seed, int) or seed < 0:
                 raise ValueError(f"episode {index} is on track {seed!r}, expected an integer of at least 0")
-            if length > env.max_steps or (length < env.max_steps and not episode.summary["terminated"]):
+            short = length < env.max_steps and env.perturb is None  # perturbed, a decision may last several frames
+            if length > env.max_steps or (short and not episode.summary["terminated"]):
                 raise ValueError(f"episode {index} has {length} frames of {env.max_steps}, but nothing ended it there")
             for name, values in (("action", episode.action), ("label", episode.label)):
                 if len(values) != length:

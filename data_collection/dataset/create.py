@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def create_folder(path: Path, meta: Meta, name: str = folder.META, versions: dic
     """
     require_vacant(path)
     made = not path.exists()
-    document = {"schema": META_SCHEMA, **asdict(meta), "versions": versions or installed_versions()}
+    document = {"schema": META_SCHEMA, **meta.document(), "versions": versions or installed_versions()}
     try:
         with writing(path):
             folder.clear(path)

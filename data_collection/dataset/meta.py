@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +48,13 @@ class Meta:
             raise ValueError(
                 f"the driver's name must be one line of up to 255 characters, got {self.driver[:300]!r}; rename it."
             )
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of a meta.json. Without perturbations it is that of version 0.1."""
+        content = asdict(self)
+        if self.env.perturb is None:
+            del content["env"]["perturb"]
+        return content
 
     @property
     def simulated(self) -> bool:

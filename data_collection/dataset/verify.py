@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,8 @@ def check_episode(folder: Path, env: EnvConfig, replay: bool, row: Row) -> list[
 
 def play_back(
     env: EnvConfig, seed: int, label: NDArray[Any], action: NDArray[Any]
-) -> tuple[EpisodeArrays, dict[str, Any]]:
-    """Simulate an episode again from its actions.
-
-    The episode is cut after the last action: one that would go on comes back as not terminated.
+) -> tuple[EpisodeArrays, dict[str, Any], bool]:
+    """Simulate an episode again from its actions. It is cut after the last one.
 
     Args:
         env: The environment.
@@ -73,18 +70,31 @@ def play_back(
         action: The executed actions, like `label`.
 
     Returns:
-        The arrays and the summary of the simulated episode.
+        The arrays and the summary of the simulated episode, and whether it ended by itself.
 
     Raises:
         ValueError: If the environment refuses an action.
     """
     steps: list[Step] = []
-    executed = iter(action)
-    episode = rollout(
-        make_env(replace(env, max_steps=len(action))), _Repeat(label), seed,
-        execute=lambda _: next(executed), subscribers=[steps.append],
-    )  # fmt: skip
-    return EpisodeArrays.from_steps(steps, episode.last_observation), summarize(episode)
+    executed, simulator = iter(action), _Cut(make_env(env), len(action))
+    episode = rollout(simulator, _Repeat(label), seed, execute=lambda _: next(executed), subscribers=[steps.append])
+    return EpisodeArrays.from_steps(steps, episode.last_observation), summarize(episode), simulator.ended
+
+
+class _Cut(gym.Wrapper):
+    """Truncates an episode after some decisions."""
+
+    def __init__(self, env: gym.Env, decisions: int):
+        super().__init__(env)
+        self._left = decisions
+        self.ended = False
+        """Whether the episode ended by itself."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._left -= 1
+        self.ended = terminated or truncated
+        return observation, reward, terminated, truncated or not self._left, info
 
 
 class _Repeat:
@@ -102,7 +112,7 @@ class _Repeat:
 
 def _replay(recorded: EpisodeArrays, summary: dict[str, Any], env: EnvConfig) -> list[str]:
     try:
-        simulated, ending = play_back(env, summary["seed"], recorded.label, recorded.action)
+        simulated, ending, ended = play_back(env, summary["seed"], recorded.label, recorded.action)
     except ValueError as error:
         return [f"an executed action is refused: {error}"]
     length = ending["length"]
@@ -123,6 +133,6 @@ def _replay(recorded: EpisodeArrays, summary: dict[str, Any], env: EnvConfig) ->
     problems += [
         f"{name} is {ending[name]}, recorded is {summary[name]}" for name in SUMMARY if ending[name] != summary[name]
     ]
-    if not ending["terminated"] and length < env.max_steps:
+    if not ended:
         problems.append(f"the episode goes on after its last frame {length - 1}")
     return problems

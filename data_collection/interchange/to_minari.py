@@ -122,7 +122,7 @@ def _last_frame(arrays: EpisodeArrays, row: Row, meta: Meta) -> NDArray[np.uint8
             f"episode {row['index']} has no observation after its last action, which Minari needs, and own data cannot "
             "be simulated again; write it again with N + 1 observations for N actions."
         )
-    simulated, _ = play_back(meta.env, row["seed"], arrays.label, arrays.action)
+    simulated, *_ = play_back(meta.env, row["seed"], arrays.label, arrays.action)
     if simulated.last_frame is None or not np.array_equal(simulated.frames, arrays.frames):
         raise DatasetError(
             f"episode {row['index']} has no observation after its last action, which Minari needs, and its simulation "

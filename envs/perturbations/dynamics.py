@@ -12,13 +12,14 @@ from gymnasium.envs.box2d.car_racing import CarRacing as GymnasiumCarRacing
 
 from nac_drive.envs.perturbations.base import Perturbation, require_probability
 from nac_drive.envs.perturbations.stream import Stream
+from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 
 GRASS_GRIP = 0.6
 """Friction limit of grass over that of the road; gymnasium never lets a wheel have less."""
 
 
 @dataclass(frozen=True)
-class ActionDelay(Perturbation):
+class ActionDelay(TimedPerturbation):
     """Frame i executes the action of frame i - `frames`.
 
     The first `frames` actions are zero.
@@ -33,6 +34,9 @@ class ActionDelay(Perturbation):
 
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
         return DelayedActions(env, self)
+
+    def retime(self, timing: Timing, length: int, rng: np.random.Generator) -> Timing:
+        return timing.delay(self.frames, length)
 
 
 class DelayedActions(gym.Wrapper):

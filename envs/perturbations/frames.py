@@ -14,17 +14,19 @@ from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from nac_drive.envs.car_racing import CarRacing
-from nac_drive.envs.perturbations.base import Perturbation, require_probability
+from nac_drive.envs.perturbations.base import require_probability
 from nac_drive.envs.perturbations.stream import Stream
+from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.envs.wrappers import look
 
 Missing = Literal["hold", "zero", "skip"]
 
 
 @dataclass(frozen=True)
-class FrameLoss(Perturbation):
+class FrameLoss(TimedPerturbation):
     """Base class of perturbations that lose frames."""
 
     missing: Missing = field(default="hold", kw_only=True)
@@ -41,6 +43,14 @@ class FrameLoss(Perturbation):
 
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
         return (SkippedFrames if self.missing == "skip" else StaleFrames)(env, self, stream)
+
+    def retime(self, timing: Timing, length: int, rng: np.random.Generator) -> Timing:
+        queries = len(timing.rows)
+        return timing.lose(self.lost_of(queries, rng), self.missing)
+
+    def lost_of(self, queries: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+        """Draw which frames of a recorded sequence are lost: (queries,) bool, False for the first."""
+        return np.fromiter(itertools.islice(self.lost(rng), queries), np.bool_, queries)
 
     @abstractmethod
     def lost(self, rng: np.random.Generator) -> Iterator[bool]:
@@ -92,6 +102,15 @@ class Gaps(FrameLoss):
 
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
         return FrameLoss.wrap(replace(self, frames=episode_frames), env, stream, episode_frames)
+
+    def lost_of(self, queries: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+        """A recorded sequence counts as an episode (PDNA, section 4), whose gaps begin at a random frame."""
+        lost = np.zeros(queries, dtype=np.bool_)
+        for span in replace(self, frames=queries).spans():
+            lost[span] = True
+        lost = np.roll(lost, rng.integers(queries))
+        lost[0] = False
+        return lost
 
     def spans(self) -> list[range]:
         """Return the frames of each gap."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import getdoc
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +26,7 @@ from nac_drive.envs.perturbations.images import (
     Shadows,
 )
 from nac_drive.envs.perturbations.stream import Stream
+from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.suggest import did_you_mean
 
 PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
@@ -47,7 +48,12 @@ PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
 """Name -> settings of level 1, 2, 3 (and 4)."""
 
 CORRUPTIONS = tuple(name for name, levels in PERTURBATIONS.items() if isinstance(levels[0], Corruption))
-"""Names of the perturbations that change images only, and may be used for training too."""
+"""Names of the perturbations that change images only."""
+
+RECORDABLE = tuple(
+    name for name, levels in PERTURBATIONS.items() if isinstance(levels[0], Corruption | TimedPerturbation)
+)
+"""Names of the perturbations that recorded sequences can be put under: images, lost frames and late actions."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ def parse_corruptions(spec: str) -> list[Corruption]:
     for part in parse(spec):
         if not isinstance(part.perturbation, Corruption):
             raise ValueError(
-                f"perturbation {part.name!r} changes the episode, not the image; recorded frames take {CORRUPTIONS}."
+                f"perturbation {part.name!r} changes the episode, not the image; images take {CORRUPTIONS}."
             )
         corruptions.append(part.perturbation)
     return corruptions
@@ -134,34 +140,59 @@ def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: t
     return Chain(tuple(corruption.draw(rng, size) for corruption in corruptions))
 
 
+class Augmented(NamedTuple):
+    """The perturbations of one training sequence."""
+
+    effect: Effect
+    """Changes its images, before any of them is lost."""
+    timed: list[TimedPerturbation]
+    """Lose its frames and delay its actions, the first one first."""
+
+    def timing(self, length: int, rng: np.random.Generator) -> Timing:
+        """Draw the queries of a driver along the `length` frames of the sequence."""
+        timing = Timing.of(length)
+        for perturbation in self.timed:
+            timing = perturbation.retime(timing, length, rng)
+        return timing
+
+
 @dataclass(frozen=True)
 class Augmentation:
-    """Random corruption of training images: one of `specs`, or none, all equally likely.
+    """Random perturbation of training sequences: one of `specs`, or none, all equally likely.
 
-    It serves recorded sequences and environments in which a driver learns (domain randomisation).
+    It serves recorded sequences and, as far as it changes images, environments in which a driver learns (domain
+    randomisation).
 
     Raises:
-        ValueError: For a specification that `parse_corruptions` refuses.
+        ValueError: For a specification that `parse` refuses, or a perturbation that is not `RECORDABLE`.
     """
 
     specs: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for spec in self.specs:
-            parse_corruptions(spec)
+        for part in (part for spec in self.specs for part in parse(spec)):
+            if part.name not in RECORDABLE:
+                raise ValueError(
+                    f"augment: perturbation {part.name!r} needs the simulator; recorded frames take "
+                    f"{', '.join(RECORDABLE)}. Record under it with `collect --perturb` or `dagger --perturb`."
+                )
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        """Draw the corruption of one sequence.
+    @property
+    def images_only(self) -> bool:
+        """Whether no frame is lost and no action delayed."""
+        return not any(isinstance(part.perturbation, TimedPerturbation) for spec in self.specs for part in parse(spec))
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Augmented:
+        """Draw the perturbations of one sequence.
 
         Args:
             rng: Source of all randomness.
             size: Height and width of the frames, in pixels.
-
-        Returns:
-            A function from frames (..., H, W, 3) uint8 to corrupted frames.
         """
         choice = int(rng.integers(-1, len(self.specs)))
-        return draw_effect(parse_corruptions(self.specs[choice]) if choice >= 0 else [], rng, size)
+        drawn = [part.perturbation for part in parse(self.specs[choice])] if choice >= 0 else []
+        effect = draw_effect([each for each in drawn if isinstance(each, Corruption)], rng, size)
+        return Augmented(effect, [each for each in drawn if isinstance(each, TimedPerturbation)])
 
 
 def perturbation_table() -> str:

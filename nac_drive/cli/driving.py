@@ -46,6 +46,9 @@ class Collect:
     """Hide the status bar in the recorded frames (a driver trained with it still sees it)."""
     renderer: RendererName = EnvConfig.renderer
     """Renderer of the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
+    perturb: str | None = None
+    """Perturbations of the recorded frames and of the actions, such as gap:2+frame-rate:1 (docs/perturbations.md); the
+    driver sees the true frames."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
     cluster: str | None = None
@@ -65,7 +68,9 @@ class Collect:
             dataset = nd.collect(
                 self.out,
                 self.driver,
-                env=EnvConfig(control=self.control, mask_bar=self.mask_bar, renderer=self.renderer),
+                env=EnvConfig(
+                    control=self.control, mask_bar=self.mask_bar, renderer=self.renderer, perturb=self.perturb
+                ),
                 seeds=list(SPLITS["train"][self.first_track : self.first_track + self.episodes]),
                 noise=nd.NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
                 seed=self.seed,

@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver, trained_env
 from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, perturb, rollout, track_seeds
-from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, rollout, track_seeds
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, summarise
 from nac_drive.storage.write import write_atomically
@@ -49,9 +48,10 @@ def evaluate(
         driver: The driver, its name, or its folder (see `resolve_driver`).
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         name: The driver's name in the rows.
-        env: The environment; that of the driver's training by default.
+        env: The environment; that of the driver's training by default, without perturbations.
         crash: The effect of a crash, see `CarRacing`.
-        perturbation: See `envs.perturb`; the same perturbation for every driver on the same track.
+        perturbation: See `envs.perturb`, in place of that of `env`; the same perturbation for every driver on the same
+            track.
         renderer: Draws the frames, whatever `env` says; a score that is reported is measured with gymnasium's.
         expert: A driver, its name or its folder, queried at every decision; it sees clean frames. `agreement` is the
             fraction of decisions where the driver does the same.
@@ -68,19 +68,19 @@ def evaluate(
         ValueError: For tracks that `track_seeds` refuses, and for an unknown perturbation.
 
     Warns:
-        UserWarning: If the driver was trained with another EnvConfig, renderer aside.
+        UserWarning: If the driver was trained with another EnvConfig, renderer and perturbations aside.
     """
     seeds = track_seeds(tracks)
     if isinstance(driver, str | os.PathLike):
         name = name or driver_name(driver)
         driver = resolve_driver(driver, env)
     name = name or "driver"
-    parse(perturbation)  # a bad one fails here, not in a process
-    env = replace(env or trained_env(driver) or EnvConfig(), renderer=renderer)
+    env = env or clean_env(driver)
+    env = replace(env, renderer=renderer, perturb=perturbation or env.perturb)
     if isinstance(expert, str | os.PathLike):
         expert = resolve_driver(expert, env)
     _warn_of_other_env(driver, name, env)
-    task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash, perturbation)
+    task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash)
     found = {row.seed: row for row in done}
     missing = [seed for seed in seeds if seed not in found]
     for row in pool.imap_unordered(task, missing) if pool else map(task, missing):
@@ -90,23 +90,24 @@ def evaluate(
     return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
 
 
-def _drive(
-    drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, perturbation: str, seed: int
-) -> EpisodeResult:
+def _drive(drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, seed: int) -> EpisodeResult:
     driver, expert = pickle.loads(drivers)  # a fresh copy each time: nothing carries over between episodes
-    env = perturb(make_env(config, crash=crash), perturbation, episode_frames=config.max_steps)
+    env = make_env(config, crash=crash)
     meter = EpisodeMeter(config.spec)
     try:
         episode = rollout(env, driver, seed, expert=expert, subscribers=[meter])
     finally:
         env.close()
-    return meter.result(name, episode, crash_mode=crash, perturbation=perturbation, renderer=config.renderer)
+    return meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "", renderer=config.renderer)
 
 
 def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
     trained = trained_env(driver)
-    if trained and replace(trained, renderer=env.renderer) != env:
-        before, now = asdict(trained) | {"renderer": env.renderer}, asdict(env)
+    if trained is None:
+        return
+    trained = replace(trained, renderer=env.renderer, perturb=env.perturb)
+    if trained != env:
+        before, now = asdict(trained), asdict(env)
         differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])
         warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=3)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, track_seeds
 from nac_drive.envs.perturbations.registry import parse
@@ -111,4 +111,4 @@ def evaluate_with_baseline(
 def _driver_and_env(spec: str | os.PathLike[str], control: Control | None) -> tuple[Driver, EnvConfig]:
     """Return the driver and the environment that it was trained in."""
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
-    return driver, trained_env(driver) or EnvConfig(control=control or "discrete")
+    return driver, clean_env(driver, control)

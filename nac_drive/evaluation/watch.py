@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from nac_drive.data_collection.experts import driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver
 from nac_drive.envs import (
     SPLITS,
     Control,
@@ -61,7 +61,7 @@ def watch(
     name = "driver"
     if isinstance(driver, str | os.PathLike):
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
-    env = trained_env(driver) or EnvConfig(control=control or "discrete")
+    env = clean_env(driver, control)
     if video is not None:
         return record_video(
             video, driver, track, name=name, env=env, crash=crash, perturbation=perturbation, on_step=on_step

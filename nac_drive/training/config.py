@@ -18,7 +18,8 @@ import yaml
 
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.mixture import MixtureConfig
-from nac_drive.envs import SPLITS, Augmentation, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import CORRUPTIONS, SPLITS, Augmentation, EnvConfig, RendererName, track_seeds
+from nac_drive.envs.perturbations.registry import parse
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
 
@@ -48,8 +49,8 @@ class DataConfig:
     """Flip half of the sequences, drawn at random, left to right: tracks are driven counter-clockwise, so curves to the
     left outnumber those to the right."""
     augment: tuple[str, ...] = ()
-    """Perturbations of images, such as gaussian-noise:1 shadows:2+colour:3: every sequence is put under one of them or
-    left clean, all equally likely, with a draw of its own."""
+    """Perturbations of images and time, such as gaussian-noise:1 shadows:2+frame-drop:1:zero frame-rate:3: every
+    sequence is put under one of them or left clean, all equally likely, with a draw of its own."""
     class_weights: bool = False
     """Weigh each of the discrete actions by its inverse frequency."""
     change_weight: float = 1.0
@@ -153,11 +154,13 @@ class CloningConfig:
                 f"sequence_length must be at least {SHORTEST_SEQUENCE} for core {self.driver.core!r}, "
                 f"got {self.data.sequence_length}; cnn alone may see single frames."
             )
-        if self.optim.freeze_encoder_from and self.data.augment:
-            raise ValueError(
-                f"augment changes images, which a frozen encoder sees once, got {self.data.augment}; "
-                "train end to end, or augment when the encoder is trained."
-            )
+        if self.optim.freeze_encoder_from:
+            for spec in self.data.augment:
+                if images := sorted({part.name for part in parse(spec)} & set(CORRUPTIONS)):
+                    raise ValueError(
+                        f"augment: {images[0]!r} changes images, which a frozen encoder sees once; train end to end, "
+                        "augment when the encoder is trained, or lose frames alone."
+                    )
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,9 @@ class DaggerConfig(CloningConfig):
     """Frames before an episode is truncated."""
     environment: str = EnvConfig.environment
     """The track environment: a name in ENVIRONMENTS."""
+    perturb: str | None = None
+    """Perturbations of what the learner sees and does, such as gap:2+frame-rate:1 (docs/perturbations.md); the expert
+    labels the true frames."""
     rounds: int = 8
     """Rounds with the mixture policy, after round 0 of the expert alone."""
     initial_episodes: int = 20
@@ -252,6 +258,8 @@ class DaggerConfig(CloningConfig):
             check_whole(name, getattr(self, name), 0, MOST)
         for name in ("renderer", "environment"):
             check_type(name, getattr(self, name), str)
+        if self.perturb is not None:
+            check_type("perturb", self.perturb, str)
         for name in ("noise", "noise_hold", "beta"):
             check_number(name, getattr(self, name), most=LARGEST_FACTOR)
         if self.data.sequence_length > self.max_steps:
@@ -271,7 +279,7 @@ class DaggerConfig(CloningConfig):
     def env(self) -> EnvConfig:
         """The environment of the learner."""
         control: Any = self.driver.control
-        return EnvConfig(control, self.data.mask_bar, self.max_steps, self.renderer, self.environment)
+        return EnvConfig(control, self.data.mask_bar, self.max_steps, self.renderer, self.environment, self.perturb)
 
     @property
     def noise_config(self) -> NoiseConfig:

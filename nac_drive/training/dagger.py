@@ -106,7 +106,7 @@ def dagger(
     }  # fmt: skip
     torch_device = choose_device(device)
     learner = build_learner(config, env)
-    encoder = frozen_encoder(config.optim, env, torch_device)
+    encoder = frozen_encoder(config, env, torch_device)
     path = folder / "dataset"
     data = TrainingData(config.data, env, torch_device, encoder, path)
     meta = Meta(env, resolved["expert"], resolved["expert_sha256"], config.noise_config, config.seed)

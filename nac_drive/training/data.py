@@ -35,6 +35,11 @@ class Sequences:
     weight: Tensor | None
     """(B, T); None where all frames weigh the same."""
 
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean (,) of values (B, T) over the frames with a weight."""
+        values = values.float()
+        return values.mean() if self.weight is None else values[self.weight > 0].mean()
+
     def take(self, rows: np.ndarray) -> Sequences:
         """Return some of the sequences."""
         weight = None if self.weight is None else self.weight[rows]
@@ -89,6 +94,11 @@ class TrainingData:
             raise ValueError("class_weights applies to discrete actions; this dataset has continuous control.")
         self.env, self.config, self.device, self._encoder, self._dataset = env, config, device, encoder, dataset
         self.length = config.sequence_length
+        self.black = torch.zeros(env.spec.frame_shape, dtype=torch.uint8, device=device)
+        """A black frame as sequences hold it: (H, W, 3) zeros, or its features (d,)."""
+        if encoder is not None:
+            with torch.no_grad():
+                self.black = encoder(self.black.unsqueeze(0))[0]
         self.offsets = np.zeros(1, dtype=np.int64)
         """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
         self.classes: Tensor | None = None
@@ -146,6 +156,7 @@ class TrainingData:
         """On another device."""
         moved = copy(self)
         moved.device = device
+        moved.black = self.black.to(device)
         moved.classes = None if self.classes is None else self.classes.to(device)
         moved._parts, moved._flipped = ([part.to(device) for part in parts] for parts in (self._parts, self._flipped))
         return moved

@@ -169,7 +169,7 @@ class _Encoder(BaseFeaturesExtractor):
 
     def forward(self, observations: Tensor) -> Tensor:
         """(B, 3, 96, 96) in [0, 1] -> (B, d)."""
-        return self.driver.encoder(observations.permute(0, 2, 3, 1))
+        return self.driver.features(observations.permute(0, 2, 3, 1))
 
 
 class _Heads(nn.Module):

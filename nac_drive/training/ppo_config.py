@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from nac_drive.envs import Augmentation, Control, RendererName, track_seeds
+from nac_drive.envs import Control, RendererName, parse_corruptions, track_seeds
 from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.config import (
     HIGHEST_RATE,
@@ -87,7 +87,8 @@ class PPOConfig:
         check_type("validation_tracks", self.validation_tracks, str)
         track_seeds(self.validation_tracks)
         check_words("augment", self.augment)
-        Augmentation(self.augment)
+        for spec in self.augment:
+            parse_corruptions(spec)
         for name, choices in (("control", get_args(Control)), ("renderer", get_args(RendererName))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")

@@ -35,7 +35,7 @@ class TrainingEnv(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset on a random training track; `seed` does not count."""
         observation, info = self.env.reset(seed=int(self._rng.choice(SPLITS["train"])), options=options)
-        self._effect = self._augmentation.draw(self._rng, observation.shape[:2])
+        self._effect = self._augmentation.draw(self._rng, observation.shape[:2]).effect
         return self._effect(observation), info
 
     def step(self, action):

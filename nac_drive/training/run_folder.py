@@ -25,6 +25,7 @@ import torch
 import yaml
 
 from nac_drive.data_collection.versions import installed_versions
+from nac_drive.policies.checkpoint import settings_in_seconds
 from nac_drive.storage.checkpoints import (
     CHECKPOINTS,
     RECORD,
@@ -130,7 +131,13 @@ class RunFolder:
         return config
 
     def _read_config(self) -> dict[str, Any]:
-        return read_yaml(self.path / _CONFIG, dict[str, Any], "a run's config", "start a new run")
+        config = read_yaml(self.path / _CONFIG, dict[str, Any], "a run's config", "start a new run")
+        driver = config.get("driver")
+        if isinstance(driver, dict):
+            config["driver"] = settings_in_seconds(driver)
+        if "rounds" in config:
+            config.setdefault("perturb", None)  # not yet a setting of dagger in version 0.1
+        return config
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:
         """Require `config` to be that of the run. `keep_config` then writes the settings that may differ.

@@ -71,7 +71,7 @@ def load_splits(config: TrainConfig, dataset: Demonstrations, device: torch.devi
         ValueError: If no episode fills a sequence, or `freeze_encoder_from` names no cloned driver.
     """
     env = _env(config, dataset)
-    encoder = frozen_encoder(config.optim, env, device)
+    encoder = frozen_encoder(config, env, device)
     train_seeds, validation_seeds = dataset.split(config.validation_fraction)
     train = TrainingData(config.data, env, device, encoder, dataset.path)
     train.add(read_episodes(dataset, train_seeds, device, stream=encoder is not None))

@@ -20,12 +20,13 @@ from nac_drive.data_collection.experts import driver_hash, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.policies.tensors import read_tensors
+from nac_drive.training.augmentation import augmented
 from nac_drive.training.config import CloningConfig, OptimConfig
 from nac_drive.training.data import TrainingData
 from nac_drive.training.distributed import deaths_in_one_line, of_the_batch, own_rows
 from nac_drive.training.finite import require_finite_number, require_finite_weights
-from nac_drive.training.images import augmented
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.memory import peak_memory_mb
 from nac_drive.training.run_folder import RunFolder
@@ -227,7 +228,7 @@ class Trainer:
             flip = rng.random(len(batch)) < 0.5 if config.horizontal_flip else np.zeros(len(batch), dtype=bool)
             sequences = data.sequences(loaded, flip if config.augment else flip[own], stored)
             if config.augment:
-                sequences = replace(sequences, frames=augmented(sequences.frames, config.augment, rng))
+                sequences = augmented(sequences, config.augment, rng, data.black)
                 sequences = sequences.take(own) if self.fabric.world_size > 1 else sequences
             frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
             decide = self._model.decide if self.config.optim.freeze_encoder_from else self._model
@@ -236,7 +237,7 @@ class Trainer:
             driver = self._model.module
             part = driver.action_head.loss(prediction.float(), labels, sequences.weight, **classes)
             classified = labels.ndim == 2
-            right = (prediction.argmax(-1) == labels).float().mean() if classified else torch.zeros_like(part)
+            right = sequences.mean(prediction.argmax(-1) == labels) if classified else torch.zeros_like(part)
             part, loss, right = of_the_batch(part, right, sequences, data.classes, len(batch), self.fabric)
             self._optimizer.zero_grad()
             self.fabric.backward(part + driver.core.penalty())
@@ -364,15 +365,16 @@ def cloned_driver(option: str, spec: str | os.PathLike[str], env: EnvConfig) -> 
     return driver
 
 
-def frozen_encoder(config: OptimConfig, env: EnvConfig, device: torch.device) -> nn.Module | None:
+def frozen_encoder(config: CloningConfig, env: EnvConfig, device: torch.device) -> nn.Module | None:
     """Return the encoder that `config` freezes, on `device`; None without one.
 
     Raises:
         ValueError: The config names the controller.
     """
-    if not config.freeze_encoder_from:
+    if not (source := config.optim.freeze_encoder_from):
         return None
-    return cloned_driver("freeze_encoder_from", config.freeze_encoder_from, env).encoder.to(device).eval()
+    encoder = cloned_driver("freeze_encoder_from", source, env).encoder.to(device).eval()
+    return ZeroBlack(encoder) if config.driver.zero_lost_frames else encoder
 
 
 def source_hashes(config: OptimConfig, env: EnvConfig) -> dict[str, str]:

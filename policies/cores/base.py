@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nac_drive.suggest import did_you_mean
+
+NOMINAL_DT = 1.0 / 50.0
+"""Seconds between two frames of CarRacing."""
 
 State = tuple[Tensor, ...]
 """A flat tuple of tensors, batch first; empty for a core without memory. All zeros is the start of an episode."""
@@ -132,6 +136,17 @@ def check_weights(core: Core, dt: Tensor) -> None:
             f"core: weights must have the dtype and device of x and dt, {dt.dtype} on {dt.device}, got {weight.dtype} "
             f"on {weight.device}; convert one of them by .to()."
         )
+
+
+def check_time_unit(time_unit: float) -> float:
+    """Return the seconds of a unit of time, which must be positive and finite.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not 0.0 < time_unit < math.inf:
+        raise ValueError(f"time_unit: must be a positive number of seconds, got {time_unit}; 0.02 is one frame.")
+    return time_unit
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import NOMINAL_DT, Core, State, check_time_unit
 from nac_drive.policies.ops.bptt import Feedback, recur
 from nac_drive.policies.ops.cfc_steps import FORMS, SCALE, SLOPE, Gated, feedback_of_tanh
 from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
@@ -26,8 +26,9 @@ class CfC(Core):
         no-gate:  h' = tanh(f_1(g)) + z tanh(f_2(g))
         pure:     h' = A - A exp(-(|w_tau| + |f_1(g)|) dt) f_1(g)
 
-    f_1, f_2, t_a and t_b are affine, w_tau and A vectors. The output is h'. It runs in the precision of its weights,
-    under autocast too.
+    f_1, f_2, t_a and t_b are affine, w_tau and A vectors. In z, dt counts units of `time_unit`: in seconds it would be
+    too small to have an effect. The pure form has rates in 1 / s. The output is h'. It runs in the precision of its
+    weights, under autocast too.
 
     State: (h,), (B, d).
 
@@ -36,20 +37,30 @@ class CfC(Core):
         output_size: Number of output features, d.
         backbone_units: Number of units of the backbone g.
         mode: "gated", "no-gate" or "pure".
+        time_unit: Seconds of one unit of dt in z: a frame by default, on which z is that of ncps.
 
     Raises:
-        ValueError: `backbone_units` is less than 1, or `mode` is unknown.
+        ValueError: `backbone_units` is less than 1, `mode` is unknown, or `time_unit` is not positive.
     """
 
     continuous_time = True
 
-    def __init__(self, input_size: int, output_size: int, *, backbone_units: int = 128, mode: str = "gated") -> None:
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        backbone_units: int = 128,
+        mode: str = "gated",
+        time_unit: float = NOMINAL_DT,
+    ) -> None:
         super().__init__()
         if backbone_units < 1:
             raise ValueError(f"backbone_units: must be at least 1, got {backbone_units}.")
         if mode not in FORMS:
             raise ValueError(f"mode: must be one of {sorted(FORMS)}, got {mode!r}.")
         self.input_size, self.output_size = input_size, output_size
+        self.time_unit = check_time_unit(time_unit)
         self.mode, self._form = mode, FORMS[mode]
         heads = self._form.heads
         self.input = nn.Linear(input_size, backbone_units)
@@ -78,7 +89,7 @@ class CfC(Core):
             weight, bias, feedback, heads = self._cache(weights, self._fuse)
             drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, units): all steps at once
             clock = dt.unsqueeze(2).to(h.dtype)  # (B, T, 1)
-            clocks = (clock,) if self.w_tau is None else (-clock, -clock * self.w_tau.abs())
+            clocks = (clock / self.time_unit,) if self.w_tau is None else (-clock, -clock * self.w_tau.abs())
             y = recur(self._form, drive, h, feedback, heads, *clocks)  # (B, T, d)
         return y, (y[:, -1],)
 
@@ -108,8 +119,8 @@ class WiredCfC(Core):
 
     f_1 and f_2 have weights from h_{l-1}' only where the wiring has synapses; t_a and t_b have all, and every neuron of
     a layer sees every other, as in ncps (WiredCfCCell): the wiring's synapses among command neurons have no effect.
-    There is no backbone. The output is the state of the motor neurons, output_size of them; of the others 40 % are
-    command neurons, as in ncps (AutoNCP).
+    There is no backbone. dt counts units of `time_unit`. The output is the state of the motor neurons, output_size of
+    them; of the others 40 % are command neurons, as in ncps (AutoNCP).
 
     State: (h,), (B, units): inter, command, motor.
 
@@ -119,15 +130,24 @@ class WiredCfC(Core):
         units: Number of all neurons; None is twice `output_size`, at least two more.
         sparsity: Fraction of synapses left out, in [0, 1), see `ncp_wiring`.
         seed: Seed of the wiring.
+        time_unit: Seconds of one unit of dt in z: a frame by default, on which z is that of ncps.
 
     Raises:
-        ValueError: `units` leaves fewer than two inter and command neurons, or `sparsity` is outside [0, 1).
+        ValueError: `units` leaves fewer than two inter and command neurons, `sparsity` is outside [0, 1), or
+            `time_unit` is not positive.
     """
 
     continuous_time = True
 
     def __init__(
-        self, input_size: int, output_size: int, *, units: int | None = None, sparsity: float = 0.5, seed: int = 0
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        units: int | None = None,
+        sparsity: float = 0.5,
+        seed: int = 0,
+        time_unit: float = NOMINAL_DT,
     ) -> None:
         super().__init__()
         units = max(2 * output_size, output_size + 2) if units is None else units
@@ -138,6 +158,7 @@ class WiredCfC(Core):
         groups = Groups(inter=hidden - command, command=command, motor=output_size, input_group="inter")
         self.input_size, self.output_size = input_size, output_size
         self.wiring: Wiring = ncp_wiring(input_size, groups, sparsity=sparsity, seed=seed)
+        self.time_unit = check_time_unit(time_unit)
         self.sizes = [groups.size(name) for name in groups.active]
         into = self.wiring.recurrent_mask
         masks = (
@@ -151,10 +172,10 @@ class WiredCfC(Core):
         return (((sum(self.sizes),), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        y, last = x, []
+        y, last, clock = x, [], dt / self.time_unit
         with torch.autocast(x.device.type, enabled=False):
             for layer, h in zip(self.layers, state[0].split(self.sizes, dim=1), strict=True):
-                y = layer(y, dt, h)  # (B, T, neurons of the layer): a layer runs through all frames before the next
+                y = layer(y, clock, h)  # (B, T, neurons of the layer): a layer runs through all frames before the next
                 last.append(y[:, -1])
         return y, (torch.cat(last, dim=1),)
 
@@ -174,11 +195,14 @@ class CfCLayer(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * neurons).uniform_(-1.0, 1.0) / (inputs + neurons) ** 0.5)
         self._cache: WeightCache[tuple[Tensor, Tensor, Feedback]] = WeightCache()
 
-    def forward(self, x: Tensor, dt: Tensor, h: Tensor) -> Tensor:
-        """Return the neurons (B, T, d) after each frame of x (B, T, F), dt (B, T), from the state h (B, d)."""
+    def forward(self, x: Tensor, clock: Tensor, h: Tensor) -> Tensor:
+        """Return the neurons (B, T, d) after each frame of x (B, T, F), from the state h (B, d).
+
+        clock (B, T) is the time since the frame before, in the core's unit.
+        """
         weight, bias, feedback = self._cache(weights_of(self), self._fuse)
         drive = F.linear(x.to(h.dtype), weight, bias)  # (B, T, 4 d)
-        return recur(Gated, drive, h, feedback, None, dt.unsqueeze(2).to(h.dtype))
+        return recur(Gated, drive, h, feedback, None, clock.unsqueeze(2).to(h.dtype))
 
     def _fuse(self) -> tuple[Tensor, Tensor, Feedback]:
         weight, bias, recurrent = map(Gated.arrange, (self.weight * self.mask, self.bias, self.recurrent))

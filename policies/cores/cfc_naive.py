@@ -38,7 +38,7 @@ def naive_cfc(core: CfC, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, S
             h = A - A * torch.exp(-(core.w_tau.abs() + f.abs()) * dt_t) * f
         else:
             f_1, f_2, t_a, t_b = heads.chunk(4, dim=1)  # (B, d) each
-            z = torch.sigmoid(t_a * dt_t + t_b)
+            z = torch.sigmoid(t_a * dt_t / core.time_unit + t_b)
             if core.mode == "no-gate":
                 h = torch.tanh(f_1) + z * torch.tanh(f_2)
             else:  # mode "gated"

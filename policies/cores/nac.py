@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nac_drive.policies.cores.base import State
+from nac_drive.policies.cores.base import NOMINAL_DT, State, check_time_unit
 from nac_drive.policies.cores.window import WindowBase
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.masks import Mask
@@ -18,8 +18,8 @@ from nac_drive.policies.wiring.wiring import Wiring
 class NACCore(WindowBase):
     """Self-attention from each frame to itself and the `window - 1` frames before it.
 
-    t_sample of a pair is the age of the key in seconds, from the dt of the frames between. The slots of the state (see
-    WindowBase) are the keys and values of the frames, (B, H, M, D + E + 2 + D), see Tokens.
+    t_sample of a pair is the age of the key in units of `time_unit`, from the dt of the frames between. The slots of
+    the state (see WindowBase) are the keys and values of the frames, (B, H, M, D + E + 2 + D), see Tokens.
 
     The paper names no window. Eight frames are 0.16 s: drivers that average over more learn late which frame is the
     present one (docs/cloning.md). In a window of eight, top_k = 8 keeps every key; a selection needs a wider one
@@ -30,12 +30,14 @@ class NACCore(WindowBase):
         output_size: d_model of the layer, a multiple of `num_heads`.
         num_heads: Number of heads.
         window: Number of frames that a query sees, its own included.
+        time_unit: Seconds of one unit of age: a frame by default. Ages in seconds, at most 0.14 in this window, hardly
+            move a gate.
         backbone: Wiring of the backbones, as its JSON-able `to_config()`; None for a drawn one.
         settings: Other settings of NAC.
 
     Raises:
-        ValueError: `window` is less than 1, a setting of NAC is outside its range, or the selection is "block", whose
-            blocks would depend on the cut of the stream.
+        ValueError: `window` is less than 1, `time_unit` is not positive, a setting of NAC is outside its range, or the
+            selection is "block", whose blocks would depend on the cut of the stream.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class NACCore(WindowBase):
         *,
         num_heads: int = 16,
         window: int = 8,
+        time_unit: float = NOMINAL_DT,
         backbone: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(input_size, output_size, window)
         if settings.get("selection") == "block":
             raise ValueError("selection: a stream cannot be cut into 'block's that stay put; use 'topk' or 'learned'.")
+        self.time_unit = check_time_unit(time_unit)
         circuit = None if backbone is None else Wiring.from_config(backbone)
         self.nac = NAC(output_size, num_heads, input_size=input_size, backbone=circuit, **settings)
         self.continuous_time = self.nac.uses_time and window > 1
@@ -66,5 +70,6 @@ class NACCore(WindowBase):
         kv = torch.cat((kv, new.kv), dim=2)  # (B, H, M + T, D + E + 2 + D)
         since, filled, age = self.clock(dt, age, filled)
         mask = Mask(length, kv.shape[2], window=self.window, valid=filled)
-        y, _ = self.nac.attend(Tokens(new.query, new.query_logit_inputs, kv), mask, since.unsqueeze(1))
+        tokens, times = Tokens(new.query, new.query_logit_inputs, kv), since.unsqueeze(1) / self.time_unit
+        y, _ = self.nac.attend(tokens, mask, times)
         return y, (kv[:, :, length:], age, filled[:, length:])

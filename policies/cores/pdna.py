@@ -23,11 +23,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import NOMINAL_DT, Core, State, scan
 from nac_drive.policies.cores.cfc import CfC
 from nac_drive.policies.ops.cfc_steps import SCALE, SLOPE
 
-FRAMES_PER_SECOND = 50.0
+FRAMES_PER_SECOND = 1.0 / NOMINAL_DT
 GATE = 0.01
 """Initial strength of pulse, self-attention and noise alike (Sections 3.2, 3.3 and 3.5)."""
 
@@ -102,19 +102,27 @@ class PDNA(Core):
         pulse: Add the pulse.
         self_attend: Add the attention among the neurons.
         backbone_units: Number of units of the CfC's backbone.
+        time_unit: See `CfC`; the pulse counts frames in any case.
 
     Raises:
-        ValueError: `backbone_units` is less than 1.
+        ValueError: `backbone_units` is less than 1, or `time_unit` is not positive.
     """
 
     continuous_time = True
 
     def __init__(
-        self, input_size: int, output_size: int, *, pulse: bool, self_attend: bool, backbone_units: int = 128
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        pulse: bool,
+        self_attend: bool,
+        backbone_units: int = 128,
+        time_unit: float = NOMINAL_DT,
     ) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
-        self.cfc = CfC(input_size, output_size, backbone_units=backbone_units)
+        self.cfc = CfC(input_size, output_size, backbone_units=backbone_units, time_unit=time_unit)
         self.pulse = Pulse(output_size) if pulse else None
         self.self_attend = SelfAttend(output_size) if self_attend else None
 
@@ -152,17 +160,20 @@ class PDNAODE(Core):
         input_size: Number of input features, F.
         output_size: Number of output features, d.
         backbone_units: Number of units of the CfC's backbone.
+        time_unit: See `CfC`; the pulse counts frames in any case.
 
     Raises:
-        ValueError: `backbone_units` is less than 1.
+        ValueError: `backbone_units` is less than 1, or `time_unit` is not positive.
     """
 
     continuous_time = True
 
-    def __init__(self, input_size: int, output_size: int, *, backbone_units: int = 128) -> None:
+    def __init__(
+        self, input_size: int, output_size: int, *, backbone_units: int = 128, time_unit: float = NOMINAL_DT
+    ) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
-        self.cfc = CfC(input_size, output_size, backbone_units=backbone_units)
+        self.cfc = CfC(input_size, output_size, backbone_units=backbone_units, time_unit=time_unit)
         self.pulse = Pulse(output_size)
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
@@ -184,7 +195,7 @@ class PDNAODE(Core):
             t = _clock(start, dt)  # (B, T)
             middle, reach = self.pulse.span(t, FRAMES_PER_SECOND * dt.double())  # (B, T, d) each
             drive = cfc.input(x.to(h.dtype))  # (B, T, units)
-            y, (h,) = scan(step, (h,), drive, dt.unsqueeze(2), middle, reach)
+            y, (h,) = scan(step, (h,), drive, dt.unsqueeze(2) / cfc.time_unit, middle, reach)
         return y, (h, t[:, -1])
 
 
@@ -206,17 +217,20 @@ class NoisyCfC(Core):
         input_size: Number of input features, F.
         output_size: Number of output features, d.
         backbone_units: Number of units of the CfC's backbone.
+        time_unit: See `CfC`; the pulse counts frames in any case.
 
     Raises:
-        ValueError: `backbone_units` is less than 1.
+        ValueError: `backbone_units` is less than 1, or `time_unit` is not positive.
     """
 
     continuous_time = True
 
-    def __init__(self, input_size: int, output_size: int, *, backbone_units: int = 128) -> None:
+    def __init__(
+        self, input_size: int, output_size: int, *, backbone_units: int = 128, time_unit: float = NOMINAL_DT
+    ) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
-        self.cfc = CfC(input_size, output_size, backbone_units=backbone_units)
+        self.cfc = CfC(input_size, output_size, backbone_units=backbone_units, time_unit=time_unit)
         self.gate = nn.Parameter(torch.tensor(GATE))
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:

@@ -34,6 +34,7 @@ from nac_drive.suggest import did_you_mean
 _NAC = (
     "num_heads",
     "window",
+    "time_unit",
     "top_k",
     "sparsity",
     "phi_activation",
@@ -60,7 +61,8 @@ def _nac(name: str, about: str, **defaults: Any) -> CoreFactory:
 _HEADS = ("num_heads", "window")
 _NCP = ("inter", "command", "motor", "sparsity", "seed", "unfolds")
 _CIRCUIT = ("units", "neurons", "iterations")
-_UNITS = ("backbone_units",)
+_PURE = ("backbone_units",)
+_UNITS = ("backbone_units", "time_unit")
 
 CORES: dict[str, CoreFactory] = {
     # Neuronal Attention Circuits; nac-block is a layer only, see NACCore
@@ -133,8 +135,10 @@ CORES: dict[str, CoreFactory] = {
         CfC, "closed-form continuous time (Hasani et al. 2022); variant A of the PDNA paper", _UNITS, mode="gated"
     ),
     "cfc-no-gate": CoreFactory(CfC, "its mode without the first gate", _UNITS, mode="no-gate"),
-    "cfc-pure": CoreFactory(CfC, "its pure closed form, Cf-S", _UNITS, mode="pure"),
-    "cfc-ncp": CoreFactory(WiredCfC, "CfC layers on an NCP wiring, as ncps wires them", ("units", "sparsity", "seed")),
+    "cfc-pure": CoreFactory(CfC, "its pure closed form, Cf-S", _PURE, mode="pure"),
+    "cfc-ncp": CoreFactory(
+        WiredCfC, "CfC layers on an NCP wiring, as ncps wires them", ("units", "sparsity", "seed", "time_unit")
+    ),
     "lds": CoreFactory(
         LDS, "a linear dynamical system (thesis, 2.8.3) with the Gershgorin loss of its matrix", ("unfolds", "margin")
     ),
@@ -221,7 +225,7 @@ MOST: dict[str, int] = {
 """Largest value of every setting that is a whole number. A core checks the smallest itself."""
 _MOST_UNITS = 64
 """Largest number of motif units of CircuitNet, which connects every one with every other."""
-_NUMBERS = ("sparsity", "open_ratio", "leak", "margin", "delta_t")
+_NUMBERS = ("sparsity", "open_ratio", "leak", "margin", "delta_t", "time_unit")
 _LARGEST_NUMBER = 1e6
 _WORDS = ("phi_activation", "output")
 _NONE = ("units", "neurons", "backbone")

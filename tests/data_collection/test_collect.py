@@ -26,6 +26,7 @@ from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Row
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.storage import write as files
 from nac_drive.storage.write import WriteError
@@ -108,6 +109,39 @@ def test_a_driver_trained_with_the_bar_sees_it_while_the_mask_is_recorded(tmp_pa
     assert shown[:, 84:].any()
     np.testing.assert_array_equal(masked[:, :84], shown[:, :84])
     assert dataset.verify(replay=True) == []
+
+
+def test_under_perturbations_the_driver_sees_the_true_frames_and_the_perturbed_ones_are_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(Looks, "seen", [])
+    monkeypatch.setattr(MODULE, "resolve_driver", lambda spec, env: Looks())
+    monkeypatch.setattr(MODULE, "driver_hash", lambda spec, env: "double")
+    env = EnvConfig(max_steps=40, renderer="fast", perturb="frame-drop:3:zero+action-delay:1")
+    dataset = collect(tmp_path / "dataset", "looks", env=env, seeds=[5])
+    recorded, shown = dataset.load().frames, np.stack(Looks.seen)
+    lost = ~recorded.any(axis=(1, 2, 3))
+    assert 5 < lost.sum() < 35
+    np.testing.assert_array_equal(recorded[~lost], shown[~lost])
+    assert shown[lost].any(axis=(1, 2, 3)).all()
+    assert dataset.verify(replay=True) == []
+
+
+def test_a_perturbed_dataset_keeps_the_true_time_and_comes_again_from_its_action_log(tmp_path):
+    env = replace(ENV, perturb="frame-rate:3")
+    dataset = collect_small(tmp_path / "dataset", env=env)
+    assert dataset.meta.env == env
+    frames = dataset.load()
+    assert set(np.rint(50 * frames.dt).astype(int)) == {0, 1, 2, 3, 4, 5}
+    clean = make_env(replace(env, perturb=None))
+    for first, end, track in zip(frames.offsets[:-1], frames.offsets[1:], frames.seeds, strict=True):
+        assert 12 <= end - first <= 30
+        clean.reset(seed=int(track))
+        for i in range(first, end - 1):  # the held action leads to the next query's frame
+            for _ in range(round(50 * frames.dt[i + 1])):
+                observation, *_ = clean.step(frames.actions[i])
+            np.testing.assert_array_equal(frames.frames[i + 1], observation)
+    save_action_log(dataset, tmp_path / "log.npz")
+    again = rebuild(tmp_path / "log.npz", tmp_path / "again")
+    assert contents(again.path) == contents(dataset.path)
 
 
 # Workers and interruptions
@@ -330,7 +364,7 @@ def test_a_read_only_folder_is_named(tmp_path, copy):
 
 def test_meta_names_the_origin_of_the_episodes(recorded):
     meta = json.loads((recorded / "meta.json").read_text())
-    assert meta["env"] == asdict(ENV)
+    assert {**meta["env"], "perturb": None} == asdict(ENV)
     assert meta["driver"] == "controller"
     assert len(meta["driver_sha256"]) == 64
     assert meta["noise"] == {"probability": 0.3, "hold": 4}

@@ -102,8 +102,11 @@ def test_the_last_frame_is_the_observation_after_the_last_action(recorded):
     for row in dataset.rows:
         arrays, summary = read_episode(recorded / row["file"], ENV)
         assert arrays.last_frame is not None
-        longer, _ = play_back(  # one action more: the last frame is acted on
-            dataset.meta.env, summary["seed"], np.append(arrays.label, 0), np.append(arrays.action, 0)
+        longer, *_ = play_back(  # one action more: the last frame is acted on
+            replace(ENV, max_steps=ENV.max_steps + 1),
+            summary["seed"],
+            np.append(arrays.label, 0),
+            np.append(arrays.action, 0),
         )
         np.testing.assert_array_equal(longer.frames, np.concatenate([arrays.frames, arrays.last_frame[None]]))
 

@@ -216,7 +216,7 @@ def test_effects_follow_each_other_in_the_order_of_the_specification(frames):
 
 
 def test_recorded_frames_take_image_perturbations_only():
-    refusal = r"'frame-drop' changes the episode, not the image; recorded frames take \('gaussian"
+    refusal = r"'frame-drop' changes the episode, not the image; images take \('gaussian"
     with pytest.raises(ValueError, match=refusal):
         parse_corruptions("shadows:1+frame-drop:1")
 

@@ -63,7 +63,7 @@ def constant_latency(monkeypatch) -> None:
 def test_killed_at_every_operation_and_resumed_the_files_are_those_without_a_kill(drivers, tmp_path, monkeypatch):
     driven: list[int] = []
 
-    def drive(_: bytes, name: str, config: EnvConfig, crash: str, perturbation: str, seed: int) -> EpisodeResult:
+    def drive(_: bytes, name: str, config: EnvConfig, crash: str, seed: int) -> EpisodeResult:
         driven.append(seed)
         conditions = {"driver": name, "crash_mode": crash, "renderer": config.renderer}
         return row(seed, **conditions, episode_return=seed / 7)

@@ -132,13 +132,17 @@ def test_every_episode_is_decoded_once(tmp_path, monkeypatch, no_validation):
     assert decoded == [[0, 1], [2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("changed", [{"control": "continuous"}, {"mask_bar": True, "renderer": "gymnasium"}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"control": "continuous"}, {"mask_bar": True, "renderer": "gymnasium"}, {"perturb": "frame-drop:2:zero+gap:1"}],
+)
 def test_other_environments(changed, tmp_path, no_validation):
     settings = config("cfc", rounds=1, max_steps=20, **changed)
     best = train(settings, tmp_path / "run")
     dataset = Demonstrations.open(tmp_path / "run" / "dataset")
     assert dataset.meta.env == settings.env == EnvConfig(**load_driver(best).env_config)
     assert dataset.load().frames[:, 84:].any() != settings.data.mask_bar
+    assert bool((~dataset.load().frames.any(axis=(1, 2, 3))).any()) == (settings.perturb is not None)
     assert dataset.verify(replay=True) == []
 
 

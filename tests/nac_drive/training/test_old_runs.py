@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config, dagger_config, train, train_dagger
+from tests.nac_drive.small import config, dagger_config, rows, train, train_dagger
 
 OLD_CONFIG = """\
 core: cnn
@@ -103,3 +103,17 @@ def test_an_old_run_is_not_resumed_and_stays_as_it_is(dataset, trained, tmp_path
             resumed()
         assert "\n" not in str(caught.value)
     assert contents(run) == before
+
+
+def test_a_run_of_before_goes_on_in_seconds(dataset, tmp_path):
+    settings = config("cfc", core_args={"time_unit": 1.0}, epochs=1)
+    train(settings, dataset, tmp_path / "run")
+    file = tmp_path / "run" / "config.yaml"
+    lines = [line for line in file.read_text().splitlines() if "clockless" not in line and "zero_lost" not in line]
+    text = "\n".join(lines).replace("  core_args:\n    time_unit: 1.0", "  core_args: {}")
+    assert text.count("\n") == len(lines) - 2
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"core_args.time_unit: run has 1.0, got None"):
+        train(config("cfc", epochs=2), dataset, tmp_path / "run", resume=True)
+    train(config("cfc", core_args={"time_unit": 1.0}, epochs=2), dataset, tmp_path / "run", resume=True)
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2]

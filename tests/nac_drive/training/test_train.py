@@ -15,11 +15,13 @@ from nac_drive.envs import BAR_TOP, EnvConfig, make_env
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.policies.cores.lds import LDS
+from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.training import trainer
+from nac_drive.training.augmentation import augmented
 from nac_drive.training.config import DataConfig
-from nac_drive.training.data import TrainingData, action_changes
+from nac_drive.training.data import Sequences, TrainingData, action_changes
 from nac_drive.training.distributed import choose_device
-from nac_drive.training.images import augmented, flipped, masked
+from nac_drive.training.images import flipped, masked
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
@@ -145,7 +147,11 @@ def test_the_simulator_draws_the_flipped_world():
 
 def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
     frames = torch.full((60, 4, 96, 96, 3), 200, dtype=torch.uint8)
-    result = augmented(frames, ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"], np.random.default_rng(0))
+    labels, dt = torch.zeros(60, 4, dtype=torch.int64), torch.full((60, 4), 0.02)
+    sequences, specs = Sequences(frames, labels, dt, None), ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"]
+    changed = augmented(sequences, specs, np.random.default_rng(0))
+    assert (changed.labels is labels, changed.dt is dt, changed.weight) == (True, True, None)
+    result = changed.frames
     assert bool((frames == 200).all())
     shaded = ((result > 100) & (result < 200)).flatten(1).any(1)
     hidden = (result == 0).flatten(1).any(1) & ~shaded
@@ -156,8 +162,72 @@ def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
     assert bool((bars == bars[:, :1]).all())  # one draw for all frames of a sequence
     assert not bool((bars == bars[:1]).all())  # another for the next
     assert not bool((shadows == shadows[:, :1]).all())  # noise is drawn per frame
-    again = augmented(frames, ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"], np.random.default_rng(0))
+    again = augmented(sequences, specs, np.random.default_rng(0)).frames
     assert torch.equal(result, again)
+
+
+SPECS = {
+    "drop": ["frame-drop:3:zero"], "hold": ["frame-drop:2:hold"], "skip": ["frame-rate:3"], "late": ["action-delay:3"],
+    "all": ["frame-drop:3:zero+frame-rate:2+action-delay:1", "gap:3", "scattered-gaps:2:hold"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_lost_frames_and_late_actions_leave_every_query_its_frame_label_and_time(kind):
+    """Frames, labels and weights name their own place, so that each query can be looked up in the recording."""
+    batch, length = 40, 32
+    place = torch.arange(1, batch * length + 1).view(batch, length)
+    dt = torch.rand(batch, length, generator=torch.Generator().manual_seed(0)) + 0.01
+    sequences = Sequences(place.unsqueeze(2).float(), place.clone(), dt, place.float())
+    found = augmented(sequences, SPECS[kind], np.random.default_rng(1), black=torch.tensor([-1.0]))
+    assert found.weight is not None
+    assert torch.equal(sequences.frames[..., 0].long(), place)  # the sequences stay as they are
+    clean = disturbed = 0
+    for row in range(batch):
+        present = int((found.weight[row] > 0).sum())
+        assert bool((found.weight[row, :present] > 0).all())  # what is left out is at the end
+        shown, label = found.frames[row, :present, 0], found.labels[row, :present]
+        assert torch.equal(found.weight[row, :present], label.float())  # weights go with the labels
+        black = shown == -1.0
+        assert bool(((shown == place[row, 0]) | black | (shown > place[row, 0])).all())
+        assert bool((shown[~black] <= label[~black]).all())  # nobody sees the future
+        clean += int(present == length and torch.equal(shown, place[row].float()) and torch.equal(label, place[row]))
+        disturbed += int(present < length or bool(black.any()) or not torch.equal(shown, place[row].float()))
+        if kind in ("drop", "hold", "skip"):  # the label names the frame, so that the time can be summed
+            rows = (label - place[row, 0]).tolist()
+            passed = dt[row].double().cumsum(0)[rows]
+            expected = torch.cat((dt[row, :1].double(), passed.diff()))
+            torch.testing.assert_close(found.dt[row, :present].double(), expected, rtol=1e-5, atol=1e-6)
+    assert clean + disturbed >= 30
+    assert min(clean, disturbed) >= 5
+
+
+def test_a_lost_frame_reaches_the_core_as_zeros_or_as_a_black_image(dataset):
+    torch.manual_seed(0)
+    black, zeros = (Driver(DriverConfig(zero_lost_frames=flag, encoder="paper")).eval() for flag in (False, True))
+    zeros.load_state_dict(black.state_dict())
+    frames = torch.from_numpy(dataset.load().frames[None, :6]).clone()
+    frames[0, 3] = 0
+    with torch.no_grad():
+        plain, found = black.features(frames), zeros.features(frames)
+        assert bool(plain[0, 3].any())
+        assert not bool(found[0, 3].any())
+        kept = [0, 1, 2, 4, 5]
+        assert torch.equal(plain[:, kept], found[:, kept])
+        data = TrainingData(config().data, EnvConfig(), torch.device("cpu"), ZeroBlack(black.encoder))
+        assert not bool(data.black.any())
+        other = TrainingData(config().data, EnvConfig(), torch.device("cpu"), black.encoder)
+        torch.testing.assert_close(other.black, plain[0, 3])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_driver_trains_under_lost_frames(dataset, tmp_path, frozen):
+    settings = config("gru", augment=("frame-drop:2:zero", "frame-rate:2"), epochs=1, zero_lost_frames=True)
+    if frozen:
+        settings = nested(settings, freeze_encoder_from="expert", encoder="compact")
+    train(settings, dataset, tmp_path / "run")
+    train(nested(settings, augment=()), dataset, tmp_path / "clean")
+    assert rows(tmp_path / "run")[0]["loss"] != rows(tmp_path / "clean")[0]["loss"]
 
 
 def test_masking_is_that_of_the_environment(dataset):
@@ -263,7 +333,7 @@ def test_a_driver_that_cannot_be_built_is_refused_before_the_dataset_is_loaded(
         ({"change_weight": 0.0}, "change_weight must be positive"),
         ({"dropout": 1.0}, r"dropout: must be in \[0, 1\), got 1"),
         ({"augment": ("fog:1",)}, "perturbation 'fog' is unknown"),
-        ({"augment": ("shadows:1", "frame-drop:1")}, "'frame-drop'"),
+        ({"augment": ("shadows:1", "frame-drop:1+action-noise:1")}, "'action-noise' needs the simulator"),
     ],
 )
 def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):

@@ -40,7 +40,7 @@ class TestWiredCfC(CoreContract):
 @pytest.mark.parametrize(("mode", "name"), [("gated", "default"), ("pure", "pure"), ("no-gate", "no_gate")])
 def test_modes_equal_ncps_on_copied_weights(mode: str, name: str) -> None:
     torch.manual_seed(0)
-    ours, theirs = CfC(5, 8, backbone_units=16, mode=mode), CfCCell(5, 8, mode=name, backbone_units=16)
+    ours, theirs = CfC(5, 8, backbone_units=16, mode=mode, time_unit=1.0), CfCCell(5, 8, mode=name, backbone_units=16)
     heads = [theirs.ff1] if mode == "pure" else [theirs.ff1, theirs.ff2, theirs.time_a, theirs.time_b]
     with torch.no_grad():
         layer = theirs.backbone[0]  # pyright: ignore[reportOptionalSubscript]
@@ -84,7 +84,7 @@ class CopiedWiring(ncps.wirings.Wiring):
 
 def test_the_wired_form_equals_ncps_on_copied_weights_and_wiring() -> None:
     torch.manual_seed(0)
-    ours = WiredCfC(5, 6, units=16)
+    ours = WiredCfC(5, 6, units=16, time_unit=1.0)
     theirs = WiredCfCCell(5, CopiedWiring(ours))
     layers: Any = zip(ours.layers, theirs._layers, strict=True)
     with torch.no_grad():
@@ -180,7 +180,7 @@ def test_streaming_notices_new_weights(mode: str) -> None:
 def test_a_batch_of_dts_is_not_mixed_up() -> None:
     """The case ncps gets wrong: different time spans in one batch, batch size equal to the state size."""
     torch.manual_seed(0)
-    core = CfC(5, 8, backbone_units=16)
+    core = CfC(5, 8, backbone_units=16, time_unit=1.0)
     x, dt = torch.randn(8, 3, 5), torch.rand(8, 3) * 5.0
     together, _ = core(x, dt, core.initial_state(8))
     alone = torch.cat([core(x[i : i + 1], dt[i : i + 1], core.initial_state(1))[0] for i in range(8)])

@@ -86,7 +86,7 @@ def test_a_stream_of_frames_equals_the_whole_sequence(mode: str) -> None:
 @pytest.mark.parametrize("mode", FORMS)
 def test_one_neuron_and_one_input_by_hand(mode: str) -> None:
     """Two frames of 0.5 s and 2 s."""
-    core = CfC(1, 1, backbone_units=1, mode=mode).double()
+    core = CfC(1, 1, backbone_units=1, mode=mode, time_unit=1.0).double()
     values = {"input.weight": [[0.8]], "input.bias": [0.1], "recurrent.weight": [[-0.6]]}
     if mode == "pure":
         values |= {"heads.weight": [[0.9]], "heads.bias": [0.2], "w_tau": [-0.7], "limit": [1.3]}

@@ -1,0 +1,77 @@
+"""The environment of a driver: its settings, and how it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+import gymnasium as gym
+from gymnasium.wrappers import TimeLimit
+
+from nac_drive.envs.car_racing import Control, CrashMode, RendererName
+from nac_drive.envs.perturbations.registry import parse, perturb
+from nac_drive.envs.spec import EnvSpec, environment
+from nac_drive.envs.wrappers import MaskBar
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Observations and actions of a driver. Saved in every dataset and every driver folder.
+
+    Raises:
+        ValueError: For an unknown control, renderer or perturbation, and if `max_steps` is less than 1.
+    """
+
+    control: Control = "discrete"
+    """discrete: the actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
+    mask_bar: bool = False
+    """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
+    max_steps: int = 1000
+    """Frames before an episode is truncated."""
+    renderer: RendererName = "gymnasium"
+    """gymnasium: its own pixels, bit for bit. fast: nearly the same pixels, several times faster (docs/renderer.md);
+    meant for training. Reported scores are measured with gymnasium's."""
+    environment: str = "car-racing"
+    """The track environment: a name in ENVIRONMENTS."""
+    perturb: str | None = None
+    """Perturbations of what the driver sees and does, such as gap:2+frame-rate:1 (see `envs.perturb`)."""
+
+    def __post_init__(self) -> None:
+        environment(self.environment)
+        if self.perturb is not None:
+            parse(self.perturb)
+        if self.control not in get_args(Control):
+            raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
+        if self.renderer not in get_args(RendererName):
+            raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {self.renderer!r}.")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The facts of the track environment."""
+        return environment(self.environment)
+
+
+def make_env(
+    config: EnvConfig | None = None, *, crash: CrashMode = "ignore", render_mode: str | None = None
+) -> gym.Env:
+    """Make a track environment with a time limit and, where `config` says so, a masked status bar and perturbations.
+
+    Args:
+        config: Observations and actions; saved with every driver. Default: `EnvConfig()`.
+        crash: Effect of a crash, see `CarRacing`.
+        render_mode: As in gymnasium.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: For an unknown crash mode.
+    """
+    config = config or EnvConfig()
+    env = config.spec.make(config, crash, render_mode)
+    if config.mask_bar and config.spec.bar_top is not None:
+        env = MaskBar(env, config.spec.bar_top)
+    env = TimeLimit(env, max_episode_steps=config.max_steps)
+    return perturb(env, config.perturb, episode_frames=config.max_steps) if config.perturb else env

@@ -1,0 +1,100 @@
+"""The clock of a core: its unit, how much it moves the output at first, and drivers without one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+from nac_drive.policies import CORES, PRETRAINED, Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies.cores.base import NOMINAL_DT, Core
+
+WITH_UNIT = [name for name, factory in CORES.items() if "time_unit" in factory.accepted]
+LEAST, LEAST_WITH_UNIT = 0.005, 0.05
+"""Change of a new core's outputs when dt doubles, over their standard deviation."""
+
+
+def outputs(core: Core, dt: float, frames: int = 64) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    walk = torch.randn(1, frames, core.input_size, generator=generator).cumsum(dim=1)
+    x = torch.nn.functional.layer_norm(walk, walk.shape[2:])
+    with torch.no_grad():
+        return core(x, torch.full((1, frames), dt), core.initial_state(1))[0]
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_doubled_dt_moves_the_outputs_of_a_new_core(name):
+    torch.manual_seed(0)
+    core = CORES[name](64, 64).eval()
+    once, twice = outputs(core, NOMINAL_DT), outputs(core, 2 * NOMINAL_DT)
+    moved = ((twice - once).square().mean() / once.var()).sqrt().item()
+    least = LEAST_WITH_UNIT if name in WITH_UNIT else LEAST
+    assert moved >= least if core.continuous_time else moved == 0.0
+
+
+def test_every_core_whose_gates_are_affine_in_time_has_a_unit():
+    assert {"nac-exact", "nac-learned", "cfc", "cfc-no-gate", "cfc-ncp", "pdna-c", "pdna-e", "pdna-ode"} <= {*WITH_UNIT}
+    assert "cfc-pure" not in WITH_UNIT
+
+
+@pytest.mark.parametrize("name", ["nac-exact", "nac-euler", "nac-pw", "cfc", "cfc-no-gate", "cfc-ncp", "pdna-b"])
+def test_a_unit_scales_dt(name):
+    cores = []
+    for unit in (1.0, 0.04):
+        torch.manual_seed(0)
+        cores.append(CORES[name](64, 64, time_unit=unit).eval())
+    torch.testing.assert_close(outputs(cores[0], 0.5), outputs(cores[1], 0.02))
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["nac-exact", "cfc", "cfc-ncp", "pdna-c"])
+def test_a_unit_is_positive(name, unit):
+    with pytest.raises(ValueError, match="time_unit: must be a positive number of seconds, got"):
+        CORES[name](8, 8, time_unit=unit)
+
+
+@pytest.mark.parametrize("name", ["nac-exact", "cfc", "ltc"])
+def test_a_clockless_driver_acts_the_same_whatever_the_time(name):
+    drivers = []
+    for clockless in (False, True):
+        torch.manual_seed(0)
+        drivers.append(Driver(DriverConfig(core=name, clockless=clockless, frame_shape=(32, 32, 3))).eval())
+    frames, nominal = torch.randint(256, (2, 12, 32, 32, 3), dtype=torch.uint8), torch.full((2, 12), NOMINAL_DT)
+    late = nominal * torch.randint(1, 6, (2, 12))
+    with torch.no_grad():
+        expected, _ = drivers[0](frames, nominal)
+        assert not torch.allclose(drivers[0](frames, late)[0], expected)
+        for dt in (nominal, late):
+            torch.testing.assert_close(drivers[1](frames, dt)[0], expected)
+
+
+# Drivers and runs of before
+
+
+def made_old(folder):
+    """Give the settings of a driver folder the form that they had when time was in seconds."""
+    file = folder / "config.json"
+    saved = json.loads(file.read_text())
+    for name in ("clockless", "zero_lost_frames"):
+        del saved["driver"][name]
+    saved["driver"]["core_args"].pop("time_unit", None)
+    file.write_text(json.dumps(saved))
+    return folder
+
+
+@pytest.mark.parametrize("core", ["nac-exact", "pdna-e", "ltc"])
+def test_a_driver_of_before_keeps_its_seconds(tmp_path, core):
+    arguments = {"time_unit": 1.0} if core in WITH_UNIT else {}
+    driver = Driver(DriverConfig(core=core, core_args=arguments, frame_shape=(32, 32, 3))).eval()
+    old = load_driver(made_old(save_driver(tmp_path / "driver", driver)))
+    assert old.config == driver.config
+    again = load_driver(save_driver(tmp_path / "again", old))
+    assert again.config == driver.config
+
+
+def test_the_shipped_champions_keep_their_seconds():
+    champions = [load_driver(name) for name in PRETRAINED if name.startswith("champion")]
+    assert champions
+    assert all(driver.config.core_args["time_unit"] == 1.0 for driver in champions if driver.config.core in WITH_UNIT)
