@@ -53,6 +53,7 @@ from .policies.wiring.graphs import ncp_wiring as ncp_wiring
 from .policies.wiring.graphs import random_wiring as random_wiring
 from .policies.wiring.wiring import Groups as Groups
 from .policies.wiring.wiring import Wiring as Wiring
+from .robustness.stress import stress as stress
 from .training.config import DaggerConfig as DaggerConfig
 from .training.config import DataConfig as DataConfig
 from .training.config import EvalConfig as EvalConfig

@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "policies": {"suggest", "storage"},
     "data_collection": {"suggest", "signals", "storage", "envs", "policies"},
     "evaluation": {"suggest", "storage", "envs", "policies", "data_collection"},
+    "robustness": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
     "analysis": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
     "training": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
     "leaderboard": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training"},

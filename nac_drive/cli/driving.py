@@ -241,6 +241,54 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
+class Stress:
+    """Drive several drivers under perturbations, level by level, on the same tracks: table, heat map, curves."""
+
+    out: Path
+    """Folder for stress.md, its figures, rows.jsonl and summary.json; every episode is kept there when it ends."""
+    drivers: tuple[str, ...] = ("champion", "expert")
+    """Drivers: champion, expert, controller, or folders of drivers or runs. Differences are taken against the first."""
+    perturb: tuple[str, ...] = (
+        "gaussian-noise", "frame-drop:zero", "frame-drop:skip", "gap", "frame-rate", "action-delay", "weak-tyres",
+    )  # fmt: skip
+    """Perturbations: NAME (all levels), NAME:MISSING, or a specification such as gap:2+frame-rate:1
+    (docs/perturbations.md)."""
+    tracks: str = "test-10"
+    """Tracks: SPLIT-COUNT (train, val, test) or a comma list of seeds."""
+    crash: CrashMode = "ignore"
+    """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
+    (intervene), which counts interventions."""
+    renderer: RendererName = "gymnasium"
+    """Renderer of the frames; a score that is reported is measured with gymnasium's."""
+    control: Control | None = None
+    """Control of shipped drivers and the controller; a cloned driver knows its own."""
+    video: str | None = None
+    """Also write OUT/video.mp4: the first four drivers on the first track, side by side, under this perturbation."""
+    resume: bool = False
+    """Go on with the missing episodes in --out; drivers, perturbations and tracks may have grown."""
+    workers: int = 0
+    """Parallel processes; 0: one per core. The result does not depend on it."""
+    cluster: str | None = None
+    """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT."""
+
+    def run(self, console: Console) -> None:
+        from nac_drive.robustness.page import save_page, terminal_stress, video_of
+
+        with worker_pool(self.workers, self.cluster) as pool, Progress(console) as reports:
+            result = nd.stress(
+                self.drivers, self.perturb, self.tracks, control=self.control, crash=self.crash,
+                renderer=self.renderer, folder=self.out, resume=self.resume, pool=pool,
+                report=reports.stress_reporter(),
+            )  # fmt: skip
+        page = save_page(self.out, result)
+        console.print(terminal_stress(result))
+        console.print(f"page: {page}", highlight=False, soft_wrap=True)
+        if self.video is not None:
+            video = video_of(self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control)
+            console.print(f"video: {video}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
 class Watch:
     """Watch a driver: in a live window where there is a display, or in a video."""
 

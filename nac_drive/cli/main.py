@@ -17,7 +17,7 @@ from tyro.conf import Positional
 
 import nac_drive
 from nac_drive.cli.completion import with_names
-from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Watch
+from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Stress, Watch
 from nac_drive.cli.exporting import Export
 from nac_drive.cli.output import Output
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
@@ -44,6 +44,7 @@ COMMANDS: dict[str, Any] = {
     "collect": Collect,
     "train": Train,
     "evaluate": Evaluate,
+    "stress": Stress,
     "compare": Compare,
     "dagger": Dagger,
     "dataset": Dataset,
@@ -127,7 +128,7 @@ def _to_go_on(command: Any) -> str:
     if isinstance(command, Demo):
         return "; the same command goes on"
     action = command.action if isinstance(command, Dataset) else command
-    if isinstance(action, Collect | DatasetRebuild | Evaluate | Train | Dagger | Ppo | Compare):
+    if isinstance(action, Collect | DatasetRebuild | Evaluate | Stress | Train | Dagger | Ppo | Compare):
         folder = action.out
         return "; go on with --resume" if folder is not None and folder.exists() else ""
     return ""

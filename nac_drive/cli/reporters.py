@@ -62,6 +62,15 @@ class Progress:
 
         return report
 
+    def stress_reporter(self) -> Any:
+        """Show the reports of `stress`."""
+
+        def report(driver: str, spec: str, row: dict[str, Any]) -> None:
+            note = f"{driver}, {spec or 'undisturbed'}: {episode_note(row['episode'])}"
+            self._to("stress", row["episodes"]).update(row["done"], note)
+
+        return report
+
     def compare_reporter(self, runs: int) -> Any:
         """Show the reports of `compare`."""
 

@@ -86,12 +86,15 @@ def record_video(
         car_racing.close()
 
 
-def side_by_side(path: str | os.PathLike[str], videos: Sequence[str | os.PathLike[str]]) -> None:
-    """Join videos of equal height into one. A video that ends early keeps its last image.
+def side_by_side(
+    path: str | os.PathLike[str], videos: Sequence[str | os.PathLike[str]], columns: int | None = None
+) -> None:
+    """Join videos of equal size into one. A video that ends early keeps its last image.
 
     Args:
         path: The joined video, see `record_video` for its suffix; an existing file is replaced.
         videos: The videos from left to right, .mp4 or .webm.
+        columns: Videos in a line; all of them by default. Places that are left over are black.
 
     Raises:
         ValueError: For another suffix of `path`.
@@ -102,11 +105,18 @@ def side_by_side(path: str | os.PathLike[str], videos: Sequence[str | os.PathLik
         streams = [iter(iio.imiter(os.fspath(video), plugin="pyav")) for video in videos]
         images = [next(stream) for stream in streams]
         while True:
-            write(np.concatenate(images, axis=1))
+            write(_tiled(images, columns or len(images)))
             following = [next(stream, None) for stream in streams]
             if all(image is None for image in following):
                 return
             images = [old if new is None else new for old, new in zip(images, following, strict=True)]
+
+
+def _tiled(images: Sequence[np.ndarray], columns: int) -> np.ndarray:
+    """Return images (H, W, 3) as one, line by line."""
+    places = [*images, *[np.zeros_like(images[0])] * (-len(images) % columns)]
+    lines = [np.concatenate(places[i : i + columns], axis=1) for i in range(0, len(places), columns)]
+    return np.concatenate(lines, axis=0)
 
 
 def check_video_path(path: str | os.PathLike[str]) -> Path:

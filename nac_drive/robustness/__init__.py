@@ -1,0 +1,1 @@
+"""Drivers under stress: every driver under every perturbation, level by level, on the same tracks."""

@@ -1,0 +1,167 @@
+"""The folder of a stress test: finished episodes are on disk, and `--resume` goes on with the missing ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+from nac_drive.envs import CrashMode, EnvConfig, RendererName
+from nac_drive.evaluation.folder import CONDITIONS, ROWS, SUMMARY
+from nac_drive.evaluation.results import EpisodeResult, read_results
+from nac_drive.storage.lock import LOCK, locked
+from nac_drive.storage.read import FileError, read_json
+from nac_drive.storage.write import remove_leftovers, sync_folder, write_atomically, writing
+
+_FIX = "choose another folder"
+
+
+@dataclass(frozen=True)
+class TestedDriver:
+    """A driver of a stress test."""
+
+    name: str
+    sha256: str
+    """See `driver_hash`."""
+    env: EnvConfig
+    """Its environment, with the renderer of the test."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Everything that the rows of a stress test depend on, latencies aside."""
+
+    drivers: list[TestedDriver]
+    tracks: list[int]
+    perturbations: list[str]
+    """Specifications; the first one is empty."""
+    crash: CrashMode
+    renderer: RendererName
+
+
+class StressFolder:
+    """A folder that `stress_folder` holds."""
+
+    def __init__(self, path: Path, conditions: Conditions, finished: Sequence[EpisodeResult]):
+        self.path, self._conditions = path, conditions
+        self.finished = list(finished)
+        """Rows of before."""
+
+    def append(self, row: EpisodeResult) -> None:
+        """Add a finished episode; it is on disk when the call returns.
+
+        Raises:
+            WriteError: If it cannot be written.
+        """
+        path = self.path / ROWS
+        with writing(path):
+            if not (self.path / CONDITIONS).exists():  # a start that fails before the first row leaves nothing
+                self.write_conditions()
+            with path.open("ab") as file:
+                file.write((json.dumps(row.to_dict()) + "\n").encode())
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(self.path)
+
+    def write_conditions(self) -> None:
+        """Write conditions.json."""
+        write_atomically(self.path / CONDITIONS, (json.dumps(asdict(self._conditions), indent=2) + "\n").encode())
+
+    def save(self, rows: Mapping[tuple[str, str], Sequence[EpisodeResult]], summary: str) -> None:
+        """Write rows.jsonl in order, and summary.json.
+
+        Raises:
+            WriteError: If they cannot be written.
+        """
+        with writing(self.path):
+            lines = [json.dumps(row.to_dict()) + "\n" for part in rows.values() for row in part]
+            write_atomically(self.path / ROWS, "".join(lines).encode())
+            write_atomically(self.path / SUMMARY, summary.encode())
+
+
+@contextmanager
+def stress_folder(
+    path: str | os.PathLike[str], conditions: Conditions, *, resume: bool = False
+) -> Iterator[StressFolder]:
+    """Hold the folder of a stress test for a `with` block.
+
+    Args:
+        path: The folder.
+        conditions: Those of the test.
+        resume: Go on with the missing episodes of an interrupted test; it may have fewer drivers, tracks and
+            perturbations.
+
+    Raises:
+        FileExistsError: If `path` holds anything and `resume` is off.
+        FileNotFoundError: If there is nothing to resume.
+        FileError: If the folder holds something else, its files are damaged, or it has other conditions.
+        FolderInUseError: If another process holds it.
+        WriteError: If it cannot be written.
+    """
+    path = Path(path)
+    if resume and not path.exists():
+        raise FileNotFoundError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
+    _require_ours(path, resume)
+    with locked(path):
+        _require_ours(path, resume)  # another process may have been quicker
+        for name in (CONDITIONS, ROWS, SUMMARY):
+            remove_leftovers(path / name)
+        rows, cut_off = _finished(path, conditions)
+        folder = StressFolder(path, conditions, rows)
+        if (path / CONDITIONS).exists():
+            with writing(path):
+                if cut_off:
+                    lines = "".join(json.dumps(row.to_dict()) + "\n" for row in rows)
+                    write_atomically(path / ROWS, lines.encode())
+                folder.write_conditions()
+        yield folder
+
+
+def _require_ours(path: Path, resume: bool) -> None:
+    """Check that the folder may be written to, before it is touched."""
+    names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
+    if all(name == LOCK or (name.startswith(f"{CONDITIONS}.") and name.endswith(".tmp")) for name in names):
+        return
+    if not resume:
+        raise FileExistsError(f"{path} already exists; choose another folder, or go on with --resume.")
+    if CONDITIONS not in names:
+        raise FileError(f"{path} is not the folder of a stress test: {CONDITIONS} is missing; {_FIX}.")
+
+
+def _finished(path: Path, conditions: Conditions) -> tuple[list[EpisodeResult], bool]:
+    """Return the rows of an interrupted test, and whether the last one was cut off."""
+    if not (path / CONDITIONS).exists():
+        return [], False
+    saved = read_json(path / CONDITIONS, Conditions, "the conditions of a stress test", _FIX)
+    if (saved.crash, saved.renderer) != (conditions.crash, conditions.renderer):
+        raise FileError(
+            f"cannot resume {path}: it was begun with crash={saved.crash}, renderer={saved.renderer}, got "
+            f"crash={conditions.crash}, renderer={conditions.renderer}; keep them, or {_FIX}."
+        )
+    now = {driver.name: driver for driver in conditions.drivers}
+    for driver in saved.drivers:
+        if now.get(driver.name) != driver:
+            raise FileError(
+                f"cannot resume {path}: driver {driver.name[:100]!r} of it is missing here or has changed; pass all of "
+                f"its drivers as they were, or {_FIX}."
+            )
+    for name in ("tracks", "perturbations"):
+        if gone := set(getattr(saved, name)) - set(getattr(conditions, name)):
+            raise FileError(
+                f"cannot resume {path}: {name} must hold all that it was begun with, and {str(min(gone))[:100]!r} is "
+                f"missing; add it, or {_FIX}."
+            )
+    if not (path / ROWS).exists():
+        return [], False
+    rows, cut_off = read_results(path / ROWS)
+    keys = [(row.driver, row.perturbation, row.seed) for row in rows]
+    names = [driver.name for driver in saved.drivers]
+    expected = set(product(names, saved.perturbations, saved.tracks))
+    sound = all((row.crash_mode, row.renderer) == (saved.crash, saved.renderer) for row in rows)
+    if len(set(keys)) < len(keys) or not set(keys) <= expected or not sound:
+        raise FileError(f"{path / ROWS} holds an episode twice, or one of another test; {_FIX}.")
+    return rows, cut_off

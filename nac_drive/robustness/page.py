@@ -1,0 +1,191 @@
+"""The page and the figures of a stress test."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from nac_drive.envs import Control, track_seeds
+from nac_drive.evaluation.statistics import Interval
+from nac_drive.evaluation.video import side_by_side
+from nac_drive.evaluation.watch import watch
+from nac_drive.robustness.plan import CLEAN
+from nac_drive.robustness.statistics import Cell, survival
+from nac_drive.robustness.stress import Stress
+from nac_drive.storage.write import write_atomically
+
+PAGE, HEATMAP, CURVES, SURVIVAL = "stress.md", "heatmap.png", "curves.png", "survival.png"
+_BEST, _WORST = 1.0, 0.0
+
+
+def save_page(folder: Path, result: Stress) -> Path:
+    """Write stress.md and its figures.
+
+    Returns:
+        The page.
+    """
+    draw_heatmap(folder / HEATMAP, result)
+    draw_curves(folder / CURVES, result)
+    parts = [stress_table(result), f"![Fraction of the own undisturbed return]({HEATMAP})", f"![Returns]({CURVES})"]
+    if any(each.first_crash_time is not None for each in result.cells.values()):
+        draw_survival(folder / SURVIVAL, result)
+        parts.append(f"![Fraction of episodes without a crash, over time]({SURVIVAL})")
+    write_atomically(folder / PAGE, "\n\n".join(["# Stress test", *parts, ""]).encode())
+    return folder / PAGE
+
+
+def stress_table(result: Stress) -> str:
+    """Return every driver under every perturbation, in Markdown."""
+    first = result.drivers[0]
+    headings = ["return [95 %]", "min", "kept % [95 %]", "area %", "crashes", "interventions"]
+    headings += [f"vs {first} [95 %]", "p", "d", "wins"]
+    lines = [f"| perturbation | driver | {' | '.join(headings)} |", "|---|---|" + "---:|" * len(headings)]
+    rows = [(CLEAN, None), *((spec, family) for family in result.families for spec in family.specs)]
+    for spec, family in rows:
+        for name in result.drivers:
+            cell = result.cells[name, spec]
+            area = f"{100 * result.area(name, family):.0f}" if family and spec == family.specs[-1] else ""
+            place = f"`{spec}`" if spec else "none"
+            crashes = f"{cell.crashes_per_episode:.2f} | {cell.interventions_per_episode:.2f}"
+            lines.append(
+                f"| {place} | {name} | {_interval(cell.return_mean)} | {cell.return_min:.0f} | "
+                f"{_interval(cell.fraction_kept, 100.0)} | {area} | {crashes} | {_versus(cell)} |"
+            )
+    return "\n".join(lines)
+
+
+def _interval(interval: Interval, scale: float = 1.0, sign: str = "") -> str:
+    mean, low, high = (f"{scale * value:{sign}.0f}" for value in (interval.mean, interval.low, interval.high))
+    return f"{mean} [{low}, {high}]"
+
+
+def _versus(cell: Cell) -> str:
+    if cell.versus is None:
+        return "| | | "
+    p, d = cell.versus.p_value, cell.versus.effect_size
+    numbers = "" if p is None else f"{p:.3f}", "" if d is None else f"{d:+.2f}"
+    difference = _interval(cell.versus.difference, sign="+")
+    return f"{difference} | {numbers[0]} | {numbers[1]} | {100 * cell.versus.win_rate:.0f} %"
+
+
+def terminal_stress(result: Stress) -> Table:
+    """Return the return that every driver keeps, for the terminal."""
+    table = Table(title="Return kept, % of the driver's own undisturbed return (mean return)", title_justify="left")
+    table.add_column("perturbation")
+    for name in result.drivers:
+        table.add_column(name, justify="right")
+    for spec in (CLEAN, *(spec for family in result.families for spec in family.specs)):
+        cells = [result.cells[name, spec] for name in result.drivers]
+        texts = [f"{100 * cell.fraction_kept.mean:.0f} ({cell.return_mean.mean:.0f})" for cell in cells]
+        table.add_row(spec or "none", *texts)
+    return table
+
+
+def video_of(
+    path: Path,
+    drivers: Sequence[str | os.PathLike[str]],
+    tracks: str | Sequence[int],
+    spec: str,
+    control: Control | None = None,
+) -> Path:
+    """Write a video of up to four drivers on the first track under one perturbation.
+
+    Args:
+        path: The new file; an existing one is replaced.
+        drivers: Names or folders, see `resolve_driver`.
+        tracks: See `track_seeds`.
+        spec: The perturbation, see `envs.perturb`.
+        control: Control of shipped drivers.
+
+    Returns:
+        `path`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        videos = []
+        for number, driver in enumerate(drivers[:4]):
+            videos.append(Path(folder) / f"{number}.mp4")
+            watch(driver, track_seeds(tracks)[0], video=videos[-1], control=control, perturbation=spec)
+        side_by_side(path, videos, columns=2 if len(videos) > 2 else None)
+    return path
+
+
+def draw_heatmap(path: Path, result: Stress) -> None:
+    """Draw the fraction of its own undisturbed return that every driver keeps, and its return."""
+    specs = [spec for family in result.families for spec in family.specs]
+    kept = np.array([[result.cells[name, spec].fraction_kept.mean for spec in specs] for name in result.drivers])
+    returns = np.array([[result.cells[name, spec].return_mean.mean for spec in specs] for name in result.drivers])
+    figure = Figure(figsize=(2.4 + 0.62 * len(specs), 1.9 + 0.5 * len(result.drivers)), layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(kept, cmap="RdYlGn", vmin=_WORST, vmax=_BEST, aspect="auto")
+    for (row, column), value in np.ndenumerate(kept):
+        dark = value < 0.25 or value > 0.85
+        text = f"{100 * value:.0f}\n({returns[row, column]:.0f})"
+        axis.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+    axis.set_xticks(range(len(specs)), specs, rotation=45, ha="right", fontsize=8)
+    labels = [f"{name} ({result.cells[name, CLEAN].return_mean.mean:.0f})" for name in result.drivers]
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
+    axis.set_title("Return kept, % of the driver's own undisturbed return (return)", fontsize=9)
+    figure.colorbar(image, ax=axis, shrink=0.8)
+    figure.savefig(path, dpi=150)
+
+
+def draw_curves(path: Path, result: Stress) -> None:
+    """Draw the returns over the levels of every perturbation, with intervals."""
+    figure, axes = _grid(len(result.families))
+    ends = [end for each in result.cells.values() for end in (each.return_mean.low, each.return_mean.high)]
+    for axis, family in zip(axes, result.families, strict=True):
+        axis.set_ylim(min(0.0, 1.05 * min(ends)), 1.05 * max(ends) if max(ends) > 0 else 1.0)
+        for number, name in enumerate(result.drivers):
+            intervals = [result.cells[name, spec].return_mean for spec in (CLEAN, *family.specs)]
+            levels, means = np.arange(len(intervals)), [each.mean for each in intervals]
+            axis.plot(levels, means, "o-", ms=4, color=f"C{number}", label=name)
+            axis.fill_between(
+                levels, [each.low for each in intervals], [each.high for each in intervals],
+                color=f"C{number}", alpha=0.15, linewidth=0,
+            )  # fmt: skip
+        axis.set_title(family.name, fontsize=9)
+        axis.set_xticks(range(1 + len(family.specs)))
+        axis.set_xlabel("level" if len(family.specs) > 1 else "without (0), with (1)", fontsize=8)
+        axis.set_ylabel("return", fontsize=8)
+    _finish(figure, axes, path)
+
+
+def draw_survival(path: Path, result: Stress) -> None:
+    """Draw the fraction of episodes without a crash over time, at the highest level of every perturbation."""
+    figure, axes = _grid(len(result.families))
+    times = np.linspace(0.0, 20.0, 401)
+    for axis, family in zip(axes, result.families, strict=True):
+        for number, name in enumerate(result.drivers):
+            crashes = [row.first_crash_time for row in result.rows[name, family.specs[-1]]]
+            axis.step(times, survival(crashes, times), where="post", color=f"C{number}", label=name)
+        axis.set_title(family.specs[-1], fontsize=9)
+        axis.set_ylim(-0.03, 1.03)
+        axis.set_xlabel("seconds", fontsize=8)
+        axis.set_ylabel("episodes without a crash", fontsize=8)
+    _finish(figure, axes, path)
+
+
+def _grid(panels: int) -> tuple[Figure, list[Any]]:
+    columns = min(4, panels)
+    lines = -(-panels // columns)
+    figure = Figure(figsize=(max(4.0, 3.0 * columns), 0.5 + 2.6 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).flatten().tolist()
+    for axis in axes[panels:]:
+        axis.remove()
+    return figure, axes[:panels]
+
+
+def _finish(figure: Figure, axes: list[Any], path: Path) -> None:
+    for axis in axes:
+        axis.grid(color="0.92")
+        axis.tick_params(labelsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=150)
