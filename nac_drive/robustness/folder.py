@@ -21,7 +21,7 @@ _FIX = "choose another folder"
 
 
 @dataclass(frozen=True)
-class TestedDriver:
+class DriverUnderTest:
     """A driver of a stress test."""
 
     name: str
@@ -35,7 +35,7 @@ class TestedDriver:
 class Conditions:
     """Everything that the rows of a stress test depend on, latencies aside."""
 
-    drivers: list[TestedDriver]
+    drivers: list[DriverUnderTest]
     tracks: list[int]
     perturbations: list[str]
     """Specifications; the first one is empty."""

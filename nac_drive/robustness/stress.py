@@ -19,7 +19,7 @@ from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult
-from nac_drive.robustness.folder import Conditions, TestedDriver, stress_folder
+from nac_drive.robustness.folder import Conditions, DriverUnderTest, stress_folder
 from nac_drive.robustness.plan import CLEAN, Family, families
 from nac_drive.robustness.statistics import Cell, area_under_curve, cell
 
@@ -130,10 +130,10 @@ def stress(
 
 def _entry(
     spec: str | os.PathLike[str], control: Control | None, renderer: RendererName
-) -> tuple[Driver, TestedDriver]:
+) -> tuple[Driver, DriverUnderTest]:
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
     env = replace(clean_env(driver, control), renderer=renderer)
-    return driver, TestedDriver(_name(spec), driver_hash(spec, env), env)
+    return driver, DriverUnderTest(_name(spec), driver_hash(spec, env), env)
 
 
 def _name(spec: str | os.PathLike[str]) -> str:

@@ -29,6 +29,8 @@ from nac_drive.leaderboard.tasks import Task, result_of
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.export import export
 from nac_drive.policies.onnx_driver import load_onnx
+from nac_drive.robustness.folder import Conditions as StressConditions
+from nac_drive.robustness.folder import DriverUnderTest, stress_folder
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.features import frozen_features
 from nac_drive.training.run_folder import RunFolder
@@ -201,6 +203,21 @@ def resume_evaluation(folder: Path) -> None:
         assert {row.seed for row in rows} <= {3, 4}
 
 
+STRESS = StressConditions([DriverUnderTest("lstm", "0" * 64, ENV)], [3, 4], [""], "ignore", "fast")
+
+
+def stress_test(folder: Path) -> None:
+    """A stress test that was interrupted after its last episode."""
+    with stress_folder(folder / "stress", STRESS) as opened:
+        for row in results():
+            opened.append(row)
+
+
+def resume_stress(folder: Path) -> None:
+    with stress_folder(folder / "stress", STRESS, resume=True) as opened:
+        assert {row.seed for row in opened.finished} <= {3, 4}
+
+
 def task(folder: Path) -> Task:
     return Task("lstm", folder / "lstm-0", folder / "data", TrainConfig(), "expert", (3, 4), "ignore", "fast", "cpu")
 
@@ -299,6 +316,7 @@ TARGETS: dict[str, Target] = {
         evaluation, "results/conditions.json", mutations.json_file, resume_evaluation, writes=True
     ),
     "evaluation-rows": Target(evaluation, "results/rows.jsonl", mutations.json_lines, resume_evaluation, writes=True),
+    "stress-conditions": Target(stress_test, "stress/conditions.json", mutations.json_file, resume_stress, writes=True),
     "comparison-result": Target(comparison, "lstm-0/result.json", mutations.json_file, read_result),
     "comparison-latency": Target(comparison, "lstm-0/latency.json", mutations.json_file, read_result),
     "features": Target(
