@@ -19,7 +19,8 @@ class NACCore(WindowBase):
     """Self-attention from each frame to itself and the `window - 1` frames before it.
 
     t_sample of a pair is the age of the key in units of `time_unit`, from the dt of the frames between. The slots of
-    the state (see WindowBase) are the keys and values of the frames, (B, H, M, D + E + 2 + D), see Tokens.
+    the state (see WindowBase) are the keys and values of the frames, (B, H, M, D + E + 2 + D), see Tokens; the
+    inputs (B, M, F) follow at the end of the state where they are the values.
 
     The paper names no window. Eight frames are 0.16 s: drivers that average over more learn late which frame is the
     present one (docs/cloning.md). In a window of eight, top_k = 8 keeps every key; a selection needs a wider one
@@ -61,15 +62,21 @@ class NACCore(WindowBase):
 
     def slot_shapes(self, slots: int) -> tuple[int, ...]:
         nac = self.nac
-        return (nac.num_heads, slots, nac.head_size + nac.drive_size + 2 + nac.head_size)
+        return (nac.num_heads, slots, nac.head_size + nac.drive_size + 2 + (nac.head_size if nac.gated else 0))
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        inputs = () if self.nac.gated else (((self.window - 1, self.input_size), None),)
+        return (*super().state_shapes(), *inputs)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        kv, age, filled = state
+        kv, age, filled, *inputs = state
         length = x.shape[1]
         new = self.nac.project(x)
+        frames = torch.cat((inputs[0], x.to(inputs[0].dtype)), dim=1) if inputs else None  # (B, M + T, F)
         kv = torch.cat((kv, new.kv), dim=2)  # (B, H, M + T, D + E + 2 + D)
         since, filled, age = self.clock(dt, age, filled)
         mask = Mask(length, kv.shape[2], window=self.window, valid=filled)
-        tokens, times = Tokens(new.query, new.query_logit_inputs, kv), since.unsqueeze(1) / self.time_unit
-        y, _ = self.nac.attend(tokens, mask, times)
-        return y, (kv[:, :, length:], age, filled[:, length:])
+        tokens = Tokens(new.query, new.query_logit_inputs, kv, frames)
+        y, _ = self.nac.attend(tokens, mask, since.unsqueeze(1) / self.time_unit)
+        after = () if frames is None else (frames[:, length:],)
+        return y, (kv[:, :, length:], age, filled[:, length:], *after)

@@ -87,6 +87,11 @@ CORES: dict[str, CoreFactory] = {
         f"8 keys of the last {_WIDE} frames, chosen by a trained score ([learned_selection.md](learned_selection.md))",
         window=_WIDE,
     ),
+    "nac-sharp": _nac(
+        "nac-sharp",
+        "beyond the paper: sharp logits, a learned loss per frame of age, whole inputs as values",
+        num_heads=4,
+    ),
     # without memory
     "cnn": CoreFactory(Feedforward, "no memory: one dense layer"),
     "cnn-bojarski": CoreFactory(

@@ -6,6 +6,7 @@ E neurons of the backbone's input group, L settling steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from functools import partial
@@ -28,6 +29,7 @@ from nac_drive.policies.wiring.wiring import Wiring
 from nac_drive.suggest import did_you_mean
 
 OUTPUTS = ("quadrature", "riemann")
+VALUES = ("gated", "input")
 
 PAIRS_PER_CHUNK = 2**15
 """Queries are taken in chunks of about this many (head, query, key) triples: bounds memory, keeps caches warm."""
@@ -42,6 +44,10 @@ class NAC(nn.Module):
         phi = phi_activation(motor_1)     omega = softplus(motor_2) + eps     t = sigmoid(t_a(u) t_sample + t_b(u))
         a = mode(phi, omega, t)     alpha = softmax(a over the kept keys)
         y_h = sum alpha v t  ("quadrature", Eq. 19)   or   delta_t sum alpha v  ("riemann")
+
+    Beyond the paper, `gain` and `recency` make the logits exp(g_h) a - softplus(s_h) t_sample: with phi in (0, 1) those
+    of the paper differ by less than 1, so that the softmax is nearly uniform (docs/attention.md). `value="input"`
+    attends to the inputs of the keys themselves.
 
     The heads are concatenated and projected linearly. `nac.naive.naive_nac` is the same function in plain form. A NaN
     in the input reaches every query that may see it. Padding has no influence, whatever it holds. Initial weights come
@@ -63,6 +69,10 @@ class NAC(nn.Module):
         delta_t: Factor of the "riemann" output.
         euler_steps: Least number of steps in mode "euler".
         settle_steps: Steps of the backbone.
+        gain: Initial factor of the logits, learned per head; None for none.
+        recency: Initial loss of the logit per unit of t_sample in the first head, a quarter of it in each next one,
+            learned per head; None for none.
+        value: Values v: "gated" (Eq. 13) or "input", the whole input of the key in every head, without a gate.
         wiring: Graph of the drawn wirings, a name in WIRINGS: "ncp" or "mlp".
         seed: Seed of the drawn wirings.
         gate_wirings: Wirings of the gates of q, k and v, in place of drawn ones.
@@ -88,6 +98,9 @@ class NAC(nn.Module):
         delta_t: float = 1.0,
         euler_steps: int = 6,
         settle_steps: int = 3,
+        gain: float | None = None,
+        recency: float | None = None,
+        value: str = "gated",
         wiring: str = "ncp",
         seed: int = 0,
         gate_wirings: Sequence[Wiring] | None = None,
@@ -98,6 +111,8 @@ class NAC(nn.Module):
         _require_name("selection", selection, (*SELECTIONS, "learned"))
         _require_name("phi_activation", phi_activation, PHI_ACTIVATIONS)
         _require_name("output", output, OUTPUTS)
+        _require_name("value", value, VALUES)
+        _require_positive(gain=gain, recency=recency)
         _require_name("wiring", wiring, WIRINGS)
         self.input_size = d_model if input_size is None else input_size
         self.context_size = self.input_size if context_size is None else context_size
@@ -112,10 +127,12 @@ class NAC(nn.Module):
         self.mode, self.selection, self.phi_activation = mode, selection, phi_activation
         self._solve, self._phi = MODES[mode], PHI_ACTIVATIONS[phi_activation]
         self._select = SELECTIONS["topk" if selection == "learned" else selection]
-        self.uses_time = mode != "steady" or output == "quadrature"
+        self.uses_time = mode != "steady" or output == "quadrature" or recency is not None
+        self.value_size = self.head_size if value == "gated" else self.context_size
+        self.gated = value == "gated"
 
         if gate_wirings is None:
-            sizes = (self.input_size, self.context_size, self.context_size)
+            sizes = (self.input_size, self.context_size, self.context_size)[: 3 if self.gated else 2]
             gate_wirings = [sensory_gate_wiring(n, d_model, sparsity, seed + i, wiring) for i, n in enumerate(sizes)]
         self._check_gate_wirings(gate_wirings)
         self.query_gate, self.context_gate = SensoryGate(gate_wirings[:1]), SensoryGate(gate_wirings[1:])
@@ -130,7 +147,14 @@ class NAC(nn.Module):
         self.score_weight: Tensor | None = None  # (H, D, D)
         if selection == "learned":
             self.score_weight = nn.Parameter(torch.eye(self.head_size).repeat(num_heads, 1, 1))
-        self.out = nn.Linear(d_model, d_model)
+        self.log_gain: Tensor | None = None  # (H,)
+        if gain is not None:
+            self.log_gain = nn.Parameter(torch.full((num_heads,), math.log(gain)))
+        self.slope: Tensor | None = None  # (H,)
+        if recency is not None:
+            slopes = recency * 0.25 ** torch.arange(num_heads)
+            self.slope = nn.Parameter(torch.log(torch.expm1(slopes)))  # softplus gives the slopes
+        self.out = nn.Linear(num_heads * self.value_size, d_model)
         self._cache: WeightCache[tuple[TokenProjection, TokenProjection]] = WeightCache()
 
     def forward(
@@ -183,8 +207,10 @@ class NAC(nn.Module):
         if detail is AttentionRecord:
             return y, AttentionRecord(**{name: record[name] for name in _ATTENTION})
         attention = AttentionRecord(**{name: record.pop(name) for name in _ATTENTION})
+        context = x if context is None else context
         (q,) = self._heads(self.query_gate(x))
-        k, v = self._heads(self.context_gate(x if context is None else context))
+        k, *gated = self._heads(self.context_gate(context))
+        v = gated[0] if gated else context.unsqueeze(1).expand(-1, self.num_heads, -1, -1)
         return y, CircuitRecord(q, k, v, record, attention)
 
     def project(self, x: Tensor, context: Tensor | None = None) -> Tokens:
@@ -198,7 +224,8 @@ class NAC(nn.Module):
         query, query_logit_inputs = query_side(x).split((self.head_size, self.drive_size + 2), dim=3)
         if self.score_weight is not None:
             query = query.detach() @ self.score_weight
-        return Tokens(query, query_logit_inputs, context_side(x if context is None else context))
+        context = x if context is None else context
+        return Tokens(query, query_logit_inputs, context_side(context), None if self.gated else context)
 
     def _heads(self, gated: Tensor) -> tuple[Tensor, ...]:
         """Split (B, T, P, d) into P tensors (B, H, T, D)."""
@@ -219,7 +246,7 @@ class NAC(nn.Module):
         key_map = torch.cat((same, of_key, none), dim=2)  # (H, D, D + E + 2 + D)
         value_map = torch.cat((none, torch.zeros_like(of_key), same), dim=2)
         query_side = token_projection(self.query_gate, query_map, F.pad(bias, (self.head_size, 0)))
-        both = torch.cat((key_map, value_map), dim=1)
+        both = torch.cat((key_map, value_map), dim=1) if self.gated else key_map[..., : -self.head_size]
         return query_side, token_projection(self.context_gate, both)
 
     def attend(
@@ -239,7 +266,9 @@ class NAC(nn.Module):
         batch, heads, queries, _ = tokens.query.shape
         selection = self._select(tokens.kv[..., : self.head_size], mask, self.top_k)
         fused = self.backbone.fused()
-        if selection.everything and detail is None and usable(tokens.query) and (circuit := layers(fused)) is not None:
+        plain = self.gated and self.log_gain is None and self.slope is None  # what the kernel computes
+        kernel = plain and selection.everything and detail is None and usable(tokens.query)
+        if kernel and (circuit := layers(fused)) is not None:
             y = fused_pairwise(self, tokens, circuit, mask, times)
             return self.out(y.transpose(1, 2).flatten(2)), {}
         pairs = batch * heads * selection.kept
@@ -258,7 +287,7 @@ class NAC(nn.Module):
             elif torch.is_grad_enabled():
                 parts.append(y)
             else:
-                whole = y.new_empty(batch, heads, queries, self.head_size) if whole is None else whole
+                whole = y.new_empty(batch, heads, queries, self.value_size) if whole is None else whole
                 whole[:, :, rows] = y
         y = torch.cat(parts, dim=2) if whole is None else whole  # (B, H, Tq, D)
         record = {name: torch.cat([r[name] for r in records], dim=2 + (name not in _ATTENTION)) for name in records[0]}
@@ -284,7 +313,7 @@ class NAC(nn.Module):
             pairs = _gather(kv, index)  # (B, H, Tq, K, E + 2 + D)
             if times is not None and times.shape[3] > 1:
                 times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
-        key_logit_inputs, value = pairs.split((self.drive_size + 2, self.head_size), dim=4)
+        key_logit_inputs, value = pairs[..., : self.drive_size + 2], pairs[..., self.drive_size + 2 :]
         drive, phi, omega, t, a = self._logits(query_logit_inputs, key_logit_inputs, times, fused)
         if self.score_weight is not None and torch.is_grad_enabled():
             a = a + _straight_through(query, tokens.kv[..., : self.head_size].detach(), index)
@@ -293,7 +322,9 @@ class NAC(nn.Module):
         else:  # the second fill is for rows without any allowed key: zeros, not a uniform average
             alpha = a.masked_fill(masked, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(masked, 0.0)
         weight = alpha * t if self.output == "quadrature" else alpha * self.delta_t  # (B, H, Tq, K)
-        if index is None:
+        if tokens.inputs is not None:
+            y = _mix_inputs(weight, tokens.inputs, index)  # (B, H, Tq, F')
+        elif index is None:
             y = weight @ value.squeeze(2)  # (B, H, Tq, D)
         else:
             y = (weight.unsqueeze(4) * value).sum(dim=3)
@@ -321,7 +352,12 @@ class NAC(nn.Module):
         motor = self.backbone(drive.flatten(2, 3), fused)  # (B, H, 2, Tq K)
         phi_motor, omega_motor = motor.unflatten(3, drive.shape[2:4]).unbind(2)
         phi, omega = self._phi(phi_motor), F.softplus(omega_motor) + OMEGA_FLOOR
-        return drive, phi, omega, t, self._solve(phi, omega, t, self.euler_steps)
+        a = self._solve(phi, omega, t, self.euler_steps)
+        if self.log_gain is not None:
+            a = a * self.log_gain.exp().view(-1, 1, 1)
+        if self.slope is not None:
+            a = a - F.softplus(self.slope).view(-1, 1, 1) * (1.0 if times is None else times)
+        return drive, phi, omega, t, a
 
     def _check_backbone(self, wiring: Wiring) -> None:
         inputs, outputs = 2 * self.head_size, wiring.groups.size(wiring.groups.output_group)
@@ -333,11 +369,12 @@ class NAC(nn.Module):
 
     def _check_gate_wirings(self, gate_wirings: Sequence[Wiring]) -> None:
         expected = [(n, self.d_model) for n in (self.input_size, self.context_size, self.context_size)]
+        expected = expected if self.gated else expected[:2]
         found = [(gate.inputs, gate.groups.sensory) for gate in gate_wirings]
         if found != expected:
             raise ValueError(
-                f"gate_wirings: the wirings of q, k, v must have (inputs, sensory neurons) {expected} (input_size or "
-                f"context_size, d_model), got {found}."
+                f"gate_wirings: the wirings of q, k{', v' * self.gated} must have (inputs, sensory neurons) {expected} "
+                f"(input_size or context_size, d_model), got {found}."
             )
 
     def _check(
@@ -375,6 +412,20 @@ def _require_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"{name}: must be at least 1, got {count}.")
+
+
+def _require_positive(**numbers: float | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and not 0.0 < number < math.inf:
+            raise ValueError(f"{name}: must be positive and finite, or None, got {number}.")
+
+
+def _mix_inputs(weight: Tensor, inputs: Tensor, index: Tensor | None) -> Tensor:
+    """Return the sum of inputs (B, Tk, F), weighed by weight (B, H, Tq, K) at the positions `index`: (B, H, Tq, F)."""
+    if index is not None:
+        dense = weight.new_zeros(*weight.shape[:3], inputs.shape[1])  # (B, H, Tq, Tk)
+        weight = dense.scatter_add(3, index, weight)
+    return weight @ inputs.unsqueeze(1).to(weight.dtype)
 
 
 _ATTENTION = tuple(field.name for field in fields(AttentionRecord))

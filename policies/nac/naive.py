@@ -73,11 +73,14 @@ def naive_nac(
         t_sample = t_sample.unsqueeze(1)  # (B,) -> (B, 1, 1), (B, Tk) -> (B, 1, Tk)
     t_sample = t_sample.expand(batch, queries, keys)
 
-    y = x.new_zeros(batch, queries, heads, layer.head_size)  # (B, Tq, H, D)
+    y = x.new_zeros(batch, queries, heads, layer.value_size)  # (B, Tq, H, D)
     for b in range(batch):
         q = sensory_gate(layer.query_gate, 0, x[b]).unflatten(1, (heads, -1))  # (Tq, H, D)
         k = sensory_gate(layer.context_gate, 0, context[b]).unflatten(1, (heads, -1))  # (Tk, H, D)
-        v = sensory_gate(layer.context_gate, 1, context[b]).unflatten(1, (heads, -1))  # (Tk, H, D)
+        if layer.gated:
+            v = sensory_gate(layer.context_gate, 1, context[b]).unflatten(1, (heads, -1))  # (Tk, H, D)
+        else:
+            v = context[b].unsqueeze(1).expand(-1, heads, -1)  # (Tk, H, F): beyond the paper
         for h in range(heads):
             for i in range(queries):
                 j = allowed[b, i].nonzero().squeeze(1)  # (J,) positions of the allowed keys
@@ -106,6 +109,10 @@ def attend(layer: NAC, head: int, q: Tensor, k: Tensor, v: Tensor, t_sample: Ten
     t_a, t_b = (u @ layer.time_weight[head] + layer.time_bias[head]).unbind(dim=1)
     t = torch.sigmoid(t_a * t_sample + t_b)
     a = logit(layer, phi, omega, t)  # (K,)
+    if layer.log_gain is not None:  # beyond the paper
+        a = layer.log_gain[head].exp() * a
+    if layer.slope is not None:
+        a = a - F.softplus(layer.slope[head]) * t_sample
     if layer.score_weight is not None:  # adds 0: the gradient of the logit goes straight through to the score
         a = a + (score - score.detach())
 

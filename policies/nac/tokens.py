@@ -22,7 +22,9 @@ class Tokens:
     query_logit_inputs: Tensor
     """(..., E + 2), the query's summand of the backbone drive and of t_a, t_b, biases included."""
     kv: Tensor
-    """(..., D + E + 2 + D): the key for scoring, its summand of the drive, t_a and t_b, and its value."""
+    """(..., D + E + 2 + D): the key for scoring, its summand of the drive, t_a and t_b, and its gated value, if any."""
+    inputs: Tensor | None = None
+    """(B, T, F): the inputs of the keys, where they are the values; None for gated values."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,5 +26,7 @@ NAC_VARIANTS: dict[str, dict[str, Any]] = {
     # Algorithm 2 of the later paper, and a trained score, which the paper leaves to future work
     "nac-block": {"selection": "block"},
     "nac-learned": {"selection": "learned"},
+    # beyond the paper: logits that a softmax can tell apart, a learned loss per unit of age, whole inputs as values
+    "nac-sharp": {"gain": 8.0, "recency": 2.0, "value": "input", "output": "riemann"},
 }
 """Name of a variant -> settings of `NAC`."""

@@ -133,14 +133,17 @@ def test_another_driver_of_the_name_foreign_rows_and_foreign_folders_are_refused
         run(drivers, tmp_path / "nothing", resume=True)
 
 
-def test_bad_arguments_leave_no_folder(drivers, tmp_path):
-    for changed, message in (
-        ({"drivers": [drivers[0], drivers[0]]}, "each with a name of its own"),
-        ({"words": ["fog"]}, "NAME:LEVEL"),
-        ({"tracks": "moon-3"}, "moon"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run(changed.pop("drivers", drivers), tmp_path / "stress", **changed)
+@pytest.mark.parametrize(
+    ("twice", "changed", "message"),
+    [
+        (True, {}, "each with a name of its own"),
+        (False, {"words": ["fog"]}, "NAME:LEVEL"),
+        (False, {"tracks": "moon-3"}, "moon"),
+    ],
+)
+def test_bad_arguments_leave_no_folder(drivers, tmp_path, twice, changed, message):
+    with pytest.raises(ValueError, match=message):
+        run([drivers[0], drivers[0]] if twice else drivers, tmp_path / "stress", **changed)
     assert not (tmp_path / "stress").exists()
 
 
