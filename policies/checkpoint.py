@@ -240,7 +240,7 @@ def settings_in_seconds(driver: dict[str, Any]) -> dict[str, Any]:
     factory = CORES.get(_OLD_CORES[core][0] if core in _OLD_CORES else core)
     if factory is not None and "time_unit" in factory.accepted and isinstance(arguments, dict):
         driver = {**driver, "core_args": {**arguments, "time_unit": 1.0}}
-    return {**driver, "clockless": False, "zero_lost_frames": False}
+    return {**driver, "clockless": False, "dt_input": False, "zero_lost_frames": False}
 
 
 def _new_name(name: str, renamed: tuple[tuple[str, str], ...]) -> str:

@@ -38,6 +38,8 @@ class DriverConfig:
     """Height, width, channels of an observation."""
     clockless: bool = False
     """The core gets the nominal time step of 1/50 s at every frame, whatever the true one is."""
+    dt_input: bool = False
+    """The core's input is the features plus an affine map of log(1 + dt / 0.02 s): a clock for cores without one."""
     zero_lost_frames: bool = False
     """A frame that is black all over, as a lost one is under MISSING zero, reaches the core as zeros, in place of the
     encoder's features of a black image."""
@@ -56,7 +58,7 @@ class DriverConfig:
         check_type("core:", self.core, str)
         check_type("core_args:", self.core_args, dict)
         check_type("encoder:", self.encoder, str)
-        for name in ("residual", "clockless", "zero_lost_frames"):
+        for name in ("residual", "clockless", "dt_input", "zero_lost_frames"):
             check_flag(f"{name}:", getattr(self, name))
         if self.control not in CONTROLS:
             raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")

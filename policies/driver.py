@@ -50,6 +50,7 @@ class Driver(nn.Module):
             hint = did_you_mean(str(config.encoder), ENCODERS)
             raise ValueError(f"encoder: must be one of {sorted(ENCODERS)}, got {config.encoder!r}.{hint}")
         self.encoder = ENCODERS[config.encoder](config.frame_shape, config.d_model, config.dropout)
+        self.clock = nn.Linear(1, config.d_model) if config.dt_input else None
         self.core = build_core(config.core, config.d_model, config.d_model, **config.core_args)
         self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)
 
@@ -127,6 +128,8 @@ class Driver(nn.Module):
         start = self.initial_state(features.shape[0]) if state is None else state
         if self.config.clockless:
             dt = torch.full_like(dt, NOMINAL_DT)
+        if self.clock is not None:
+            features = features + self.clock(torch.log1p(dt / NOMINAL_DT).to(features.dtype).unsqueeze(2))
         y, after = self.core(features, dt.to(self.action_head.out.weight.dtype), start)  # (B, T, d)
         return self.action_head(y + features if self.config.residual else y), after
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,6 +71,20 @@ def test_a_clockless_driver_acts_the_same_whatever_the_time(name):
             torch.testing.assert_close(drivers[1](frames, dt)[0], expected)
 
 
+@pytest.mark.parametrize("core", ["lstm", "cnn"])
+def test_dt_as_an_input_gives_a_clock_to_a_core_without_one(core):
+    config = DriverConfig(core=core, frame_shape=(32, 32, 3))
+    frames = torch.randint(256, (2, 6, 32, 32, 3), dtype=torch.uint8)
+    nominal, late = torch.full((2, 6), NOMINAL_DT), torch.full((2, 6), 5e7)
+    for dt_input, clockless in ((False, False), (True, False), (True, True)):
+        torch.manual_seed(0)
+        driver = Driver(replace(config, dt_input=dt_input, clockless=clockless)).eval()
+        with torch.no_grad():
+            same = torch.equal(driver(frames, nominal)[0], driver(frames, late)[0])
+            assert driver(frames, late)[0].isfinite().all()
+        assert same == (not dt_input or clockless)
+
+
 # Drivers and runs of before
 
 
@@ -77,7 +92,7 @@ def made_old(folder):
     """Give the settings of a driver folder the form that they had when time was in seconds."""
     file = folder / "config.json"
     saved = json.loads(file.read_text())
-    for name in ("clockless", "zero_lost_frames"):
+    for name in ("clockless", "dt_input", "zero_lost_frames"):
         del saved["driver"][name]
     saved["driver"]["core_args"].pop("time_unit", None)
     file.write_text(json.dumps(saved))

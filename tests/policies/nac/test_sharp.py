@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from nac_drive.policies import CORES, NAC
+from nac_drive.policies import CORES, NAC, NACCore
 from nac_drive.policies.nac.masks import Mask
 from nac_drive.policies.nac.records import AttentionRecord
 
@@ -92,6 +92,7 @@ def test_the_core_attends_to_recent_frames_more_than_the_papers():
     for name in ("nac-exact", "nac-sharp"):
         torch.manual_seed(0)
         core = CORES[name](16, 16, num_heads=4, window=8)
+        assert isinstance(core, NACCore)
         x, dt = torch.randn(2, 20, 16), torch.full((2, 20), 0.02)
         tokens = core.nac.project(x)
         ages = (torch.arange(20)[:, None] - torch.arange(20)).clamp(min=0).float()[None, None]
