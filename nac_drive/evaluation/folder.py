@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
@@ -65,16 +66,7 @@ class EvaluationFolder:
         Raises:
             WriteError: If it cannot be written.
         """
-        path = self.path / ROWS
-        with writing(path):
-            if not (self.path / CONDITIONS).exists():  # a start that fails before the first row leaves nothing
-                document = json.dumps(asdict(self._conditions), indent=2) + "\n"
-                write_atomically(self.path / CONDITIONS, document.encode())
-            with path.open("ab") as file:
-                file.write((json.dumps(row.to_dict()) + "\n").encode())
-                file.flush()
-                os.fsync(file.fileno())
-            sync_folder(self.path)
+        append_row(self.path, row, self._conditions)
 
     def save(self, evaluations: Sequence[Evaluation]) -> None:
         """Write rows.jsonl in the order of the tracks, and summary.json.
@@ -105,19 +97,58 @@ def evaluation_folder(
         WriteError: If it cannot be written.
     """
     path = Path(path)
-    if resume and not path.exists():
-        raise FileNotFoundError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
-    _require_ours(path, resume)
+    require_own_folder(path, "an evaluation", resume=resume)
     with locked(path):
-        _require_ours(path, resume)  # another process may have been quicker
+        require_own_folder(path, "an evaluation", resume=resume)  # another process may have been quicker
         for name in (CONDITIONS, ROWS, SUMMARY, "report.html"):
             remove_leftovers(path / name)
         yield EvaluationFolder(path, conditions, _finished(path, conditions))
 
 
-def _require_ours(path: Path, resume: bool) -> None:
-    """Check that the folder may be written to, before it is touched."""
+def append_row(folder: Path, row: EpisodeResult, conditions: Any) -> None:
+    """Add a finished episode to rows.jsonl; it is on disk when the call returns.
+
+    Args:
+        folder: The folder.
+        row: The episode.
+        conditions: A dataclass for conditions.json, which is written before the first row, so that a start that fails
+            leaves nothing.
+
+    Raises:
+        WriteError: If it cannot be written.
+    """
+    path = folder / ROWS
+    with writing(path):
+        if not (folder / CONDITIONS).exists():
+            write_conditions(folder, conditions)
+        with path.open("ab") as file:
+            file.write((json.dumps(row.to_dict()) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(folder)
+
+
+def write_conditions(folder: Path, conditions: Any) -> None:
+    """Write a dataclass as conditions.json."""
+    write_atomically(folder / CONDITIONS, (json.dumps(asdict(conditions), indent=2) + "\n").encode())
+
+
+def require_own_folder(path: Path, kind: str, *, resume: bool) -> None:
+    """Check that a folder of rows may be written to, before it is touched.
+
+    Args:
+        path: The folder.
+        kind: What it should hold, such as "an evaluation".
+        resume: Whether it may hold such rows.
+
+    Raises:
+        FileNotFoundError: If there is nothing to resume.
+        FileExistsError: If it holds anything and `resume` is off.
+        FileError: If it holds something else.
+    """
     if not path.exists():
+        if resume:
+            raise FileNotFoundError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
         return
     names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name]
     if all(name == LOCK or (name.startswith(f"{CONDITIONS}.") and name.endswith(".tmp")) for name in names):
@@ -125,7 +156,7 @@ def _require_ours(path: Path, resume: bool) -> None:
     if not resume:
         raise FileExistsError(f"{path} already exists; choose another folder, or go on with --resume.")
     if CONDITIONS not in names:
-        raise FileError(f"{path} is not the folder of an evaluation: {CONDITIONS} is missing; choose another folder.")
+        raise FileError(f"{path} is not the folder of {kind}: {CONDITIONS} is missing; choose another folder.")
 
 
 def _finished(path: Path, conditions: Conditions) -> list[EpisodeResult]:

@@ -6,16 +6,23 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from nac_drive.envs import CrashMode, EnvConfig, RendererName
-from nac_drive.evaluation.folder import CONDITIONS, ROWS, SUMMARY
+from nac_drive.evaluation.folder import (
+    CONDITIONS,
+    ROWS,
+    SUMMARY,
+    append_row,
+    require_own_folder,
+    write_conditions,
+)
 from nac_drive.evaluation.results import EpisodeResult, read_results
-from nac_drive.storage.lock import LOCK, locked
+from nac_drive.storage.lock import locked
 from nac_drive.storage.read import FileError, read_json
-from nac_drive.storage.write import remove_leftovers, sync_folder, write_atomically, writing
+from nac_drive.storage.write import remove_leftovers, write_atomically, writing
 
 _FIX = "choose another folder"
 
@@ -57,19 +64,7 @@ class StressFolder:
         Raises:
             WriteError: If it cannot be written.
         """
-        path = self.path / ROWS
-        with writing(path):
-            if not (self.path / CONDITIONS).exists():  # a start that fails before the first row leaves nothing
-                self.write_conditions()
-            with path.open("ab") as file:
-                file.write((json.dumps(row.to_dict()) + "\n").encode())
-                file.flush()
-                os.fsync(file.fileno())
-            sync_folder(self.path)
-
-    def write_conditions(self) -> None:
-        """Write conditions.json."""
-        write_atomically(self.path / CONDITIONS, (json.dumps(asdict(self._conditions), indent=2) + "\n").encode())
+        append_row(self.path, row, self._conditions)
 
     def save(self, rows: Mapping[tuple[str, str], Sequence[EpisodeResult]], summary: str) -> None:
         """Write rows.jsonl in order, and summary.json.
@@ -103,11 +98,9 @@ def stress_folder(
         WriteError: If it cannot be written.
     """
     path = Path(path)
-    if resume and not path.exists():
-        raise FileNotFoundError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
-    _require_ours(path, resume)
+    require_own_folder(path, "a stress test", resume=resume)
     with locked(path):
-        _require_ours(path, resume)  # another process may have been quicker
+        require_own_folder(path, "a stress test", resume=resume)  # another process may have been quicker
         for name in (CONDITIONS, ROWS, SUMMARY):
             remove_leftovers(path / name)
         rows, cut_off = _finished(path, conditions)
@@ -117,19 +110,8 @@ def stress_folder(
                 if cut_off:
                     lines = "".join(json.dumps(row.to_dict()) + "\n" for row in rows)
                     write_atomically(path / ROWS, lines.encode())
-                folder.write_conditions()
+                write_conditions(path, conditions)
         yield folder
-
-
-def _require_ours(path: Path, resume: bool) -> None:
-    """Check that the folder may be written to, before it is touched."""
-    names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
-    if all(name == LOCK or (name.startswith(f"{CONDITIONS}.") and name.endswith(".tmp")) for name in names):
-        return
-    if not resume:
-        raise FileExistsError(f"{path} already exists; choose another folder, or go on with --resume.")
-    if CONDITIONS not in names:
-        raise FileError(f"{path} is not the folder of a stress test: {CONDITIONS} is missing; {_FIX}.")
 
 
 def _finished(path: Path, conditions: Conditions) -> tuple[list[EpisodeResult], bool]:
