@@ -42,6 +42,8 @@ _OLD_CORES = {"pdna-a": ("cfc", (r"^core\.cfc\.", "core."))}
 _OLD_WINDOWS = {"nac-32k": 8, "nac-pw": 8, "nac-learned": 8}
 """Default windows that version 0.1 had for some cores."""
 _OLD_CORE_ARGS = {"gate": "phi_activation", "graph": "wiring", "gates": "gate_wirings"}
+_NEWER = {"clockless": False, "dt_input": False, "zero_lost_frames": False}
+"""Settings of drivers that came with the unit of time."""
 _OLD_TENSORS = (
     (r"^vision\.", "encoder."),
     (r"^head\.", "action_head."),
@@ -232,15 +234,15 @@ def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:
 def settings_in_seconds(driver: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a driver as they are now, from settings of before there was a `time_unit`.
 
-    Time then reached every core in seconds. Settings that have the key `clockless` are newer, and stay as they are.
+    Time then reached every core in seconds. All other settings stay as they are.
     """
-    if "clockless" in driver:
+    if set(driver) != {f.name for f in fields(DriverConfig)} - _NEWER.keys():
         return driver
     core, arguments = str(driver.get("core")), driver.get("core_args")
     factory = CORES.get(_OLD_CORES[core][0] if core in _OLD_CORES else core)
     if factory is not None and "time_unit" in factory.accepted and isinstance(arguments, dict):
         driver = {**driver, "core_args": {**arguments, "time_unit": 1.0}}
-    return {**driver, "clockless": False, "dt_input": False, "zero_lost_frames": False}
+    return driver | _NEWER
 
 
 def _new_name(name: str, renamed: tuple[tuple[str, str], ...]) -> str:

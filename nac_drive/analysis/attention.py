@@ -72,7 +72,8 @@ def recorded_attention(driver: Driver) -> Iterator[list[AttentionStep]]:
     Raises:
         ValueError: For a driver with another core.
     """
-    nac = nac_core(driver).nac
+    core = nac_core(driver)
+    nac = core.nac
     attend, steps = nac.attend, []
 
     def recording(tokens: Any, mask: Any, times: Tensor | None, detail: type | None = None) -> Any:
@@ -81,7 +82,7 @@ def recorded_attention(driver: Driver) -> Iterator[list[AttentionStep]]:
         oldest = times.amax(dim=3, keepdim=True).expand_as(times)
         late, early = (attend(tokens, mask, age, AttentionRecord)[1]["t"] for age in (oldest, torch.zeros_like(times)))
         record = AttentionRecord(**result[1])
-        age = times.expand(*record.index.shape[:1], 1, *times.shape[2:])
+        age = core.time_unit * times.expand(*record.index.shape[:1], 1, *times.shape[2:])  # seconds
         steps.append(AttentionStep(record, age, (late - early).abs()))
         return result
 
@@ -105,12 +106,12 @@ def uniform_weights(driver: Driver) -> Iterator[None]:
         ValueError: For a driver with another core.
     """
     nac = nac_core(driver).nac
-    solve = nac._solve
-    nac._solve = uniform
+    solve, slope = nac._solve, nac.slope
+    nac._solve, nac.slope = uniform, None
     try:
         yield
     finally:
-        nac._solve = solve
+        nac._solve, nac.slope = solve, slope
 
 
 @contextmanager

@@ -274,6 +274,7 @@ class Stress:
     def run(self, console: Console) -> None:
         from nac_drive.robustness.page import save_page, terminal_stress, video_of
 
+        EnvConfig(perturb=self.video)  # a bad one fails before the episodes
         with worker_pool(self.workers, self.cluster) as pool, Progress(console) as reports:
             result = nd.stress(
                 self.drivers, self.perturb, self.tracks, control=self.control, crash=self.crash,

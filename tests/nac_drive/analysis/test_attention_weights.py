@@ -40,7 +40,7 @@ def test_mean_age():
 
 def driver(core: str = "nac-exact") -> Driver:
     torch.manual_seed(0)
-    settings = {"window": WINDOW, "num_heads": 2} if core == "nac-exact" else {}
+    settings = {"window": WINDOW, "num_heads": 2} if core.startswith("nac-") else {}
     return Driver(DriverConfig(core=core, core_args=settings, d_model=16)).eval()
 
 
@@ -76,16 +76,17 @@ def test_the_movement_of_t_is_that_of_its_formula():
     nac = nac_core(network).nac
     with torch.no_grad():
         nac.time_weight.zero_()
-        nac.time_bias[..., 0] = 10.0  # t_a
+        nac.time_bias[..., 0] = 0.5  # t_a, per frame
         nac.time_bias[..., 1] = -1.0  # t_b
     with recorded_attention(network) as steps:
         stream(network)
-    expected = torch.sigmoid(torch.tensor(10.0 * 0.08 - 1.0)) - torch.sigmoid(torch.tensor(-1.0))
+    expected = torch.sigmoid(torch.tensor(0.5 * 4 - 1.0)) - torch.sigmoid(torch.tensor(-1.0))
     torch.testing.assert_close(steps[-1].t_movement, expected.expand(1, 2, 1, WINDOW))
 
 
-def test_uniform_weights_are_uniform_and_the_drivers_own_come_back():
-    network = driver()
+@pytest.mark.parametrize("core", ["nac-exact", "nac-sharp"])
+def test_uniform_weights_are_uniform_and_the_drivers_own_come_back(core):
+    network = driver(core)
     plain = stream(network)
     with uniform_weights(network), recorded_attention(network) as steps:
         changed = stream(network)

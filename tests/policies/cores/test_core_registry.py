@@ -29,7 +29,7 @@ def test_the_registry_holds_the_promised_names() -> None:
     assert set(CORES) == {*NAC_CORES, *families.split()}
     phis, dense = {"nac-phi-linear", "nac-phi-tanh"}, {"nac-fc", "nac-09sfc", "nac-05sfc", "nac-02sfc"}
     ablations = {"nac-exact", "nac-euler", "nac-steady", "nac-2k", "nac-32k", "nac-pw", "nac-02s", "nac-09s"}
-    assert set(NAC_CORES) == ablations | phis | dense | {"nac-learned"}
+    assert set(NAC_CORES) == ablations | phis | dense | {"nac-learned", "nac-sharp"}
 
 
 @pytest.mark.parametrize("name", CORES)
