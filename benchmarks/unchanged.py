@@ -30,7 +30,8 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "runs" / "unchanged.json"
 SHORT = nd.EnvConfig(max_steps=120, renderer="fast")
 TRACKS = [0, 1, 2, 3]
 NAMES = {"encoder": "vision"}
-"""The reference was recorded by version 0.1."""
+SECONDS = {"time_unit": 1.0}
+"""The reference was recorded by version 0.1, in which time reached every core in seconds."""
 
 
 def shipped() -> dict[str, Any]:
@@ -61,7 +62,7 @@ def collected(dataset: nd.Demonstrations) -> dict[str, Any]:
 
 def train(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
     config = nd.TrainConfig(
-        nd.DriverConfig(core="nac-exact", core_args={"num_heads": 4}, encoder="paper", dropout=0.2),
+        nd.DriverConfig(core="nac-exact", core_args={"num_heads": 4, **SECONDS}, encoder="paper", dropout=0.2),
         nd.DataConfig(16, 4, class_weights=True, change_weight=2.0, augment=("gaussian-noise:1",)),
         nd.OptimConfig(ema_decay=0.9),
         nd.EvalConfig("val-1"),
@@ -73,7 +74,7 @@ def train(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
 
 def dagger(folder: Path) -> dict[str, Any]:
     config = nd.DaggerConfig(
-        nd.DriverConfig(core="cfc", residual=True, control="continuous"),
+        nd.DriverConfig(core="cfc", core_args=SECONDS, residual=True, control="continuous"),
         nd.DataConfig(16, 4),
         nd.OptimConfig(ema_decay=0.99),
         nd.EvalConfig("val-1"),
@@ -99,19 +100,25 @@ def compare(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
         nd.EvalConfig("val-1"), seed=0, epochs=1, validation_fraction=0.25, validate_every=1,
     )  # fmt: skip
     nd.compare(
-        ("lstm", "nac-exact"), dataset, "val-2", folder, config=config, num_seeds=2, shared_encoder=True,
+        ("lstm", "nac-exact,time_unit=1.0"), dataset, "val-2", folder, config=config, num_seeds=2, shared_encoder=True,
         renderer="fast", device="cpu", workers=2,
     )  # fmt: skip
     runs = sorted(path.parent for path in folder.glob("*/config.yaml"))
     lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     driven = {name: [row for row in lines if row["driver"] == name] for name in sorted({r["driver"] for r in lines})}
     return {
-        "weights": {NAMES.get(path.name, path.name): weights(path) for path in runs},
+        "weights": {_reference_name(path.name): weights(path) for path in runs},
         "rows": {
-            name: [[row["seed"], row["episode_return"], row["length"], row["agreement"]] for row in rows]
+            _reference_name(name): [
+                [row["seed"], row["episode_return"], row["length"], row["agreement"]] for row in rows
+            ]
             for name, rows in driven.items()
         },
     }
+
+
+def _reference_name(name: str) -> str:
+    return NAMES.get(name, name).replace(",time_unit=1.0", "")
 
 
 def run(folder: Path) -> dict[str, Any]:
