@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import cv2
@@ -11,3 +12,9 @@ if not torch.cuda.is_available():  # kernels of triton then run on the CPU; it m
     os.environ.setdefault("TRITON_INTERPRET", "1")
 torch.set_num_threads(1)
 cv2.setNumThreads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of garbage collection from now on: some libraries collect after every call."""
+    gc.collect()
+    gc.freeze()
