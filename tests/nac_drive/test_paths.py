@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import nac_drive as nd
-from nac_drive.demo import DemoConfig, demo
 from nac_drive.leaderboard import tasks
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.run_folder import RunFolder
@@ -89,9 +88,6 @@ CALLS: dict[str, Callable[[Kind, Path, Path, Path], Any]] = {
     "Demonstrations.from_episodes": lambda kind, data, run, out: own_data(kind(out)).path,
     "save_action_log, rebuild": action_log,
     "RunFolder": lambda kind, data, run, out: RunFolder.open(RunFolder.create(kind(out), {"a": 1}).path).path,
-    "demo": lambda kind, data, run, out: demo(
-        DemoConfig("controller", dagger_config("cnn", **FEW), "900000"), kind(out), device="cpu", pool=None
-    ),
 }
 
 
