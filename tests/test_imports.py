@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,19 +77,25 @@ def imported(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
             yield from ((node.module or "", alias.name) for alias in node.names)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def graph(root: Path, statements=at_module_level) -> dict[str, set[str]]:
     """Module -> modules of ours that it imports. A name of a lazy package counts as the module that defines it."""
     modules = {name: path for name, path in files(root) if path.suffix == ".py"}
     lazy = {}
     for package, path in files(root):
         if path.suffix == ".pyi":
-            for node in ast.parse(path.read_text()).body:
+            for node in parsed(path).body:
                 if isinstance(node, ast.ImportFrom):
                     lazy.update({(package, alias.name): f"{package}.{node.module}" for alias in node.names})
     edges: dict[str, set[str]] = {}
     for module, path in modules.items():
         edges[module] = set()
-        for source, name in imported(statements(ast.parse(path.read_text()))):
+        for source, name in imported(statements(parsed(path))):
             target = lazy.get((source, name), f"{source}.{name}" if f"{source}.{name}" in modules else source)
             if target in modules and target != module:
                 edges[module].add(target)

@@ -37,7 +37,7 @@ def test_the_same_seeds_bring_back_the_same_perturbation(spec):
         return drive(env or fresh(seed), track)
 
     def fresh(seed: int) -> gym.Env:
-        return perturb(make_env(EnvConfig(renderer="fast", max_steps=40)), spec, seed, episode_frames=40)
+        return perturb(make_env(EnvConfig(renderer="fast", max_steps=20)), spec, seed, episode_frames=20)
 
     def same(one: list[Step], other: list[Step]) -> bool:
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,20 @@ def drivers(tmp_path_factory) -> list[Path]:
     """Two drivers of six frames, trained under a perturbation that does not count here."""
     path = tmp_path_factory.mktemp("drivers")
     return [save_driver(path / name, Driver(DriverConfig(core="cnn")), env=ENV) for name in ("one", "two")]
+
+
+@pytest.fixture(scope="module")
+def finished(drivers, tmp_path_factory) -> Path:
+    """The folder of a finished test; read only."""
+    folder = tmp_path_factory.mktemp("finished") / "stress"
+    run(drivers, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(finished, tmp_path / "stress"))
 
 
 @pytest.fixture
@@ -106,18 +121,16 @@ def test_drivers_perturbations_and_tracks_may_grow(drivers, tmp_path, constant_l
         ({"crash": "terminate"}, "it was begun with crash=ignore"),
     ],
 )
-def test_other_conditions_are_refused(drivers, tmp_path, changed, message):
-    run(drivers, tmp_path / "stress")
-    before = contents(tmp_path / "stress")
+def test_other_conditions_are_refused(drivers, copy, changed, message):
+    before = contents(copy)
     with pytest.raises(FileError, match=message):
-        run(drivers, tmp_path / "stress", resume=True, **changed)
+        run(drivers, copy, resume=True, **changed)
     with pytest.raises(FileExistsError, match="already exists"):
-        run(drivers, tmp_path / "stress")
-    assert contents(tmp_path / "stress") == before
+        run(drivers, copy)
+    assert contents(copy) == before
 
 
-def test_another_driver_of_the_name_foreign_rows_and_foreign_folders_are_refused(drivers, tmp_path):
-    run(drivers, tmp_path / "stress")
+def test_another_driver_of_the_name_foreign_rows_and_foreign_folders_are_refused(drivers, copy, tmp_path):
     other = save_driver(tmp_path / "one", Driver(DriverConfig(core="cnn")), env=ENV)
     with pytest.raises(FileError, match="driver 'one' of it is missing here or has changed"):
         run([other, drivers[1]], tmp_path / "stress", resume=True)
