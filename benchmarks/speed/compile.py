@@ -25,9 +25,8 @@ def main() -> None:
     options = parser.parse_args()
     for core in options.cores:
         (_, eager), (first, compiled) = (updates(core, options.device, use) for use in (False, True))
-        print(
-            f"{core}: {1e3 * eager:.0f} ms an update, compiled {1e3 * compiled:.0f} ms, after {first:.0f} s for the first"
-        )
+        times = f"{1e3 * eager:.0f} ms an update, compiled {1e3 * compiled:.0f} ms"
+        print(f"{core}: {times}, after {first:.0f} s for the first")
 
 
 def updates(core: str, device: str, compiled: bool) -> tuple[float, float]:
