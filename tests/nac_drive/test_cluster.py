@@ -74,10 +74,10 @@ def test_a_worker_killed_in_the_middle_changes_no_row(pool, tmp_path):
     assert without_latency(there) == without_latency(here)
 
 
-def test_both_machines_work_on_one_thread_and_in_order(pool):
+def test_the_cluster_works_on_one_thread_and_in_order(pool):
     done = list(pool.imap(report, range(12)))
     assert [task for task, _ in done] == list(range(12))
-    assert len({process for _, process in done} - {os.getpid()}) >= 2
+    assert os.getpid() not in {process for _, process in done}
     assert sorted(task for task, _ in pool.imap_unordered(report, range(5))) == list(range(5))
     assert list(pool.imap(threads, [0])) == [1]
 
