@@ -179,7 +179,7 @@ class Augmentation:
 
     @property
     def images_only(self) -> bool:
-        """Whether no frame is lost and no action delayed."""
+        """True if no frame is lost and no action delayed."""
         return not any(isinstance(part.perturbation, TimedPerturbation) for spec in self.specs for part in parse(spec))
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Augmented:

@@ -23,7 +23,7 @@ from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.leaderboard.tasks import Task, result_of, run_tasks
 from tests.data_collection.recordings import contents
-from tests.data_collection.work import DiesOnce, kill_itself, refuse, report, threads
+from tests.data_collection.work import DiesOnce, kill_itself, refuse, report, report_when_released, threads
 from tests.nac_drive.small import TINY, dagger_config, results, train_dagger
 
 pytestmark = pytest.mark.timeout(600)
@@ -74,9 +74,14 @@ def test_a_worker_killed_in_the_middle_changes_no_row(pool, tmp_path):
     assert without_latency(there) == without_latency(here)
 
 
-def test_the_cluster_works_on_one_thread_and_in_order(pool):
+def test_both_machines_work_on_one_thread_and_in_order(pool, tmp_path):
     done = list(pool.imap(report, range(12)))
     assert [task for task, _ in done] == list(range(12))
+    os.mkfifo(tmp_path / "pipe")  # task 0 ends after task 1 began, so two processes work at a time
+    jobs = [(0, tmp_path / "pipe", None), (1, None, tmp_path / "pipe")]
+    done += (pair := list(pool.imap(report_when_released, jobs)))
+    assert [task for task, _ in pair] == [0, 1]
+    assert len({process for _, process in pair}) == 2
     assert os.getpid() not in {process for _, process in done}
     assert sorted(task for task, _ in pool.imap_unordered(report, range(5))) == list(range(5))
     assert list(pool.imap(threads, [0])) == [1]
