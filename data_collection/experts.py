@@ -11,12 +11,11 @@ from pathlib import Path
 import msgspec
 
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
-from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.envs import Control, Driver, EnvConfig
 from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.suggest import did_you_mean
 
-CONTROLLER = "controller"
 _OLD_CONTROLLER_KEYS = {"line_fraction": "line_share"}
 """Names of version 0.1, which hashes in datasets and runs were made with."""
 
@@ -25,8 +24,8 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     """Load the driver that a name or a path stands for.
 
     Args:
-        spec: `controller`; a driver that comes with the package, such as `expert`, `champion` or
-            `champion-continuous`; the folder of a driver or of a run (its best checkpoint); or an `.onnx` file that
+        spec: `controller` or `cautious-controller`; a driver that comes with the package, such as `expert` or
+            `champion-continuous`; the folder of a driver or run (its best checkpoint); or an `.onnx` file that
             `nac-drive export` wrote.
         env: The environment it will drive in; a name without control means the driver for its control, discrete by
             default.
@@ -39,12 +38,12 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
         ValueError: If the folder or file is no driver's, or the driver was made for another control.
     """
     control = env.control if env else None
-    if os.fspath(spec) == CONTROLLER:
-        return Controller(control or "discrete")
+    if os.fspath(spec) in CONTROLLERS:
+        return _controller(spec, control or "discrete")
     try:
         driver = load_onnx(spec) if _is_exported(spec) else policies.load_driver(spec, control)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), [CONTROLLER])}") from None
+        raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), CONTROLLERS)}") from None
     trained = trained_env(driver)
     if env and trained and trained.control != env.control:
         raise ValueError(
@@ -52,6 +51,10 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
             f"pass --control {trained.control} or another driver."
         )
     return driver
+
+
+def _controller(name: str | os.PathLike[str], control: Control) -> Controller:
+    return Controller(control, CONTROLLERS[os.fspath(name)][control])
 
 
 def driver_name(spec: str | os.PathLike[str]) -> str:
@@ -90,8 +93,10 @@ def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
         spec: See `resolve_driver`.
         env: The environment; its control chooses between two drivers of one name.
     """
-    if os.fspath(spec) == CONTROLLER:
-        config = asdict(Controller(env.control).config)
+    if os.fspath(spec) in CONTROLLERS:
+        config = asdict(_controller(spec, env.control).config)
+        if not config["blind_frames"]:
+            del config["blind_frames"]  # not yet a setting of the controller in version 0.1
         named = {_OLD_CONTROLLER_KEYS.get(key, key): value for key, value in config.items()}
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
     if _is_exported(spec):

@@ -7,7 +7,8 @@ of the state alone: pose, speed, yaw rate and wheel angle of the car, and the ro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import gymnasium as gym
@@ -75,6 +76,9 @@ class ControllerConfig:
     """Continuous: gas per unit/s below the profile."""
     brake_gain: float = 0.04
     """Continuous: brake per unit/s above the slack."""
+    blind_frames: int = 0
+    """The car stops while more frames than these in a row are lost or black (`frame_lost`); 0: it never does. The
+    controller itself needs no frame: the label is for drivers that do."""
 
 
 DISCRETE = ControllerConfig()
@@ -83,13 +87,30 @@ CONTINUOUS = ControllerConfig(
     yaw_gain=0.0232, preview=0.07935, lateral_limit=185.0, braking_limit=80.55, top_speed=95.0, slack=1.065,
     gas_gain=0.2, brake_gain=0.03903, slip=5.135,
 )  # fmt: skip
+_CAUTION = 0.75
+"""Grip, as a fraction of the road's, that the cautious controller relies on in bends."""
+_BLIND_FRAMES = 6
+CONTROLLERS: dict[str, dict[Control, ControllerConfig]] = {
+    "controller": {"discrete": DISCRETE, "continuous": CONTINUOUS},
+    "cautious-controller": {
+        "discrete": replace(DISCRETE, lateral_limit=_CAUTION * DISCRETE.lateral_limit, blind_frames=_BLIND_FRAMES),
+        "continuous": replace(
+            CONTINUOUS, lateral_limit=_CAUTION * CONTINUOUS.lateral_limit, blind_frames=_BLIND_FRAMES
+        ),
+    },
+}
+"""Name as an expert -> control -> numbers. The cautious one drives as well on tyres at 0.75 of their grip, and
+stops where the driver that learns from it sees nothing."""
 
 
 class Plan:
     """State of the controller in one episode: the car that it reads, its path, and the car's place on the path."""
 
-    def __init__(self, env: CarRacing, path: Path, speed: list[float]):
+    def __init__(self, env: CarRacing, path: Path, speed: list[float], frame_lost: Callable[[], bool]):
         self.env = env
+        self.frame_lost = frame_lost
+        self.lost = 0
+        """Frames in a row that were lost."""
         self.points: list[tuple[float, float]] = list(map(tuple, path.points.tolist()))
         self.heading: list[float] = path.heading.tolist()
         self.curvature: list[float] = path.curvature.tolist()
@@ -139,7 +160,8 @@ class Controller:
         speed = speed_profile(
             path, lateral_limit=config.lateral_limit, braking_limit=config.braking_limit, top_speed=config.top_speed
         )
-        return Plan(car_racing, path, speed.tolist())
+        stale = config.blind_frames > 0 and env.has_wrapper_attr("frame_lost")
+        return Plan(car_racing, path, speed.tolist(), lambda: stale and env.get_wrapper_attr("frame_lost"))
 
     def act(self, observation: np.ndarray, state: Plan, dt: float) -> tuple[Any, Plan]:
         config, car = self.config, state.env.car
@@ -152,6 +174,9 @@ class Controller:
 
         back = 2 * math.sin(min(abs(error), math.pi / 2)) / distance  # curvature of the arc back to the line
         limit = min(limit, math.sqrt(config.lateral_limit / max(back, 1e-6)))
+        state.lost = state.lost + 1 if state.frame_lost() else 0
+        if state.lost > config.blind_frames:
+            limit = 0.0
         angle = (
             config.feed_forward * WHEELBASE * curvature
             + config.steering_gain * (error + SLIP_TIME * turn)  # a slipping car looks into the bend

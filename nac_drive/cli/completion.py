@@ -54,11 +54,11 @@ def with_names(script: str) -> str:
 
 def names_of() -> dict[tuple[str, ...], list[str]]:
     """Options -> names that they take. Loads torch."""
-    from nac_drive.data_collection.experts import CONTROLLER
+    from nac_drive.data_collection.controller.controller import CONTROLLERS
     from nac_drive.envs import PERTURBATIONS, RECORDABLE, SPLITS
     from nac_drive.policies import CORES, ENCODERS, PRETRAINED
 
-    drivers = sorted({*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED), CONTROLLER})
+    drivers = sorted({*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED), *CONTROLLERS})
     tracks = [f"{split}-{count}" for split, seeds in SPLITS.items() for count in _TRACK_COUNTS if count <= len(seeds)]
     return {
         _DRIVERS: drivers,
