@@ -1,9 +1,11 @@
-"""Does the attention of the shipped champions select frames? Its weights are measured, then replaced.
+"""Does the attention of NAC drivers select frames? Its weights are measured, then replaced.
 
     python benchmarks/attention.py            # writes docs/runs/attention.json, prints the tables of docs/attention.md
+    python benchmarks/attention.py --drivers runs/nac --perturb blackouts:2 --tracks test-30 --out attention.json
 
-Every champion drives every validation track three times: with its own weights, with uniform weights, and with a window
-of the newest frame alone. The differences are paired by track. Fast frames, native reward, 1000 frames at most.
+Every driver drives every track five times: with its own weights, with uniform weights, with a window of the newest
+frame alone, with weights that are given to the wrong frames, and with the nominal time step in place of the true one.
+The differences are paired by track. Fast frames, native reward, 1000 frames at most.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import torch
 import nac_drive as nd
 from nac_drive.analysis.attention import (
     AttentionStep,
+    constant_clock,
     largest_weight,
     mean_age,
     nac_core,
     newest_frame_only,
     normalised_entropy,
     recorded_attention,
+    shuffled_keys,
     uniform_weights,
 )
 from nac_drive.evaluation.statistics import bootstrap
@@ -36,14 +40,16 @@ WEIGHTS: dict[str, Callable[[nd.Driver], AbstractContextManager[Any]]] = {
     "own": nullcontext,
     "uniform": uniform_weights,
     "newest frame only": newest_frame_only,
+    "shuffled": shuffled_keys,
+    "constant clock": constant_clock,
 }
 RESULT = Path(__file__).parents[1] / "docs" / "runs" / "attention.json"
 
 
-def measure(name: str, tracks: list[int]) -> dict[str, Any]:
-    """Attention and returns of one champion."""
+def measure(name: str, tracks: list[int], perturb: str | None) -> dict[str, Any]:
+    """Attention and returns of one driver."""
     driver = nd.load_driver(name)
-    env = nd.make_env(nd.EnvConfig(**{**driver.env_config, "renderer": "fast"}))
+    env = nd.make_env(nd.EnvConfig(**{**driver.env_config, "renderer": "fast", "perturb": perturb}))
     returns: dict[str, list[float]] = {weights: [] for weights in WEIGHTS}
     episodes = []
     for track in tracks:
@@ -58,6 +64,7 @@ def measure(name: str, tracks: list[int]) -> dict[str, Any]:
     own = np.array([returns["own"]])  # (1, tracks)
     return {
         "tracks": tracks,
+        "perturb": perturb,
         "window": nac_core(driver).window,
         "heads": per_head(*(torch.cat(parts) for parts in zip(*episodes, strict=True))),
         "returns": returns,
@@ -117,12 +124,15 @@ def tables(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Attention of the shipped champions.")
+    parser = argparse.ArgumentParser(description="Attention of NAC drivers, and returns without it.")
+    parser.add_argument("--drivers", nargs="+", default=CHAMPIONS, help="names or folders (default: both champions)")
+    parser.add_argument("--perturb", help="perturbations, such as blackouts:2 (default: none)")
     parser.add_argument("--tracks", default="val-8", help="tracks, such as val-4 (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file (default: docs/runs/attention.json)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = {name: measure(name, nd.track_seeds(options.tracks)) for name in CHAMPIONS}
+    tracks = nd.track_seeds(options.tracks)
+    found = {Path(name).name: measure(name, tracks, options.perturb) for name in options.drivers}
     options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(tables(found))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -130,6 +130,41 @@ def newest_frame_only(driver: Driver) -> Iterator[None]:
         yield
     finally:
         core.window = window
+
+
+@contextmanager
+def shuffled_keys(driver: Driver, seed: int = 0) -> Iterator[None]:
+    """Let a NAC driver give its weights to the wrong frames: every head permutes them at random at every decision.
+
+    The weights stay as sharp as they are; their assignment to frames is lost.
+
+    Raises:
+        ValueError: For a driver with another core.
+    """
+    nac = nac_core(driver).nac
+    logits, generator = nac._logits, torch.Generator().manual_seed(seed)
+
+    def shuffled(*arguments: Any, **named: Any) -> Any:
+        *others, a = logits(*arguments, **named)
+        order = torch.rand(a.shape, generator=generator).argsort(dim=3).to(a.device)
+        return *others, a.gather(3, order)
+
+    nac._logits = shuffled
+    try:
+        yield
+    finally:
+        del nac._logits
+
+
+@contextmanager
+def constant_clock(driver: Driver) -> Iterator[None]:
+    """Let a driver get the nominal time step at every frame inside the `with` block, whatever the true one is."""
+    config = driver.config
+    driver.config = replace(config, clockless=True)
+    try:
+        yield
+    finally:
+        driver.config = config
 
 
 def nac_core(driver: Driver) -> NACCore:

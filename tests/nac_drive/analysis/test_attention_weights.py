@@ -8,15 +8,18 @@ import pytest
 import torch
 
 from nac_drive.analysis.attention import (
+    constant_clock,
     largest_weight,
     mean_age,
     nac_core,
     newest_frame_only,
     normalised_entropy,
     recorded_attention,
+    shuffled_keys,
     uniform_weights,
 )
 from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies.cores.base import NOMINAL_DT
 
 WINDOW = 4
 UNIFORM = torch.full((WINDOW,), 1 / WINDOW)
@@ -109,7 +112,34 @@ def test_with_the_newest_frame_only_the_past_plays_no_part():
     assert stream(network).equal(plain)
 
 
+@pytest.mark.parametrize("core", ["nac-exact", "nac-sharp"])
+def test_shuffled_keys_have_the_same_weights_in_another_order(core):
+    network = driver(core)
+    with recorded_attention(network) as steps:
+        plain = stream(network)
+    with shuffled_keys(network), recorded_attention(network) as mixed:
+        changed = stream(network)
+    full = slice(WINDOW - 1, None)  # before, the order also decides which weights fall on frames that are not there
+    for before, after in zip(steps[full], mixed[full], strict=True):
+        torch.testing.assert_close(before.record.alpha.sort(dim=3).values, after.record.alpha.sort(dim=3).values)
+    assert any(not a.record.alpha.equal(b.record.alpha) for a, b in zip(steps[full], mixed[full], strict=True))
+    assert not changed.equal(plain)
+    assert stream(network).equal(plain)
+
+
+def test_a_constant_clock_is_that_of_a_clockless_driver():
+    network = driver("nac-sharp")
+    plain = stream(network)
+    with constant_clock(network):
+        constant = stream(network)
+    with torch.no_grad():
+        nominal = network(FRAMES, torch.full_like(DT, NOMINAL_DT))[0]
+    torch.testing.assert_close(constant, nominal)
+    assert not constant.equal(plain)
+    assert stream(network).equal(plain)
+
+
 def test_a_driver_without_attention_is_refused():
-    for replaced in (uniform_weights, newest_frame_only, recorded_attention):
+    for replaced in (uniform_weights, newest_frame_only, shuffled_keys, recorded_attention):
         with pytest.raises(ValueError, match="must have a NAC core, got 'lstm'"), replaced(driver("lstm")):
             pass
