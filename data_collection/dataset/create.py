@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from nac_drive.data_collection.dataset import folder
-from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, read_episode
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_episode
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import META_SCHEMA, Meta
 from nac_drive.data_collection.dataset.rows import Row, row_line
@@ -58,7 +57,7 @@ def create_folder(path: Path, meta: Meta, name: str = folder.META, versions: dic
 
 def write_dataset(
     path: Path,
-    episodes: Iterable[tuple[EpisodeArrays, dict[str, Any], Meta]],
+    episodes: Iterable[tuple[EncodedEpisode, Meta]],
     on_episode: Callable[[Row], None],
     versions: dict[str, str] | None = None,
 ) -> None:
@@ -68,7 +67,7 @@ def write_dataset(
 
     Args:
         path: The new folder.
-        episodes: Arrays, summary, and the settings, which are those of the first one.
+        episodes: Episodes 0, 1, 2, ..., and the settings, which are those of the first one.
         on_episode: Called with each row once its episode is written.
         versions: As in `create_folder`.
 
@@ -82,10 +81,10 @@ def write_dataset(
     rows: list[Row] = []
     with locked(path):
         try:
-            for index, (arrays, summary, meta) in enumerate(episodes):
+            for episode, meta in episodes:
                 if not rows:
                     create_folder(path, meta, folder.UNFINISHED, versions)
-                rows.append(EncodedEpisode.encode(index, arrays, summary).write(path))
+                rows.append(episode.write(path))
                 read_episode(path / rows[-1]["file"], meta.env)
                 on_episode(rows[-1])
             if not rows:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset import folder
 from nac_drive.data_collection.dataset.create import create_folder, require_vacant, write_dataset
-from nac_drive.data_collection.dataset.episode_file import file_sha256, read_episode
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, file_sha256, read_episode
 from nac_drive.data_collection.dataset.frames import Frames, load_frames, stream_frames
 from nac_drive.data_collection.dataset.info import dataset_info
 from nac_drive.data_collection.dataset.limits import DatasetError
@@ -132,7 +132,10 @@ class Demonstrations:
             WriteError: If it cannot be written.
         """
         own = own_episodes(episodes, seeds, dt, env)
-        settled = ((arrays, row, Meta(own_env, driver, "", None, 0)) for arrays, row, own_env in own)
+        settled = (
+            (EncodedEpisode.encode(index, arrays, summary), Meta(own_env, driver, "", None, 0))
+            for index, (arrays, summary, own_env) in enumerate(own)
+        )
         write_dataset(Path(path), settled, on_episode)
         return cls.open(path)
 
@@ -171,8 +174,47 @@ class Demonstrations:
         if options:
             raise ValueError(f"{', '.join(options)}: the dataset knows them, as nac-drive exported it; leave them out.")
         meta, versions = recorded
-        episodes = ((*episode, meta) for episode in exported_episodes(dataset))
+        episodes = (
+            (EncodedEpisode.encode(index, *episode), meta) for index, episode in enumerate(exported_episodes(dataset))
+        )
         write_dataset(Path(path), episodes, on_episode, versions)
+        return cls.open(path)
+
+    @classmethod
+    def merge(
+        cls,
+        path: str | os.PathLike[str],
+        datasets: Sequence[Demonstrations | str | os.PathLike[str]],
+        *,
+        on_episode: Callable[[Row], None] = lambda row: None,
+    ) -> Demonstrations:
+        """Write the episodes of several datasets as one, in their order: those of the first one, then the second one's.
+
+        Args:
+            path: The new folder.
+            datasets: Datasets that were recorded with the same settings, such as those of DAgger runs whose learners
+                have different cores.
+            on_episode: Called with each row once its episode is written.
+
+        Returns:
+            The dataset.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            FolderInUseError: If another process writes to `path`.
+            DatasetError: If a dataset was recorded with other settings than the first one, a track comes twice, an
+                episode is damaged, or there is none.
+            WriteError: If it cannot be written.
+        """
+        opened = [dataset if isinstance(dataset, Demonstrations) else cls.open(dataset) for dataset in datasets]
+        for dataset in opened[1:]:
+            dataset.require_meta(opened[0].meta)
+        seeds = [seed for dataset in opened for seed in dataset.seeds]
+        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            raise DatasetError(f"datasets: track {twice[0]} comes twice; record each dataset on tracks of its own.")
+        places = ((dataset, row) for dataset in opened for row in dataset.rows)
+        episodes = ((dataset._moved(row, index), dataset.meta) for index, (dataset, row) in enumerate(places))
+        write_dataset(Path(path), episodes, on_episode)
         return cls.open(path)
 
     @property
@@ -369,6 +411,17 @@ class Demonstrations:
                     f"cannot resume {self.path}: its episode {row['index']} is on track {row['seed']}, "
                     f"got {seed}; pass the same tracks (more may follow them), or record into another folder."
                 )
+
+    def _moved(self, row: Row, index: int) -> EncodedEpisode:
+        """Return an episode as episode `index`.
+
+        Raises:
+            DatasetError: If it is damaged.
+        """
+        if not self._is_intact(row):
+            raise DatasetError(f"{self.path / row['file']} is missing or has changed; go on recording with --resume.")
+        summary = {key: value for key, value in row.items() if key not in ("index", "file", "sha256")}
+        return EncodedEpisode(episode_row(index, summary, row["sha256"]), (self.path / row["file"]).read_bytes())
 
     def _is_intact(self, row: Row) -> bool:
         path = self.path / row["file"]

@@ -172,12 +172,29 @@ class DatasetRebuild:
 
 
 @dataclass(frozen=True)
+class DatasetMerge:
+    """Join datasets that were recorded with the same settings, on different tracks."""
+
+    paths: Positional[tuple[Path, ...]]
+    """Folders of the datasets."""
+    out: Path
+    """Folder of the new dataset."""
+
+    def run(self, console: Console) -> None:
+        datasets = [nd.Demonstrations.open(path) for path in self.paths]
+        with progress(console, f"merge ({len(datasets)} datasets)", sum(map(len, datasets))) as bar:
+            dataset = nd.Demonstrations.merge(self.out, datasets, on_episode=count_episodes(bar, _row_note))
+        _print_info(console, dataset.info())
+
+
+@dataclass(frozen=True)
 class Dataset:
-    """Describe a dataset (info), check it (verify), publish it (action-log, rebuild), exchange it (export, import)."""
+    """Datasets: info, verify, merge, publish (action-log) and rebuild, exchange with others (export, import)."""
 
     action: (
         Annotated[DatasetInfo, tyro.conf.subcommand("info")]
         | Annotated[DatasetVerify, tyro.conf.subcommand("verify")]
+        | Annotated[DatasetMerge, tyro.conf.subcommand("merge")]
         | Annotated[DatasetActionLog, tyro.conf.subcommand("action-log")]
         | Annotated[DatasetRebuild, tyro.conf.subcommand("rebuild")]
         | Annotated[DatasetExport, tyro.conf.subcommand("export")]
