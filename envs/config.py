@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
 from nac_drive.envs.car_racing import Control, CrashMode, RendererName
-from nac_drive.envs.perturbations.registry import parse, perturb
+from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.envs.spec import EnvSpec, environment
 from nac_drive.envs.wrappers import MaskBar
 
@@ -34,12 +34,13 @@ class EnvConfig:
     environment: str = "car-racing"
     """The track environment: a name in ENVIRONMENTS."""
     perturb: str | None = None
-    """Perturbations of what the driver sees and does, such as gap:2+frame-rate:1 (see `envs.perturb`)."""
+    """Perturbations of what the driver sees and does, such as gap:2+frame-rate:1; of several, separated by commas, each
+    episode has one, in turn by track (see `envs.perturb`)."""
 
     def __post_init__(self) -> None:
         environment(self.environment)
         if self.perturb is not None:
-            parse(self.perturb)
+            parse_all(self.perturb)
         if self.control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
         if self.renderer not in get_args(RendererName):

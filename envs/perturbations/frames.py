@@ -81,6 +81,36 @@ class FrameDrop(FrameLoss):
 
 
 @dataclass(frozen=True)
+class Blackouts(FrameLoss):
+    """Frames are lost in blackouts of irregular length, `frames` on average, which cover a `fraction` of the time.
+
+    A Markov chain with two states (E. N. Gilbert, Capacity of a burst-noise channel, 1960): a blackout goes on in the
+    next frame with probability 1 - 1 / `frames`. Lengths and distances are geometric, so none can be foreseen.
+    """
+
+    fraction: float
+    frames: int
+    missing: Missing = field(default="zero", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = self.frames / (self.frames + 1) if self.frames > 0 else 0.0
+        if not (self.frames >= 1 and 0 <= self.fraction <= most):
+            raise ValueError(
+                f"frames must be at least 1 and fraction in [0, frames / (frames + 1)], got {self.frames} and "
+                f"{self.fraction}: between two blackouts one frame arrives."
+            )
+
+    def lost(self, rng: np.random.Generator) -> Iterator[bool]:
+        leave = 1 / self.frames
+        enter = leave * self.fraction / (1 - self.fraction)
+        lost = False
+        while True:
+            yield lost
+            lost = bool(rng.random() < (1 - leave if lost else enter))
+
+
+@dataclass(frozen=True)
 class Gaps(FrameLoss):
     """A `fraction` of the `frames` of an episode is lost in `pieces` gaps, evenly spaced.
 
@@ -162,24 +192,27 @@ class StaleFrames(gym.Wrapper):
     def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
         super().__init__(env)
         self._loss, self._stream = loss, stream
+        self.frame_lost = False
+        """True while the observation is not the present frame; privileged drivers read it."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=seed, options=options)
         self._lost = self._loss.lost(self._stream.restart(seed))
-        return self._arriving(observation), info | {"frame_lost": self._lost_now or info.get("frame_lost", False)}
+        return self._arriving(observation, info)
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
-        observation = self._arriving(observation)
-        info = info | {"frame_lost": self._lost_now or info.get("frame_lost", False)}
+        observation, info = self._arriving(observation, info)
         return observation, reward, terminated, truncated, info
 
-    def _arriving(self, observation: np.ndarray) -> np.ndarray:
-        self._lost_now = next(self._lost)
-        if not self._lost_now:
+    def _arriving(self, observation: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        lost = next(self._lost)
+        self.frame_lost = lost or info.get("frame_lost", False)
+        info = info | {"frame_lost": self.frame_lost}
+        if not lost:
             self._last = observation.copy()
-            return observation
-        return self._last.copy() if self._loss.missing == "hold" else np.zeros_like(observation)
+            return observation, info
+        return self._last.copy() if self._loss.missing == "hold" else np.zeros_like(observation), info
 
 
 class SkippedFrames(gym.Wrapper):

@@ -14,7 +14,7 @@ import numpy as np
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.dynamics import ActionDelay, ActionFault, TyreGrip
 from nac_drive.envs.perturbations.effects import Chain, Effect
-from nac_drive.envs.perturbations.frames import FrameDrop, FrameLoss, Gaps, IrregularRate, Missing
+from nac_drive.envs.perturbations.frames import Blackouts, FrameDrop, FrameLoss, Gaps, IrregularRate, Missing
 from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
@@ -25,6 +25,7 @@ from nac_drive.envs.perturbations.images import (
     SaltAndPepper,
     Shadows,
 )
+from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.suggest import did_you_mean
@@ -38,6 +39,7 @@ PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
     "occlusion-blobs": (OcclusionBlobs(0.05), OcclusionBlobs(0.15), OcclusionBlobs(0.3)),
     "colour": (ColourChange(40), ColourChange(80), ColourChange(120)),
     "frame-drop": (FrameDrop(0.1), FrameDrop(0.3), FrameDrop(0.5)),
+    "blackouts": (Blackouts(0.3, 5), Blackouts(0.5, 5), Blackouts(0.7, 5)),
     "gap": (Gaps(0.05), Gaps(0.15), Gaps(0.3)),
     "scattered-gaps": (Gaps(0.1, 4), Gaps(0.2, 4), Gaps(0.3, 4)),
     "frame-rate": (IrregularRate((0.5, 0.5)), IrregularRate((1 / 3,) * 3), IrregularRate((0.2,) * 5)),
@@ -86,6 +88,15 @@ def parse(spec: str) -> list[Part]:
     return present
 
 
+def parse_all(specs: str) -> list[list[Part]]:
+    """Parse specifications separated by commas, such as "gap:2,frame-rate:3,gap:0".
+
+    Raises:
+        ValueError: For a specification that `parse` refuses.
+    """
+    return [parse(spec) for spec in specs.split(",")]
+
+
 def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 1000) -> gym.Env:
     """Wrap an environment in perturbations, the first one nearest to the simulator.
 
@@ -94,7 +105,8 @@ def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 100
 
     Args:
         env: The environment.
-        spec: The perturbations (see `parse`).
+        spec: The perturbations (see `parse`). Of several specifications, separated by commas, each episode has one, in
+            turn by track (see `PerturbedInTurn`).
         seed: Seed of all of them. Together with the seed of `reset` it settles their random numbers (see `Stream`).
         episode_frames: Length of an episode in frames, which the fractions of gaps refer to.
 
@@ -105,9 +117,13 @@ def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 100
         ValueError: For a specification that `parse` refuses.
         TypeError: If a perturbation needs CarRacing and `env` is another environment.
     """
-    for part in parse(spec):
-        env = part.perturbation.wrap(env, Stream(part.name, seed), episode_frames)
-    return env
+    chains = []
+    for parts in parse_all(spec):
+        chain = env
+        for part in parts:
+            chain = part.perturbation.wrap(chain, Stream(part.name, seed), episode_frames)
+        chains.append(chain)
+    return PerturbedInTurn(chains) if len(chains) > 1 else chains[0]
 
 
 def parse_corruptions(spec: str) -> list[Corruption]:

@@ -12,7 +12,7 @@ from typing import Any
 from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, track_seeds
-from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.folder import Conditions, evaluation_folder
 from nac_drive.evaluation.results import EpisodeResult
@@ -65,7 +65,7 @@ def evaluate_with_baseline(
     seeds = track_seeds(tracks)
     if resume and folder is None:
         raise ValueError("resume needs the folder (--out) of the evaluation that was interrupted.")
-    parse(perturbation)
+    parse_all(perturbation)
     own, env = _driver_and_env(driver, control)
     if mask_bar is not None:
         env = replace(env, mask_bar=mask_bar)

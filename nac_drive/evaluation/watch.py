@@ -19,7 +19,7 @@ from nac_drive.envs import (
     rollout,
     track_seeds,
 )
-from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.video import check_video_path, record_video
 from nac_drive.storage.write import require_writable
 
@@ -55,7 +55,7 @@ def watch(
             another suffix of the video, or a video that cannot be written.
     """
     track_seeds([track])
-    parse(perturbation)
+    parse_all(perturbation)
     if video is not None:
         require_writable(check_video_path(video))
     name = "driver"

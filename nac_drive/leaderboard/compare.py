@@ -30,7 +30,7 @@ from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
 from nac_drive.training.distributed import choose_device
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import load_splits, same_fingerprint
+from nac_drive.training.train import driver_env, load_splits, same_fingerprint
 from nac_drive.training.trainer import build_learner
 
 _FILES = (
@@ -120,7 +120,7 @@ def compare(
     """
     config = config or TrainConfig(driver=DriverConfig())  # no path past the cores that are compared
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
-    plan = _Plan(dataset, Path(folder), track_seeds(tracks), os.fspath(expert), crash, renderer, device)
+    plan = _Plan(dataset, Path(folder), track_seeds(tracks), os.fspath(expert), crash, renderer, device, config.perturb)
     number_of_workers(workers)
     configs = _configs(cores, config, num_seeds, shared_encoder)
     _require_runnable(plan, configs, cluster)
@@ -157,10 +157,11 @@ class _Plan:
     crash: CrashMode
     renderer: RendererName
     device: str
+    perturb: str | None
 
     @property
     def env(self) -> EnvConfig:
-        return expert_env(self.dataset)
+        return expert_env(self.dataset, self.perturb)
 
     @property
     def expert_task(self) -> Task:
@@ -169,7 +170,7 @@ class _Plan:
     def task(self, driver: str, name: str, config: TrainConfig | None, **changed: Any) -> Task:
         settings: dict[str, Any] = {
             "dataset": self.dataset.path, "expert": self.expert, "tracks": tuple(self.tracks), "crash": self.crash,
-            "renderer": self.renderer, "device": self.device,
+            "renderer": self.renderer, "device": self.device, "perturb": self.perturb,
         }  # fmt: skip
         return Task(driver, self.folder / name, config=config, **{**settings, **changed})
 
@@ -234,8 +235,7 @@ def _require_runnable(plan: _Plan, configs: dict[str, TrainConfig], cluster: str
     if cluster is None:
         choose_device(plan.device)
     for config in configs.values():
-        env = replace(plan.env, mask_bar=plan.dataset.meta.env.mask_bar or config.data.mask_bar)
-        build_learner(config, env)
+        build_learner(config, driver_env(config, plan.dataset))
         plan.dataset.split(config.validation_fraction)
 
 
@@ -290,6 +290,7 @@ def _protocol(
     """The comparison in a few sentences."""
     expert, frozen = driver_name(plan.expert), config.optim.freeze_encoder_from
     subject = "The expert" if expert == "expert" else f"The expert, {expert},"
+    measured = conditions(plan.crash, plan.renderer, plan.env.perturb or "", plan.env.max_steps)
     learned = "end to end"
     if shared_encoder:
         learned = "on the features of one encoder that they share"
@@ -298,8 +299,7 @@ def _protocol(
     return (
         f"Every core was trained {learned} on {plan.dataset.path.name} ({len(plan.dataset)} episodes). Epochs: "
         f"{config.epochs}. Seeds: {num_seeds}. It then drove the tracks {track_names(tracks)}. "
-        f"{conditions(plan.crash, plan.renderer, max_steps=plan.env.max_steps)} {subject} drove the same tracks and "
-        "was queried at every frame."
+        f"{measured} {subject} drove the same tracks and was queried at every frame."
     )
 
 

@@ -53,6 +53,8 @@ class Task:
     crash: CrashMode
     renderer: RendererName
     device: str
+    perturb: str | None = None
+    """Perturbations of the evaluation."""
     splits: Splits | None = None
     """The data, where it is loaded already."""
 
@@ -77,9 +79,9 @@ class Task:
         return self.run / "failed.txt"
 
 
-def expert_env(dataset: Demonstrations) -> EnvConfig:
-    """The environment of the expert: with the status bar."""
-    return replace(dataset.meta.env, mask_bar=False)
+def expert_env(dataset: Demonstrations, perturb: str | None) -> EnvConfig:
+    """Return the environment of the expert: with the status bar, under `perturb` or what the dataset has."""
+    return replace(dataset.meta.env, mask_bar=False, perturb=perturb or dataset.meta.env.perturb)
 
 
 def run_tasks(tasks: Sequence[Task], workers: int, report: Report, cluster: str | None = None) -> dict[str, str]:
@@ -172,7 +174,7 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
     if task.config is not None:
         resume = (task.run / "config.yaml").exists()
         train(task.config, dataset, task.run, device=task.device, resume=resume, splits=task.splits)
-        driver = resolve_driver(str(task.run), expert_env(dataset))
+        driver = resolve_driver(str(task.run), expert_env(dataset, task.perturb))
         assert isinstance(driver, Driver)
         history = RunFolder.open(task.run).rows()
         result = {
@@ -187,7 +189,7 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
 
 
 def _drive(task: Task, tracks: Sequence[int], with_expert: bool) -> Evaluation:
-    env = expert_env(Demonstrations.open(task.dataset))
+    env = expert_env(Demonstrations.open(task.dataset), task.perturb)
     expert = driver = resolve_driver(task.expert, env)
     if task.config is not None:
         driver = resolve_driver(str(task.run), env)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,9 @@ class TrainConfig(CloningConfig):
     """Fraction of the recorded tracks kept out of training, on which accuracy is measured."""
     validate_every: int = 5
     """Epochs between two closed-loop validations; the last epoch is always validated."""
+    perturb: str | None = None
+    """Perturbations, such as frame-drop:3:zero: sequences are put under them, as with --augment, and the driver drives
+    under them. A dataset that was recorded under perturbations has its own and takes none."""
 
     def check(self) -> None:
         """Check the settings.
@@ -186,6 +189,14 @@ class TrainConfig(CloningConfig):
         check_number("validation_fraction", self.validation_fraction)
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie in [0, 1), got {self.validation_fraction}; 0 is none.")
+        if self.perturb is not None:
+            check_type("perturb", self.perturb, str)
+            self.perturbed().check()
+
+    def perturbed(self) -> TrainConfig:
+        """Return the same settings with `perturb` among the perturbations that augment the sequences."""
+        specs = self.perturb.split(",") if self.perturb else []
+        return replace(self, data=replace(self.data, augment=(*self.data.augment, *specs)), perturb=None)
 
 
 def paper_recipe() -> TrainConfig:
@@ -220,7 +231,7 @@ class DaggerConfig(CloningConfig):
     """The track environment: a name in ENVIRONMENTS."""
     perturb: str | None = None
     """Perturbations of what the learner sees and does, such as gap:2+frame-rate:1 (docs/perturbations.md); the expert
-    labels the true frames."""
+    labels the true frames. Of several, separated by commas, each episode has one, in turn by track."""
     rounds: int = 8
     """Rounds with the mixture policy, after round 0 of the expert alone."""
     initial_episodes: int = 20

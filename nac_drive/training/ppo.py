@@ -81,7 +81,7 @@ def ppo(
     config.check()
     folder = Path(folder)
     RunFolder.require(folder, resume)
-    env_config = EnvConfig(control=config.control, renderer=config.renderer)
+    env_config = EnvConfig(control=config.control, renderer=config.renderer, perturb=config.perturb)
     torch.manual_seed(config.seed)
     actor = _actor(config, env_config)
     resolved = asdict(config)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from nac_drive.envs import Control, RendererName, parse_corruptions, track_seeds
+from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.config import (
     HIGHEST_RATE,
@@ -70,6 +71,9 @@ class PPOConfig:
     augment: tuple[str, ...] = ()
     """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
     or clean, all equally likely, with a draw of its own (domain randomisation)."""
+    perturb: str | None = None
+    """Perturbations of every episode, in training and validation, such as frame-drop:1:skip; of several, separated by
+    commas, each episode has one, in turn by track."""
     validate_every: int = 24_576
     """Frames between two validations."""
     validation_tracks: str = "val-10"
@@ -89,6 +93,9 @@ class PPOConfig:
         check_words("augment", self.augment)
         for spec in self.augment:
             parse_corruptions(spec)
+        if self.perturb is not None:
+            check_type("perturb", self.perturb, str)
+            parse_all(self.perturb)
         for name, choices in (("control", get_args(Control)), ("renderer", get_args(RendererName))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")

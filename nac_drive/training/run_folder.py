@@ -135,8 +135,7 @@ class RunFolder:
         driver = config.get("driver")
         if isinstance(driver, dict):
             config["driver"] = settings_in_seconds(driver)
-        if "rounds" in config:
-            config.setdefault("perturb", None)  # not yet a setting of dagger in version 0.1
+        config.setdefault("perturb", None)  # not yet a setting in version 0.1
         return config
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:

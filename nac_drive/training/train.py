@@ -70,7 +70,7 @@ def load_splits(config: TrainConfig, dataset: Demonstrations, device: torch.devi
     Raises:
         ValueError: If no episode fills a sequence, or `freeze_encoder_from` names no cloned driver.
     """
-    env = _env(config, dataset)
+    env = driver_env(config, dataset)
     encoder = frozen_encoder(config, env, device)
     train_seeds, validation_seeds = dataset.split(config.validation_fraction)
     train = TrainingData(config.data, env, device, encoder, dataset.path)
@@ -135,13 +135,14 @@ def train(
         report = no_report
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
-    env = _env(config, dataset)
+    env = driver_env(config, dataset)
     config = replace(config, driver=for_env(config.driver, env))
     resolved: dict[str, Any] = {
         **asdict(config), "dataset": str(dataset.path), "dataset_sha256": dataset.fingerprint(),
         **source_hashes(config.optim, env),
     }  # fmt: skip
     torch_device = choose_device(device)
+    config = config.perturbed()
     learner = build_learner(config, env)  # a bad setting fails here, before the dataset is loaded
     splits = splits or load_splits(config, dataset, torch_device)
     splits = splits.to(torch_device)
@@ -175,6 +176,16 @@ def same_fingerprint(folder: Path, dataset: Demonstrations) -> tuple[str, ...]:
     return ("dataset_sha256",) if dataset.has_fingerprint(saved) else ()
 
 
-def _env(config: TrainConfig, dataset: Demonstrations) -> EnvConfig:
-    """The environment of the driver."""
-    return replace(dataset.meta.env, mask_bar=dataset.meta.env.mask_bar or config.data.mask_bar)
+def driver_env(config: TrainConfig, dataset: Demonstrations) -> EnvConfig:
+    """Return the environment that a driver is trained for.
+
+    Raises:
+        ValueError: If the dataset was recorded under perturbations and `config` names others.
+    """
+    env = dataset.meta.env
+    if config.perturb is not None and env.perturb is not None:
+        raise ValueError(
+            f"perturb: dataset {dataset.path} was recorded under {env.perturb!r}, which counts; "
+            f"leave out {config.perturb!r} or take a dataset without perturbations."
+        )
+    return replace(env, mask_bar=env.mask_bar or config.data.mask_bar, perturb=config.perturb or env.perturb)
