@@ -31,6 +31,23 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "verifying a truncated one": (
         ("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "collect those episodes")
     ),
+    "merging a dataset with itself": (
+        ("dataset", "merge", "data", "data", "--out", "new"), ("track 0 comes twice", "different tracks")
+    ),
+    "merging datasets of two controls": (
+        ("dataset", "merge", "data", "continuous_data", "--out", "new"),
+        ("continuous_data was recorded with other settings", "env.control: dataset has 'continuous', got 'discrete'"),
+    ),
+    "merging a truncated dataset": (
+        ("dataset", "merge", "truncated_data", "--out", "new"), ("000000.h5 is missing or has changed", "--resume")
+    ),
+    "merging a foreign folder": (
+        ("dataset", "merge", "data", "foreign", "--out", "new"), ("meta.json is missing", "pass the folder")
+    ),
+    "merging over a dataset": (
+        ("dataset", "merge", "data", "--out", "continuous_data"), ("continuous_data already exists", "another folder")
+    ),
+    "merging nothing": (("dataset", "merge", "--out", "new"), ("no episode", "at least one")),
     # Settings
     "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("unknown name 'mamba'", "lstm")),
     "mistyped core": (("train", "data", "--out", "new", "--core", "lstmm", *SHORT), ("Did you mean 'lstm'?",)),
@@ -57,6 +74,10 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a core's setting of no plain value": ((*TRAIN, "--core-args", "foo=[1]"), ("neither a number nor a word",)),
     "a core's setting nested deeply": ((*TRAIN, "--core-args", "foo=" + "[" * 5000), ("neither a number",)),
     "a core's setting that is no date": ((*TRAIN, "--core-args", "foo=2020-13-45"), ("neither a number",)),
+    "train under no perturbation that is known": ((*TRAIN, "--perturb", "gap:1,fog:1"), ("'fog' is unknown",)),
+    "train under a perturbation of the simulator": (
+        (*TRAIN, "--perturb", "weak-tyres:1"), ("'weak-tyres' needs the simulator", "collect --perturb")
+    ),
     # DAgger
     "DAgger with a missing expert": ((*DAGGER, "--expert", "typo"), ("typo", "folder of a driver or run")),
     "DAgger with an expert of another control": (
@@ -100,6 +121,9 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "compare below a file": (
         ("compare", "data", "--out", "file/new", "--drivers", "cnn", *SHORT), ("cannot write file/new", "Not a")
     ),
+    "compare under no perturbation that is known": (
+        ("compare", "data", "--out", "new", "--drivers", "cnn", *SHORT, "--perturb", "fog:1"), ("'fog' is unknown",)
+    ),
     "demo over something": (("demo", "--out", "foreign", *BASE), ("foreign holds chapter.tex", "another folder")),
     "demo with a bad seed": (("demo", "--out", "new", "--seed", "-1", *BASE), ("seed",)),
     # Drivers
@@ -138,6 +162,10 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "evaluate under no perturbation that is known": (
         ("evaluate", "--driver", "controller", "--perturb", "fog:1", "--out", "new", *BASE), ("'fog' is unknown",)
+    ),
+    "evaluate under perturbations in turn, one of them unknown": (
+        ("evaluate", "--driver", "controller", "--perturb", "gap:1,fog:1", "--out", "new", *BASE),
+        ("'fog' is unknown",),
     ),
     "evaluate into a file": (("evaluate", "--driver", "controller", "--out", "file", *BASE), ("file",)),
     # Recording
@@ -178,6 +206,9 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "watch on no track": (
         ("watch", "--driver", "controller", "--track", "-1", "--video", "x.mp4"), ("tracks must be whole numbers", "-1")
     ),
+    "watch under perturbations in turn, one of them unknown": (
+        ("watch", "--driver", "controller", "--perturb", "gap:1,fog:1", "--video", "new.mp4"), ("'fog' is unknown",)
+    ),
     "a video below a file": (
         ("watch", "--driver", "controller", "--video", "file/x.mp4"), ("cannot write file/x.mp4", "Not a directory")
     ),
@@ -187,5 +218,6 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "watch a missing driver": (("watch", "--driver", "typo", "--video", "episode.mp4"), ("typo",)),
     "a video in another format": (("watch", "--driver", "controller", "--video", "x.avi"), ("x.avi", ".mp4", ".gif")),
     # PPO
+    "PPO under no perturbation that is known": (("ppo", "--out", "new", "--perturb", "fog:1"), ("'fog' is unknown",)),
     "PPO over a run": (("ppo", "--out", "run"), ("run already exists", "--resume")),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.storage import write as files
 from tests.bad_commands import BAD, BASE, DAGGER, SHORT, TRAIN
 from tests.commands import call, refused
-from tests.data_collection.recordings import contents
+from tests.data_collection.recordings import collect_small, contents
 from tests.nac_drive.small import checkpoint, config, demonstrations, train
 
 
@@ -209,6 +209,14 @@ def test_a_dataset_goes_through_an_action_log(here, capsys):
     assert "episodes  3" in capsys.readouterr().out
     assert contents(here / "new") == contents(here / "data")
     assert call("dataset", "rebuild", "episodes.npz", "--out", "new", "--resume", *BASE) == 0
+
+
+def test_datasets_are_merged_in_their_order(here, capsys):
+    collect_small(here / "more", seeds=[7])
+    assert call("dataset", "merge", "more", "data", "--out", "new") == 0
+    assert "episodes  4" in capsys.readouterr().out
+    assert Demonstrations.open(here / "new").seeds == [7, 0, 1, 2]
+    assert call("dataset", "verify", "new", *BASE) == 0
 
 
 def test_train_resume_evaluate_and_watch(here, capsys):

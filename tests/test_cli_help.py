@@ -65,7 +65,7 @@ def test_help_names_every_option(command, capsys):
         assert f"--{option.replace('_', '-')}" in text, option
     assert ("--core STR" in text) == (command in ("train", "dagger"))
     assert ("positional arguments" in text) == bool(positional - {"action"})
-    assert ("{info,verify,action-log,rebuild,export,import}" in text) == (command == "dataset")
+    assert ("{info,verify,merge,action-log,rebuild,export,import}" in text) == (command == "dataset")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,7 @@ def test_help_names_every_option(command, capsys):
     [
         ("info", {"--json"}), ("verify", {"--replay", "--workers"}), ("action-log", {"--out", "--workers"}),
         ("rebuild", {"--out", "--workers", "--resume"}), ("export", {"--to", "--out"}), ("import", {"--out"}),
+        ("merge", {"--out"}),
     ],
 )  # fmt: skip
 def test_an_action_of_dataset_takes_its_own_options_only(action, options, capsys):

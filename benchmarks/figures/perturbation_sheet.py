@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from nac_drive.envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, EnvConfig, make_env, perturb
 from nac_drive.envs.perturbations.base import Perturbation
-from nac_drive.envs.perturbations.frames import IrregularRate
+from nac_drive.envs.perturbations.frames import FrameLoss, IrregularRate
 
 TRACK, SEED, DARK_SEED, LEVELS = 3, 3, 5, range(4)
 DRIVES = tuple(name for name in PERTURBATIONS if name not in CORRUPTIONS)
@@ -35,6 +35,7 @@ LABELS = {
     "occlusion-blobs": "{0.fraction:.0%} hidden",
     "colour": "moved by {0.distance:g}",
     "frame-drop": "p = {0.probability}",
+    "blackouts": "{0.fraction:.0%}, {0.frames} frames each",
     "gap": "{0.fraction:.0%}",
     "scattered-gaps": "4 gaps, {0.fraction:.0%} in all",
     "action-delay": "{0.frames}/50 s late",
@@ -45,7 +46,7 @@ LABELS = {
 
 def main(out: Path = Path("docs/figures")) -> None:
     """Write perturbations.png into `out`."""
-    figure = Figure(figsize=(15.5, 12.6), layout="constrained")
+    figure = Figure(figsize=(15.5, 13.4), layout="constrained")
     left, right = np.ravel(np.array(figure.subfigures(1, 2, width_ratios=(1, 1.35))))
     for side, names in ((left, CORRUPTIONS), (right, DRIVES)):
         grid = side.subplots(len(names), len(LEVELS))
@@ -71,7 +72,7 @@ def panel(axes: Axes, name: str, level: int) -> None:
     if name in CORRUPTIONS:
         axes.imshow(image(spec))
         axes.set(xticks=[], yticks=[])
-    elif name in ("frame-drop", "gap", "scattered-gaps", "frame-rate"):
+    elif isinstance(PERTURBATIONS[name][0], FrameLoss):
         seconds = 20 if "gap" in name else 1
         arriving(axes, spec, seconds)
     elif name == "weak-tyres":

@@ -29,6 +29,9 @@ four tyres pull per unit/s of slip)."""
 _WHEEL_RADIUS = 27 * 0.02
 BRAKE_SLIP = 15 * _WHEEL_RADIUS
 """Units/s that a frame of full brake takes from the speed of a wheel."""
+_STOP = -100.0
+"""Speed limit of a blind car: far enough below standstill that it brakes as hard as it may until it stands, and then
+keeps the brake, so that the label does not depend on a speed that nobody sees."""
 _REJOIN = 40.0
 """A car further than this from its place on the line looks for a new one, in units."""
 
@@ -176,7 +179,7 @@ class Controller:
         limit = min(limit, math.sqrt(config.lateral_limit / max(back, 1e-6)))
         state.lost = state.lost + 1 if state.frame_lost() else 0
         if state.lost > config.blind_frames:
-            limit = 0.0
+            limit = _STOP
         angle = (
             config.feed_forward * WHEELBASE * curvature
             + config.steering_gain * (error + SLIP_TIME * turn)  # a slipping car looks into the bend
@@ -208,7 +211,7 @@ class Controller:
         if gripping and speed < limit:
             pedal, worth = GAS, config.gas_worth / max(speed, 10.0)
         elif gripping and speed > config.slack * limit:
-            pedal, worth = BRAKE, config.brake_worth / speed
+            pedal, worth = BRAKE, config.brake_worth / max(speed, 1e-3)
         straightened = angle - min(max(angle, -TURN), TURN)
         costs = {
             pedal: (wanted - straightened) ** 2 - 2 * TURN * worth,

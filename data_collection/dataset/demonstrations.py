@@ -87,7 +87,7 @@ class Demonstrations:
         """
         path = Path(path)
         folder.require_dataset(path)
-        meta = read_meta(path / folder.META)
+        meta, _ = read_meta(path / folder.META)
         rows, cut_off = read_rows(path / folder.ROWS)
         return cls(path, meta, rows, cut_off)
 
@@ -209,12 +209,18 @@ class Demonstrations:
         opened = [dataset if isinstance(dataset, Demonstrations) else cls.open(dataset) for dataset in datasets]
         for dataset in opened[1:]:
             dataset.require_meta(opened[0].meta)
-        seeds = [seed for dataset in opened for seed in dataset.seeds]
-        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-            raise DatasetError(f"datasets: track {twice[0]} comes twice; record each dataset on tracks of its own.")
+        taken: set[int] = set()
+        for dataset in opened:
+            if twice := sorted(taken & set(dataset.seeds)):
+                raise DatasetError(
+                    f"datasets: track {twice[0]} comes twice, the second time in {dataset.path}; merge datasets of "
+                    "different tracks."
+                )
+            taken |= set(dataset.seeds)
         places = ((dataset, row) for dataset in opened for row in dataset.rows)
         episodes = ((dataset._moved(row, index), dataset.meta) for index, (dataset, row) in enumerate(places))
-        write_dataset(Path(path), episodes, on_episode)
+        versions = read_meta(opened[0].path / folder.META)[1] if opened else None
+        write_dataset(Path(path), episodes, on_episode, versions)
         return cls.open(path)
 
     @property

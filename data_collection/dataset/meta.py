@@ -95,15 +95,16 @@ def _settings(kind: type[T], values: dict[str, Any]) -> T:
     return kind(**values)
 
 
-def read_meta(path: Path) -> Meta:
-    """Return the settings in a meta.json.
+def read_meta(path: Path) -> tuple[Meta, dict[str, str]]:
+    """Return the settings in a meta.json, and the versions of the packages that made the dataset.
 
     Raises:
         DatasetError: If it is missing or any other content.
     """
     fix = "pass the folder of a recording"
     try:
-        return parse_meta(read_json(path, dict[str, Any], "a dataset's meta.json", fix))
+        document = read_json(path, dict[str, Any], "a dataset's meta.json", fix)
+        return parse_meta(document), document.get("versions", {})
     except FileError as error:
         raise DatasetError(str(error)) from error
     except (ValueError, TypeError) as error:

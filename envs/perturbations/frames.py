@@ -226,12 +226,12 @@ class SkippedFrames(gym.Wrapper):
     def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
         super().__init__(env)
         self._loss, self._stream = loss, stream
-        simulator = env.unwrapped
-        needs_all = any(isinstance(layer, StaleFrames) for layer in _layers(env))  # it may return an earlier frame
-        self._simulator = simulator if isinstance(simulator, CarRacing) and not needs_all else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=seed, options=options)
+        simulator = self.env.unwrapped
+        needs_all = any(isinstance(layer, StaleFrames) for layer in _layers(self.env))  # it may return an earlier frame
+        self._simulator = simulator if isinstance(simulator, CarRacing) and not needs_all else None
         self._lost = self._loss.lost(self._stream.restart(seed))
         next(self._lost)
         return observation, info

@@ -22,6 +22,7 @@ from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, count_episodes
 from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, RendererName
+from nac_drive.robustness.plan import DEFAULT_PERTURBATIONS
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,7 @@ class Stress:
     """Folder for stress.md, its figures, rows.jsonl and summary.json; every episode is kept there when it ends."""
     drivers: tuple[str, ...] = ("champion", "expert")
     """Drivers: champion, expert, controller, or folders of drivers or runs. Differences are taken against the first."""
-    perturb: tuple[str, ...] = (
-        "gaussian-noise", "frame-drop:zero", "frame-drop:skip", "gap", "frame-rate", "action-delay", "weak-tyres",
-    )  # fmt: skip
+    perturb: tuple[str, ...] = DEFAULT_PERTURBATIONS
     """Perturbations: NAME (all levels), NAME:MISSING, or a specification such as gap:2+frame-rate:1
     (docs/perturbations.md)."""
     tracks: str = "test-10"

@@ -15,7 +15,8 @@ import torch
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver
 from nac_drive.data_collection.processes import number_of_workers
-from nac_drive.envs import CrashMode, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import CORRUPTIONS, CrashMode, EnvConfig, RendererName, track_seeds
+from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import summarise
@@ -206,6 +207,13 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
             "shared_encoder trains an encoder, freeze_encoder_from takes that of "
             f"{config.optim.freeze_encoder_from!r}; choose one."
         )
+    if shared_encoder and config.perturb:
+        for spec in config.perturb.split(","):
+            if images := {part.name for part in parse(spec)} & set(CORRUPTIONS):
+                raise ValueError(
+                    f"perturb: {min(images)!r} changes images, of which the cores see features that are computed once; "
+                    "train end to end, or lose frames alone."
+                )
     configs = {core: _with_core(config, core) for core in cores}
     for each in configs.values():
         each.check()

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.envs.perturbations.registry import parse
 
+DEFAULT_PERTURBATIONS = (
+    "gaussian-noise", "frame-drop:zero", "frame-drop:skip", "gap", "frame-rate", "action-delay", "weak-tyres",
+)  # fmt: skip
+"""Those of a stress test that names none."""
 CLEAN = ""
 """The specification of the undisturbed world."""
 

@@ -20,11 +20,8 @@ from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, 
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.robustness.folder import Conditions, DriverUnderTest, stress_folder
-from nac_drive.robustness.plan import CLEAN, Family, families
+from nac_drive.robustness.plan import CLEAN, DEFAULT_PERTURBATIONS, Family, families
 from nac_drive.robustness.statistics import Cell, area_under_curve, cell
-
-DEFAULT = ("gaussian-noise", "frame-drop:zero", "frame-drop:skip", "gap", "frame-rate", "action-delay", "weak-tyres")
-"""Perturbations of a stress test that names none."""
 
 Report = Callable[[str, str, dict[str, Any]], None]
 
@@ -57,7 +54,7 @@ class Stress:
 
 def stress(
     drivers: Sequence[str | os.PathLike[str]],
-    perturbations: Sequence[str] = DEFAULT,
+    perturbations: Sequence[str] = DEFAULT_PERTURBATIONS,
     tracks: str | Sequence[int] = "test-10",
     *,
     control: Control | None = None,

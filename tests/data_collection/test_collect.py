@@ -125,6 +125,29 @@ def test_under_perturbations_the_driver_sees_the_true_frames_and_the_perturbed_o
     assert dataset.verify(replay=True) == []
 
 
+def test_the_labels_of_the_cautious_controller_stop_the_car_while_frames_are_lost(tmp_path):
+    env = EnvConfig(max_steps=60, renderer="fast", perturb="gap:3")
+    cautious, plain = (
+        collect(tmp_path / name, name, env=env, seeds=[5]).load() for name in ("cautious-controller", "controller")
+    )
+    for frames, stops in ((cautious, True), (plain, False)):
+        lost = np.flatnonzero(~frames.frames.any(axis=(1, 2, 3)))
+        assert len(lost) == 18
+        assert (frames.labels[lost[:6]] == 3).any()
+        assert (frames.labels[lost[6:]] == 3).any() != stops
+    assert Demonstrations.open(tmp_path / "cautious-controller").meta.driver == "cautious-controller"
+
+
+def test_a_dataset_under_perturbations_in_turn_is_those_of_each_of_them(tmp_path):
+    specs, env = ["frame-rate:3", "blackouts:3"], EnvConfig(max_steps=30, renderer="fast")
+    both = collect(tmp_path / "both", "controller", env=replace(env, perturb=",".join(specs)), seeds=[4, 7])
+    assert both.verify(replay=True) == []
+    for track, spec in zip((4, 7), specs, strict=True):
+        alone = collect(tmp_path / str(track), "controller", env=replace(env, perturb=spec), seeds=[track]).load()
+        for name in ("frames", "labels", "rewards", "dt"):
+            np.testing.assert_array_equal(getattr(both.load([track]), name), getattr(alone, name), err_msg=name)
+
+
 def test_a_perturbed_dataset_keeps_the_true_time_and_comes_again_from_its_action_log(tmp_path):
     env = replace(ENV, perturb="frame-rate:3")
     dataset = collect_small(tmp_path / "dataset", env=env)

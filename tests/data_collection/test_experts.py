@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.controller.controller import CONTINUOUS, CONTROLLERS, DISCRETE, Controller
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
 from nac_drive.envs import Control, EnvConfig
 from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
@@ -35,6 +36,18 @@ def test_a_driver_is_found_by_name_or_folder(tmp_path, control):
     assert not driver.training
     assert trained_env(controller) is None
     assert trained_env(driver) == EnvConfig(control, mask_bar=True, max_steps=60)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_either_controller_has_the_numbers_of_its_control(control):
+    plain, cautious = (resolve_driver(name, EnvConfig(control)) for name in CONTROLLERS)
+    assert isinstance(plain, Controller)
+    assert isinstance(cautious, Controller)
+    assert plain.control == cautious.control == control
+    assert plain.config == (CONTINUOUS if control == "continuous" else DISCRETE) == Controller(control).config
+    assert plain.config.blind_frames == 0
+    assert cautious.config == replace(plain.config, lateral_limit=0.75 * plain.config.lateral_limit, blind_frames=6)
+    assert [resolve_driver(Path(name)).control for name in CONTROLLERS] == ["discrete", "discrete"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("control", CONTROLS)
@@ -106,9 +119,14 @@ def test_the_controllers_hash_is_that_of_version_0_1():
     assert driver_hash("controller", EnvConfig("continuous")) == (
         "4d563456098c7e4a96830987094eb962aff9220ab35403c93e7c7de2aadaf1d6"
     )
+    hashes = {driver_hash(name, EnvConfig(control)) for name in CONTROLLERS for control in CONTROLS}
+    assert len(hashes) == 4
 
 
-@pytest.mark.parametrize(("typo", "meant"), [("controler", "controller"), ("champoin", "champion")])
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [("controler", "controller"), ("cautious-controler", "cautious-controller"), ("champoin", "champion")],
+)
 def test_a_mistyped_name_gets_a_hint(typo, meant):
     with pytest.raises(FileNotFoundError, match=f"Did you mean '{meant}'") as caught:
         resolve_driver(typo)

@@ -32,6 +32,7 @@ SOUND = {
         --control discrete --renderer fast --workers 1 --seed 1""",
     "dataset info": "data --json",
     "dataset verify": "data --workers 1",
+    "dataset merge": "recorded --out new",
     "dataset action-log": "recorded --out new --workers 1",
     "dataset rebuild": "log.npz --out new --workers 1",
     "evaluate": """--driver driver --tracks 3,4 --crash ignore --perturb shadows:2+frame-drop:1:skip --renderer fast

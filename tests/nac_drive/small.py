@@ -131,6 +131,13 @@ def train_dagger(settings: DaggerConfig, folder: Path, **keywords: Any) -> Path:
     return dagger(settings, folder, **{"expert": "controller", "device": "cpu", **keywords})
 
 
+def without_perturb(run: Path) -> None:
+    """Make the config of a run without perturbations one of before `perturb` was a setting."""
+    text = (run / "config.yaml").read_text()
+    assert text.count("\nperturb: null\n") == 1
+    (run / "config.yaml").write_text(text.replace("\nperturb: null\n", "\n"))
+
+
 class Stop(BaseException):
     """An interruption, such as Ctrl-C: not an Exception."""
 

@@ -86,6 +86,7 @@ CALLS: dict[str, Callable[[Kind, Path, Path, Path], Any]] = {
         nd.Demonstrations.create(kind(out), nd.Demonstrations.open(data).meta).path
     ),
     "Demonstrations.from_episodes": lambda kind, data, run, out: own_data(kind(out)).path,
+    "Demonstrations.merge": lambda kind, data, run, out: nd.Demonstrations.merge(kind(out), [kind(data)]).path,
     "save_action_log, rebuild": action_log,
     "RunFolder": lambda kind, data, run, out: RunFolder.open(RunFolder.create(kind(out), {"a": 1}).path).path,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +13,9 @@ from gymnasium.envs.box2d.car_dynamics import Car
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.controller.controller import BRAKE, CONTROLLERS, GAS, Controller
 from nac_drive.data_collection.controller.racing_line import Path, racing_line, smooth_path, speed_profile
-from nac_drive.envs import EnvConfig, Track, make_env, rollout
+from nac_drive.envs import Control, EnvConfig, Step, Track, make_env, perturb, rollout
 from tests.problems import ToyEnv, circle, square
 
 
@@ -132,6 +133,79 @@ def test_only_cars_with_a_track_to_read_and_known_controls():
         Controller("pedals")
     with pytest.raises(ValueError, match="env must come from make_env"):
         Controller().begin(ToyEnv())
+
+
+# The cautious controller
+
+
+def cautious(control: Control, **changed: Any) -> Controller:
+    return Controller(control, replace(CONTROLLERS["cautious-controller"][control], **changed))
+
+
+def driven(controller: Controller, spec: str, frames: int) -> list[Step]:
+    steps: list[Step] = []
+    env = quiet_env(EnvConfig(controller.control, max_steps=frames, perturb=spec))  # type: ignore[arg-type]
+    rollout(env, controller, 5, subscribers=[steps.append])
+    return steps
+
+
+def test_on_weak_tyres_the_cautious_one_finishes_and_the_other_slides():
+    env = perturb(quiet_env(EnvConfig("continuous", renderer="fast")), "weak-tyres:2")
+    slow, fast = (rollout(env, controller, 5) for controller in (cautious("continuous"), Controller("continuous")))
+    assert slow.outcome["lap_finished"]
+    assert slow.outcome["off_road_events"] == 0 < fast.outcome["off_road_events"]
+    assert slow.episode_return > fast.episode_return + 50
+
+
+@pytest.mark.parametrize(
+    ("control", "spec"),
+    [("discrete", "gap:2:zero"), ("continuous", "gap:2:zero"), ("continuous", "gap:0,gap:2:hold")],  # track 5 is odd
+)
+def test_it_stops_where_the_driver_that_learns_from_it_sees_nothing(control, spec):
+    steps = driven(cautious(control), spec, 400)
+    gap = np.flatnonzero([step.info["frame_lost"] for step in steps])
+    assert len(gap) == gap[-1] - gap[0] + 1 == 60
+    speed = np.array([step.info["speed"] for step in steps])
+    if control == "continuous":
+        gas, brake = (np.array([step.action[i] for step in steps]) > 0 for i in (1, 2))
+    else:
+        gas, brake = (np.array([step.action == pedal for step in steps]) for pedal in (GAS, BRAKE))
+    assert not gas[gap[6:]].any(), "from the seventh lost frame on"
+    assert brake[gap[6:]].any()
+    assert speed[gap[0]] > 45
+    assert speed[gap[-1] + 1] < 0.1
+    assert gas[gap[-1] + 1 : gap[-1] + 20].any(), "it sees again"
+    assert speed[-1] > 40
+    sighted = driven(cautious(control, blind_frames=0), spec, 400)
+    same = [np.array_equal(one.action, other.action) for one, other in zip(steps, sighted, strict=True)]
+    assert all(same[: gap[6]])
+    assert not same[gap[6]]
+
+
+@pytest.mark.parametrize(
+    ("control", "spec"),
+    [("discrete", ""), ("continuous", "weak-tyres:2"), ("discrete", "frame-rate:3"), ("continuous", "gap:2,gap:0")],
+)
+def test_where_no_frame_is_lost_it_never_stops(control, spec):
+    steps, sighted = (driven(cautious(control, **changed), spec, 150) for changed in ({}, {"blind_frames": 0}))
+    assert [step.outcome for step in steps] == [step.outcome for step in sighted]
+    np.testing.assert_array_equal([step.action for step in steps], [step.action for step in sighted])
+
+
+def test_it_drives_on_where_few_frames_in_a_row_are_lost():
+    """Up to six; those before a frame that arrives no longer count."""
+    steps, sighted = (
+        driven(cautious("discrete", **changed), "frame-drop:2:zero", 150) for changed in ({}, {"blind_frames": 0})
+    )
+    lost = "".join("x" if step.info["frame_lost"] else "." for step in steps)
+    assert 2 <= max(map(len, lost.split("."))) <= 6
+    assert [step.outcome for step in steps] == [step.outcome for step in sighted]
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_the_plain_controller_does_not_see_lost_frames(control):
+    steps, clean = (driven(Controller(control), spec, 150) for spec in ("gap:3", ""))
+    np.testing.assert_array_equal([step.action for step in steps], [step.action for step in clean])
 
 
 # The racing line

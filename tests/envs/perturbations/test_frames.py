@@ -9,16 +9,24 @@ import numpy as np
 import pytest
 
 from nac_drive.envs import EnvConfig, make_env, perturb
-from nac_drive.envs.perturbations.frames import FrameDrop, FrameLoss, Gaps, IrregularRate, SkippedFrames, StaleFrames
+from nac_drive.envs.perturbations.frames import (
+    Blackouts,
+    FrameDrop,
+    FrameLoss,
+    Gaps,
+    IrregularRate,
+    SkippedFrames,
+    StaleFrames,
+)
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.envs.perturbations.stream import Stream
 from tests.envs.episodes import blind
-from tests.envs.perturbations.doubles import ALL, Clock, Counter, Scripted, drive, observations, timeline
+from tests.envs.perturbations.doubles import ALL, Clock, Counter, Random, Scripted, drive, observations, timeline
 from tests.problems import ToyEnv
 
 LOSSES = [
     f"{name}:3:{missing}"
-    for name in ("frame-drop", "gap", "scattered-gaps", "frame-rate")
+    for name in ("frame-drop", "blackouts", "gap", "scattered-gaps", "frame-rate")
     for missing in ("hold", "zero", "skip")
 ]
 
@@ -126,6 +134,41 @@ def test_a_higher_level_drops_the_frames_of_a_lower_one_too():
     assert high.sum() > 2 * low.sum()
 
 
+@pytest.mark.parametrize(("fraction", "frames"), [(0.3, 5), (0.5, 5), (0.7, 5), (0.2, 1), (0.75, 3), (0.6, 40)])
+def test_blackouts_cover_their_fraction_and_have_their_mean_length(fraction, frames):
+    """Up to four standard errors. A chain of two states has the correlation c from frame to frame, and 1 / count of the
+    variance of its mean grows by (1 + c) / (1 - c); the lengths are geometric, of the variance frames^2 - frames."""
+    count = 100_000
+    lost = np.fromiter(Blackouts(fraction, frames).lost(np.random.default_rng(0)), bool, count)
+    assert not lost[0]
+    correlation = 1 - 1 / frames / (1 - fraction)
+    error = np.sqrt(fraction * (1 - fraction) / count * (1 + correlation) / (1 - correlation))
+    assert lost.mean() == pytest.approx(fraction, abs=4 * error)
+    assert np.corrcoef(lost[:-1], lost[1:])[0, 1] == pytest.approx(correlation, abs=0.02)
+    changes = np.flatnonzero(np.diff(lost.astype(int)))
+    lengths = np.diff(changes)[::2]
+    error = np.sqrt((frames**2 - frames) / len(lengths))
+    assert lengths.mean() == pytest.approx(frames, abs=4 * error + 1e-9)
+    assert (lengths == 1).mean() == pytest.approx(1 / frames, abs=2 / np.sqrt(len(lengths)))
+    assert np.diff(changes)[1::2].mean() == pytest.approx(frames * (1 - fraction) / fraction, rel=0.1)
+
+
+def test_the_ends_of_the_range_of_blackouts():
+    def lost(loss: Blackouts) -> list[bool]:
+        return list(itertools.islice(loss.lost(np.random.default_rng(0)), 1000))
+
+    assert not any(lost(Blackouts(0.0, 5)))
+    assert lost(Blackouts(0.5, 1)) == [False, True] * 500
+    between = np.diff(np.flatnonzero(np.diff(lost(Blackouts(5 / 6, 5)))))[1::2]
+    assert (between == 1).all(), "one frame between two blackouts"
+
+
+def test_the_first_frame_arrives_in_a_recording_too():
+    draws = [Blackouts(0.7, 5).lost_of(32, np.random.default_rng(seed)) for seed in range(200)]
+    assert not np.stack(draws)[:, 0].any()
+    assert 0.5 < np.stack(draws)[:, 10:].mean() < 0.8
+
+
 @pytest.mark.parametrize(
     ("loss", "spans"),
     [
@@ -171,6 +214,50 @@ def test_the_time_between_frames_follows_its_weights():
     np.testing.assert_allclose(np.bincount(intervals, minlength=5)[1:] / len(intervals), weights, atol=0.01)
 
 
+# Drivers that read whether a frame is lost
+
+
+class Reads(Random):
+    """Random actions; it asks the environment at every frame."""
+
+    def begin(self, env):
+        self.env, self.read = env, []
+        return super().begin(env)
+
+    def act(self, observation, state, dt):
+        self.read.append(self.env.get_wrapper_attr("frame_lost"))
+        return super().act(observation, state, dt)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "frame-drop:3:zero", "blackouts:2", "gap:3:hold", "frame-drop:1:hold+gap:2", "gap:2:hold+blackouts:2:hold",
+        "colour:1+blackouts:1+action-delay:1+frame-rate:2:hold", "blackouts:2+frame-rate:3",
+    ],
+)  # fmt: skip
+def test_a_privileged_driver_reads_what_info_says_at_every_frame(spec):
+    driver, env = Reads(), perturb(blind(make_env(EnvConfig(max_steps=100))), spec, 3, episode_frames=100)
+    for track in (4, 5):
+        steps = drive(env, track, driver)
+        assert driver.read == [step.info["frame_lost"] for step in steps]
+        assert env.get_wrapper_attr("frame_lost") == steps[-1].outcome["frame_lost"]
+        assert 0 < sum(driver.read) < len(steps)
+
+
+def test_a_frame_is_lost_where_one_of_two_losses_takes_it():
+    config = EnvConfig(max_steps=100, mask_bar=True, perturb="gap:2")
+    both, inner, outer = Reads(), Reads(), Reads()
+    for driver, env in (
+        (both, perturb(blind(make_env(config)), "blackouts:1:hold")),
+        (inner, blind(make_env(config))),
+        (outer, perturb(blind(make_env(EnvConfig(max_steps=100))), "blackouts:1:hold")),
+    ):
+        drive(env, 4, driver)
+    assert both.read == [one or other for one, other in zip(inner.read, outer.read, strict=True)]
+    assert inner.read != both.read != outer.read
+
+
 # Refusals
 
 
@@ -180,6 +267,12 @@ def test_the_time_between_frames_follows_its_weights():
         (lambda: FrameDrop(1.5), r"a probability must lie in \[0, 1\], got 1.5"),
         (lambda: FrameDrop(float("nan")), "got nan"),
         (lambda: FrameDrop(0.5, missing="black"), r"missing must be one of .*, got 'black'"),  # type: ignore[arg-type]
+        (lambda: Blackouts(0.3, 0), r"frames must be at least 1 .*, got 0 and 0.3"),
+        (lambda: Blackouts(-0.1, 5), r"fraction in \[0, frames / \(frames \+ 1\)\], got 5 and -0.1"),
+        (lambda: Blackouts(0.84, 5), "got 5 and 0.84: between two blackouts one frame arrives"),
+        (lambda: Blackouts(1.0, 10**9), "got 1000000000 and 1.0"),
+        (lambda: Blackouts(float("nan"), 5), "got 5 and nan"),
+        (lambda: Blackouts(0.3, 5, missing="black"), r"missing must be one of .*, got 'black'"),  # type: ignore[arg-type]
         (lambda: Gaps(1.0), r"fraction must lie in \[0, 1\), got 1.0"),
         (lambda: Gaps(0.1, 0), "pieces and frames must be at least 1, got 0 and 1000"),
         (lambda: IrregularRate((0.5, 0.4)), "weights must sum to 1, got .* with the sum 0.9"),

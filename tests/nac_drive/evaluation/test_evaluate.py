@@ -186,9 +186,20 @@ def test_a_perturbed_drive_is_that_of_a_rollout_here_and_in_a_process(workers):
     assert timeless(there) == [row.with_metrics(latency_ms=0.0) for row in rows]
 
 
-def test_an_unknown_perturbation_is_refused_before_anything_drives():
+@pytest.mark.parametrize("spec", ["fog:1", "gap:1,fog:1"])
+def test_an_unknown_perturbation_is_refused_before_anything_drives(spec):
     with pytest.raises(ValueError, match="perturbation 'fog' is unknown"):
-        evaluate(Dies(), SEEDS[:1], perturbation="fog:1")
+        evaluate(Dies(), SEEDS[:1], perturbation=spec)
+
+
+def test_of_several_perturbations_every_track_has_its_own():
+    specs, driver = ["frame-rate:3", "gap:0", "frame-rate:1"], network()
+    rows = evaluate(driver, [3, 4, 8], env=ENV, perturbation=",".join(specs)).rows
+    for row in rows:
+        (alone,) = evaluate(driver, [row.seed], env=ENV, perturbation=specs[row.seed % 3]).rows
+        assert row.with_metrics(latency_ms=0.0).metrics == alone.with_metrics(latency_ms=0.0).metrics
+    assert len({row.length for row in rows}) == 3
+    assert {row.perturbation for row in rows} == {",".join(specs)}
 
 
 def test_no_tracks_are_refused():

@@ -13,8 +13,11 @@ from typing import Any
 import cv2
 import pytest
 
+from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.envs import EnvConfig
+from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.leaderboard import tasks
 from nac_drive.leaderboard.compare import Comparison, compare, folder_name
 from nac_drive.leaderboard.tasks import Task
@@ -23,8 +26,9 @@ from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
 from nac_drive.storage.read import FileError
+from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config, demonstrations, nested, train
+from tests.nac_drive.small import config, demonstrations, nested, train, without_perturb
 
 TRACKS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
@@ -178,6 +182,52 @@ def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path
         run(demonstrations(tmp_path / "other", tracks=2), grown, resume=True)
 
 
+def test_a_comparison_of_before_perturb_was_a_setting_goes_on(whole, dataset, tmp_path, in_this_process):
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+    for run_folder in (folder, *(folder / f"{core}-{seed}" for core in CORES for seed in (0, 1))):
+        without_perturb(run_folder)
+    (folder / "cnn-1" / "result.json").unlink()
+    before = contents(folder / "cnn-1" / "checkpoints")
+    with pytest.raises(ValueError, match=r"\(perturb: run has None, got 'gap:1'\)"):
+        run(dataset, folder, config=replace(SETTINGS, perturb="gap:1"), num_seeds=2, resume=True)
+    run(dataset, folder, num_seeds=2, resume=True)
+    assert read(folder) == read(whole[0])
+    assert contents(folder / "cnn-1" / "checkpoints") == before
+
+
+def test_under_a_perturbation_drivers_are_trained_and_all_of_them_drive(dataset, tmp_path, in_this_process):
+    spec, folder = "frame-rate:3,frame-drop:3:zero", tmp_path / "c"
+    settings = replace(SETTINGS, perturb=spec)
+    comparison, _ = run(dataset, folder, cores=("cnn",), config=settings)
+    assert comparison.failures == {}
+    assert {row.perturbation for entry in comparison.entries for row in entry.evaluation.rows} == {spec}
+    env = replace(dataset.meta.env, perturb=spec)
+    expert, cnn = comparison.entries
+    for entry, driver in ((expert, "controller"), (cnn, folder / "cnn-0")):
+        alone = evaluate(driver, TRACKS, env=env, renderer="fast")
+        for row, same in zip(entry.evaluation.rows, alone.rows, strict=True):
+            for metric in ("episode_return", "length", "completion"):
+                assert row.metrics[metric] == same.metrics[metric]
+    lengths = [row.metrics["length"] for row in expert.evaluation.rows]
+    assert lengths[0] < lengths[1] == 60, "in turn by track"
+    assert RunFolder.open(folder / "cnn-0").config["perturb"] == spec
+    assert EnvConfig(**load_driver(folder / "cnn-0").env_config) == env
+    assert f"Perturbation: {spec}. The expert, controller, drove" in (folder / "report.html").read_text()
+    with pytest.raises(ValueError, match=f"perturb: run has '{spec}', got None"):
+        run(dataset, folder, cores=("cnn",), resume=True)
+
+
+def test_a_dataset_under_a_perturbation_settles_the_comparison(tmp_path, in_this_process):
+    env = EnvConfig(max_steps=20, renderer="fast", perturb="weak-tyres:1")
+    recorded = collect(tmp_path / "data", "controller", env=env, seeds=[0, 1])
+    with pytest.raises(ValueError, match=r"data was recorded under 'weak-tyres:1', which counts; leave out 'gap:1'"):
+        run(recorded, tmp_path / "c", config=replace(SETTINGS, perturb="gap:1"))
+    assert not (tmp_path / "c").exists()
+    comparison, _ = run(recorded, tmp_path / "c", cores=("cnn",))
+    assert {row.perturbation for entry in comparison.entries for row in entry.evaluation.rows} == {"weak-tyres:1"}
+    assert "Perturbation: weak-tyres:1. The expert" in (tmp_path / "c" / "report.html").read_text()
+
+
 def test_every_run_is_announced_when_it_starts_and_when_it_is_timed(whole, dataset, tmp_path, in_this_process):
     folder = tmp_path / "c"
     shutil.copytree(whole[0], folder, symlinks=True)
@@ -223,6 +273,8 @@ BAD: dict[str, dict[str, Any]] = {
     "no folder typo": {"expert": "typo"},
     "device must be": {"device": "tpu"},
     "validation_fraction": {"config": replace(SETTINGS, validation_fraction=1.0)},
+    "perturbation 'fog' is unknown": {"config": replace(SETTINGS, perturb="gap:1,fog:1")},
+    "'weak-tyres' needs the simulator": {"config": replace(SETTINGS, perturb="weak-tyres:1")},
     "evil": {"cores": ("lstm,/../../evil=1",)},
 }
 
@@ -278,6 +330,8 @@ def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_p
     settings = nested(SETTINGS, augment=("colour:3",))  # images for the encoder, which the cores do not see
     with pytest.raises(ValueError, match=r"shared_encoder trains an encoder, .* that of 'expert'; choose one"):
         run(dataset, tmp_path / "c", config=nested(SETTINGS, freeze_encoder_from="expert"), shared_encoder=True)
+    with pytest.raises(ValueError, match="perturb: 'colour' changes images, of which the cores see features"):
+        run(dataset, tmp_path / "c", config=replace(SETTINGS, perturb="gap:1,colour:1"), shared_encoder=True)
     comparison, reports = run(dataset, tmp_path / "c", cores=("lstm",), config=settings, shared_encoder=True)
     assert [name for name, _ in reports] == ["encoder", "expert", "lstm-0"]
     assert comparison.failures == {}

@@ -71,6 +71,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "bool": (2, "yes", None),
     "tuple[str, ...]": ("colour:2", 3, (3,), None, ("fog:1",)),
     "str": (3, None, ("a",), "nonsense"),
+    "str | None": (3, True, ("gap:1",), "nonsense", "gap:1,fog:1", "gap:4"),
 }
 WRONG["Control"] = WRONG["RendererName"] = WRONG["str"]
 """Type of a setting -> values that no setting of this type takes."""
@@ -103,7 +104,7 @@ def test_every_setting_has_a_type_and_a_range(command):
             checked.add(name)
     assert not accepted
     assert not any("\n" in message for message in messages)
-    assert len(checked) >= {"train": 20, "dagger": 30, "ppo": 22}[command]
+    assert len(checked) >= {"train": 21, "dagger": 31, "ppo": 23}[command]
 
 
 def test_without_tensorboard_it_is_refused_before_anything_is_made(monkeypatch, tmp_path):

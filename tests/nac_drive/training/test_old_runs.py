@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config, dagger_config, rows, train, train_dagger
+from tests.nac_drive.small import config, dagger_config, rows, train, train_dagger, without_perturb
 
 OLD_CONFIG = """\
 core: cnn
@@ -103,6 +103,18 @@ def test_an_old_run_is_not_resumed_and_stays_as_it_is(dataset, trained, tmp_path
             resumed()
         assert "\n" not in str(caught.value)
     assert contents(run) == before
+
+
+def test_a_run_of_before_perturb_was_a_setting_goes_on(dataset, trained, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
+    without_perturb(run)
+    before = contents(run)
+    train(config("cnn"), dataset, run, resume=True)
+    assert contents(run) == before
+    with pytest.raises(ValueError, match=r"\(perturb: run has None, got 'gap:1'\)"):
+        train(config("cnn", perturb="gap:1"), dataset, run, resume=True)
+    train(config("cnn", epochs=4), dataset, run, resume=True)
+    assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]
 
 
 NEW = ("clockless", "dt_input", "zero_lost_frames")

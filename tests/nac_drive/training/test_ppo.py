@@ -28,7 +28,7 @@ from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_env import TrainingEnv, training_env
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights
+from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights, without_perturb
 from tests.nac_drive.small import rows as rows_without_times
 
 TINY = PPOConfig(
@@ -248,11 +248,68 @@ def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
     assert 0 < sum(changed) < 12
 
 
+def test_under_a_perturbation_it_learns_and_is_validated(tmp_path, monkeypatch):
+    spec = "frame-rate:3+action-delay:1,frame-drop:3:skip"
+    made: list[EnvConfig] = []
+
+    def make(env: EnvConfig, config: PPOConfig, rank: int) -> gym.Env:
+        made.append(env)
+        return training_env(env, config, rank)
+
+    monkeypatch.setattr(ppo_module, "training_env", make)
+    best = ppo(replace(TINY, total_timesteps=32, perturb=spec), tmp_path / "run")
+    env = EnvConfig(max_steps=60, renderer="fast", perturb=spec)
+    assert set(made) == {env}
+    driver = load_driver(best)
+    assert EnvConfig(**driver.env_config) == env
+    rows = RunFolder.open(tmp_path / "run").rows()
+    tracks = SPLITS["val"][:2]
+    returns = [rollout(make_env(env), driver, seed).episode_return for seed in tracks]
+    assert returns == next(row["returns"] for row in rows if row["step"] == driver.meta["step"])
+    for track, part in zip(tracks, spec.split(","), strict=True):
+        alone = make_env(replace(env, perturb=part))
+        assert rollout(alone, driver, track).episode_return == returns[track % 2], "in turn by track"
+
+
+def test_each_training_episode_has_the_perturbation_of_its_track():
+    class Tracks(gym.Wrapper):
+        track = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.track = seed or 0
+            return self.env.reset(seed=seed, options=options)
+
+    tracks = Tracks(make_env(EnvConfig(max_steps=3, renderer="fast", perturb="frame-rate:3,weak-tyres:2")))
+    env, simulator, grips = TrainingEnv(tracks, TINY, 0), tracks.unwrapped, set()
+    for _ in range(8):
+        env.reset()
+        (grip,) = {tile.road_friction for tile in simulator.road}  # type: ignore[attr-defined]
+        assert grip == (1.0, 0.75)[tracks.track % 2]
+        grips.add(grip)
+    assert len(grips) == 2
+
+
+def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
+    folder, short = tmp_path / "run", replace(TINY, total_timesteps=32)
+    ppo(short, folder)
+    without_perturb(folder)
+    before = contents(folder)
+    ppo(short, folder, resume=True)
+    assert contents(folder) == before
+    with pytest.raises(ValueError, match=r"\(perturb: run has None, got 'gap:1'\)"):
+        ppo(replace(short, perturb="gap:1"), folder, resume=True)
+    ppo(replace(short, total_timesteps=64), folder, resume=True)
+    assert [row["step"] for row in rows_without_times(folder)] == [0, 32, 64]
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"validation_tracks": "val-99"}, "has 25 tracks"),
         ({"augment": ("frame-drop:1",)}, "'frame-drop'"),
+        ({"perturb": "fog:1"}, "perturbation 'fog' is unknown"),
+        ({"perturb": "frame-drop:1,gap:4"}, "'gap' has the levels 1 to 3"),
+        ({"perturb": 3}, "perturb must be .*, got 3"),
         ({"n_steps": 1}, "n_steps must be at least 2, got 1"),
         ({"gamma": 1.5}, r"gamma must lie in \[0, 1\], got 1.5"),
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),

@@ -16,8 +16,12 @@ from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
+from tests.nac_drive.small import without_perturb
 
-CONFIG = {"driver": {"core": "lstm", "core_args": {"top_k": 4}}, "epochs": 3, "dataset": "demos", "device": None}
+CONFIG = {
+    "driver": {"core": "lstm", "core_args": {"top_k": 4}}, "epochs": 3, "perturb": None, "dataset": "demos",
+    "device": None,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -119,6 +123,17 @@ def test_a_run_of_version_0_1_is_not_resumed(run, text):
         run.require_config(CONFIG, grown=["epochs"])
     assert "\n" not in str(caught.value)
     assert (run.path / "config.yaml").read_text() == text
+
+
+def test_a_run_of_before_perturb_was_a_setting_has_none(run):
+    without_perturb(run.path)
+    before = contents(run.path)
+    assert run.config == CONFIG
+    run.require_config(CONFIG)
+    run.keep_config(CONFIG)
+    assert contents(run.path) == before
+    with pytest.raises(ValueError, match=r"\(perturb: run has None, got 'gap:1'\)"):
+        run.require_config({**CONFIG, "perturb": "gap:1"})
 
 
 @pytest.mark.parametrize("text", ["core: [", "- a list\n", ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import BAR_TOP, EnvConfig, make_env
 from nac_drive.evaluation.evaluate import evaluate
@@ -24,8 +26,9 @@ from nac_drive.training.distributed import choose_device
 from nac_drive.training.images import flipped, masked
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.train import load_splits
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import FRAMES, config, nested, part_of, rows, score_of_weights, synthetic, train
+from tests.nac_drive.small import FRAMES, config, nested, part_of, results, rows, score_of_weights, synthetic, train
 
 CPU = torch.device("cpu")
 SPEC = EnvConfig().spec
@@ -168,7 +171,8 @@ def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
 
 SPECS = {
     "drop": ["frame-drop:3:zero"], "hold": ["frame-drop:2:hold"], "skip": ["frame-rate:3"], "late": ["action-delay:3"],
-    "all": ["frame-drop:3:zero+frame-rate:2+action-delay:1", "gap:3", "scattered-gaps:2:hold"],
+    "dark": ["blackouts:3"], "dark hold": ["blackouts:2:hold"], "dark skip": ["blackouts:2:skip"],
+    "all": ["frame-drop:3:zero+frame-rate:2+action-delay:1", "gap:3", "scattered-gaps:2:hold", "blackouts:1"],
 }  # fmt: skip
 
 
@@ -193,7 +197,7 @@ def test_lost_frames_and_late_actions_leave_every_query_its_frame_label_and_time
         assert bool((shown[~black] <= label[~black]).all())  # nobody sees the future
         clean += int(present == length and torch.equal(shown, place[row].float()) and torch.equal(label, place[row]))
         disturbed += int(present < length or bool(black.any()) or not torch.equal(shown, place[row].float()))
-        if kind in ("drop", "hold", "skip"):  # the label names the frame, so that the time can be summed
+        if kind not in ("late", "all"):  # the label names the frame, so that the time can be summed
             rows = (label - place[row, 0]).tolist()
             passed = dt[row].double().cumsum(0)[rows]
             expected = torch.cat((dt[row, :1].double(), passed.diff()))
@@ -228,6 +232,65 @@ def test_a_driver_trains_under_lost_frames(dataset, tmp_path, frozen):
     train(settings, dataset, tmp_path / "run")
     train(nested(settings, augment=()), dataset, tmp_path / "clean")
     assert rows(tmp_path / "run")[0]["loss"] != rows(tmp_path / "clean")[0]["loss"]
+
+
+# Under a perturbation
+
+
+@pytest.mark.parametrize(
+    ("perturb", "augment", "all_of_them"),
+    [
+        ("frame-drop:3:zero", (), ("frame-drop:3:zero",)),
+        ("blackouts:2, frame-rate:2+colour:1", ("shadows:1",), ("shadows:1", "blackouts:2", "frame-rate:2+colour:1")),
+    ],
+)
+def test_a_driver_for_a_perturbation_trains_as_with_that_augmentation(
+    perturb, augment, all_of_them, dataset, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    settings = config(epochs=1, augment=augment, ema_decay=0.5)
+    train(nested(settings, perturb=perturb), dataset, tmp_path / "run")
+    train(nested(settings, augment=all_of_them), dataset, tmp_path / "same")
+    assert results(tmp_path / "run") == results(tmp_path / "same")  # weights, losses, Adam's moments
+    one, other = (load_driver(tmp_path / name) for name in ("run", "same"))
+    assert EnvConfig(**one.env_config) == replace(dataset.meta.env, perturb=perturb)
+    assert other.env_config == asdict(dataset.meta.env)
+    saved = RunFolder.open(tmp_path / "run").config
+    assert (saved["perturb"], saved["data"]["augment"]) == (perturb, list(augment))  # as they were given
+    before = contents(tmp_path / "run")
+    train(nested(settings, perturb=perturb), dataset, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+    with pytest.raises(ValueError, match=r"perturb: run has .*, got None"):
+        train(settings, dataset, tmp_path / "run", resume=True)
+
+
+def test_a_driver_for_a_perturbation_is_validated_under_it(dataset, tmp_path, monkeypatch):
+    driven: list[EnvConfig] = []
+    drive = trainer.closed_loop
+    monkeypatch.setattr(trainer, "closed_loop", lambda *call: (driven.append(call[1]), drive(*call))[1])
+    best = train(config("cnn", epochs=1, perturb="frame-rate:3", mask_bar=True), dataset, tmp_path / "run")
+    env = replace(dataset.meta.env, mask_bar=True, perturb="frame-rate:3")
+    assert driven == [env]
+    evaluation = evaluate(load_driver(best), [800_000], env=env, renderer="fast")
+    assert [row.episode_return for row in evaluation.rows] == rows(tmp_path / "run")[0]["returns"]
+    assert evaluation.rows[0].perturbation == env.perturb
+
+
+def test_a_dataset_under_a_perturbation_settles_the_drivers(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    env = EnvConfig(max_steps=20, renderer="fast", perturb="weak-tyres:1")
+    recorded = collect(tmp_path / "data", "controller", env=env, seeds=[0, 1])
+    settings = config("cnn", epochs=1)
+    for spec in ("frame-drop:1", "gap:0"):
+        message = f"was recorded under 'weak-tyres:1', which counts; leave out '{spec}' or take a dataset without"
+        other = nested(settings, perturb=spec)
+        with pytest.raises(ValueError, match=f"perturb: dataset {recorded.path} {message}") as caught:
+            train(other, recorded, tmp_path / "run")
+        assert "\n" not in str(caught.value)
+        with pytest.raises(ValueError, match=message):
+            load_splits(other, recorded, CPU)
+    assert not (tmp_path / "run").exists()
+    assert EnvConfig(**load_driver(train(settings, recorded, tmp_path / "run")).env_config) == env
 
 
 def test_masking_is_that_of_the_environment(dataset):
@@ -334,6 +397,11 @@ def test_a_driver_that_cannot_be_built_is_refused_before_the_dataset_is_loaded(
         ({"dropout": 1.0}, r"dropout: must be in \[0, 1\), got 1"),
         ({"augment": ("fog:1",)}, "perturbation 'fog' is unknown"),
         ({"augment": ("shadows:1", "frame-drop:1+action-noise:1")}, "'action-noise' needs the simulator"),
+        ({"perturb": "fog:1"}, "perturbation 'fog' is unknown"),
+        ({"perturb": "gap:1,gap:4"}, "'gap' has the levels 1 to 3"),
+        ({"perturb": "gap:1,weak-tyres:1"}, "'weak-tyres' needs the simulator; recorded frames take"),
+        ({"perturb": ("gap:1",)}, r"perturb must be .*, got \('gap:1',\)"),
+        ({"perturb": "gap:1+colour:1", "freeze_encoder_from": "expert"}, "'colour' changes images, which a frozen"),
     ],
 )
 def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):
@@ -343,6 +411,7 @@ def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):
         train(config(**changed), dataset, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     config("cnn", sequence_length=1).check()
+    config(perturb="gap:1,frame-rate:2", freeze_encoder_from="expert").check()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""The ranking of a comparison, one perturbation at a time.
+
+    python benchmarks/protocols/worlds.py runs/lead runs/lead-clockless
+
+A dataset that was recorded under several perturbations in turn is compared under all of them in turn: track n is under
+number n modulo their count. The table has one column for each: mean return over runs and tracks, and below it the
+paired difference from the baseline (lstm, if it takes part; else the first driver) with its 95 % bootstrap interval
+over tracks and runs. Several folders are one table; the drivers of later ones are marked by the folder's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.evaluation.statistics import bootstrap
+from nac_drive.leaderboard.compare import BASELINE
+
+Returns = dict[str, dict[int, list[float]]]
+"""Driver -> track -> return of every run."""
+
+
+def returns_of(folder: Path, mark: str) -> Returns:
+    """Return those of every driver of a comparison."""
+    found: Returns = defaultdict(lambda: defaultdict(list))
+    for line in (folder / "rows.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found[row["driver"] + mark][row["seed"]].append(row["episode_return"])
+    return found
+
+
+def grid(returns: dict[int, list[float]], tracks: list[int]) -> np.ndarray:
+    """Return those of every run on every track, (runs, tracks)."""
+    return np.array([returns[track] for track in tracks]).T
+
+
+def table(returns: Returns, specs: list[str]) -> str:
+    """Return the ranking under every specification, in Markdown."""
+    baseline = BASELINE if BASELINE in returns else next(iter(returns))
+    places = {spec: [t for t in sorted(returns[baseline]) if t % len(specs) == i] for i, spec in enumerate(specs)}
+    lines = [f"| driver | runs | {' | '.join(specs)} | all |", "|---|---:|" + "---:|" * (len(specs) + 1)]
+    mean = {driver: np.mean([np.mean(each) for each in found.values()]) for driver, found in returns.items()}
+    for driver in sorted(returns, key=lambda name: -mean[name]):
+        cells = []
+        for tracks in [*places.values(), sorted(returns[baseline])]:
+            own = grid(returns[driver], tracks)
+            cell = f"{own.mean():.0f}"
+            if driver != baseline:
+                versus = bootstrap(own, grid(returns[baseline], tracks))
+                cell += f" ({versus.mean:+.0f} [{versus.low:+.0f}, {versus.high:+.0f}])"
+            cells.append(cell)
+        runs = len(next(iter(returns[driver].values())))
+        lines.append(f"| {driver} | {runs} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def spread(returns: Returns, specs: list[str]) -> dict[str, list[float]]:
+    """Return the standard deviation over the runs of every driver, under every specification and under all."""
+    found = {}
+    for driver, own in returns.items():
+        whole = grid(own, sorted(own))
+        if len(whole) > 1:
+            parts = [grid(own, [t for t in sorted(own) if t % len(specs) == i]) for i in range(len(specs))]
+            found[driver] = [float(part.mean(axis=1).std(ddof=1)) for part in (*parts, whole)]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A comparison, one perturbation at a time.")
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of nac-drive compare")
+    parser.add_argument("--dataset", type=Path, required=True, help="the dataset, which names the perturbations")
+    options = parser.parse_args()
+    specs = (Demonstrations.open(options.dataset).meta.env.perturb or "").split(",")
+    returns: Returns = {}
+    for number, folder in enumerate(options.folders):
+        returns |= returns_of(folder, f" ({folder.name})" if number else "")
+    print(table(returns, specs))
+    spreads = spread(returns, specs)
+    if spreads:
+        medians = np.median(list(spreads.values()), axis=0)
+        print(
+            "\nmedian standard deviation over runs:",
+            ", ".join(f"{s} {m:.0f}" for s, m in zip([*specs, "all"], medians, strict=True)),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Several perturbations in turn: on each track an episode is that of one of them alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nac_drive.envs import ActionRepeat, EnvConfig, make_env, perturb
+from tests.envs.episodes import blind
+from tests.envs.perturbations.doubles import drive, observations
+from tests.problems import ToyEnv
+
+SPECS = ["weak-tyres:3", "frame-rate:3", "gap:0", "blackouts:2+action-delay:2", "frame-drop:3:skip+colour:2"]
+FAST = EnvConfig(max_steps=50, renderer="fast")
+
+
+class Swerves:
+    """Full gas, then from side to side: what the tyres hold makes a difference."""
+
+    def begin(self, env: Any) -> int:
+        return 0
+
+    def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[np.int64, int]:
+        return np.int64(3 if state < 30 else 1 + state // 4 % 2), state + 1
+
+
+def episode(env: Any, track: int) -> tuple[np.ndarray, list[tuple]]:
+    """Observations, and per step dt, reward, the executed action, the end, and `info` before and after."""
+    steps = drive(env, track, Swerves())
+    facts = [
+        (step.dt, step.reward, step.action, step.terminated, step.truncated, step.info, step.outcome) for step in steps
+    ]
+    return observations(steps), facts
+
+
+def test_an_episode_is_that_of_one_perturbation_alone():
+    """Whatever came before it."""
+    env = perturb(make_env(FAST), ",".join(SPECS), 3, episode_frames=50)
+    alone = {}
+    for track in (0, 2, 1, 0, 0, 3, 4, 2, 3, 1, 7):
+        if track not in alone:
+            fresh = perturb(make_env(FAST), SPECS[track % 5], 3, episode_frames=50)
+            alone[track] = episode(fresh, track)
+        seen, facts = episode(env, track)
+        np.testing.assert_array_equal(seen, alone[track][0], err_msg=str(track))
+        assert facts == alone[track][1], track
+    for track in (0, 1, 3, 4):  # each of them shows
+        assert alone[track][1] != episode(make_env(FAST), track)[1], track
+    assert alone[7][1] == episode(make_env(FAST), 7)[1], "gap:0 is none"
+
+
+def test_an_environment_that_is_made_with_them_has_them_in_turn():
+    env = make_env(EnvConfig(max_steps=50, renderer="fast", perturb=" gap:3, frame-drop:3:hold "))
+    for track, spec in ((5, "frame-drop:3:hold"), (4, "gap:3"), (8, "gap:3"), (7, "frame-drop:3:hold")):
+        seen, facts = episode(env, track)
+        alone = episode(make_env(EnvConfig(max_steps=50, renderer="fast", perturb=spec)), track)
+        np.testing.assert_array_equal(seen, alone[0])
+        assert facts == alone[1]
+
+
+def test_weak_tyres_end_with_their_episode():
+    env = perturb(blind(make_env(FAST)), "weak-tyres:3,gap:1")
+    simulator: Any = env.unwrapped
+    for track, grip in ((0, 0.6), (1, 1.0), (2, 0.6), (2, 0.6), (None, 0.6), (3, 1.0), (None, 1.0)):
+        env.reset(seed=track)
+        assert {tile.road_friction for tile in simulator.road} == {grip}
+
+
+def test_a_reset_without_a_seed_keeps_the_perturbation_and_goes_on_with_its_random_numbers():
+    env, alone = (perturb(ToyEnv(), spec, 1) for spec in ("gap:0,gaussian-noise:1,shadows:3", "gaussian-noise:1"))
+    frames = []
+    for track in (4, None, None):
+        for each in (env, alone):
+            frames += [each.reset(seed=track)[0], each.step(1)[0]]
+    for i in range(0, len(frames), 4):
+        np.testing.assert_array_equal(frames[i : i + 2], frames[i + 2 : i + 4])
+        assert not np.array_equal(frames[i], frames[i - 4]), "other numbers in every episode"
+    env.reset(seed=0)
+    assert not env.step(1)[0].std(), "gap:0, not noise"
+    assert not env.reset()[0].any()
+
+
+def test_a_driver_reads_lost_frames_only_where_frames_are_lost():
+    env = make_env(EnvConfig(max_steps=40, renderer="fast", perturb="weak-tyres:1,blackouts:3"))
+    for track in (0, 1, 2):
+        env.reset(seed=track)
+        assert env.has_wrapper_attr("frame_lost") == (track == 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("gap:1,fog:1", "perturbation 'fog' is unknown"),
+        ("fog:1,gap:1", "perturbation 'fog' is unknown"),
+        ("gap:1,frame-rate:4", "'frame-rate' has the levels 1 to 3"),
+        ("gap:1;gap:2", "must be NAME:LEVEL or NAME:LEVEL:MISSING, got 'gap:1;gap:2'"),
+        ("gap:0,gap:1+gap:2", "names 'gap' twice"),
+    ],
+)
+def test_a_list_with_a_bad_part_is_refused(spec, message):
+    with pytest.raises(ValueError, match=message):
+        EnvConfig(perturb=spec)
+    with pytest.raises(ValueError, match=message):
+        perturb(ToyEnv(), spec)
+
+
+def test_frames_skipped_outside_are_drawn_where_a_perturbation_inside_may_return_them():
+    """On track 1 the last frame that arrived is held, which one of those that are skipped may be."""
+    both, alone = (
+        ActionRepeat(make_env(replace(FAST, perturb=spec)), 4)
+        for spec in ("gap:0,frame-drop:3:hold", "frame-drop:3:hold")
+    )
+    one, other = observations(drive(both, 1)), observations(drive(alone, 1))
+    np.testing.assert_array_equal(one, other)
+    assert len(np.unique(one.reshape(len(one), -1), axis=0)) > 3
