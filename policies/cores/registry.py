@@ -43,6 +43,9 @@ _NAC = (
     "settle_steps",
     "seed",
     "backbone",
+    "gain",
+    "recency",
+    "value",
 )
 _WIDE = 64
 """Window, in frames, of the variants that differ from nac-exact in the choice of keys. In its window of 8 frames,
