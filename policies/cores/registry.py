@@ -233,10 +233,10 @@ MOST: dict[str, int] = {
 """Largest value of every setting that is a whole number. A core checks the smallest itself."""
 _MOST_UNITS = 64
 """Largest number of motif units of CircuitNet, which connects every one with every other."""
-_NUMBERS = ("sparsity", "open_ratio", "leak", "margin", "delta_t", "time_unit")
+_NUMBERS = ("sparsity", "open_ratio", "leak", "margin", "delta_t", "time_unit", "gain", "recency")
 _LARGEST_NUMBER = 1e6
-_WORDS = ("phi_activation", "output")
-_NONE = ("units", "neurons", "backbone")
+_WORDS = ("phi_activation", "output", "value")
+_NONE = ("units", "neurons", "backbone", "gain", "recency")
 """Settings that may be None."""
 
 

@@ -153,7 +153,7 @@ class NAC(nn.Module):
         self.slope: Tensor | None = None  # (H,)
         if recency is not None:
             slopes = recency * 0.25 ** torch.arange(num_heads)
-            self.slope = nn.Parameter(torch.log(torch.expm1(slopes)))  # softplus gives the slopes
+            self.slope = nn.Parameter(slopes + torch.log(-torch.expm1(-slopes)))  # softplus gives the slopes
         self.out = nn.Linear(num_heads * self.value_size, d_model)
         self._cache: WeightCache[tuple[TokenProjection, TokenProjection]] = WeightCache()
 
