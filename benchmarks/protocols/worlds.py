@@ -74,12 +74,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A comparison, one perturbation at a time.")
     parser.add_argument("folders", nargs="+", type=Path, help="folders of nac-drive compare")
     parser.add_argument("--dataset", type=Path, required=True, help="the dataset, which names the perturbations")
+    parser.add_argument("--driver", default="nac-sharp", help="the driver whose lead is printed (default: %(default)s)")
     options = parser.parse_args()
     specs = (Demonstrations.open(options.dataset).meta.env.perturb or "").split(",")
     returns: Returns = {}
     for number, folder in enumerate(options.folders):
         returns |= returns_of(folder, f" ({folder.name})" if number else "")
     print(table(returns, specs))
+    print(f"\n{options.driver} ahead of each, without tracks of {specs[0]}:")
+    tracks = [track for track in sorted(returns[options.driver]) if track % len(specs)]
+    for other in sorted(returns.keys() - {options.driver}):
+        lead = bootstrap(grid(returns[options.driver], tracks), grid(returns[other], tracks))
+        print(f"{other}: {lead.mean:+.0f} [{lead.low:+.0f}, {lead.high:+.0f}]")
     spreads = spread(returns, specs)
     if spreads:
         medians = np.median(list(spreads.values()), axis=0)
