@@ -15,8 +15,7 @@ import torch
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver
 from nac_drive.data_collection.processes import number_of_workers
-from nac_drive.envs import CORRUPTIONS, CrashMode, EnvConfig, RendererName, track_seeds
-from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs import CrashMode, EnvConfig, RendererName, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import summarise
@@ -207,16 +206,11 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
             "shared_encoder trains an encoder, freeze_encoder_from takes that of "
             f"{config.optim.freeze_encoder_from!r}; choose one."
         )
-    if shared_encoder and config.perturb:
-        for spec in config.perturb.split(","):
-            if images := {part.name for part in parse(spec)} & set(CORRUPTIONS):
-                raise ValueError(
-                    f"perturb: {min(images)!r} changes images, of which the cores see features that are computed once; "
-                    "train end to end, or lose frames alone."
-                )
     configs = {core: _with_core(config, core) for core in cores}
     for each in configs.values():
         each.check()
+        if shared_encoder:
+            _on_features(each, "encoder").check()
     return configs
 
 
@@ -275,14 +269,13 @@ def _train_encoder(
     task = plan.task("encoder", "encoder", replace(_with(config, core="cnn", core_args={}), data=single), tracks=())
     if failures := run_tasks([task], workers, report, cluster):
         raise ValueError(f"the shared encoder could not be trained: {failures[task.name]}")
-    return {
-        core: replace(
-            own,
-            data=replace(own.data, augment=()),
-            optim=replace(own.optim, freeze_encoder_from=str(plan.folder / "encoder")),
-        )
-        for core, own in configs.items()
-    }
+    return {core: _on_features(own, str(plan.folder / "encoder")) for core, own in configs.items()}
+
+
+def _on_features(config: TrainConfig, encoder: str) -> TrainConfig:
+    """Return the config of a core that learns on the clean features of an encoder."""
+    data, optim = replace(config.data, augment=()), replace(config.optim, freeze_encoder_from=encoder)
+    return replace(config, data=data, optim=optim)
 
 
 def _save(plan: _Plan, protocol: str, entries: list[Entry]) -> None:

@@ -330,7 +330,7 @@ def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_p
     settings = nested(SETTINGS, augment=("colour:3",))  # images for the encoder, which the cores do not see
     with pytest.raises(ValueError, match=r"shared_encoder trains an encoder, .* that of 'expert'; choose one"):
         run(dataset, tmp_path / "c", config=nested(SETTINGS, freeze_encoder_from="expert"), shared_encoder=True)
-    with pytest.raises(ValueError, match="perturb: 'colour' changes images, of which the cores see features"):
+    with pytest.raises(ValueError, match="perturb: 'colour' changes images, which a frozen encoder sees once"):
         run(dataset, tmp_path / "c", config=replace(SETTINGS, perturb="gap:1,colour:1"), shared_encoder=True)
     comparison, reports = run(dataset, tmp_path / "c", cores=("lstm",), config=settings, shared_encoder=True)
     assert [name for name, _ in reports] == ["encoder", "expert", "lstm-0"]

@@ -120,7 +120,7 @@ def test_dagger_leaves_a_frozen_encoder_as_it_is(source, tmp_path, monkeypatch):
         ),
         (
             {"freeze_encoder_from": "SOURCE", "augment": ("gap:1", "frame-drop:1+colour:3")},
-            "augment: 'colour' changes images, which a frozen encoder sees once",
+            "augment or perturb: 'colour' changes images, which a frozen encoder sees once",
         ),
     ],
 )

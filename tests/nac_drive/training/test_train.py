@@ -401,7 +401,10 @@ def test_a_driver_that_cannot_be_built_is_refused_before_the_dataset_is_loaded(
         ({"perturb": "gap:1,gap:4"}, "'gap' has the levels 1 to 3"),
         ({"perturb": "gap:1,weak-tyres:1"}, "'weak-tyres' needs the simulator; recorded frames take"),
         ({"perturb": ("gap:1",)}, r"perturb must be .*, got \('gap:1',\)"),
-        ({"perturb": "gap:1+colour:1", "freeze_encoder_from": "expert"}, "'colour' changes images, which a frozen"),
+        (
+            {"perturb": "gap:1+colour:1", "freeze_encoder_from": "expert"},
+            "augment or perturb: 'colour' changes images, which a frozen",
+        ),
     ],
 )
 def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):
