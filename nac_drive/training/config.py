@@ -158,8 +158,8 @@ class CloningConfig:
             for spec in self.data.augment:
                 if images := sorted({part.name for part in parse(spec)} & set(CORRUPTIONS)):
                     raise ValueError(
-                        f"augment or perturb: {images[0]!r} changes images, which a frozen encoder sees once; train end "
-                        "to end, augment when the encoder is trained, or lose frames alone."
+                        f"augment or perturb: {images[0]!r} changes images, which a frozen encoder sees once; train "
+                        "end to end, augment when the encoder is trained, or lose frames alone."
                     )
 
 
