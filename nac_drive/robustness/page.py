@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
 from nac_drive.envs import Control, track_seeds
@@ -132,7 +133,7 @@ def draw_heatmap(path: Path, result: Stress) -> None:
     labels = [f"{name} ({result.cells[name, CLEAN].return_mean.mean:.0f})" for name in result.drivers]
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.set_title("Return kept, % of the driver's own undisturbed return (return)", fontsize=9)
-    figure.colorbar(image, ax=axis, shrink=0.8)
+    figure.colorbar(image, ax=axis, shrink=0.8, format=PercentFormatter(1.0))
     figure.savefig(path, dpi=150)
 
 
