@@ -35,7 +35,8 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
 
     Raises:
         FileNotFoundError: If there is no such name or folder.
-        ValueError: If the folder or file is no driver's, or the driver was made for another control.
+        ValueError: If the folder or file is no driver's, or the driver's actions are not those of the
+            environment's control (those of continuous and pulsed control are the same).
     """
     control = env.control if env else None
     if os.fspath(spec) in CONTROLLERS:
@@ -45,7 +46,7 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), CONTROLLERS)}") from None
     trained = trained_env(driver)
-    if env and trained and trained.control != env.control:
+    if env and trained and (trained.control == "discrete") != (env.control == "discrete"):
         raise ValueError(
             f"driver {str(spec)!r} was made for {trained.control} control, the environment has {env.control} control; "
             f"pass --control {trained.control} or another driver."

@@ -9,11 +9,12 @@ import numpy as np
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
 
+from nac_drive.envs.pulses import COMMANDS, Pulses
 from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
 
-Control = Literal["discrete", "continuous"]
+Control = Literal["discrete", "continuous", "pulsed"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
 RendererName = Literal["gymnasium", "fast"]
 
@@ -41,7 +42,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     Args:
         render_mode: As in gymnasium.
-        control: `discrete` takes an integer 0-4. `continuous` takes steer in [-1, 1], gas and brake in [0, 1].
+        control: `discrete` takes an integer 0-4. `continuous` takes steer in [-1, 1], gas and brake in [0, 1]. `pulsed`
+            takes the same three numbers and carries them out by discrete actions (see `Pulses`).
         crash: Effect of a crash (see `EventDetector`). `ignore`: none. `terminate`: the episode ends. `intervene`: the
             car is set at rest on the centre line (the protocol of Hasani's thesis, ch. 6). The reward never changes.
             Leaving the playfield always ends the episode, by gymnasium's own rule.
@@ -68,7 +70,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {renderer!r}.")
         if control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
-        super().__init__(render_mode=render_mode, continuous=control == "continuous")
+        super().__init__(render_mode=render_mode, continuous=control != "discrete")
+        self.control = control
         self.crash = crash
         self.renderer = renderer
         self._fast_renderer = Renderer(self.bg_color, self.grass_color) if renderer == "fast" else None
@@ -94,6 +97,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
         self.centre_line = Track(track[:, 2:4], track[:, 1])
         self.lap = LapDetector(len(track))
+        self.pulses = Pulses()
         return observation, self._telemetry(self._pose(), dt=0.0, crash=None)
 
     def close(self) -> None:
@@ -131,6 +135,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
                 f"action must lie in {self.action_space}, got {action!r}. "
                 + ("Clip steer to [-1, 1], gas and brake to [0, 1]." if self.continuous else "Pass an integer 0-4.")
             )
+        if self.control == "pulsed":
+            action = np.array(COMMANDS[self.pulses.action(action)])
         observation, reward, terminated, truncated, _ = super().step(action)
         self.frame += 1
         x, y = self.car.hull.position
@@ -161,6 +167,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         index = self._pose().index
         self.car.destroy()
         self.car = Car(self.world, self.centre_line.angles[index], *self.centre_line.points[index])
+        self.pulses = Pulses()
         self.events.rearm()
         self.interventions += 1
 

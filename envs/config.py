@@ -23,7 +23,8 @@ class EnvConfig:
     """
 
     control: Control = "discrete"
-    """discrete: the actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake."""
+    """discrete: the actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake. pulsed:
+    steer, gas, brake, carried out by the discrete actions."""
     mask_bar: bool = False
     """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
     max_steps: int = 1000

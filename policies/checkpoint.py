@@ -131,8 +131,8 @@ def load_driver(
     Args:
         source: A driver that comes with the package (`champion`, `expert`, or with its control, such as
             `champion-continuous`), the folder of a driver, or the folder of a run (its best checkpoint).
-        control: "discrete" or "continuous": which of two shipped drivers a name without control means, discrete by
-            default.
+        control: "discrete", "continuous" or "pulsed": which of the shipped drivers a name without control means,
+            discrete by default. For pulsed control it may be that of continuous control: their actions are the same.
         device: Where the weights go.
 
     Returns:
@@ -182,8 +182,9 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     if control is not None and control not in CONTROLS:
         raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
     name = os.fspath(source)
-    if shipped := PRETRAINED.get(name) or PRETRAINED.get(f"{name}-{control or CONTROLS[0]}"):
-        return shipped
+    for known in (name, f"{name}-{control or CONTROLS[0]}", f"{name}-continuous" if control == "pulsed" else ""):
+        if known in PRETRAINED:
+            return PRETRAINED[known]
     path = Path(source)
     try:
         if path.name in NAMES and path.parent.name == CHECKPOINTS:  # RUN/checkpoints/best

@@ -7,7 +7,7 @@ from typing import Any
 
 from nac_drive.policies.ranges import check_flag, check_number, check_type, check_whole
 
-CONTROLS = ("discrete", "continuous")
+CONTROLS = ("discrete", "continuous", "pulsed")
 WIDEST = 65_536
 """Largest number of features, units or actions."""
 LONGEST_SIDE = 4096
@@ -31,7 +31,8 @@ class DriverConfig:
     dense: int = 64
     """Units of the action head's hidden layer."""
     control: str = "discrete"
-    """discrete (in CarRacing nothing, right, left, gas, brake) or continuous (steering, gas, brake)."""
+    """discrete (in CarRacing nothing, right, left, gas, brake), continuous (steering, gas, brake) or pulsed (the same
+    three numbers, carried out by the discrete actions)."""
     num_actions: int = 5
     """Discrete actions of the environment; a continuous action always has three parts."""
     frame_shape: tuple[int, int, int] = (96, 96, 3)

@@ -135,7 +135,7 @@ class OnnxDriver:
             raise ValueError(f"{self._source}: onnxruntime cannot compute a step: {_reason(error)}; {_FIX}.") from error
         if not np.isfinite(prediction).all() or not np.isfinite(action).all():
             raise ValueError(f"{self._source}: its prediction must be finite, got {prediction[0]}; {_FIX}.")
-        if self.config.control == "continuous":
+        if self.config.control != "discrete":
             return prediction[0], action[0], tuple(after)
         if not 0 <= action[0] < self.config.num_actions:
             raise ValueError(

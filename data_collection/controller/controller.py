@@ -16,12 +16,8 @@ import numpy as np
 
 from nac_drive.data_collection.controller.racing_line import Path, racing_line, smooth_path, speed_profile
 from nac_drive.envs import TRACK_HALF_WIDTH, CarRacing, Control, wrap_angle
+from nac_drive.envs.pulses import BRAKE, GAS, MAX_WHEEL_ANGLE, NOTHING, best_action
 
-NOTHING, RIGHT, LEFT, GAS, BRAKE = range(5)
-MAX_WHEEL_ANGLE = 0.4
-"""Radians; gymnasium stops the front wheels there."""
-TURN = 0.06
-"""Radians that the front wheels turn in a frame: 3 rad/s at 50 frames/s."""
 WHEELBASE = 162 * 0.02
 SLIP_TIME = 7.3 / (4 * 82)
 """Seconds: in a bend the tyres slip sideways by this times the lateral acceleration, in units/s (the mass over what
@@ -93,13 +89,14 @@ CONTINUOUS = ControllerConfig(
 _CAUTION = 0.75
 """Grip, as a fraction of the road's, that the cautious controller relies on in bends."""
 _BLIND_FRAMES = 6
+_NUMBERS: dict[Control, ControllerConfig] = {
+    "discrete": DISCRETE, "continuous": CONTINUOUS, "pulsed": CONTINUOUS
+}  # fmt: skip
 CONTROLLERS: dict[str, dict[Control, ControllerConfig]] = {
-    "controller": {"discrete": DISCRETE, "continuous": CONTINUOUS},
+    "controller": _NUMBERS,
     "cautious-controller": {
-        "discrete": replace(DISCRETE, lateral_limit=_CAUTION * DISCRETE.lateral_limit, blind_frames=_BLIND_FRAMES),
-        "continuous": replace(
-            CONTINUOUS, lateral_limit=_CAUTION * CONTINUOUS.lateral_limit, blind_frames=_BLIND_FRAMES
-        ),
+        control: replace(numbers, lateral_limit=_CAUTION * numbers.lateral_limit, blind_frames=_BLIND_FRAMES)
+        for control, numbers in _NUMBERS.items()
     },
 }
 """Name as an expert -> control -> numbers. The cautious one drives as well on tyres at 0.75 of their grip, and
@@ -142,7 +139,7 @@ class Controller:
     """A `Driver` that reads the true state of car and track, for environments made by `make_env`.
 
     Args:
-        control: "discrete" or "continuous".
+        control: "discrete", "continuous" or "pulsed".
         config: Its numbers; the shipped ones of that control by default.
 
     Raises:
@@ -153,7 +150,7 @@ class Controller:
         if control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
         self.control = control
-        self.config = config or (CONTINUOUS if control == "continuous" else DISCRETE)
+        self.config = config or CONTROLLERS["controller"][control]  # type: ignore[index]
 
     def begin(self, env: gym.Env) -> Plan:
         car_racing, config = env.unwrapped, self.config
@@ -186,9 +183,9 @@ class Controller:
             + config.yaw_gain * (turn - car.hull.angularVelocity)
         )
         angle = min(max(angle, -MAX_WHEEL_ANGLE), MAX_WHEEL_ANGLE)
-        if self.control == "continuous":
-            return self._continuous(angle, speed, limit, car), state
-        return self._discrete(angle, speed, limit, car), state
+        if self.control == "discrete":
+            return self._discrete(angle, speed, limit, car), state
+        return self._continuous(angle, speed, limit, car), state
 
     @staticmethod
     def _course_error(hull: Any, plan: Plan, distance: float) -> float:
@@ -199,11 +196,7 @@ class Controller:
         return wrap_angle(to_target - on_course)
 
     def _discrete(self, wanted: float, speed: float, limit: float, car: Any) -> np.int64:
-        """Return the action after which the wheel angle is nearest to the wanted one.
-
-        The pedal that the speeds require may be off by its worth. Without steering the wheels turn back to straight
-        ahead, as fast as they turn.
-        """
+        """Return the action after which the wheel angle is nearest to the wanted one, up to the worth of the pedal."""
         config, angle = self.config, car.wheels[0].joint.angle
         _, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
         gripping = abs(across) < config.slip  # a sliding tail is caught by steering alone
@@ -212,13 +205,7 @@ class Controller:
             pedal, worth = GAS, config.gas_worth / max(speed, 10.0)
         elif gripping and speed > config.slack * limit:
             pedal, worth = BRAKE, config.brake_worth / max(speed, 1e-3)
-        straightened = angle - min(max(angle, -TURN), TURN)
-        costs = {
-            pedal: (wanted - straightened) ** 2 - 2 * TURN * worth,
-            LEFT: (wanted - min(angle + TURN, MAX_WHEEL_ANGLE)) ** 2,
-            RIGHT: (wanted - max(angle - TURN, -MAX_WHEEL_ANGLE)) ** 2,
-        }
-        return np.int64(min(costs, key=costs.__getitem__))
+        return np.int64(best_action(wanted, angle, pedal, worth))
 
     def _continuous(self, wanted: float, speed: float, limit: float, car: Any) -> np.ndarray:
         """Return steer, gas and brake; both pedals leave the rear tyres the grip that they need across."""

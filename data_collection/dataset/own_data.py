@@ -40,7 +40,7 @@ def own_episodes(
     for index, episode in enumerate(episodes):
         arrays, summary, control = _own_episode(index, episode, next(numbers, None), dt, (env or EnvConfig()).spec)
         env = env or EnvConfig(control)
-        if control != env.control:
+        if (control == "discrete") != (env.control == "discrete"):
             raise DatasetError(
                 f"episode {index} has {control} actions, expected {env.control} ones, as in `env` or the first "
                 "episode; write one dataset for each control."

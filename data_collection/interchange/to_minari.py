@@ -139,7 +139,7 @@ def _action_space(env: EnvConfig) -> gym.Space:
 
 def _env_spec(env: EnvConfig) -> Any:
     """Return gymnasium's own CarRacing, which the environment equals; None for another one."""
-    if env.environment != "car-racing":
+    if env.environment != "car-racing" or env.control == "pulsed":
         return None
     spec = deepcopy(gym.spec("CarRacing-v3"))
     spec.kwargs["continuous"] = env.control == "continuous"

@@ -42,7 +42,8 @@ class Collect:
     noise_hold: float = 4.0
     """Mean number of frames that one random action is held."""
     control: Control = "discrete"
-    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
+    """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
+    carried out by the discrete actions)."""
     mask_bar: bool = False
     """Hide the status bar in the recorded frames (a driver trained with it still sees it)."""
     renderer: RendererName = EnvConfig.renderer

@@ -46,7 +46,8 @@ class _DriverAndControl(_DriverOptions):
     """Encoder, core and action head; the frame shape is that of the environment."""
 
     control: Control = "discrete"
-    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
+    """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
+    carried out by the discrete actions)."""
 
 
 @dataclass(frozen=True)

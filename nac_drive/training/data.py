@@ -91,7 +91,7 @@ class TrainingData:
         dataset: Path | None = None,
     ):
         if config.class_weights and env.control != "discrete":
-            raise ValueError("class_weights applies to discrete actions; this dataset has continuous control.")
+            raise ValueError(f"class_weights applies to discrete actions; this dataset has {env.control} control.")
         self.env, self.config, self.device, self._encoder, self._dataset = env, config, device, encoder, dataset
         self.length = config.sequence_length
         self.black = torch.zeros(env.spec.frame_shape, dtype=torch.uint8, device=device)

@@ -27,7 +27,8 @@ class PPOConfig:
     """Settings of `ppo`, under the names of stable-baselines3 where it has them."""
 
     control: Control = "discrete"
-    """discrete (nothing, right, left, gas, brake) or continuous (steer, gas, brake)."""
+    """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
+    carried out by the discrete actions)."""
     renderer: RendererName = "fast"
     """Renderer of training and validation; reported scores are measured with gymnasium's."""
     seed: int = 0

@@ -311,7 +311,10 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
         ValueError: `driver` has another encoder or action head.
     """
     mine, other = learner.config, driver.config
-    same = {name: getattr(mine, name) for name in ("core", "core_args", "residual", "dropout")}
+    may_differ = ["core", "core_args", "residual", "dropout"]
+    if "discrete" not in (mine.control, other.control):
+        may_differ.append("control")
+    same = {name: getattr(mine, name) for name in may_differ}
     if replace(other, **same) != mine:
         raise ValueError(
             f"init_from must name a driver of the same encoder and action head, got {other}, training {mine}; "

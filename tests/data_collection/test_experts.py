@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from nac_drive.envs import Control, EnvConfig
 from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
 from nac_drive.training.run_folder import RunFolder
 
-CONTROLS: tuple[Control, ...] = ("discrete", "continuous")
+CONTROLS = get_args(Control)
 
 
 def make_driver(path: Path, control: Control = "discrete", seed: int = 0) -> Path:
@@ -44,13 +45,13 @@ def test_either_controller_has_the_numbers_of_its_control(control):
     assert isinstance(plain, Controller)
     assert isinstance(cautious, Controller)
     assert plain.control == cautious.control == control
-    assert plain.config == (CONTINUOUS if control == "continuous" else DISCRETE) == Controller(control).config
+    assert plain.config == (DISCRETE if control == "discrete" else CONTINUOUS) == Controller(control).config
     assert plain.config.blind_frames == 0
     assert cautious.config == replace(plain.config, lateral_limit=0.75 * plain.config.lateral_limit, blind_frames=6)
     assert [resolve_driver(Path(name)).control for name in CONTROLLERS] == ["discrete", "discrete"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
 def test_the_expert_and_the_champion_are_those_of_the_control(control):
     env = EnvConfig(control)
     for name in ("expert", "champion"):
@@ -72,6 +73,15 @@ def test_a_run_stands_for_its_best_checkpoint(tmp_path):
     run.mark_best(run.checkpoint(1, write))
     run.checkpoint(2, lambda folder: folder.mkdir())
     assert isinstance(resolve_driver(str(tmp_path / "run")), Driver)
+
+
+def test_a_driver_of_continuous_control_drives_by_pulses_too(tmp_path):
+    pulsed, continuous = EnvConfig("pulsed"), EnvConfig("continuous")
+    assert driver_hash("expert", pulsed) == driver_hash("expert", continuous) != driver_hash("expert", EnvConfig())
+    path = make_driver(tmp_path / "driver", "continuous")
+    assert resolve_driver(path, pulsed).config.control == "continuous"  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="made for discrete control"):
+        resolve_driver(make_driver(tmp_path / "discrete"), pulsed)
 
 
 def test_a_driver_of_another_control_is_refused_with_the_option_that_fits(tmp_path):

@@ -6,7 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,7 @@ from nac_drive.envs import (
     BAR_TOP,
     TRACK_HALF_WIDTH,
     CarRacing,
+    Control,
     EnvConfig,
     Step,
     make_env,
@@ -137,7 +138,7 @@ def test_control_is_one_word_with_one_default():
 
 
 @pytest.mark.filterwarnings("ignore:.*render_mode")
-@pytest.mark.parametrize("config", [EnvConfig("discrete"), EnvConfig("continuous"), EnvConfig(mask_bar=True)])
+@pytest.mark.parametrize("config", [*map(EnvConfig, get_args(Control)), EnvConfig(mask_bar=True)])
 def test_both_env_checkers_are_content(config, recwarn):
     check_env(make_env(config).unwrapped, skip_render_check=True)
     check_env_of_stable_baselines3(make_env(replace(config, max_steps=20)), skip_render_check=True)
@@ -317,7 +318,7 @@ def test_a_list_is_as_good_as_an_array():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"control": "joystick"}, r"control must be one of \('discrete', 'continuous'\), got 'joystick'"),
+        ({"control": "joystick"}, r"control must be one of \('discrete', 'continuous', 'pulsed'\), got 'joystick'"),
         ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
     ],
 )
