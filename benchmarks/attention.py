@@ -125,15 +125,17 @@ def tables(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Attention of NAC drivers, and returns without it.")
-    parser.add_argument("--drivers", nargs="+", default=CHAMPIONS, help="names or folders (default: both champions)")
+    parser.add_argument("--drivers", nargs="+", help="names or folders; needs --out (default: both champions)")
     parser.add_argument("--perturb", help="perturbations, such as blackouts:2 (default: none)")
     parser.add_argument("--tracks", default="val-8", help="tracks, such as val-4 (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file (default: docs/runs/attention.json)")
+    parser.add_argument("--out", type=Path, help="the JSON file (default: docs/runs/attention.json)")
     options = parser.parse_args()
+    if (options.drivers or options.perturb) and not options.out:
+        parser.error("--drivers and --perturb need --out: docs/runs/attention.json is the undisturbed champions'")
     torch.set_num_threads(1)
     tracks = nd.track_seeds(options.tracks)
-    found = {Path(name).name: measure(name, tracks, options.perturb) for name in options.drivers}
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    found = {Path(name).name: measure(name, tracks, options.perturb) for name in options.drivers or CHAMPIONS}
+    (options.out or RESULT).write_text(json.dumps(found, indent=1) + "\n")
     print(tables(found))
 
 

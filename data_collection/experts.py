@@ -82,9 +82,19 @@ def trained_env(driver: Driver) -> EnvConfig | None:
 
 
 def clean_env(driver: Driver, control: Control | None = None) -> EnvConfig:
-    """Return the environment that `driver` was trained in, without perturbations; `control` counts for no other."""
+    """Return the environment that `driver` was trained in, without perturbations.
+
+    Args:
+        driver: A driver.
+        control: The control of one that was not trained. It also puts a driver of continuous control under pulsed
+            control, and the other way round.
+    """
     trained = trained_env(driver)
-    return replace(trained, perturb=None) if trained else EnvConfig(control=control or EnvConfig.control)
+    if trained is None:
+        return EnvConfig(control=control or EnvConfig.control)
+    if control is None or "discrete" in (control, trained.control):
+        control = trained.control
+    return replace(trained, perturb=None, control=control)
 
 
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:

@@ -57,7 +57,7 @@ class Pulses:
         """Return the action of the next frame.
 
         Args:
-            command: Three numbers: steer in [-1, 1], right positive (the wheel angle in rad, up to 0.4); gas and brake in [0, 1].
+            command: Steer in [-1, 1], right positive: the wheel angle in rad, up to 0.4. Gas and brake in [0, 1].
         """
         steer, gas, brake = map(float, command)
         wanted = min(max(-steer, -MAX_WHEEL_ANGLE), MAX_WHEEL_ANGLE)

@@ -30,6 +30,8 @@ from nac_drive.suggest import did_you_mean
 
 SCHEMA = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CARD = "README.md"
+"""Model card, if there is one."""
 
 PRETRAINED: dict[str, Path] = {
     config.parent.name: config.parent for config in sorted((Path(__file__).parent / "pretrained").glob(f"*/{CONFIG}"))
@@ -79,7 +81,7 @@ def save_driver(
     """Write a driver folder: all of it or nothing.
 
     Args:
-        path: The folder. A driver that is already there is replaced; anything else is refused.
+        path: The folder. A driver that is already there is replaced, its model card kept; anything else is refused.
         driver: The driver to save.
         env: The configuration of its environment; that of the driver itself by default.
         meta: Anything JSON-able worth keeping; that of the driver itself by default.
@@ -108,7 +110,9 @@ def save_driver(
         (fresh / CONFIG).write_text(text + "\n", encoding="utf-8")
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in driver.state_dict().items()}
         save_file(tensors, fresh / WEIGHTS)
-        for item in (fresh / CONFIG, fresh / WEIGHTS, fresh):
+        if (path / CARD).is_file():
+            shutil.copyfile(path / CARD, fresh / CARD)
+        for item in (*fresh.iterdir(), fresh):
             _sync(item)
         if path.exists():
             os.rename(path, stale)
@@ -272,5 +276,5 @@ def _remove_leftovers(path: Path) -> None:
         if int(found[1]) != os.getpid() and process_runs(int(found[1])):
             continue
         inside = {file.name for file in folder.iterdir()}
-        if inside <= {CONFIG, WEIGHTS} or (found[2] == "old" and inside >= {CONFIG, WEIGHTS}):
+        if inside <= {CONFIG, WEIGHTS, CARD} or (found[2] == "old" and inside >= {CONFIG, WEIGHTS}):
             shutil.rmtree(folder, ignore_errors=True)

@@ -10,11 +10,10 @@ from typing import Any
 
 import yaml
 
-from nac_drive.policies.checkpoint import CONFIG, WEIGHTS, load_driver, save_driver
+from nac_drive.policies.checkpoint import CARD, CONFIG, WEIGHTS, load_driver, save_driver
 from nac_drive.policies.driver import Driver
 from nac_drive.storage.write import write_atomically
 
-CARD = "README.md"
 FILES = (CONFIG, WEIGHTS, CARD)
 """The files of a driver in a repository of the hub."""
 
@@ -27,10 +26,9 @@ def save_pretrained(
     metrics: Mapping[str, float] | None = None,
 ) -> Path:
     """Write a driver folder with a model card, as a repository of the hub holds it. See `Driver.save_pretrained`."""
-    card = Path(folder) / CARD
-    text = card.read_text(encoding="utf-8") if card.is_file() else model_card(driver, license, metrics)
     path = save_driver(folder, driver)
-    write_atomically(path / CARD, text.encode())
+    if not (path / CARD).exists():
+        write_atomically(path / CARD, model_card(driver, license, metrics).encode())
     return path
 
 

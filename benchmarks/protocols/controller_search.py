@@ -64,7 +64,7 @@ def report(control: Control) -> Callable[[int, ControllerConfig, list[EpisodeSco
 
 
 def main(settings: SearchConfig, tracks: str = "", workers: int = 0) -> None:
-    """Search, or with `--tracks` only drive the shipped numbers, in both controls."""
+    """Search, or with `--tracks` only drive the shipped numbers, in every control."""
     with worker_pool(workers or default_workers()) as pool:
         if tracks:
             for control in get_args(Control):

@@ -90,7 +90,7 @@ _CAUTION = 0.75
 """Grip, as a fraction of the road's, that the cautious controller relies on in bends."""
 _BLIND_FRAMES = 6
 _NUMBERS: dict[Control, ControllerConfig] = {
-    "discrete": DISCRETE, "continuous": CONTINUOUS, "pulsed": CONTINUOUS
+    "discrete": DISCRETE, "continuous": CONTINUOUS, "pulsed": DISCRETE
 }  # fmt: skip
 CONTROLLERS: dict[str, dict[Control, ControllerConfig]] = {
     "controller": _NUMBERS,

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Literal
 
 import numpy as np
 from gymnasium.envs.box2d import CarRacing as GymnasiumCarRacing
@@ -42,7 +43,8 @@ REST = {"discrete": ControllerConfig(slip=math.inf), "continuous": ControllerCon
 class SearchConfig:
     """Size of a search. Its result depends on nothing else."""
 
-    control: Control = "discrete"
+    control: Literal["discrete", "continuous"] = "discrete"
+    """Pulsed control has the numbers of discrete control."""
     generations: int = 12
     candidates: int = 20
     """Configs driven in a generation; the first is the present mean."""

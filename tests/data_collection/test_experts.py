@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nac_drive.data_collection.controller.controller import CONTINUOUS, CONTROLLERS, DISCRETE, Controller
-from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, resolve_driver, trained_env
 from nac_drive.envs import Control, EnvConfig
 from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
 from nac_drive.training.run_folder import RunFolder
@@ -45,7 +45,7 @@ def test_either_controller_has_the_numbers_of_its_control(control):
     assert isinstance(plain, Controller)
     assert isinstance(cautious, Controller)
     assert plain.control == cautious.control == control
-    assert plain.config == (DISCRETE if control == "discrete" else CONTINUOUS) == Controller(control).config
+    assert plain.config == (CONTINUOUS if control == "continuous" else DISCRETE) == Controller(control).config
     assert plain.config.blind_frames == 0
     assert cautious.config == replace(plain.config, lateral_limit=0.75 * plain.config.lateral_limit, blind_frames=6)
     assert [resolve_driver(Path(name)).control for name in CONTROLLERS] == ["discrete", "discrete"]  # type: ignore[attr-defined]
@@ -80,8 +80,11 @@ def test_a_driver_of_continuous_control_drives_by_pulses_too(tmp_path):
     assert driver_hash("expert", pulsed) == driver_hash("expert", continuous) != driver_hash("expert", EnvConfig())
     path = make_driver(tmp_path / "driver", "continuous")
     assert resolve_driver(path, pulsed).config.control == "continuous"  # type: ignore[attr-defined]
+    driver, discrete = (resolve_driver(folder) for folder in (path, make_driver(tmp_path / "discrete")))
+    assert [clean_env(driver, control).control for control in CONTROLS] == ["continuous", "continuous", "pulsed"]
+    assert {clean_env(discrete, control).control for control in CONTROLS} == {"discrete"}
     with pytest.raises(ValueError, match="made for discrete control"):
-        resolve_driver(make_driver(tmp_path / "discrete"), pulsed)
+        resolve_driver(tmp_path / "discrete", pulsed)
 
 
 def test_a_driver_of_another_control_is_refused_with_the_option_that_fits(tmp_path):

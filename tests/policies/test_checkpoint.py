@@ -81,13 +81,15 @@ def test_loading_leaves_the_random_generator_alone(saved: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_saving_again_replaces_the_driver(saved: Path) -> None:
+def test_saving_again_replaces_the_driver_and_keeps_its_card(saved: Path) -> None:
+    (saved / "README.md").write_text("mine")
     save_driver(saved, make("lstm"), env={}, meta={"epoch": 5})
     loaded = load_driver(saved)
     assert loaded.config.core == "lstm"
     assert loaded.meta == {"epoch": 5}
     assert loaded.env_config == {}
     assert [p.name for p in saved.parent.iterdir()] == ["driver"]
+    assert (saved / "README.md").read_text() == "mine"
 
 
 @pytest.mark.parametrize("moment", ["save_file", "rename"])
