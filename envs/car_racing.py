@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
 
+from nac_drive.envs.car import advance, command
 from nac_drive.envs.pulses import COMMANDS, Pulses
 from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
@@ -22,6 +23,9 @@ FRAME_SHAPE = (96, 96, 3)
 ZOOM_FRAMES = 50
 """The first second is a zoom-in animation; `info["zooming"]` flags its frames."""
 
+_FRAME = 1 / FRAMES_PER_SECOND
+_VELOCITY_ITERATIONS, _POSITION_ITERATIONS = 6 * 30, 2 * 30
+"""gymnasium's numbers for the solver of the physics."""
 _ANTIALIAS_MARGIN = 2.0
 """Pixels by which an antialiased polygon may reach over its corners."""
 
@@ -56,6 +60,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
     """
 
     car: Any  # gymnasium's Car; there is one from the first reset on
+    world: Any  # Box2D's; None once closed
+    state: Any  # the last frame, (96, 96, 3) uint8
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.centre_line = Track(track[:, 2:4], track[:, 1])
         self.lap = LapDetector(len(track))
         self.pulses = Pulses()
-        return observation, self._telemetry(self._pose(), dt=0.0, crash=None)
+        return observation, self._telemetry(self._pose(), self._wheels_off_road(), dt=0.0, crash=None)
 
     def close(self) -> None:
         """Close the window and release the physics, which gymnasium's class keeps for ever.
@@ -126,31 +132,59 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         Raises:
             ValueError: If `action` lies outside `action_space`. The car does not move then.
         """
-        if action is None:  # gymnasium's reset draws its first frame this way
-            return super().step(None)  # type: ignore[arg-type]
-        if self.continuous:
-            action = np.asarray(action, dtype=np.float32)
-        if not self.action_space.contains(action):
-            raise ValueError(
-                f"action must lie in {self.action_space}, got {action!r}. "
-                + ("Clip steer to [-1, 1], gas and brake to [0, 1]." if self.continuous else "Pass an integer 0-4.")
-            )
-        if self.control == "pulsed":
-            action = np.array(COMMANDS[self.pulses.action(action)])
-        observation, reward, terminated, truncated, _ = super().step(action)
+        if action is None:  # gymnasium's reset drives its first frame this way, which earns nothing
+            self._drive()
+            return self.state, 0.0, False, False, {}
+        steer, gas, brake = self._command(action)
+        command(self.car, -steer, gas, brake)
+        self._drive()
         self.frame += 1
-        x, y = self.car.hull.position
-        outside = max(abs(x), abs(y)) > gymnasium_car_racing.PLAYFIELD
-        pose = self._pose()
-        crash = self.events.update(self._wheels_off_road(), pose.heading, outside)
+        self.reward -= 0.1
+        reward, self.prev_reward = self.reward - self.prev_reward, self.reward
+        self.car.fuel_spent = 0.0
+        terminated = self.tile_visited_count == len(self.track) or self.new_lap
+        position = self.car.hull.position
+        outside = max(abs(position.x), abs(position.y)) > gymnasium_car_racing.PLAYFIELD
+        if outside:
+            terminated, reward = True, -100.0
+        pose, wheels_off_road = self._pose(), self._wheels_off_road()
+        crash = self.events.update(wheels_off_road, pose.heading, outside)
         self.lap.update(pose.index, self.tile_visited_count)
-        info = self._telemetry(pose, dt=1 / FRAMES_PER_SECOND, crash=crash)
+        info = self._telemetry(pose, wheels_off_road, dt=_FRAME, crash=crash)
         if crash and self.crash == "terminate":
             terminated = True
         elif crash and self.crash == "intervene" and not terminated:
             self.intervene()
             info["interventions"] = self.interventions
-        return observation, float(reward), terminated, truncated, info
+        if self.render_mode == "human":
+            self.render()
+        return self.state, float(reward), terminated, False, info
+
+    def _command(self, action: Any) -> tuple[float, float, float]:
+        """Return steer, right positive, gas and brake of an action.
+
+        Raises:
+            ValueError: If `action` lies outside `action_space`.
+        """
+        if self.continuous:
+            action = np.asarray(action, dtype=np.float32)
+            if action.shape == (3,):
+                steer, gas, brake = numbers = action.tolist()
+                if -1 <= steer <= 1 and 0 <= gas <= 1 and 0 <= brake <= 1:
+                    return COMMANDS[self.pulses.action(numbers)] if self.control == "pulsed" else (steer, gas, brake)
+        elif self.action_space.contains(action):
+            return COMMANDS[int(action)]
+        raise ValueError(
+            f"action must lie in {self.action_space}, got {action!r}. "
+            + ("Clip steer to [-1, 1], gas and brake to [0, 1]." if self.continuous else "Pass an integer 0-4.")
+        )
+
+    def _drive(self) -> None:
+        """Let a frame pass and draw it, as gymnasium's step does."""
+        advance(self.car, _FRAME)
+        self.world.Step(_FRAME, _VELOCITY_ITERATIONS, _POSITION_ITERATIONS)
+        self.t += _FRAME
+        self.state = self._render("state_pixels")
 
     def look(self) -> np.ndarray:
         """Return the frame (96, 96, 3) that the last step would have returned with `observe` on."""
@@ -177,13 +211,13 @@ class CarRacing(gymnasium_car_racing.CarRacing):
     def _wheels_off_road(self) -> int:
         return sum(not wheel.tiles for wheel in self.car.wheels)
 
-    def _telemetry(self, pose: Pose, dt: float, crash: str | None) -> dict[str, Any]:
+    def _telemetry(self, pose: Pose, wheels_off_road: int, dt: float, crash: str | None) -> dict[str, Any]:
         visited, total = self.tile_visited_count, len(self.track)
         return {
             "speed": float(np.hypot(*self.car.hull.linearVelocity)),
             "lateral_offset": pose.lateral,
             "heading_error": pose.heading,
-            "wheels_off_road": self._wheels_off_road(),
+            "wheels_off_road": wheels_off_road,
             "tiles_visited": visited,
             "tiles_total": total,
             "completion": visited / total,

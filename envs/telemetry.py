@@ -8,6 +8,7 @@ them depends on gymnasium or Box2D.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,39 +50,45 @@ class Track:
 
     def __init__(self, points: ArrayLike, angles: ArrayLike):
         self.points = np.asarray(points, dtype=np.float64)  # (N, 2)
+        self._x, self._y = np.ascontiguousarray(self.points.T)  # (N,) each
         self.angles = np.asarray(angles, dtype=np.float64)  # (N,)
         self.segments = np.roll(self.points, -1, axis=0) - self.points  # (N, 2), tile i -> i + 1
-        self.segment_lengths_squared = np.maximum((self.segments**2).sum(axis=1), 1e-12)
+        lengths_squared = np.maximum((self.segments**2).sum(axis=1), 1e-12)  # (N,)
+        self._rows: list[tuple[float, ...]] = np.column_stack((self.segments, lengths_squared)).tolist()
+        self._turned: list[float] = self.angles.tolist()
 
     def __len__(self) -> int:
         return len(self.points)
 
-    def locate(self, position: ArrayLike, angle: float) -> Pose:
+    def locate(self, position: Iterable[float], angle: float) -> Pose:
         """Project a car on the centre line.
 
         Args:
-            position: (2,) x and y in simulator units.
+            position: x and y in simulator units.
             angle: Angle of the hull in radians.
 
         Returns:
             The pose relative to the centre line.
         """
-        position = np.asarray(position, dtype=np.float64)
-        nearest = int(((self.points - position) ** 2).sum(axis=1).argmin())
+        x, y = map(float, position)
+        away_x, away_y = self._x - x, self._y - y  # (N,)
+        nearest = int((away_x * away_x + away_y * away_y).argmin())
         best = math.inf
         lateral, along = 0.0, 0.0
         segment = nearest
         for i in ((nearest - 1) % len(self), nearest):
-            offset = position - self.points[i]
-            fraction = float(np.clip(offset @ self.segments[i] / self.segment_lengths_squared[i], 0.0, 1.0))
-            away = offset - fraction * self.segments[i]
-            distance = math.hypot(away[0], away[1])
+            offset_x, offset_y = -float(away_x[i]), -float(away_y[i])
+            segment_x, segment_y, length_squared = self._rows[i]
+            projection = float(np.array((offset_x, offset_y)) @ self.segments[i])
+            fraction = min(max(projection / length_squared, 0.0), 1.0)
+            x, y = offset_x - fraction * segment_x, offset_y - fraction * segment_y
+            distance = math.hypot(x, y)
             if distance < best:
                 best, segment, along = distance, i, fraction
-                cross = self.segments[i][0] * away[1] - self.segments[i][1] * away[0]
-                lateral = -math.copysign(distance, cross)
-        turn = wrap_angle(self.angles[(segment + 1) % len(self)] - self.angles[segment])
-        heading = wrap_angle(angle - (self.angles[segment] + along * turn))
+                lateral = -math.copysign(distance, segment_x * y - segment_y * x)
+        start = self._turned[segment]
+        turn = wrap_angle(self._turned[(segment + 1) % len(self)] - start)
+        heading = wrap_angle(angle - (start + along * turn))
         return Pose(nearest, lateral / TRACK_HALF_WIDTH, heading)
 
 

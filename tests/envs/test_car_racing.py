@@ -55,6 +55,27 @@ def test_frames_and_rewards_are_gymnasiums_bit_for_bit(control, seed):
     assert_same(play(ours, actions[:5], None), play(theirs, actions[:5], None))
 
 
+def test_the_car_is_gymnasiums_to_the_last_bit_skid_marks_and_blocked_wheels_included():
+    def state(env: Any) -> list[Any]:
+        car = env.unwrapped.car
+        wheels = [(w.omega, w.phase, w.gas, w.brake, w.joint.angle, w.joint.motorSpeed) for w in car.wheels]
+        return [*car.hull.position, car.hull.angle, wheels, [(trace.grass, trace.poly) for trace in car.particles]]
+
+    ours, theirs = blind(make_env(EnvConfig("continuous"))), native("continuous", draw=False)
+    for env in (ours, theirs):
+        env.reset(seed=6)
+    rng, grounds = np.random.default_rng(6), set()
+    for frame in range(400):
+        if frame % 12 == 0:
+            steer, gas = rng.uniform(-0.3, 0.3), rng.choice([0.0, 0.6, 1.0])
+            action = np.array([steer, gas, 0.0 if gas else rng.choice([0.05, 0.5, 1.0])], np.float32)
+        for env in (ours, theirs):
+            env.step(action)
+        assert state(ours) == state(theirs), frame
+        grounds |= {grass for grass, _ in state(ours)[-1]}
+    assert grounds == {False, True}
+
+
 def test_render_returns_gymnasiums_image():
     ours = blind(make_env(render_mode="rgb_array"))
     theirs = native("discrete", draw=False, render_mode="rgb_array")
