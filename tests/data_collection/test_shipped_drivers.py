@@ -22,9 +22,10 @@ def test_a_shipped_driver_drives_a_test_track_without_a_crash(word: str, control
         resolve_driver(f"{word}-{control}", other)
 
 
+@pytest.mark.parametrize("control", ["continuous", "pulsed"])
 @pytest.mark.parametrize("perturb", ["gaussian-noise:3", "frame-drop:3:zero"])
-def test_the_robust_champion_drives_under_noise_and_on_half_of_the_frames(perturb: str):
-    env = EnvConfig("continuous", renderer="fast", perturb=perturb)
+def test_a_robust_champion_drives_under_noise_and_on_half_of_the_frames(perturb: str, control: Control):
+    env = EnvConfig(control, renderer="fast", perturb=perturb)
     episode = rollout(make_env(env), resolve_driver("robust-champion", env), 900_005)
     assert episode.episode_return > 900
     assert episode.outcome["crashes"] == 0
