@@ -12,7 +12,7 @@ import msgspec
 
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
-from nac_drive.envs import Control, Driver, EnvConfig
+from nac_drive.envs import Control, Driver, EnvConfig, same_actions
 from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.suggest import did_you_mean
 
@@ -46,7 +46,7 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), CONTROLLERS)}") from None
     trained = trained_env(driver)
-    if env and trained and (trained.control == "discrete") != (env.control == "discrete"):
+    if env and trained and not same_actions(trained.control, env.control):
         raise ValueError(
             f"driver {str(spec)!r} was made for {trained.control} control, the environment has {env.control} control; "
             f"pass --control {trained.control} or another driver."
@@ -92,7 +92,7 @@ def clean_env(driver: Driver, control: Control | None = None) -> EnvConfig:
     trained = trained_env(driver)
     if trained is None:
         return EnvConfig(control=control or EnvConfig.control)
-    if control is None or "discrete" in (control, trained.control):
+    if control is None or not same_actions(control, trained.control):
         control = trained.control
     return replace(trained, perturb=None, control=control)
 

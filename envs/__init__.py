@@ -1,7 +1,7 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
 from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, RendererName
-from nac_drive.envs.config import EnvConfig, make_env
+from nac_drive.envs.config import EnvConfig, make_env, same_actions
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
 from nac_drive.envs.perturbations.registry import (
@@ -67,6 +67,7 @@ __all__ = [
     "perturb",
     "perturbation_table",
     "rollout",
+    "same_actions",
     "track_seeds",
     "wrap_angle",
 ]

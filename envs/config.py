@@ -55,6 +55,11 @@ class EnvConfig:
         return environment(self.environment)
 
 
+def same_actions(one: str, other: str) -> bool:
+    """Return whether the actions of two controls have one form: an integer, or steer, gas and brake."""
+    return (one == "discrete") == (other == "discrete")
+
+
 def make_env(
     config: EnvConfig | None = None, *, crash: CrashMode = "ignore", render_mode: str | None = None
 ) -> gym.Env:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, LONGEST_EPISODE, DatasetError
-from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec
+from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec, same_actions
 from nac_drive.suggest import did_you_mean
 
 _KEYS = ("observations", "actions", "labels", "rewards", "dt")
@@ -40,7 +40,7 @@ def own_episodes(
     for index, episode in enumerate(episodes):
         arrays, summary, control = _own_episode(index, episode, next(numbers, None), dt, (env or EnvConfig()).spec)
         env = env or EnvConfig(control)
-        if (control == "discrete") != (env.control == "discrete"):
+        if not same_actions(control, env.control):
             raise DatasetError(
                 f"episode {index} has {control} actions, expected {env.control} ones, as in `env` or the first "
                 "episode; write one dataset for each control."

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from nac_drive.data_collection.experts import driver_hash, resolve_driver
 from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import EnvConfig
+from nac_drive.envs import EnvConfig, same_actions
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.policies.tensors import read_tensors
@@ -312,7 +312,7 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
     """
     mine, other = learner.config, driver.config
     may_differ = ["core", "core_args", "residual", "dropout"]
-    if "discrete" not in (mine.control, other.control):
+    if same_actions(mine.control, other.control):
         may_differ.append("control")
     same = {name: getattr(mine, name) for name in may_differ}
     if replace(other, **same) != mine:
