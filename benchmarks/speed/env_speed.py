@@ -155,7 +155,7 @@ def parts(rounds: int) -> None:
         for action in actions:
             with of_frame("gymnasium: car and physics"):
                 bare.step(action)
-            with of_frame("the same with telemetry (observe=False)"):
+            with of_frame("ours, with telemetry (observe=False)"):
                 env.step(action)
             car, zoom = car_racing.car, 0.6 * max(1 - car_racing.t, 0) + FULL_ZOOM * min(car_racing.t, 1)
             x, y = car.hull.position
