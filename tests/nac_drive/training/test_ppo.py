@@ -315,7 +315,7 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         ({"learning_rate": 1e30}, "learning_rate must be at most 10, got 1e\\+30"),
         ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
-        ({"control": "joystick"}, "control must be one of discrete, continuous, got 'joystick'"),
+        ({"control": "joystick"}, "control must be one of discrete, continuous, pulsed, got 'joystick'"),
         ({"renderer": "slow"}, "renderer must be one of .*, got 'slow'"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": 2**32}, "seed must be at most 4,294,967,295"),
