@@ -46,44 +46,34 @@ def grid(values: dict[tuple[int, int], float]) -> np.ndarray:
 
 
 def table(cells: Cells, metric: str, baseline: str) -> str:
-    """Return means with intervals, and in brackets the paired difference from the baseline."""
-    cores, specs = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    lines = [f"| {metric} | {' | '.join(spec or 'none' for spec in specs)} |", "|---|" + "---:|" * len(specs)]
-    for core in cores:
-        entries = []
-        for spec in specs:
-            own = grid(cells[core, spec][metric])
-            entry = f"{own.mean():.3g}"
-            if core != baseline:
-                entry += f" ({_interval(bootstrap(own, grid(cells[baseline, spec][metric])))})"
-            entries.append(entry)
-        lines.append(f"| {core} | {' | '.join(entries)} |")
-    return "\n".join(lines)
+    """Return means, and in brackets the paired difference from the baseline with its interval."""
+    return _markdown(metric, {key: grid(values[metric]) for key, values in cells.items()}, baseline)
 
 
 def degradation(cells: Cells, baseline: str) -> str:
-    """Return 1 - return / undisturbed return (PDNA, Eq. 7, in per cent), by runs."""
-    cores, specs = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    lines = [f"| lost, % | {' | '.join(specs[1:])} |", "|---|" + "---:|" * (len(specs) - 1)]
+    """Return the part of the own undisturbed return that is lost, in per cent (PDNA, Eq. 7): mean ± sd over runs."""
+    returns = {key: grid(values["episode_return"]) for key, values in cells.items()}
     lost = {
-        (core, spec): 100 * (1 - grid(cells[core, spec]["episode_return"]) / _clean(cells, core))
-        for core in cores
-        for spec in specs[1:]
+        (core, spec): 100 * (1 - own / returns[core, ""].mean(axis=1, keepdims=True))
+        for (core, spec), own in returns.items()
+        if spec
     }
+    return _markdown("lost, %", lost, baseline, sd=True)
+
+
+def _markdown(title: str, grids: dict[tuple[str, str], np.ndarray], baseline: str, sd: bool = False) -> str:
+    cores, specs = (list(dict.fromkeys(key[place] for key in grids)) for place in (0, 1))
+    lines = [f"| {title} | {' | '.join(spec or 'none' for spec in specs)} |", "|---|" + "---:|" * len(specs)]
     for core in cores:
         entries = []
-        for spec in specs[1:]:
-            entry = f"{lost[core, spec].mean():.0f} ± {lost[core, spec].mean(axis=1).std(ddof=1):.0f}"
+        for spec in specs:
+            own = grids[core, spec]
+            entry = f"{own.mean():.0f} ± {own.mean(axis=1).std(ddof=1):.0f}" if sd else f"{own.mean():.3g}"
             if core != baseline:
-                entry += f" ({_interval(bootstrap(lost[core, spec], lost[baseline, spec]))})"
+                entry += f" ({_interval(bootstrap(own, grids[baseline, spec]))})"
             entries.append(entry)
         lines.append(f"| {core} | {' | '.join(entries)} |")
     return "\n".join(lines)
-
-
-def _clean(cells: Cells, core: str) -> np.ndarray:
-    """Return the mean undisturbed return of every run, (runs, 1)."""
-    return grid(cells[core, ""]["episode_return"]).mean(axis=1, keepdims=True)
 
 
 def _interval(interval: Interval) -> str:

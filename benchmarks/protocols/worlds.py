@@ -5,7 +5,8 @@
 A dataset that was recorded under several perturbations in turn is compared under all of them in turn: track n is under
 number n modulo their count. The table has one column for each: mean return over runs and tracks, and below it the
 paired difference from the baseline (lstm, if it takes part; else the first driver) with its 95 % bootstrap interval
-over tracks and runs. Several folders are one table; the drivers of later ones are marked by the folder's name.
+over tracks and runs. Several folders are one table, over the tracks that all drivers drove; the drivers of later ones
+are marked by the folder's name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +44,8 @@ def grid(returns: dict[int, list[float]], tracks: list[int]) -> np.ndarray:
 def table(returns: Returns, specs: list[str]) -> str:
     """Return the ranking under every specification, in Markdown."""
     baseline = BASELINE if BASELINE in returns else next(iter(returns))
-    places = {spec: [t for t in sorted(returns[baseline]) if t % len(specs) == i] for i, spec in enumerate(specs)}
-    lines = [f"| driver | runs | {' | '.join(specs)} | all |", "|---|---:|" + "---:|" * (len(specs) + 1)]
+    places = places_of(returns[baseline], specs)
+    lines = [f"| driver | runs | {' | '.join(places)} | all |", "|---|---:|" + "---:|" * (len(places) + 1)]
     mean = {driver: np.mean([np.mean(each) for each in found.values()]) for driver, found in returns.items()}
     for driver in sorted(returns, key=lambda name: -mean[name]):
         cells = []
@@ -59,13 +61,19 @@ def table(returns: Returns, specs: list[str]) -> str:
     return "\n".join(lines)
 
 
+def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
+    """Return the tracks under every specification that has any."""
+    found = {spec: [t for t in sorted(tracks) if t % len(specs) == i] for i, spec in enumerate(specs)}
+    return {spec: under for spec, under in found.items() if under}
+
+
 def spread(returns: Returns, specs: list[str]) -> dict[str, list[float]]:
     """Return the standard deviation over the runs of every driver, under every specification and under all."""
     found = {}
     for driver, own in returns.items():
         whole = grid(own, sorted(own))
         if len(whole) > 1:
-            parts = [grid(own, [t for t in sorted(own) if t % len(specs) == i]) for i in range(len(specs))]
+            parts = [grid(own, tracks) for tracks in places_of(own, specs).values()]
             found[driver] = [float(part.mean(axis=1).std(ddof=1)) for part in (*parts, whole)]
     return found
 
@@ -80,6 +88,8 @@ def main() -> None:
     returns: Returns = {}
     for number, folder in enumerate(options.folders):
         returns |= returns_of(folder, f" ({folder.name})" if number else "")
+    common = set.intersection(*(set(found) for found in returns.values()))
+    returns = {driver: {track: found[track] for track in common} for driver, found in returns.items()}
     print(table(returns, specs))
     print(f"\n{options.driver} ahead of each, without tracks of {specs[0]}:")
     tracks = [track for track in sorted(returns[options.driver]) if track % len(specs)]
@@ -91,7 +101,7 @@ def main() -> None:
         medians = np.median(list(spreads.values()), axis=0)
         print(
             "\nmedian standard deviation over runs:",
-            ", ".join(f"{s} {m:.0f}" for s, m in zip([*specs, "all"], medians, strict=True)),
+            ", ".join(f"{s} {m:.0f}" for s, m in zip([*places_of(common, specs), "all"], medians, strict=True)),
         )
 
 

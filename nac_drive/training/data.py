@@ -114,7 +114,7 @@ class TrainingData:
 
     @property
     def frozen(self) -> bool:
-        """Whether sequences hold features."""
+        """True if sequences hold features."""
         return self._encoder is not None
 
     def add(self, frames: Frames) -> None:

@@ -151,7 +151,7 @@ class Trainer:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process validates, writes and reports."""
+        """True in the process that validates, writes and reports."""
         return self.fabric.is_global_zero
 
     @property
