@@ -87,8 +87,9 @@ def dagger(folder: Path) -> dict[str, Any]:
 
 def ppo(folder: Path) -> dict[str, Any]:
     config = nd.PPOConfig(
-        control="discrete", renderer="fast", seed=2, total_timesteps=256, n_envs=2, n_steps=64, value_warmup_steps=64,
-        batch_size=64, n_epochs=2, ent_coef=0.01, validate_every=128, validation_tracks="val-1", init_from="expert",
+        nd.DriverConfig(core="cnn"), renderer="fast", seed=2, total_timesteps=256, n_envs=2, n_steps=64,
+        value_warmup_steps=64, batch_size=64, n_epochs=2,
+        ent_coef=0.01, validate_every=128, validation_tracks="val-1", init_from="expert",
     )  # fmt: skip
     nd.ppo(config, folder)
     return run(folder)

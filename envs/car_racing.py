@@ -10,6 +10,7 @@ from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
 
 from nac_drive.envs.car import advance, command
+from nac_drive.envs.car_state import CAR_STATE_SIZE, car_state
 from nac_drive.envs.pulses import COMMANDS, Pulses
 from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
@@ -206,7 +207,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.interventions += 1
 
     def _pose(self) -> Pose:
-        return self.centre_line.locate(self.car.hull.position, self.car.hull.angle)
+        self.pose = self.centre_line.locate(self.car.hull.position, self.car.hull.angle)
+        return self.pose
 
     def _wheels_off_road(self) -> int:
         return sum(not wheel.tiles for wheel in self.car.wheels)
@@ -305,4 +307,4 @@ def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> 
     return CarRacing(render_mode, config.control, crash, config.renderer)
 
 
-ENVIRONMENTS["car-racing"] = EnvSpec(_make_car_racing)
+ENVIRONMENTS["car-racing"] = EnvSpec(_make_car_racing, privileged=car_state, privileged_size=CAR_STATE_SIZE)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from nac_drive.suggest import did_you_mean
 
@@ -42,6 +44,12 @@ class EnvSpec:
     flipped_bar_columns: tuple[int, ...] | None = (*range(36), *range(59, 35, -1), *range(83, 59, -1), *range(84, 96))
     """Columns of the status bar in a flipped frame: gauges with a sign are turned about their own centres, which are
     the columns 48 (steering) and 72 (gyroscope). None for a bar that is flipped like the world, or no bar."""
+
+    privileged: Callable[[Any, dict[str, Any]], np.ndarray] | None = None
+    """(env.unwrapped, info) -> numbers (K,) float32 that describe the state of the simulator, for the value network of
+    PPO; None for those of `info` that every track environment has."""
+    privileged_size: int = 0
+    """K, the number of values of `privileged`."""
 
     @property
     def num_actions(self) -> int:

@@ -51,7 +51,11 @@ class ContinuousActionHead(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """Return the action (..., 3) of features y (..., d)."""
-        z = self.out(self.hidden(y).relu_())
+        return self.squash(self.out(self.hidden(y).relu_()))
+
+    @staticmethod
+    def squash(z: Tensor) -> Tensor:
+        """Return the action (..., 3) of any numbers (..., 3)."""
         return torch.cat((z[..., :1].tanh(), z[..., 1:].sigmoid()), dim=-1)
 
     @staticmethod

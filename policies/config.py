@@ -23,7 +23,8 @@ class DriverConfig:
     core_args: dict[str, Any] = field(default_factory=dict)
     """Settings of that core, JSON-able."""
     encoder: str = "compact"
-    """Convolutions: compact (sees the whole frame) or paper (the NAC paper's, which miss its last five rows)."""
+    """Convolutions: compact (sees the whole frame), pooled (a grey image of half the size and the means of the status
+    bar's columns, for PPO) or paper (the NAC paper's, which miss the last five rows)."""
     residual: bool = False
     """The action head sees the sum of the core's output and its input, instead of the output alone."""
     d_model: int = 64

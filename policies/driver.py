@@ -120,18 +120,27 @@ class Driver(nn.Module):
 
     def features(self, frames: Tensor) -> Tensor:
         """Return the features (..., d) of frames (..., H, W, 3), which `decide` takes."""
-        features = self.encoder(frames)
-        return zero_black(features, frames) if self.config.zero_lost_frames else features
+        return self.encode(self.encoder.prepare(frames))
+
+    def encode(self, prepared: Tensor) -> Tensor:
+        """Return the features (..., d) of frames that `encoder.prepare` has prepared."""
+        features = self.encoder.encode(prepared)
+        return zero_black(features, prepared) if self.config.zero_lost_frames else features
 
     def decide(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Compute `forward` from features (B, T, d) of the encoder in place of frames."""
+        y, after = self.core_output(features, dt, state)
+        return self.action_head(y), after
+
+    def core_output(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Compute the input (B, T, d) of the action head from features (B, T, d) of the encoder."""
         start = self.initial_state(features.shape[0]) if state is None else state
         if self.config.clockless:
             dt = torch.full_like(dt, NOMINAL_DT)
         if self.clock is not None:
             features = features + self.clock(torch.log1p(dt / NOMINAL_DT).to(features.dtype).unsqueeze(2))
         y, after = self.core(features, dt.to(self.action_head.out.weight.dtype), start)  # (B, T, d)
-        return self.action_head(y + features if self.config.residual else y), after
+        return (y + features if self.config.residual else y), after
 
     def initial_state(self, batch: int) -> State:
         """Return the state at the start of `batch` episodes."""

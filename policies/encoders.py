@@ -14,7 +14,33 @@ FRAMES_PER_CHUNK = 64
 """Frames are convolved in groups of this size: the intermediate images then stay in the CPU's caches."""
 
 
-class ConvEncoder(nn.Module):
+class Encoder(nn.Module):
+    """Frames (..., H, W, 3), uint8 in 0..255 or float in 0..1, in; features (..., features) out.
+
+    `prepare` is the part without weights. What learns from the same frames many times does it once.
+
+    Args:
+        prepared_shape: Shape of what `prepare` makes of a frame.
+    """
+
+    def __init__(self, prepared_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.prepared_shape = prepared_shape
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return features (..., features) of frames (..., H, W, 3)."""
+        return self.encode(self.prepare(frames))
+
+    def prepare(self, frames: Tensor) -> Tensor:
+        """Return frames (..., H, W, 3) as `encode` takes them, (..., *prepared_shape)."""
+        return frames
+
+    def encode(self, prepared: Tensor) -> Tensor:
+        """Return the features (..., features) of prepared frames (..., *prepared_shape)."""
+        raise NotImplementedError
+
+
+class ConvEncoder(Encoder):
     """Convolutions of stride 2 with ReLU, dropout, a dense layer, LayerNorm.
 
     The NAC paper passes its 2430 features to the recurrent layer. Here a dense layer reduces them to `features`, so
@@ -39,7 +65,7 @@ class ConvEncoder(nn.Module):
         dropout: float,
         layers: tuple[tuple[int, int, int], ...],
     ) -> None:
-        super().__init__()
+        super().__init__(tuple(frame_shape))
         height, width, channels = frame_shape
         least = 1
         for _, kernel, padding in reversed(layers):
@@ -57,8 +83,9 @@ class ConvEncoder(nn.Module):
         self.dense = nn.Linear(channels * height * width, features)
         self.norm = nn.LayerNorm(features)
 
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return features (..., features) of frames (..., H, W, 3), uint8 in 0..255 or float in 0..1."""
+    def encode(self, prepared: Tensor) -> Tensor:
+        """Return features (..., features) of frames (..., H, W, 3)."""
+        frames = prepared
         batch = frames.shape[:-3]
         images = frames.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
         scale = 255.0 if frames.dtype == torch.uint8 else 1.0
@@ -78,9 +105,78 @@ class ConvEncoder(nn.Module):
         return x.flatten(1)
 
 
+class PooledEncoder(Encoder):
+    """A grey image of half the height and width through small convolutions, and the mean of every column of the bar.
+
+    Made for learning by driving, which passes every frame through the network several times: `prepare`, which has no
+    weights, does its part once.
+    CarRacing's gauges are bars of a variable length in the lowest eighth of the frame. They are too small to be seen in
+    the grey image, but their readings are linear in the means of the columns there.
+
+    Args:
+        frame_shape: Height, width and channels of a frame.
+        features: Number of output features.
+        dropout: Fraction of features of convolutions and columns dropped in training.
+
+    Raises:
+        ValueError: The frames are too small for the convolutions, or do not have three channels.
+    """
+
+    LAYERS = ((16, 5, 2), (32, 3, 1), (32, 3, 1))
+    """Filters, kernel and padding; every stride is 2."""
+    GREY = (0.299, 0.587, 0.114)
+    """Weights of red, green and blue (ITU-R BT.601)."""
+    COLUMN_SCALE = 4.0
+    """Factor of the columns' means, which are small: most of the bar is black."""
+
+    def __init__(self, frame_shape: tuple[int, int, int], features: int, dropout: float) -> None:
+        height, width, channels = frame_shape
+        if channels != 3 or height < 16 or width < 16:
+            raise ValueError(f"frame_shape: must be (H >= 16, W >= 16, 3), got {tuple(frame_shape)}.")
+        image, columns = (height // 2, width // 2), width * channels
+        super().__init__((image[0] * image[1] + columns,))
+        self._image, self._bar, self._columns = image, height // 8, columns
+        self.convolutions = nn.ModuleList()
+        channels, (height, width) = 1, self._image
+        for filters, kernel, padding in self.LAYERS:
+            conv = nn.Conv2d(channels, filters, kernel, stride=2, padding=padding)
+            conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
+            self.convolutions.append(conv)
+            height, width = ((size + 2 * padding - kernel) // 2 + 1 for size in (height, width))
+            channels = filters
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(channels * height * width + self._columns, features)
+        self.norm = nn.LayerNorm(features)
+
+    def prepare(self, frames: Tensor) -> Tensor:
+        """Return the grey image and the columns (..., P) of frames (..., H, W, 3)."""
+        batch, weight = frames.shape[:-3], self.dense.weight
+        scale = 255.0 if frames.dtype == torch.uint8 else 1.0
+        images = frames.flatten(0, -4).permute(0, 3, 1, 2).to(weight.dtype)  # (N, 3, H, W), channels last in memory
+        grey = torch.tensor(self.GREY, dtype=weight.dtype, device=weight.device) / (4 * scale)
+        image = F.conv2d(images, grey[None, :, None, None].expand(1, 3, 2, 2), stride=2)  # (N, 1, H/2, W/2)
+        columns = images[:, :, -self._bar :].mean(dim=2) * (self.COLUMN_SCALE / scale)  # (N, 3, W)
+        return torch.cat((image.flatten(1), columns.flatten(1)), dim=1).unflatten(0, batch)
+
+    def encode(self, prepared: Tensor) -> Tensor:
+        """Return features (..., features) of what `prepare` made (..., P)."""
+        batch = prepared.shape[:-1]
+        maps = [self._look(chunk) for chunk in prepared.flatten(0, -2).split(2 * FRAMES_PER_CHUNK)]  # they are smaller
+        features = maps[0] if len(maps) == 1 else torch.cat(maps)
+        return self.norm(self.dense(self.dropout(features))).unflatten(0, batch)
+
+    def _look(self, prepared: Tensor) -> Tensor:
+        """Return maps and columns (n, C h w + 3 W) of what `prepare` made (n, P)."""
+        x = prepared[:, : -self._columns].unflatten(1, (1, *self._image)) - 0.5
+        x = x.contiguous(memory_format=torch.channels_last)
+        for conv in self.convolutions:
+            x = conv(x).relu_()
+        return torch.cat((x.flatten(1), prepared[:, -self._columns :]), dim=1)
+
+
 def zero_black(features: Tensor, frames: Tensor) -> Tensor:
-    """Return features (..., d), zeros where the frame (..., H, W, 3) is black all over."""
-    return features * frames.flatten(-3).any(dim=-1, keepdim=True)
+    """Return features (..., d), zeros where the frame, (..., H, W, 3) or as prepared, is black all over."""
+    return features * frames.flatten(features.dim() - 1).any(dim=-1, keepdim=True)
 
 
 class ZeroBlack(nn.Module):
@@ -102,8 +198,9 @@ COMPACT = ((16, 5, 2), (32, 3, 1), (32, 3, 1), (16, 3, 1))
 """576 features, a third of the parameters. Without padding every stride of 2 may leave out the last row and column. The
 paper's convolutions miss five of a frame's 96 rows and columns, with half of the speed gauge; these miss none."""
 
-ENCODERS: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
+ENCODERS: dict[str, Callable[[tuple[int, int, int], int, float], Encoder]] = {
     "paper": partial(ConvEncoder, layers=PAPER),
     "compact": partial(ConvEncoder, layers=COMPACT),
+    "pooled": PooledEncoder,
 }
 """Name -> (frame_shape, features, dropout) -> module: frames (..., H, W, 3) -> features (..., features)."""

@@ -24,12 +24,13 @@ from tests.nac_drive.small import nested
 _ENV = {"frame_shape", "num_actions"}
 HIDDEN = {
     "train": {"control", *_ENV}, "compare": {"control", "core", *_ENV}, "dagger": {"environment", *_ENV},
+    "ppo": {*_ENV},
 }  # fmt: skip
 """Settings of the library that a command takes from the environment or from another option."""
 POSITIONAL = {"train": {"dataset"}, "compare": {"dataset"}, "dataset": {"action"}, "completion": {"shell"}}
 OPTIONS = {
     "train": training._TrainOptions, "compare": training._CompareOptions, "dagger": training._DaggerOptions,
-    "ppo": PPOConfig,
+    "ppo": training._PpoOptions,
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def test_help_names_every_option(command, capsys):
     positional = POSITIONAL.get(command, set())
     for option in options - positional:
         assert f"--{option.replace('_', '-')}" in text, option
-    assert ("--core STR" in text) == (command in ("train", "dagger"))
+    assert ("--core STR" in text) == (command in ("train", "dagger", "ppo"))
     assert ("positional arguments" in text) == bool(positional - {"action"})
     assert ("{info,verify,merge,action-log,rebuild,export,import}" in text) == (command == "dataset")
 
@@ -150,11 +151,29 @@ def test_the_options_of_dagger_are_those_of_the_library(monkeypatch):
 
 def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
     first = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new")
-    assert (first.settings, first.resume) == (PPOConfig(), False)
-    options = ("--control", "continuous", "--init-from", "clone", "--action-noise", "0.05", "--n-envs", "2", "--resume")
+    assert (training._plain(PPOConfig, first.settings), first.resume) == (PPOConfig(), False)
+    options = (
+        "--control",
+        "continuous",
+        "--core",
+        "lstm",
+        "--init-from",
+        "clone",
+        "--action-noise",
+        "0.05",
+        "--n-envs",
+        "2",
+        "--resume",
+    )
     second = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new", *options)
     assert second.resume
-    assert second.settings == PPOConfig(control="continuous", init_from="clone", action_noise=0.05, n_envs=2)
+    expected = PPOConfig(
+        driver=replace(PPOConfig().driver, core="lstm", control="continuous"),
+        init_from="clone",
+        action_noise=0.05,
+        n_envs=2,
+    )
+    assert training._plain(PPOConfig, second.settings) == expected
 
 
 def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeypatch):

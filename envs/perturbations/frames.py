@@ -278,7 +278,17 @@ class ActionRepeat(SkippedFrames):
     def __init__(self, env: gym.Env, frames: int):
         if frames < 1:
             raise ValueError(f"frames must be at least 1, got {frames}.")
-        super().__init__(env, IrregularRate((0.0,) * (frames - 1) + (1.0,)), Stream("action-repeat"))
+        super().__init__(env, _EveryNth(frames), Stream("action-repeat"))
+
+
+@dataclass(frozen=True)
+class _EveryNth(FrameLoss):
+    """Of every `frames` frames the last one arrives."""
+
+    frames: int
+
+    def lost(self, rng: np.random.Generator) -> Iterator[bool]:
+        return itertools.chain((False,), itertools.cycle([True] * (self.frames - 1) + [False]))
 
 
 def _layers(env: gym.Env) -> Iterator[gym.Env]:

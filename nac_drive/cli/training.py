@@ -81,6 +81,25 @@ class _DaggerOptions(DaggerConfig):
     environment: tyro.conf.Suppress[str] = DaggerConfig.environment
 
 
+@dataclass(frozen=True)
+class _DriverOfPpo(_DriverAndControl):
+    """Encoder, core and action head of a driver from random weights; with --init-from only --control counts."""
+
+    core: str = PPOConfig().driver.core
+    """Sequence model: a name in CORES, see docs/drivers.md; cnn has no memory."""
+    encoder: str = PPOConfig().driver.encoder
+    """Convolutions: pooled (grey, half the size, and the status bar), compact (sees the whole frame) or paper."""
+    d_model: int = PPOConfig().driver.d_model
+    residual: bool = PPOConfig().driver.residual
+
+
+@dataclass(frozen=True)
+class _PpoOptions(PPOConfig):
+    """Options of `ppo`."""
+
+    driver: _DriverOfPpo = field(default_factory=_DriverOfPpo)
+
+
 def _plain(kind: type, options: Any) -> Any:
     """Return the config `kind` of options that were parsed.
 
@@ -123,18 +142,18 @@ class _SharedOptions(TrainingOptions):
 
 @dataclass(frozen=True)
 class Ppo:
-    """Train a driver by PPO, from a driver that DAgger has cloned (--init-from) or from random weights."""
+    """Train a driver by PPO, from random weights or from a cloned driver (--init-from)."""
 
     out: Path
     """Folder of the new run."""
-    settings: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+    settings: Annotated[_PpoOptions, tyro.conf.arg(name="")] = field(default_factory=_PpoOptions)
     resume: bool = False
     """Go on from the last checkpoint; the timesteps may have grown."""
 
     def run(self, console: Console) -> None:
-        self.settings.check()
+        config = _plain(PPOConfig, self.settings)
         with Progress(console) as reports:
-            best = nd.ppo(self.settings, self.out, resume=self.resume, report=reports.ppo_reporter())
+            best = nd.ppo(config, self.out, resume=self.resume, report=reports.ppo_reporter())
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
-from nac_drive.envs import Control, RendererName, parse_corruptions, track_seeds
+from nac_drive.envs import RendererName, parse_corruptions, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.config import (
     HIGHEST_RATE,
@@ -20,49 +21,57 @@ from nac_drive.training.config import (
 )
 
 MOST_ENVS = 256
+LONGEST_REPEAT = 50
+Distribution = Literal["beta", "gaussian"]
 
 
 @dataclass(frozen=True)
 class PPOConfig:
     """Settings of `ppo`, under the names of stable-baselines3 where it has them."""
 
-    control: Control = "discrete"
-    """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
-    carried out by the discrete actions)."""
+    driver: DriverConfig = field(default_factory=lambda: DriverConfig(core="cnn", encoder="pooled", d_model=128))
+    """Encoder, core and action head of a driver from random weights; only its control counts with `init_from`."""
     renderer: RendererName = "fast"
     """Renderer of training and validation; reported scores are measured with gymnasium's."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
     init_from: str | Path | None = None
-    """Driver of core cnn to start from, such as the folder of a run of `nac-drive dagger --core cnn`; without one,
-    random weights."""
+    """Driver to start from, such as the folder of a run of `nac-drive dagger`; without one, random weights."""
     init_logit_scale: float = 1.0
     """Discrete: factor of the logits of `init_from`; above 1, PPO samples the driver's own action more often."""
-    action_noise: float = 0.1
-    """Continuous: standard deviation of the noise that PPO adds to steer, gas and brake at the start."""
-    total_timesteps: int = 240_000
+    distribution: Distribution = "beta"
+    """Continuous: beta, or gaussian before tanh and sigmoid."""
+    action_noise: float = 0.19
+    """Continuous: standard deviation of an action at the start, as a fraction of its range."""
+    action_repeat: int = 4
+    """Frames for which PPO holds every action. The driver that comes out acts at every frame."""
+    patience: int = 100
+    """Frames without a new tile after which an episode ends, in training only; 0: never."""
+    total_timesteps: int = 20_000_000
     """Frames that PPO drives, over all environments."""
-    n_envs: int = 8
+    n_envs: int = 16
     """Environments that PPO drives at the same time, spread over as many processes as there are cores."""
-    n_steps: int = 512
-    """Frames per environment between two updates."""
-    value_warmup_steps: int = 12_288
+    n_steps: int = 128
+    """Actions per environment between two updates."""
+    sequence_length: int = 16
+    """Actions over which gradients go back in time, in a core with memory; it divides n_steps."""
+    value_warmup_steps: int = 0
     """Frames during which only the value network learns."""
     batch_size: int = 512
-    """Frames per update."""
-    n_epochs: int = 3
+    """Actions per update."""
+    n_epochs: int = 4
     """Epochs over each rollout."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-4
     """Adam's rate at the start; it falls linearly to zero."""
-    clip_range: float = 0.1
+    clip_range: float = 0.2
     """Bound of an update: the probability of an action changes by a factor within 1 ± clip_range."""
-    gamma: float = 0.99
+    gamma: float = 0.9995
     """Discount of the reward per frame."""
     gae_lambda: float = 0.95
-    """Decay of generalised advantage estimation per frame: 0 trusts the value network, 1 the observed rewards."""
+    """Decay of generalised advantage estimation per action: 0 trusts the value network, 1 the observed rewards."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
-    reward_scale: float = 0.1
+    reward_scale: float = 0.02
     """Native rewards are multiplied by this, in training only."""
     crash_penalty: float = 30.0
     """Native reward points subtracted at a crash, in training only."""
@@ -75,7 +84,7 @@ class PPOConfig:
     perturb: str | None = None
     """Perturbations of every episode, in training and validation, such as frame-drop:1:skip; of several, separated by
     commas, each episode has one, in turn by track."""
-    validate_every: int = 24_576
+    validate_every: int = 1_000_000
     """Frames between two validations."""
     validation_tracks: str = "val-10"
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
@@ -89,6 +98,7 @@ class PPOConfig:
         Raises:
             ValueError: The settings cannot be trained with.
         """
+        self.driver.check()
         check_type("validation_tracks", self.validation_tracks, str)
         track_seeds(self.validation_tracks)
         check_words("augment", self.augment)
@@ -97,22 +107,30 @@ class PPOConfig:
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
             parse_all(self.perturb)
-        for name, choices in (("control", get_args(Control)), ("renderer", get_args(RendererName))):
+        for name, choices in (
+            ("renderer", get_args(RendererName)),
+            ("distribution", get_args(Distribution)),
+        ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
         check_whole("seed", self.seed, 0, MOST_SEEDS)
         for name in ("total_timesteps", "value_warmup_steps"):
             check_whole(name, getattr(self, name), 0, MOST)
         check_whole("validate_every", self.validate_every, 1, MOST)
+        check_whole("action_repeat", self.action_repeat, 1, LONGEST_REPEAT)
+        check_whole("patience", self.patience, 0, MOST)
         check_whole("n_epochs", self.n_epochs, 1, MOST)
         check_whole("n_envs", self.n_envs, 1, MOST_ENVS)
         check_whole("n_steps", self.n_steps, 2, LONGEST_SEQUENCE)
         check_whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
         if self.n_envs * self.n_steps % self.batch_size:
             raise ValueError(
-                f"batch_size must divide the n_envs * n_steps = {self.n_envs * self.n_steps:,} frames of a rollout, "
+                f"batch_size must divide the n_envs * n_steps = {self.n_envs * self.n_steps:,} actions of a rollout, "
                 f"got {self.batch_size}."
             )
+        check_whole("sequence_length", self.sequence_length, 1, LONGEST_SEQUENCE)
+        if self.n_steps % self.sequence_length:
+            raise ValueError(f"sequence_length must divide n_steps = {self.n_steps}, got {self.sequence_length}.")
         for name in ("init_logit_scale", "action_noise", "clip_range", "reward_scale", "learning_rate"):
             most = HIGHEST_RATE if name == "learning_rate" else LARGEST_FACTOR
             check_positive(name, getattr(self, name), most, f"the default is {getattr(type(self), name)}")

@@ -6,48 +6,92 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import RecordEpisodeStatistics
 
-from nac_drive.envs import SPLITS, Augmentation, EnvConfig, make_env
+from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, ActionRepeat, Augmentation, EnvConfig, make_env
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
 from nac_drive.training.ppo_config import PPOConfig
 
+_FACTS = ("speed", "lateral_offset", "heading_error", "wheels_off_road", "completion")
+
 
 class TrainingEnv(gym.Wrapper):
-    """Draws a training track and an augmentation at every reset, subtracts penalties and scales the reward.
+    """Draws a training track and an augmentation at every reset, subtracts penalties, scales the reward, ends early.
+
+    An episode ends early after `patience` frames without a new tile. It then pays for the time that was left as for the
+    last frames: to miss a tile and drive on in vain costs as much as without the early end. The first episode after
+    `start_at` is cut at a random frame, so that environments that begin together do not stay together.
 
     Args:
-        env: An environment that reports `crash` and `wheels_off_road` in `info`.
-        config: Seed, penalties, scale and augmentations.
+        env: An environment that reports `crash`, `wheels_off_road` and `completion` in `info`.
+        config: Seed, penalties, scale, patience and augmentations.
         rank: Number of the environment in the run, so that each has random numbers of its own.
+        env_config: Settings of `env`.
     """
 
-    def __init__(self, env: gym.Env, config: PPOConfig, rank: int):
+    def __init__(self, env: gym.Env, config: PPOConfig, rank: int, env_config: EnvConfig):
         super().__init__(env)
-        self._config, self._rank = config, rank
+        self._config, self._rank, self._max_steps = config, rank, env_config.max_steps
+        self._describe = env_config.spec.privileged or _facts
         self._augmentation = Augmentation(config.augment)
         self.start_at(0)
 
     def start_at(self, timesteps: int) -> None:
         """Draw tracks and augmentations from now on from (seed, rank, timesteps)."""
         self._rng = np.random.default_rng((self._config.seed, 1, self._rank, timesteps))
+        self._limit: int | None = int(self._rng.integers(self._max_steps // 4, self._max_steps + 1))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset on a random training track; `seed` does not count."""
-        observation, info = self.env.reset(seed=int(self._rng.choice(SPLITS["train"])), options=options)
+        observation, info = self.env.reset(
+            seed=SPLITS["train"][int(self._rng.integers(len(SPLITS["train"])))], options=options
+        )
         self._effect = self._augmentation.draw(self._rng, observation.shape[:2]).effect
+        self._frames, self._idle, self._completion = 0, 0, info["completion"]
+        self.native_return = 0.0
+        self._info = info
         return self._effect(observation), info
 
     def step(self, action):
         """Step with the reward of training, and the augmentation of the episode on the observation."""
         observation, reward, terminated, truncated, info = self.env.step(action)
+        frames = round(info["dt"] * FRAMES_PER_SECOND)
+        self.native_return += float(reward)
         penalty = self._config.crash_penalty if info["crash"] else 0.0
         if info["wheels_off_road"] >= OFF_ROAD_WHEELS:
-            penalty += self._config.off_road_penalty
-        reward = (float(reward) - penalty) * self._config.reward_scale
-        return self._effect(observation), reward, terminated, truncated, info
+            penalty += self._config.off_road_penalty * frames
+        self._idle = self._idle + frames if info["completion"] <= self._completion else 0
+        self._frames, self._completion, self._info = self._frames + frames, info["completion"], info
+        if self._config.patience and self._idle >= self._config.patience and not terminated:
+            terminated = True
+            reward = float(reward) * (1 + (self._max_steps - self._frames) / frames)  # of the time that is left
+        terminated = terminated or truncated  # the value network sees the time
+        truncated = self._limit is not None and self._frames >= self._limit
+        if terminated or truncated:
+            self._limit = None
+        return (
+            self._effect(observation),
+            (float(reward) - penalty) * self._config.reward_scale,
+            terminated,
+            truncated,
+            info,
+        )
+
+    def privileged(self) -> np.ndarray:
+        """What the simulator knows (`EnvSpec.privileged`), and the fraction of the time that has passed: (K,)."""
+        known = self._describe(self.env.unwrapped, self._info)
+        return np.append(known, np.float32(self._frames / self._max_steps))
 
 
-def training_env(env_config: EnvConfig, config: PPOConfig, rank: int) -> gym.Env:
+def _facts(env: Any, info: dict[str, Any]) -> np.ndarray:
+    return np.array([info[name] for name in _FACTS], dtype=np.float32)
+
+
+def training_env(env_config: EnvConfig, config: PPOConfig, rank: int) -> TrainingEnv:
     """Make environment number `rank` of a run."""
-    return TrainingEnv(RecordEpisodeStatistics(make_env(env_config, crash="terminate")), config, rank)
+    env = ActionRepeat(make_env(env_config, crash="terminate"), config.action_repeat)
+    return TrainingEnv(env, config, rank, env_config)
+
+
+def privileged_size(env_config: EnvConfig) -> int:
+    """Return the number of values of `TrainingEnv.privileged`."""
+    return (env_config.spec.privileged_size or len(_FACTS)) + 1

@@ -38,6 +38,8 @@ Config = TypeVar("Config", bound=CloningConfig)
 def nested(config: Config, **changed: Any) -> Config:
     """`config` with some settings changed, each by its own name, whichever part holds it."""
     for part in PARTS:
+        if not hasattr(config, part):  # as in PPOConfig
+            continue
         names = {setting.name for setting in fields(getattr(config, part))} & changed.keys()
         if names:
             values = {name: changed.pop(name) for name in names}

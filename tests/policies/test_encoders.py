@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from nac_drive.envs import EnvConfig, make_env
 from nac_drive.policies import ENCODERS, ConvEncoder, Driver, DriverConfig, load_driver, save_driver
-from nac_drive.policies.encoders import COMPACT, PAPER
+from nac_drive.policies.encoders import COMPACT, PAPER, PooledEncoder
 
 SHAPE = (32, 36, 3)
 
@@ -113,3 +114,42 @@ def test_an_encoder_of_ones_own_needs_a_class_and_a_line(tmp_path: Path, monkeyp
     again = load_driver(save_driver(tmp_path / "driver", driver))
     assert isinstance(again.encoder, MeanColour)
     assert torch.equal(again.act(frame, again.begin(), 0.02)[1][0], state[0])
+
+
+def test_the_pooled_encoder_prepares_the_mean_of_the_grey_pixels_and_of_the_bar_s_columns() -> None:
+    """Against numpy, from bytes and from floats, whole or in two steps, and every pixel counts."""
+    torch.manual_seed(0)
+    encoder = PooledEncoder((96, 96, 3), 8, 0.0)
+    frames = np.random.default_rng(0).integers(256, size=(2, 3, 96, 96, 3), dtype=np.uint8)
+    scaled = frames / 255.0
+    grey = (scaled @ PooledEncoder.GREY).reshape(2, 3, 48, 2, 48, 2).mean(axis=(3, 5))
+    columns = 4.0 * scaled[:, :, 84:].mean(axis=2)  # (2, 3, 96, 3)
+    expected = np.concatenate((grey.reshape(2, 3, -1), columns.swapaxes(-1, -2).reshape(2, 3, -1)), axis=-1)
+    for given in (torch.from_numpy(frames), torch.from_numpy(scaled).float()):
+        prepared = encoder.prepare(given)
+        assert prepared.shape[2:] == encoder.prepared_shape
+        np.testing.assert_allclose(prepared.numpy(), expected, atol=1e-5)
+        assert torch.equal(encoder(given), encoder.encode(prepared))
+    frame = torch.rand(1, 96, 96, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(encoder.prepare(frame).sum(), frame)
+    assert (gradient > 0).all()
+
+
+def test_the_speed_of_the_car_is_linear_in_what_the_pooled_encoder_prepares() -> None:
+    """The white gauge fills the columns 12 to 14; the frames are those of a drive on gas alone."""
+    env = make_env(EnvConfig(renderer="fast"))
+    env.reset(seed=3)
+    rows, speeds = [], []
+    for _ in range(110):
+        frame, *_, info = env.step(3)
+        rows.append(frame)
+        speeds.append(info["speed"])
+    prepared = PooledEncoder((96, 96, 3), 8, 0.0).prepare(torch.from_numpy(np.stack(rows)))
+    white = prepared[:, 48 * 48 :].reshape(-1, 3, 96)[:, 2, 12:15].sum(dim=1).numpy()
+    assert np.corrcoef(white, speeds)[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("shape", [(8, 96, 3), (96, 96, 1)])
+def test_frames_that_the_pooled_encoder_cannot_see_are_refused(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"frame_shape: must be \(H >= 16, W >= 16, 3\)"):
+        PooledEncoder(shape, 8, 0.0)

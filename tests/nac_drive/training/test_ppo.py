@@ -1,4 +1,4 @@
-"""A tiny run of PPO, on episodes of 60 frames and in this process: phases, rows and checkpoints."""
+"""Tiny runs of PPO, on episodes of 60 frames and in this process, and the environment of training."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import SyncVectorEnv
-from stable_baselines3.common.utils import set_random_seed
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 from nac_drive.data_collection.experts import driver_hash
 from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
@@ -25,24 +22,26 @@ from nac_drive.training import ppo as ppo_module
 from nac_drive.training.finite import DivergedError
 from nac_drive.training.ppo import ppo
 from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_env import TrainingEnv, training_env
+from nac_drive.training.ppo_env import TrainingEnv, privileged_size, training_env
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights, without_perturb
 from tests.nac_drive.small import rows as rows_without_times
 
 TINY = PPOConfig(
-    total_timesteps=96, n_envs=2, n_steps=16, value_warmup_steps=32, batch_size=16, n_epochs=1, validate_every=32,
-    validation_tracks="val-2",
+    driver=DriverConfig(core="cnn", encoder="pooled", d_model=8, dense=8), total_timesteps=96, n_envs=2, n_steps=16,
+    action_repeat=1, patience=0, sequence_length=8, value_warmup_steps=32, batch_size=16, n_epochs=1,
+    learning_rate=1e-3, validate_every=32, validation_tracks="val-2",
 )  # fmt: skip
 
+ENV = EnvConfig(max_steps=3, renderer="fast")
 POLICY = "training_state/policy.safetensors"
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(ppo_module, "worker_pool", lambda workers: nullcontext())
-    monkeypatch.setattr(ppo_module, "ProcessVectorEnv", lambda env_fns, processes: SyncVectorEnv(env_fns))
+    monkeypatch.setattr(ppo_module, "default_workers", lambda: 1)
     monkeypatch.setattr(ppo_module, "EnvConfig", partial(EnvConfig, max_steps=60))
     with one_thread():
         yield
@@ -75,6 +74,11 @@ class Watch:
         return [next(kind for name, kind in names.items() if name in row) for row in self.reports]
 
 
+def controlled(core: str = "cnn", control: Control = "discrete", **settings: Any) -> PPOConfig:
+    """TINY with another core or control."""
+    return replace(TINY, driver=replace(TINY.driver, core=core, control=control), **settings)
+
+
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
@@ -89,7 +93,7 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
 
     with pytest.raises(FileExistsError, match="--resume"):
         ppo(TINY, folder)
-    with pytest.raises(ValueError, match=r"gamma: run has 0.99, got 0.5"):
+    with pytest.raises(ValueError, match=r"gamma: run has 0.998, got 0.5"):
         ppo(replace(TINY, gamma=0.5), folder, resume=True)
 
     again = Watch(folder)
@@ -140,16 +144,16 @@ def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp
     assert contents(folder) == left
 
 
-def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation):
+@pytest.mark.parametrize("core", ["cnn", "lstm"])
+def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation, core):
     """Four checkpoints; the value warm-up ends, an augmentation is drawn and the learning rate falls on the way."""
-    config = replace(TINY, total_timesteps=128, n_epochs=2, augment=("colour:3",), ent_coef=0.01)
+    config = controlled(core, total_timesteps=128, n_epochs=2, augment=("colour:3",), ent_coef=0.01)
     ppo(config, tmp_path / "straight")
     folder = tmp_path / "resumed"
     for step in (32, 96):
         with pytest.raises(KeyboardInterrupt):
             ppo(config, folder, resume=step > 32, report=Watch(folder, stop_at=step))
         torch.rand(7)  # other work of the process in between
-        set_random_seed(7)
     ppo(config, folder, resume=True)
     assert [row["step"] for row in rows_without_times(folder)] == [0, 32, 64, 96, 128]
     assert results(folder) == results(tmp_path / "straight")
@@ -202,9 +206,9 @@ def test_a_second_process_is_refused(tmp_path, no_validation):
     ppo(config, tmp_path / "run", report=report)
 
 
-@pytest.mark.parametrize("control", ["discrete", "continuous"])
-def test_both_controls_train_from_random_weights(tmp_path, control, no_validation):
-    best = ppo(replace(TINY, control=control, total_timesteps=32, n_epochs=2), tmp_path / "run")
+@pytest.mark.parametrize("control", ["discrete", "continuous", "pulsed"])
+def test_every_control_trains_from_random_weights(tmp_path, control, no_validation):
+    best = ppo(controlled(control=control, total_timesteps=32, n_epochs=2), tmp_path / "run")
     assert load_driver(best).config.control == control
 
 
@@ -214,13 +218,18 @@ def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_tr
 
         def reset(self, *, seed=None, options=None):
             self.seeds.append(seed)
-            return np.zeros((2, 2, 3)), {}
+            return np.zeros((2, 2, 3)), {"completion": 0.0}
 
         def step(self, action):
-            info = {"crash": "off_road" if action == 1 else None, "wheels_off_road": action}
+            info = {
+                "crash": "off_road" if action == 1 else None,
+                "wheels_off_road": action,
+                "completion": 0.0,
+                "dt": 0.04,
+            }
             return np.zeros((2, 2, 3)), 7.0, False, False, info
 
-    env = TrainingEnv(Crashes(), PPOConfig(), 0)
+    env = TrainingEnv(Crashes(), PPOConfig(reward_scale=0.1), 0, EnvConfig())
     for _ in range(20):
         env.reset(seed=900_000)  # the seed of the caller does not count
     assert all(seed in SPLITS["train"] for seed in Crashes.seeds)
@@ -228,14 +237,73 @@ def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_tr
     assert env.step(0)[1] == pytest.approx(0.7)
     assert env.step(1)[1] == pytest.approx(-2.3)
     assert env.step(2)[1] == pytest.approx(0.7)
-    assert env.step(3)[1] == env.step(4)[1] == pytest.approx(0.6)
+    assert env.step(3)[1] == env.step(4)[1] == pytest.approx(0.5), "1 for each of two frames"
+    assert env.native_return == 5 * 7.0
+
+
+def test_in_training_an_episode_ends_without_progress_and_the_first_one_is_cut_at_a_random_frame():
+    class Stands(gym.Env):
+        frame = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.frame = 0
+            return np.zeros((2, 2, 3)), {"completion": 0.0}
+
+        def step(self, action):
+            self.frame += 4
+            info = {"crash": None, "wheels_off_road": 0, "completion": self.frame // 40 * action, "dt": 0.08}
+            return np.zeros((2, 2, 3)), 1.0, False, False, info
+
+    def length(env: TrainingEnv, moves: int, most: int = 2000) -> tuple[int, bool, bool]:
+        env.reset()
+        for frames in range(4, most, 4):
+            _, _, terminated, truncated, _ = env.step(moves)
+            if terminated or truncated:
+                return frames, terminated, truncated
+        return most, False, False
+
+    first = [TrainingEnv(Stands(), PPOConfig(), rank, EnvConfig(max_steps=1000)) for rank in range(16)]
+    cuts = [length(env, 1) for env in first]
+    assert all(
+        (terminated, truncated) == (False, True) and 250 <= frames <= 1003 for frames, terminated, truncated in cuts
+    )
+    assert len({frames for frames, _, _ in cuts}) > 10
+    assert [length(env, 1)[0] for env in first[:2]] == [2000, 2000], "only the first one is cut"
+    assert [length(env, 0) for env in first[:2]] == [(100, True, False)] * 2
+    first[0].reset()
+    rewards = [first[0].step(0)[1] for _ in range(25)]
+    assert sum(rewards) == pytest.approx(250 * 0.03), "the last step pays for the 1000 frames"
+    first[0].start_at(0)
+    assert length(first[0], 1) == cuts[0]
+    patient = TrainingEnv(Stands(), PPOConfig(patience=0), 0, EnvConfig())
+    length(patient, 0)
+    assert length(patient, 0)[0] == 2000
+
+
+def test_the_value_network_sees_the_car_and_the_road_ahead():
+    env = training_env(EnvConfig(max_steps=400, renderer="fast"), TINY, 0)
+    _, info = env.reset()
+    at_start = env.privileged()
+    assert at_start.shape == (privileged_size(EnvConfig()),)
+    simulator: Any = env.unwrapped
+    for _ in range(120):
+        *_, info = env.step(3)
+    state, hull = env.privileged(), simulator.car.hull
+    speed = np.hypot(state[3], state[4]) * 50
+    assert speed == pytest.approx(info["speed"], rel=1e-5)
+    assert state[0] == pytest.approx(info["lateral_offset"], rel=1e-5)
+    right, forward = state[14:26] * 25, state[26:38] * 25
+    line = simulator.centre_line
+    nearest = line.locate(hull.position, hull.angle).index
+    for place, tiles in ((0, 1), (11, 28)):
+        goal = line.points[(nearest + tiles) % len(line)]
+        found = hull.GetWorldPoint((float(right[place]), float(forward[place])))
+        np.testing.assert_allclose((found.x, found.y), goal, atol=1e-2)
 
 
 def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
     config = replace(TINY, augment=("colour:3", "occlusion-bars:2"))
-    env, plain = (
-        TrainingEnv(make_env(EnvConfig(max_steps=3, renderer="fast")), config, 0) for config in (config, TINY)
-    )
+    env, plain = (TrainingEnv(make_env(ENV), config, 0, ENV) for config in (config, TINY))
     changed = []
     for _ in range(12):
         seen, shown = env.reset()[0], env.unwrapped.state  # type: ignore[attr-defined]
@@ -280,7 +348,7 @@ def test_each_training_episode_has_the_perturbation_of_its_track():
             return self.env.reset(seed=seed, options=options)
 
     tracks = Tracks(make_env(EnvConfig(max_steps=3, renderer="fast", perturb="frame-rate:3,weak-tyres:2")))
-    env, simulator, grips = TrainingEnv(tracks, TINY, 0), tracks.unwrapped, set()
+    env, simulator, grips = TrainingEnv(tracks, TINY, 0, EnvConfig(max_steps=3)), tracks.unwrapped, set()
     for _ in range(8):
         env.reset()
         (grip,) = {tile.road_friction for tile in simulator.road}  # type: ignore[attr-defined]
@@ -315,7 +383,9 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         ({"learning_rate": 1e30}, "learning_rate must be at most 10, got 1e\\+30"),
         ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
-        ({"control": "joystick"}, "control must be one of discrete, continuous, pulsed, got 'joystick'"),
+        ({"distribution": "cauchy"}, "distribution must be one of beta, gaussian, got 'cauchy'"),
+        ({"action_repeat": 0}, "action_repeat must be at least 1, got 0"),
+        ({"sequence_length": 5}, "sequence_length must divide n_steps = 64, got 5"),
         ({"renderer": "slow"}, "renderer must be one of .*, got 'slow'"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": 2**32}, "seed must be at most 4,294,967,295"),
@@ -325,8 +395,8 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"n_envs": 2.0}, "n_envs must be a whole number, got 2.0"),
         ({"n_epochs": 0}, "n_epochs must be at least 1, got 0"),
         ({"batch_size": 1}, "batch_size must be at least 2, got 1"),
-        ({"batch_size": 500}, "batch_size must divide the n_envs \\* n_steps = 4,096 frames of a rollout, got 500"),
-        ({"batch_size": 8192}, "batch_size must divide"),
+        ({"batch_size": 500}, "batch_size must divide the n_envs \\* n_steps = 2,048 actions of a rollout, got 500"),
+        ({"batch_size": 4096}, "batch_size must divide"),
         ({"validate_every": 0}, "validate_every must be at least 1, got 0"),
         ({"clip_range": -1.0}, "clip_range must be positive and finite, got -1.0"),
         ({"reward_scale": 0.0}, "reward_scale must be positive and finite, got 0.0"),
@@ -344,20 +414,6 @@ def test_a_bad_setting_is_named_before_a_run_is_made(changed, message, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def model(config: PPOConfig) -> Any:
-    env = EnvConfig(config.control, max_steps=60)
-    vec_env = DummyVecEnv([partial(training_env, env, config, 0)])
-    return ppo_module._build(config, ppo_module._actor(config, env), vec_env)
-
-
-def test_the_value_network_sends_no_gradient_into_the_actors_features():
-    policy = model(TINY).policy
-    value = policy.predict_values(torch.rand(2, 3, 96, 96))
-    value.sum().backward()
-    assert all(parameter.grad is None for parameter in policy.features_extractor.driver.parameters())
-    assert all(parameter.grad is not None for parameter in policy.value_net.parameters())
-
-
 def saved(path: Path, control: Control, core: str = "cnn", *, residual: bool = False, mask_bar: bool = False) -> Driver:
     torch.manual_seed(3)
     driver = Driver(DriverConfig(core=core, encoder="compact", dropout=0.0, control=control, residual=residual)).eval()
@@ -366,36 +422,29 @@ def saved(path: Path, control: Control, core: str = "cnn", *, residual: bool = F
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
-@pytest.mark.parametrize("residual", [False, True])
-def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, residual):
-    """stable-baselines3's own forward pass gives the actions that the driver gives."""
-    driver = saved(tmp_path / "clone", control, residual=residual)
+@pytest.mark.parametrize(("core", "residual"), [("cnn", False), ("cnn", True), ("lstm", False)])
+def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, core, residual):
+    driver = saved(tmp_path / "clone", control, core, residual=residual)
     with torch.no_grad():
         driver.action_head.out.weight.mul_(5.0)  # different actions on noise
     save_driver(tmp_path / "clone", driver, env=asdict(EnvConfig(control)))
-    policy = model(replace(TINY, control=control, init_from=str(tmp_path / "clone"), init_logit_scale=3.0)).policy
-    frames = np.random.default_rng(0).integers(256, size=(6, 96, 96, 3), dtype=np.uint8)
-    actions, _ = policy.predict(frames.transpose(0, 3, 1, 2), deterministic=True)
-    expected, _ = driver.predict(frames)
+    config = controlled(control=control, init_from=str(tmp_path / "clone"), init_logit_scale=3.0)
+    policy = ppo_module._policy(config, EnvConfig(control))
+    frames = torch.from_numpy(np.random.default_rng(0).integers(256, size=(2, 6, 96, 96, 3), dtype=np.uint8))
+    dt = torch.full((2, 6), 0.02)
+    distribution: Any = policy(policy.driver.encoder.prepare(frames), dt, policy.driver.initial_state(2))[0]
+    expected, _ = driver(frames, dt)
     if control == "discrete":
-        assert actions.tolist() == expected.tolist()
-        logits = policy.get_distribution(torch.tensor(frames.transpose(0, 3, 1, 2))).distribution.logits
-        plain = driver(torch.tensor(frames)[:, None], torch.zeros(6, 1))[0][:, 0]
-        torch.testing.assert_close(logits, torch.log_softmax(3.0 * plain, dim=-1))
+        torch.testing.assert_close(distribution.logits, torch.log_softmax(3.0 * expected, dim=-1))
     else:
-        np.testing.assert_allclose(actions, expected, atol=1e-5)
+        torch.testing.assert_close(policy.actions(distribution.mean), expected, atol=3e-4, rtol=0)
 
 
-def test_a_start_with_memory_or_without_the_bar_is_refused_before_a_run_is_made(tmp_path):
-    saved(tmp_path / "lstm", "discrete", "lstm")
+def test_a_start_without_the_bar_or_without_weights_is_refused_before_a_run_is_made(tmp_path):
     saved(tmp_path / "masked", "discrete", mask_bar=True)
-    for name, message in (
-        ("lstm", "init_from must name a driver of core cnn, got lstm"),
-        ("masked", "without the status bar"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ppo(replace(TINY, init_from=str(tmp_path / name)), tmp_path / "run")
-    with pytest.raises(ValueError, match="init_from must name a driver of core cnn, got controller"):
+    with pytest.raises(ValueError, match="without the status bar"):
+        ppo(replace(TINY, init_from=str(tmp_path / "masked")), tmp_path / "run")
+    with pytest.raises(ValueError, match="init_from must name a learned driver, got controller"):
         ppo(replace(TINY, init_from="controller"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -1,0 +1,119 @@
+"""Frames of the simulator per second that PPO drives and learns from: `nac-drive ppo` and stable-baselines3's PPO.
+
+    python benchmarks/speed/ppo.py [--rollouts 12]
+
+Both have the same environments, network, rollouts, batches and epochs. stable-baselines3 has a value network on the
+frames' features in place of the simulator's state, and a normal distribution in place of Beta.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import Tensor
+
+import nac_drive as nd
+from nac_drive.data_collection.processes import default_workers
+from nac_drive.training.ppo import _policy
+from nac_drive.training.ppo_env import training_env
+from nac_drive.training.ppo_rollout import RolloutWorkers
+from nac_drive.training.ppo_update import Learner
+
+ENV = nd.EnvConfig(control="continuous", renderer="fast")
+
+
+def ours(config: nd.PPOConfig, rollouts: int, processes: int) -> dict[str, float]:
+    """Seconds of driving and learning per rollout."""
+    policy = _policy(config, ENV)
+    learner = Learner(policy, config)
+    envs: Any = [partial(training_env, ENV, config, rank) for rank in range(config.n_envs)]
+    workers = RolloutWorkers(envs, policy, config.n_steps, learner.sequence_length, processes)
+    workers.start_at(0, 1)
+    order, driving, learning = np.random.default_rng(0), 0.0, 0.0
+    for number in range(rollouts + 1):
+        start = time.perf_counter()
+        rollout = workers.drive()
+        middle = time.perf_counter()
+        learner.update(rollout, config.learning_rate, order)
+        if number:  # the first one starts the processes
+            driving += middle - start
+            learning += time.perf_counter() - middle
+    workers.close()
+    return {"driving": driving / rollouts, "learning": learning / rollouts}
+
+
+class _Encoder(BaseFeaturesExtractor):
+    def __init__(self, observation_space: gym.Space, config: nd.DriverConfig):
+        super().__init__(observation_space, config.d_model)
+        self.driver = nd.Driver(config)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.driver.encoder(observations.permute(0, 2, 3, 1))
+
+
+class _Times(BaseCallback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: list[float] = []
+        self.ends: list[float] = []
+
+    def _on_rollout_start(self) -> None:
+        self.starts.append(time.perf_counter())
+
+    def _on_rollout_end(self) -> None:
+        self.ends.append(time.perf_counter())
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def theirs(config: nd.PPOConfig, rollouts: int, processes: int) -> dict[str, float]:
+    """The same with stable-baselines3's loop."""
+    envs = [partial(training_env, ENV, config, rank) for rank in range(config.n_envs)]
+    vec_env = nd.SB3VecEnv(nd.ProcessVectorEnv(envs, processes))
+    model = PPO(
+        "CnnPolicy", vec_env, n_steps=config.n_steps, batch_size=config.batch_size, n_epochs=config.n_epochs,
+        device="cpu",
+        policy_kwargs={
+            "features_extractor_class": _Encoder, "features_extractor_kwargs": {"config": config.driver},
+            "net_arch": {"pi": [config.driver.dense], "vf": [128, 128]},
+        },
+    )  # fmt: skip
+    times = _Times()
+    model.learn((rollouts + 2) * config.n_envs * config.n_steps, callback=times)
+    vec_env.close()
+    driving = np.subtract(times.ends, times.starts)[1:-1]
+    learning = np.subtract(times.starts[1:], times.ends[:-1])[1:]
+    return {"driving": float(driving.mean()), "learning": float(learning.mean())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rollouts", type=int, default=12, help="rollouts of each loop that count")
+    arguments = parser.parse_args()
+    driver = nd.DriverConfig(core="cnn", encoder="pooled", d_model=128, control="continuous")
+    processes = default_workers()
+    print("| action repeat | loop | driving, s | learning, s | frames/s |\n|---:|---|---:|---:|---:|")
+    for repeat in (4, 8):
+        config = nd.PPOConfig(driver=driver, action_repeat=repeat)
+        for name, loop in (("nac-drive ppo", ours), ("stable-baselines3", theirs)):
+            torch.manual_seed(0)
+            seconds = loop(config, arguments.rollouts, processes)
+            frames = config.n_envs * config.n_steps * repeat / sum(seconds.values())
+            print(
+                f"| {repeat} | {name} | {seconds['driving']:.2f} | {seconds['learning']:.2f} | {frames:,.0f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

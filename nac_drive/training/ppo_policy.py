@@ -1,0 +1,97 @@
+"""What PPO trains: a driver, the spread of the actions around its own, and a value network.
+
+Steer, gas and brake are drawn from Beta distributions with one mode, whose means are the driver's action: a bounded
+action needs no clipping (Petrazzini and Antonelo, arXiv 2111.02202). Or they are drawn from normal distributions before
+tanh and sigmoid. Discrete actions are drawn from the softmax of the driver's logits.
+
+The value network does not see frames. It sees what the simulator knows of the car, as it is needed in training alone
+(Pinto et al., arXiv 1710.06542).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Beta, Categorical, Distribution, Independent, Normal
+
+from nac_drive.policies import Driver
+from nac_drive.policies.action_heads import ContinuousActionHead
+from nac_drive.policies.cores.base import State
+
+_MARGIN = 1e-4
+"""Samples of a Beta distribution keep this distance from 0 and 1, where its density may be 0."""
+_HIDDEN = 128
+
+
+class Policy(nn.Module):
+    """A driver, the spread of its actions and a value network.
+
+    Args:
+        driver: The driver; it is trained in place.
+        privileged: Number of inputs of the value network, K.
+        distribution: Of continuous actions: beta or gaussian.
+        action_noise: Of continuous actions: their standard deviation at the start, as a fraction of their range, for an
+            action in the middle of it.
+    """
+
+    def __init__(self, driver: Driver, privileged: int, distribution: str, action_noise: float) -> None:
+        super().__init__()
+        self.driver, self.distribution = driver, distribution
+        self.spread: nn.Linear | None = None
+        if driver.config.control != "discrete":
+            self.spread = nn.Linear(driver.config.d_model, 3)
+            nn.init.zeros_(self.spread.weight)
+            nn.init.constant_(self.spread.bias, _start(distribution, action_noise))
+        self.value = nn.Sequential(
+            nn.Linear(privileged, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, 1)
+        )
+
+    def forward(self, prepared: Tensor, dt: Tensor, state: State) -> tuple[Distribution, State]:
+        """Return the distributions of samples (B, T) or (B, T, 3), see `actions`, and the driver's new state.
+
+        Args:
+            prepared: Frames as the driver's encoder prepares them, (B, T, ...).
+            dt: Seconds since the previous observation, (B, T).
+            state: The driver's state.
+        """
+        y, state = self.driver.core_output(self.driver.encode(prepared), dt, state)
+        head: Any = self.driver.action_head
+        z = head.out(head.hidden(y).relu())
+        if self.spread is None:
+            return Categorical(logits=z, validate_args=False), state
+        if self.distribution == "gaussian":
+            return Independent(Normal(z, self.spread(y).clamp(-5, 1).exp(), validate_args=False), 1), state
+        squashed = ContinuousActionHead.squash(z)
+        mean = torch.cat(((squashed[..., :1] + 1) / 2, squashed[..., 1:]), dim=-1).clamp(_MARGIN, 1 - _MARGIN)
+        concentration = 1 / (mean * (1 - mean)) + F.softplus(self.spread(y))  # both parameters exceed 1: one mode
+        return Independent(Beta(mean * concentration, (1 - mean) * concentration, validate_args=False), 1), state
+
+    def sample(self, distribution: Distribution) -> Tensor:
+        """Draw samples, of which `distribution` has a finite density."""
+        drawn = distribution.sample()
+        beta = self.spread is not None and self.distribution == "beta"
+        return drawn.clamp(_MARGIN, 1 - _MARGIN) if beta else drawn
+
+    def actions(self, samples: Tensor) -> Tensor:
+        """Return the actions of the environment, (...) or (..., 3), of samples."""
+        if self.spread is None:
+            return samples
+        if self.distribution == "gaussian":
+            return ContinuousActionHead.squash(samples)
+        return torch.cat((2 * samples[..., :1] - 1, samples[..., 1:]), dim=-1)
+
+    def values(self, privileged: Tensor) -> Tensor:
+        """Return the expected discounted rewards (...) of the simulator's states (..., K)."""
+        return self.value(privileged).squeeze(-1)
+
+
+def _start(distribution: str, noise: float) -> float:
+    """Return the bias of the spread for a standard deviation of `noise` of the range of an action in its middle."""
+    if distribution == "gaussian":
+        return math.log(4 * noise)  # the slope of sigmoid at 0 is 1/4, and that of tanh 1 over a range of 2: half of it
+    more = max(0.25 / noise**2 - 1 - 4, 1e-2)  # the variance of Beta(c / 2, c / 2) is 1 / (4 (c + 1)), and c = 4 + more
+    return math.log(math.expm1(more))

@@ -1,0 +1,172 @@
+"""An update of PPO: advantages, sequences for backpropagation through time, and the clipped loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nac_drive.envs import FRAMES_PER_SECOND
+from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo_policy import Policy
+from nac_drive.training.ppo_rollout import Rollout
+
+_LARGEST_GRADIENT = 0.5
+"""Norm to which gradients are clipped, as is usual for PPO."""
+
+
+def advantages(
+    rewards: np.ndarray, values: np.ndarray, next_values: np.ndarray, terminated: np.ndarray, ended: np.ndarray,
+    discounts: np.ndarray, gae_lambda: float,
+) -> np.ndarray:  # fmt: skip
+    """Generalised advantage estimation (Schulman et al., arXiv 1506.02438).
+
+    Args:
+        rewards: (T, E).
+        values: (T, E), before each action.
+        next_values: (T, E), after it; where an episode was cut by a time limit, that of its last state.
+        terminated: (T, E) bool: nothing follows.
+        ended: (T, E) bool: the next row belongs to another episode.
+        discounts: (T, E), of what follows each action.
+        gae_lambda: Decay per action.
+
+    Returns:
+        (T, E).
+    """
+    errors = rewards + discounts * next_values * ~terminated - values
+    result = np.zeros_like(errors)
+    later = np.zeros_like(errors[0])
+    for t in reversed(range(len(errors))):
+        later = errors[t] + discounts[t] * gae_lambda * ~ended[t] * later
+        result[t] = later
+    return result
+
+
+def cut(starts: np.ndarray, length: int) -> np.ndarray:
+    """Cut a rollout into sequences that begin where an episode does, or at a multiple of `length`.
+
+    Args:
+        starts: (T, E) bool: an episode begins.
+        length: The longest sequence.
+
+    Returns:
+        (S, 3) int: first row, environment and length of each sequence.
+    """
+    firsts = starts.copy()
+    firsts[::length] = True
+    columns, rows = np.nonzero(firsts.T)
+    ends = np.append(rows[1:], 0)
+    last = np.append(columns[1:] != columns[:-1], True)
+    ends[last] = len(starts)
+    return np.stack((rows, columns, ends - rows), axis=1)
+
+
+class Learner:
+    """The optimizer of a policy, and updates from rollouts.
+
+    Args:
+        policy: The policy, trained in place.
+        config: Settings.
+    """
+
+    def __init__(self, policy: Policy, config: PPOConfig):
+        self.policy, self._config = policy, config
+        self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
+        has_memory = bool(policy.driver.core.state_shapes())
+        self.sequence_length = config.sequence_length if has_memory else 1
+
+    def update(
+        self, rollout: Rollout, rate: float, rng: np.random.Generator, *, actor: bool = True
+    ) -> dict[str, float]:
+        """Learn from a rollout.
+
+        Args:
+            rollout: What the policy drove.
+            rate: Adam's rate.
+            rng: Order of the sequences.
+            actor: Train the driver too, not the value network alone.
+
+        Returns:
+            Means over the updates: entropy, value_loss, clipped (fraction of actions) and kl.
+        """
+        config = self._config
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.policy.driver.requires_grad_(actor)
+        if self.policy.spread is not None:
+            self.policy.spread.requires_grad_(actor)
+        with torch.no_grad():
+            values = self.policy.values(torch.from_numpy(rollout.privileged)).numpy()
+            next_values = self.policy.values(torch.from_numpy(rollout.after)).numpy()
+        discounts = config.gamma ** (rollout.durations * FRAMES_PER_SECOND)
+        advantage = advantages(
+            rollout.rewards, values, next_values, rollout.terminated, rollout.ended, discounts, config.gae_lambda
+        )
+        target = torch.from_numpy(advantage + values)
+        data = {
+            "advantage": torch.from_numpy(advantage),
+            "target": target,
+            "log_prob": torch.from_numpy(rollout.log_probs),
+            "samples": torch.from_numpy(rollout.samples),
+            "privileged": torch.from_numpy(rollout.privileged),
+            "dt": torch.from_numpy(rollout.dt),
+            "frames": torch.from_numpy(rollout.frames),
+        }
+        sequences = cut(rollout.starts, self.sequence_length)
+        totals: dict[str, list[float]] = {}
+        for _ in range(config.n_epochs):
+            order = rng.permutation(len(sequences))
+            sizes = sequences[order, 2].cumsum()
+            batches = np.split(
+                order, np.searchsorted(sizes, np.arange(config.batch_size, sizes[-1], config.batch_size))
+            )
+            for batch in batches:
+                if len(batch):
+                    for name, value in self._step(rollout, data, sequences[batch], actor).items():
+                        totals.setdefault(name, []).append(value)
+        return {name: float(np.mean(values)) for name, values in totals.items()}
+
+    def _step(self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool) -> dict[str, float]:
+        config = self._config
+        rows, columns, lengths = sequences.T
+        steps = np.arange(lengths.max())
+        valid = torch.from_numpy(steps < lengths[:, None])  # (S, L)
+        t = torch.from_numpy(
+            rows[:, None] + np.minimum(steps, lengths[:, None] - 1)
+        )  # (S, L); padding repeats the last
+        e = torch.from_numpy(columns)[:, None].expand_as(t)
+        part = {name: tensor[t, e] for name, tensor in data.items() if name != "frames"}
+        value_loss = F.smooth_l1_loss(self.policy.values(part["privileged"])[valid], part["target"][valid])
+        loss, metrics = value_loss, {"value_loss": value_loss.item()}
+        if actor:
+            state = self._states(rollout, rows, columns)
+            distribution, _ = self.policy(data["frames"][t, e], part["dt"], state)
+            log_ratio = (distribution.log_prob(part["samples"]) - part["log_prob"])[valid]
+            advantage = part["advantage"][valid]
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            ratio = log_ratio.exp()
+            clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)
+            entropy = distribution.entropy()[valid].mean()
+            loss = loss - torch.minimum(ratio * advantage, clipped * advantage).mean() - config.ent_coef * entropy
+            with torch.no_grad():
+                metrics["entropy"] = float(entropy)
+                metrics["clipped"] = float(((ratio - 1).abs() > config.clip_range).float().mean())
+                metrics["kl"] = float((ratio - 1 - log_ratio).mean())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _LARGEST_GRADIENT)
+        self.optimizer.step()
+        return metrics
+
+    def _states(self, rollout: Rollout, rows: np.ndarray, columns: np.ndarray) -> tuple[Tensor, ...]:
+        """Return the driver's states at the beginning of sequences."""
+        noted, starts = rows // self.sequence_length, rollout.starts[rows, columns]
+        states: list[Any] = []
+        for array in rollout.states:
+            state = array[noted, columns].copy()
+            state[starts] = 0
+            states.append(torch.from_numpy(state))
+        return tuple(states)

@@ -1,0 +1,225 @@
+"""Advantages, sequences, the policy's distributions, and learning where the best actions are known."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+
+from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies.ops.threads import one_thread
+from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo_policy import Policy
+from nac_drive.training.ppo_rollout import RolloutWorkers
+from nac_drive.training.ppo_update import Learner, advantages, cut
+
+SIDE = 16
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    with one_thread():
+        yield
+
+
+class Toy:
+    """An environment with the interface of `TrainingEnv`, whose frames are grey of one brightness.
+
+    With `delay` 0 the best action is the brightness: steer = 2 x - 1, gas = x, brake = 1 - x, or discrete action 1 for
+    bright and 0 for dark frames. With a delay, the brightness of the first frame counts, and all later ones are grey.
+    """
+
+    def __init__(self, rank: int, control: str, delay: int = 0, length: int = 5):
+        self._rank, self._control, self._delay, self._length = rank, control, delay, length
+
+    def start_at(self, timesteps: int) -> None:
+        self._rng = np.random.default_rng((self._rank, timesteps))
+
+    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
+        self._step, self.native_return = 0, 0.0
+        self._first = self._now = float(self._rng.integers(2))
+        return self._frame(), {"dt": 0.0}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        goal = self._first if self._delay else self._now
+        if self._control == "discrete":
+            reward = float(action == goal)
+        else:
+            reward = 1 - float(np.abs(action - [2 * goal - 1, goal, 1 - goal]).mean())
+        reward *= self._step >= self._delay
+        self._step += 1
+        self.native_return += reward
+        self._now = 0.5 if self._delay else float(self._rng.integers(2))
+        return self._frame(), reward, self._step == self._length, False, {"dt": 0.02}
+
+    def privileged(self) -> np.ndarray:
+        return np.array([self._first, self._now, self._step / self._length], dtype=np.float32)
+
+    def close(self) -> None:
+        pass
+
+    def _frame(self) -> np.ndarray:
+        return np.full((SIDE, SIDE, 3), round(255 * self._now), dtype=np.uint8)
+
+
+def policy(
+    core: str = "cnn", control: str = "continuous", distribution: str = "beta", encoder: str = "pooled"
+) -> Policy:
+    torch.manual_seed(0)
+    driver = Driver(DriverConfig(
+        core=core, encoder=encoder, control=control, d_model=16, dense=8, frame_shape=(SIDE, SIDE, 3), num_actions=3
+    ))  # fmt: skip
+    return Policy(driver, 3, distribution, 0.19)
+
+
+def workers(mine: Policy, config: PPOConfig, sequence_length: int, **toy: Any) -> RolloutWorkers:
+    control = mine.driver.config.control
+    envs: Any = [partial(Toy, rank, control, **toy) for rank in range(config.n_envs)]
+    return RolloutWorkers(envs, mine, config.n_steps, sequence_length, 1)
+
+
+SMALL = PPOConfig(n_envs=8, n_steps=16, batch_size=32, n_epochs=4, sequence_length=4, gamma=0.9, learning_rate=5e-3)
+
+
+def test_advantages_are_those_of_stable_baselines3():
+    rng, (steps, envs) = np.random.default_rng(0), (30, 4)
+    rewards, values = rng.normal(size=(2, steps + 1, envs)).astype(np.float32)
+    starts = rng.random((steps + 1, envs)) < 0.2
+    box = gym.spaces.Box(-1, 1, (1,))
+    buffer = RolloutBuffer(steps, box, box, gae_lambda=0.9, gamma=0.8, n_envs=envs)
+    for t in range(steps):
+        nothing = np.zeros((envs, 1))
+        buffer.add(nothing, nothing, rewards[t], starts[t], torch.tensor(values[t]), torch.zeros(envs))
+    buffer.compute_returns_and_advantage(torch.tensor(values[steps]), starts[steps])
+    ended, discounts = starts[1:], np.full((steps, envs), 0.8)
+    mine = advantages(rewards[:steps], values[:steps], values[1:], ended, ended, discounts, 0.9)
+    np.testing.assert_allclose(mine, buffer.advantages, atol=1e-5)
+
+
+def test_an_episode_that_was_cut_counts_what_would_have_followed_and_no_later_episode():
+    rewards, values, following = np.ones((3, 1)), np.zeros((3, 1)), np.full((3, 1), 10.0)
+    discounts, ended = np.array([[0.5], [0.25], [0.5]]), np.array([[False], [True], [False]])
+    cut_off = advantages(rewards, values, following, np.zeros((3, 1), bool), ended, discounts, 1.0)
+    np.testing.assert_allclose(cut_off[:, 0], [1 + 5 + 0.5 * (1 + 2.5), 1 + 2.5, 1 + 5])
+    ruled = advantages(rewards, values, following, ended, ended, discounts, 1.0)
+    np.testing.assert_allclose(ruled[:, 0], [1 + 5 + 0.5 * 1, 1, 1 + 5])
+
+
+@pytest.mark.parametrize("length", [1, 4, 16])
+def test_sequences_hold_every_action_once_and_stay_within_an_episode(length):
+    starts = np.random.default_rng(1).random((16, 5)) < 0.2
+    count = np.zeros(starts.shape, dtype=int)
+    for row, column, steps in cut(starts, length):
+        assert 1 <= steps <= length
+        assert not starts[row + 1 : row + steps, column].any()
+        count[row : row + steps, column] += 1
+    assert (count == 1).all()
+
+
+@pytest.mark.parametrize("control", ["continuous", "discrete"])
+@pytest.mark.parametrize("core", ["cnn", "lstm", "nac-exact", "cfc"])
+def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(core, control):
+    """Over two rollouts, with episodes that end within sequences and go on across rollouts."""
+    mine = policy(core, control)
+    learner = Learner(mine, SMALL)
+    driving = workers(mine, SMALL, learner.sequence_length, length=7)
+    driving.start_at(0, 1)
+    for _ in range(2):
+        rollout = driving.drive()
+        assert rollout.ended.any()
+        before = [parameter.clone() for parameter in mine.parameters()]
+        learned = learner.update(rollout, 0.0, np.random.default_rng(0))
+        assert learned["clipped"] == 0
+        assert abs(learned["kl"]) < 1e-6
+        assert all(torch.equal(*pair) for pair in zip(before, mine.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("encoder", ["pooled", "compact"])
+@pytest.mark.parametrize("distribution", ["beta", "gaussian"])
+def test_the_middle_of_the_distribution_is_the_drivers_own_action(encoder, distribution):
+    mine = policy(distribution=distribution, encoder=encoder)
+    with torch.no_grad():
+        mine.driver.action_head.out.weight.mul_(5)
+    frames = torch.randint(256, (1, 6, SIDE, SIDE, 3), dtype=torch.uint8)
+    dt = torch.zeros(1, 6)
+    with torch.no_grad():
+        drawn: Any = mine(mine.driver.encoder.prepare(frames), dt, ())[0]
+        expected, _ = mine.driver(frames, dt)
+    torch.testing.assert_close(mine.actions(drawn.mean), expected, atol=3e-4, rtol=0)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.19])
+def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(noise):
+    mine = Policy(policy().driver, 3, "beta", noise)
+    head: Any = mine.driver.action_head
+    torch.nn.init.zeros_(head.out.weight)
+    torch.nn.init.zeros_(head.out.bias)
+    drawn: Any = mine(
+        mine.driver.encoder.prepare(torch.zeros(1, 1, SIDE, SIDE, 3, dtype=torch.uint8)), torch.zeros(1, 1), ()
+    )[0]
+    torch.testing.assert_close(drawn.variance.sqrt(), torch.full((1, 1, 3), noise))
+
+
+@pytest.mark.parametrize(
+    ("core", "control", "distribution", "delay"),
+    [
+        ("cnn", "continuous", "beta", 0),
+        ("cnn", "continuous", "gaussian", 0),
+        ("cnn", "discrete", "beta", 0),
+        ("lstm", "discrete", "beta", 3),
+        ("nac-exact", "discrete", "beta", 3),
+    ],
+)
+def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay):
+    mine = policy(core, control, distribution)
+    learner = Learner(mine, SMALL)
+    driving = workers(mine, SMALL, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
+    driving.start_at(0, 1)
+    order, means = np.random.default_rng(0), []
+    for _ in range(35 if delay else 25):
+        rollout = driving.drive()
+        learner.update(rollout, SMALL.learning_rate, order)
+        means.append(
+            rollout.rewards[rollout.rewards > 0].sum() / rollout.ended.sum() if delay else rollout.rewards.mean()
+        )
+    chance = 1 / 3 if control == "discrete" else 0.5
+    assert np.mean(means[:3]) < chance + 0.15
+    assert np.mean(means[-5:]) > 0.85
+
+
+def test_two_processes_drive_as_two_would_alone():
+    """Each process has its own environments and random numbers; frames come back through shared memory."""
+    mine, config = policy(), SMALL
+    envs: Any = [partial(Toy, rank, "continuous") for rank in range(4)]
+    both = RolloutWorkers(envs, mine, config.n_steps, 1, 2)
+    try:
+        both.start_at(7, 3)
+        together = [both.drive() for _ in range(2)][1]
+    finally:
+        both.close()
+    for rank, columns in enumerate((slice(0, 2), slice(2, 4))):
+        one = RolloutWorkers(envs[columns], mine, config.n_steps, 1, 1)
+        one.start_at(7, 4 + rank)
+        alone = [one.drive() for _ in range(2)][1]
+        for name in ("frames", "privileged", "samples", "rewards", "starts", "dt"):
+            assert (getattr(together, name)[:, columns] == getattr(alone, name)).all(), name
+
+
+def test_an_error_of_an_environment_and_the_end_of_a_process_are_raised_here():
+    class Broken(Toy):
+        def step(self, action: Any) -> Any:
+            raise ValueError("flat tyre")
+
+    both = RolloutWorkers([partial(Broken, 0, "continuous"), partial(Broken, 1, "continuous")], policy(), 4, 1, 2)  # type: ignore[list-item]
+    both.start_at(0, 0)
+    with pytest.raises(ValueError, match="flat tyre"):
+        both.drive()
+    both._processes[0].kill()
+    both._processes[0].join()
+    with pytest.raises(ChildProcessError, match="one of 2 worker processes died"):
+        both.drive()
