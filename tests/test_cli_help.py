@@ -162,7 +162,7 @@ def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
         "--action-noise",
         "0.05",
         "--n-envs",
-        "2",
+        "8",
         "--resume",
     )
     second = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new", *options)
@@ -171,7 +171,7 @@ def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
         driver=replace(PPOConfig().driver, core="lstm", control="continuous"),
         init_from="clone",
         action_noise=0.05,
-        n_envs=2,
+        n_envs=8,
     )
     assert training._plain(PPOConfig, second.settings) == expected
 

@@ -348,3 +348,9 @@ def paths_as_text(config: Any, *names: str) -> None:
     for name in names:
         if isinstance(getattr(config, name), os.PathLike):
             object.__setattr__(config, name, os.fspath(getattr(config, name)))
+
+
+def for_env(config: DriverConfig, env: EnvConfig) -> DriverConfig:
+    """The driver that `config` describes, for the observations and actions of `env`."""
+    spec = env.spec
+    return replace(config, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from safetensors.torch import save_file
 from nac_drive.data_collection.experts import driver_hash, resolve_driver, trained_env
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, track_seeds
-from nac_drive.policies import Driver, save_driver
+from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.storage.lock import locked
+from nac_drive.training.config import for_env
 from nac_drive.training.finite import require_finite_weights
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_env import privileged_size, training_env
@@ -92,7 +93,7 @@ def ppo(
             run = RunFolder.open(folder)
             run.require_config(resolved, moved=("init_from",), grown=("total_timesteps",))
             if last := run.rewind():
-                step = _load(learner, last / "training_state")
+                step = _load(learner, last)
             run.keep_config(resolved)
         else:
             run = RunFolder.create(folder, resolved)
@@ -109,10 +110,14 @@ def ppo(
 
 def _load(learner: Learner, folder: Path) -> int:
     """Load weights and moments; return the number of frames."""
+    learner.driver.load_state_dict(load_driver(folder).state_dict())
     weights = dict(learner.policy.named_parameters())
-    for name, saved in read_tensors(folder / _POLICY, weights, "config.yaml").items():
+    for name, saved in read_tensors(folder / "training_state" / _POLICY, weights, "config.yaml").items():
         weights[name].data.copy_(saved)
-    return load_training_state(folder, learner.optimizer)["step"]
+    state = load_training_state(folder / "training_state", learner.optimizer)
+    if learner.average is not None:
+        learner.average.n_averaged.fill_(state["averaged"])
+    return state["step"]
 
 
 # The policy
@@ -130,8 +135,7 @@ def _policy(config: PPOConfig, env: EnvConfig) -> Policy:
 
 def _random(config: PPOConfig, env: EnvConfig) -> Driver:
     """A driver whose first actions hardly depend on the frame: half gas and no brake, or all actions alike."""
-    shapes = {"frame_shape": env.spec.frame_shape, "num_actions": env.spec.num_actions}
-    driver = Driver(replace(config.driver, **shapes))
+    driver = Driver(for_env(config.driver, env))
     with torch.no_grad():
         driver.action_head.out.weight.mul_(0.1)
         driver.action_head.out.bias.zero_()
@@ -216,12 +220,15 @@ class _Training:
         if rows and rows[-1]["step"] >= step:
             return
         seconds = rows[-1].get("seconds", 0.0) + time.perf_counter() - self._since if rows else 0.0
-        driver = on_cpu(self._learner.policy.driver)
+        driver = on_cpu(self._learner.driver)
 
         def write(folder: Path) -> None:
             meta = {"step": step, "training": asdict(self._config)}
             save_driver(folder, driver, env=asdict(self._env), meta=meta)
-            save_training_state(folder / "training_state", self._learner.optimizer, {"step": step})
+            state = {"step": step}
+            if self._learner.average is not None:
+                state["averaged"] = int(self._learner.average.n_averaged)
+            save_training_state(folder / "training_state", self._learner.optimizer, state)
             policy = self._learner.policy
             weights = {name: parameter.data.contiguous() for name, parameter in policy.named_parameters()}
             save_file(weights, folder / "training_state" / _POLICY)

@@ -63,6 +63,9 @@ class PPOConfig:
     """Epochs over each rollout."""
     learning_rate: float = 5e-4
     """Adam's rate at the start; it falls linearly to zero."""
+    ema_decay: float = 0.998
+    """Decay per update of an exponential moving average of the driver's weights: the average is validated and saved,
+    PPO drives and updates the weights themselves. 0: no average."""
     clip_range: float = 0.2
     """Bound of an update: the probability of an action changes by a factor within 1 ± clip_range."""
     gamma: float = 0.9995
@@ -136,5 +139,8 @@ class PPOConfig:
             check_positive(name, getattr(self, name), most, f"the default is {getattr(type(self), name)}")
         for name in ("gamma", "gae_lambda"):
             check_number(name, getattr(self, name), 0, 1)
+        check_number("ema_decay", self.ema_decay)
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay must lie in [0, 1), got {self.ema_decay}; 0 is no average.")
         for name in ("ent_coef", "crash_penalty", "off_road_penalty"):
             check_number(name, getattr(self, name), 0, LARGEST_FACTOR)

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nac_drive.envs import FRAMES_PER_SECOND
+from nac_drive.policies import Driver
+from nac_drive.training.moving_average import averaged
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_policy import Policy
 from nac_drive.training.ppo_rollout import Rollout
@@ -75,8 +77,14 @@ class Learner:
     def __init__(self, policy: Policy, config: PPOConfig):
         self.policy, self._config = policy, config
         self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
+        self.average = averaged(policy.driver, config.ema_decay) if config.ema_decay else None
         has_memory = bool(policy.driver.core.state_shapes())
         self.sequence_length = config.sequence_length if has_memory else 1
+
+    @property
+    def driver(self) -> Driver:
+        """The driver that is validated and saved: that of the policy, or the moving average of its weights."""
+        return self.policy.driver if self.average is None else self.average.module  # type: ignore[return-value]
 
     def update(
         self, rollout: Rollout, rate: float, rng: np.random.Generator, *, actor: bool = True
@@ -159,6 +167,8 @@ class Learner:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _LARGEST_GRADIENT)
         self.optimizer.step()
+        if actor and self.average is not None:
+            self.average.update_parameters(self.policy.driver)
         return metrics
 
     def _states(self, rollout: Rollout, rows: np.ndarray, columns: np.ndarray) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig
 from nac_drive.storage.lock import locked
-from nac_drive.training.config import TrainConfig
+from nac_drive.training.config import TrainConfig, for_env
 from nac_drive.training.data import TrainingData
 from nac_drive.training.distributed import build_fabric, choose_device
 from nac_drive.training.features import frozen_features
@@ -29,7 +29,6 @@ from nac_drive.training.trainer import (
     MOVED,
     Trainer,
     build_learner,
-    for_env,
     frozen_encoder,
     source_hashes,
 )

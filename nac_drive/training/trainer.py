@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from nac_drive.data_collection.experts import driver_hash, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig, same_actions
-from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.training.augmentation import augmented
-from nac_drive.training.config import CloningConfig, OptimConfig
+from nac_drive.training.config import CloningConfig, OptimConfig, for_env
 from nac_drive.training.data import TrainingData
 from nac_drive.training.distributed import deaths_in_one_line, of_the_batch, own_rows
 from nac_drive.training.finite import require_finite_number, require_finite_weights
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.memory import peak_memory_mb
+from nac_drive.training.moving_average import averaged
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from nac_drive.training.validation import Report, closed_loop
@@ -59,7 +60,7 @@ class Trainer:
         self._model.mark_forward_method("decide")
         self._ema: AveragedModel | None = None
         if config.optim.ema_decay:
-            self._ema = AveragedModel(learner, avg_fn=partial(_moving_average, config.optim.ema_decay))
+            self._ema = averaged(learner, config.optim.ema_decay)
         self._writer = _tensorboard(run.path) if config.tensorboard and self.is_main else None
 
     @classmethod
@@ -276,12 +277,6 @@ class Trainer:
             save_file(weights, path / "training_state" / _LEARNER)
 
 
-def for_env(config: DriverConfig, env: EnvConfig) -> DriverConfig:
-    """The driver that `config` describes, for the observations and actions of `env`."""
-    spec = env.spec
-    return replace(config, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions)
-
-
 def build_learner(config: CloningConfig, env: EnvConfig) -> Driver:
     """A driver with its first weights: drawn from the seed, then taken from `init_from` and `freeze_encoder_from`.
 
@@ -338,15 +333,6 @@ def _freeze_encoder(learner: Driver, driver: Driver) -> None:
         )
     learner.encoder.load_state_dict(driver.encoder.state_dict())
     learner.encoder.requires_grad_(False)
-
-
-def _moving_average(decay: float, average: Tensor, weight: Tensor, updates: Tensor | int) -> Tensor:
-    """One update of the average, with the decay min(`decay`, (1 + updates) / (10 + updates)).
-
-    Early averages span few updates, so that the random first weights soon have no part in them.
-    """
-    weight_of_old = min(decay, (1 + float(updates)) / (10 + float(updates)))
-    return average + (1 - weight_of_old) * (weight - average)
 
 
 def cloned_driver(option: str, spec: str | os.PathLike[str], env: EnvConfig) -> Driver:

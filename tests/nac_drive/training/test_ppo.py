@@ -31,7 +31,7 @@ from tests.nac_drive.small import rows as rows_without_times
 TINY = PPOConfig(
     driver=DriverConfig(core="cnn", encoder="pooled", d_model=8, dense=8), total_timesteps=96, n_envs=2, n_steps=16,
     action_repeat=1, patience=0, sequence_length=8, value_warmup_steps=32, batch_size=16, n_epochs=1,
-    learning_rate=1e-3, validate_every=32, validation_tracks="val-2",
+    learning_rate=1e-3, ema_decay=0.5, validate_every=32, validation_tracks="val-2",
 )  # fmt: skip
 
 ENV = EnvConfig(max_steps=3, renderer="fast")
@@ -93,7 +93,7 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
 
     with pytest.raises(FileExistsError, match="--resume"):
         ppo(TINY, folder)
-    with pytest.raises(ValueError, match=r"gamma: run has 0.998, got 0.5"):
+    with pytest.raises(ValueError, match=rf"gamma: run has {TINY.gamma}, got 0.5"):
         ppo(replace(TINY, gamma=0.5), folder, resume=True)
 
     again = Watch(folder)
@@ -272,7 +272,7 @@ def test_in_training_an_episode_ends_without_progress_and_the_first_one_is_cut_a
     assert [length(env, 0) for env in first[:2]] == [(100, True, False)] * 2
     first[0].reset()
     rewards = [first[0].step(0)[1] for _ in range(25)]
-    assert sum(rewards) == pytest.approx(250 * 0.03), "the last step pays for the 1000 frames"
+    assert sum(rewards) == pytest.approx(250 * PPOConfig().reward_scale), "the last step pays for the 1000 frames"
     first[0].start_at(0)
     assert length(first[0], 1) == cuts[0]
     patient = TrainingEnv(Stands(), PPOConfig(patience=0), 0, EnvConfig())
@@ -292,7 +292,7 @@ def test_the_value_network_sees_the_car_and_the_road_ahead():
     speed = np.hypot(state[3], state[4]) * 50
     assert speed == pytest.approx(info["speed"], rel=1e-5)
     assert state[0] == pytest.approx(info["lateral_offset"], rel=1e-5)
-    right, forward = state[14:26] * 25, state[26:38] * 25
+    right, forward = state[13:25] * 25, state[25:37] * 25
     line = simulator.centre_line
     nearest = line.locate(hull.position, hull.angle).index
     for place, tiles in ((0, 1), (11, 28)):
@@ -381,11 +381,12 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"n_steps": 1}, "n_steps must be at least 2, got 1"),
         ({"gamma": 1.5}, r"gamma must lie in \[0, 1\], got 1.5"),
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        ({"ema_decay": 1.0}, r"ema_decay must lie in \[0, 1\), got 1.0; 0 is no average"),
         ({"learning_rate": 1e30}, "learning_rate must be at most 10, got 1e\\+30"),
         ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
         ({"distribution": "cauchy"}, "distribution must be one of beta, gaussian, got 'cauchy'"),
         ({"action_repeat": 0}, "action_repeat must be at least 1, got 0"),
-        ({"sequence_length": 5}, "sequence_length must divide n_steps = 64, got 5"),
+        ({"sequence_length": 5}, "sequence_length must divide n_steps = 128, got 5"),
         ({"renderer": "slow"}, "renderer must be one of .*, got 'slow'"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": 2**32}, "seed must be at most 4,294,967,295"),
