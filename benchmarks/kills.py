@@ -31,7 +31,7 @@ COMMANDS: dict[str, list[str]] = {
     "dagger": ["dagger", "--out", "out", "--expert", "controller", "--core", "lstm", "--d-model", "16", "--rounds", "3",
                "--initial-episodes", "2", "--episodes", "2", "--initial-epochs", "1", "--epochs", "1",
                "--validation-tracks", "3,4", "--device", "cpu", "--workers", "2"],
-    "ppo": ["ppo", "--out", "out", "--total-timesteps", "1024", "--n-envs", "2", "--n-steps", "128", "--batch-size",
+    "ppo": ["ppo", "--out", "out", "--total-timesteps", "1024", "--n-envs", "2", "--n-steps", "32", "--batch-size",
             "64", "--value-warmup-steps", "256", "--n-epochs", "2", "--validate-every", "256", "--validation-tracks",
             "3"],
     "evaluate": ["evaluate", "--driver", "champion", "--tracks", "3,4,5,6", "--baseline", "controller", "--renderer",

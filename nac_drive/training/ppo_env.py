@@ -1,4 +1,4 @@
-"""The environment that PPO learns in. Free of torch, which worker processes that step environments do not load."""
+"""The environment that PPO learns in."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ class TrainingEnv(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset on a random training track; `seed` does not count."""
-        observation, info = self.env.reset(
-            seed=SPLITS["train"][int(self._rng.integers(len(SPLITS["train"])))], options=options
-        )
+        track = SPLITS["train"][int(self._rng.integers(len(SPLITS["train"])))]  # `choice` would list all of them
+        observation, info = self.env.reset(seed=track, options=options)
         self._effect = self._augmentation.draw(self._rng, observation.shape[:2]).effect
         self._frames, self._idle, self._completion = 0, 0, info["completion"]
         self.native_return = 0.0
@@ -68,13 +67,8 @@ class TrainingEnv(gym.Wrapper):
         truncated = self._limit is not None and self._frames >= self._limit
         if terminated or truncated:
             self._limit = None
-        return (
-            self._effect(observation),
-            (float(reward) - penalty) * self._config.reward_scale,
-            terminated,
-            truncated,
-            info,
-        )
+        reward = (float(reward) - penalty) * self._config.reward_scale
+        return self._effect(observation), reward, terminated, truncated, info
 
     def privileged(self) -> np.ndarray:
         """What the simulator knows (`EnvSpec.privileged`), and the fraction of the time that has passed: (K,)."""

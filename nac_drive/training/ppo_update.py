@@ -17,7 +17,7 @@ from nac_drive.training.ppo_policy import Policy
 from nac_drive.training.ppo_rollout import Rollout
 
 _LARGEST_GRADIENT = 0.5
-"""Norm to which gradients are clipped, as is usual for PPO."""
+"""Norm to which the gradients of the policy and of the value network are clipped, each on its own."""
 
 
 def advantages(
@@ -77,6 +77,8 @@ class Learner:
     def __init__(self, policy: Policy, config: PPOConfig):
         self.policy, self._config = policy, config
         self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
+        value = set(policy.value.parameters())
+        self._clipped = [[p for p in policy.parameters() if (p in value) == part] for part in (False, True)]
         self.average = averaged(policy.driver, config.ema_decay) if config.ema_decay else None
         has_memory = bool(policy.driver.core.state_shapes())
         self.sequence_length = config.sequence_length if has_memory else 1
@@ -113,10 +115,9 @@ class Learner:
         advantage = advantages(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, discounts, config.gae_lambda
         )
-        target = torch.from_numpy(advantage + values)
         data = {
-            "advantage": torch.from_numpy(advantage),
-            "target": target,
+            "advantage": torch.from_numpy((advantage - advantage.mean()) / (advantage.std() + 1e-8)),
+            "target": torch.from_numpy(advantage + values),
             "log_prob": torch.from_numpy(rollout.log_probs),
             "samples": torch.from_numpy(rollout.samples),
             "privileged": torch.from_numpy(rollout.privileged),
@@ -128,10 +129,8 @@ class Learner:
         for _ in range(config.n_epochs):
             order = rng.permutation(len(sequences))
             sizes = sequences[order, 2].cumsum()
-            batches = np.split(
-                order, np.searchsorted(sizes, np.arange(config.batch_size, sizes[-1], config.batch_size))
-            )
-            for batch in batches:
+            ends = np.arange(config.batch_size, sizes[-1], config.batch_size)
+            for batch in np.split(order, np.searchsorted(sizes, ends)):
                 if len(batch):
                     for name, value in self._step(rollout, data, sequences[batch], actor).items():
                         totals.setdefault(name, []).append(value)
@@ -142,9 +141,8 @@ class Learner:
         rows, columns, lengths = sequences.T
         steps = np.arange(lengths.max())
         valid = torch.from_numpy(steps < lengths[:, None])  # (S, L)
-        t = torch.from_numpy(
-            rows[:, None] + np.minimum(steps, lengths[:, None] - 1)
-        )  # (S, L); padding repeats the last
+        last = lengths[:, None] - 1  # padding repeats the last row
+        t = torch.from_numpy(rows[:, None] + np.minimum(steps, last))  # (S, L)
         e = torch.from_numpy(columns)[:, None].expand_as(t)
         part = {name: tensor[t, e] for name, tensor in data.items() if name != "frames"}
         value_loss = F.smooth_l1_loss(self.policy.values(part["privileged"])[valid], part["target"][valid])
@@ -154,7 +152,6 @@ class Learner:
             distribution, _ = self.policy(data["frames"][t, e], part["dt"], state)
             log_ratio = (distribution.log_prob(part["samples"]) - part["log_prob"])[valid]
             advantage = part["advantage"][valid]
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
             ratio = log_ratio.exp()
             clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)
             entropy = distribution.entropy()[valid].mean()
@@ -165,7 +162,8 @@ class Learner:
                 metrics["kl"] = float((ratio - 1 - log_ratio).mean())
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _LARGEST_GRADIENT)
+        for parameters in self._clipped:
+            torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_GRADIENT)
         self.optimizer.step()
         if actor and self.average is not None:
             self.average.update_parameters(self.policy.driver)
