@@ -23,7 +23,8 @@ def car_state(env: Any, info: dict[str, Any]) -> np.ndarray:
 
     Returns:
         (CAR_STATE_SIZE,) float32, each number of the order of 1: place on the road, velocity and yaw rate, wheel angle
-        and wheel speeds, wheels off the road, fractions of the tiles visited and of the lap driven; then x and y of the road's centre.
+        and wheel speeds, wheels off the road, fractions of the tiles visited and of the lap driven; then x and y of the
+        road's centre.
     """
     hull, line = env.car.hull, env.centre_line
     x, y = hull.position
