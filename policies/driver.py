@@ -16,7 +16,7 @@ from nac_drive.policies.action_heads import build_action_head
 from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.cores.base import NOMINAL_DT, State, reset_rows
 from nac_drive.policies.cores.registry import build_core
-from nac_drive.policies.encoders import ENCODERS, zero_black
+from nac_drive.policies.encoders import ENCODERS, Encoder, zero_black
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.suggest import did_you_mean
 
@@ -120,11 +120,16 @@ class Driver(nn.Module):
 
     def features(self, frames: Tensor) -> Tensor:
         """Return the features (..., d) of frames (..., H, W, 3), which `decide` takes."""
-        return self.encode(self.encoder.prepare(frames))
+        features = self.encoder(frames)
+        return zero_black(features, frames) if self.config.zero_lost_frames else features
+
+    def prepare(self, frames: Tensor) -> Tensor:
+        """Do the part of `features` that has no weights, once for what learns from the same frames many times."""
+        return self.encoder.prepare(frames) if isinstance(self.encoder, Encoder) else frames
 
     def encode(self, prepared: Tensor) -> Tensor:
-        """Return the features (..., d) of frames that `encoder.prepare` has prepared."""
-        features = self.encoder.encode(prepared)
+        """Return the features (..., d) of frames that `prepare` has prepared."""
+        features = self.encoder.encode(prepared) if isinstance(self.encoder, Encoder) else self.encoder(prepared)
         return zero_black(features, prepared) if self.config.zero_lost_frames else features
 
     def decide(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -198,7 +198,7 @@ COMPACT = ((16, 5, 2), (32, 3, 1), (32, 3, 1), (16, 3, 1))
 """576 features, a third of the parameters. Without padding every stride of 2 may leave out the last row and column. The
 paper's convolutions miss five of a frame's 96 rows and columns, with half of the speed gauge; these miss none."""
 
-ENCODERS: dict[str, Callable[[tuple[int, int, int], int, float], Encoder]] = {
+ENCODERS: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
     "paper": partial(ConvEncoder, layers=PAPER),
     "compact": partial(ConvEncoder, layers=COMPACT),
     "pooled": PooledEncoder,

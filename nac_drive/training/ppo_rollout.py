@@ -115,7 +115,7 @@ class RolloutWorker:
         for t in range(len(self._frames)):
             if t % self._length == 0:
                 states.append(map_state(torch.clone, self._state))
-            prepared = self._policy.driver.encoder.prepare(torch.from_numpy(np.stack(self._observations)))
+            prepared = self._policy.driver.prepare(torch.from_numpy(np.stack(self._observations)))
             self._frames[t] = prepared.numpy()
             distribution, self._state = self._policy(
                 prepared[:, None], torch.from_numpy(self._dt)[:, None], self._state
@@ -180,7 +180,7 @@ class RolloutWorkers:
         processes: int,
     ) -> None:
         context = get_context("spawn")
-        frame = policy.driver.encoder.prepare(torch.zeros((1, *policy.driver.config.frame_shape), dtype=torch.uint8))[0]
+        frame = policy.driver.prepare(torch.zeros((1, *policy.driver.config.frame_shape), dtype=torch.uint8))[0]
         dtype, shape = frame.numpy().dtype, (n_steps, len(make_envs), *frame.shape)
         memory = context.RawArray("B", int(np.prod(shape)) * dtype.itemsize)
         self._frames = np.frombuffer(memory, dtype).reshape(shape)

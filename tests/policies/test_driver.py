@@ -182,7 +182,10 @@ def test_a_driver_acts_after_a_gap_of_thirty_years() -> None:
         ),
         ({"frame_shape": (96, 96, 1)}, "frame_shape: must be"),
         ({"frame_shape": (96, 96)}, "frame_shape: must be"),
-        ({"encoder": "papr"}, r"encoder: must be one of \['compact', 'paper'\], got 'papr'. Did you mean 'paper'\?"),
+        (
+            {"encoder": "papr"},
+            r"encoder: must be one of \['compact', 'paper', 'pooled'\], got 'papr'. Did you mean 'paper'\?",
+        ),
         ({"core": "transformer"}, "core: unknown name 'transformer'"),
         ({"core_args": {"layers": 3}}, r"core_args: unknown \['layers'\]"),
     ],

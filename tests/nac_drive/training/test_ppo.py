@@ -433,7 +433,7 @@ def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, core, re
     policy = ppo_module._policy(config, EnvConfig(control))
     frames = torch.from_numpy(np.random.default_rng(0).integers(256, size=(2, 6, 96, 96, 3), dtype=np.uint8))
     dt = torch.full((2, 6), 0.02)
-    distribution: Any = policy(policy.driver.encoder.prepare(frames), dt, policy.driver.initial_state(2))[0]
+    distribution: Any = policy(policy.driver.prepare(frames), dt, policy.driver.initial_state(2))[0]
     expected, _ = driver(frames, dt)
     if control == "discrete":
         torch.testing.assert_close(distribution.logits, torch.log_softmax(3.0 * expected, dim=-1))

@@ -148,7 +148,7 @@ def test_the_middle_of_the_distribution_is_the_drivers_own_action(encoder, distr
     frames = torch.randint(256, (1, 6, SIDE, SIDE, 3), dtype=torch.uint8)
     dt = torch.zeros(1, 6)
     with torch.no_grad():
-        drawn: Any = mine(mine.driver.encoder.prepare(frames), dt, ())[0]
+        drawn: Any = mine(mine.driver.prepare(frames), dt, ())[0]
         expected, _ = mine.driver(frames, dt)
     torch.testing.assert_close(mine.actions(drawn.mean), expected, atol=3e-4, rtol=0)
 
@@ -159,9 +159,9 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(nois
     head: Any = mine.driver.action_head
     torch.nn.init.zeros_(head.out.weight)
     torch.nn.init.zeros_(head.out.bias)
-    drawn: Any = mine(
-        mine.driver.encoder.prepare(torch.zeros(1, 1, SIDE, SIDE, 3, dtype=torch.uint8)), torch.zeros(1, 1), ()
-    )[0]
+    drawn: Any = mine(mine.driver.prepare(torch.zeros(1, 1, SIDE, SIDE, 3, dtype=torch.uint8)), torch.zeros(1, 1), ())[
+        0
+    ]
     torch.testing.assert_close(drawn.variance.sqrt(), torch.full((1, 1, 3), noise))
 
 
