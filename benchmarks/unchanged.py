@@ -88,7 +88,7 @@ def dagger(folder: Path) -> dict[str, Any]:
 def ppo(folder: Path) -> dict[str, Any]:
     config = nd.PPOConfig(
         nd.DriverConfig(core="cnn"), renderer="fast", seed=2, total_timesteps=256, n_envs=2, n_steps=64,
-        value_warmup_steps=64, batch_size=64, n_epochs=2,
+        action_repeat=1, value_warmup_steps=64, batch_size=64, n_epochs=2,
         ent_coef=0.01, validate_every=128, validation_tracks="val-1", init_from="expert",
     )  # fmt: skip
     nd.ppo(config, folder)

@@ -85,7 +85,7 @@ def theirs(config: nd.PPOConfig, rollouts: int, processes: int) -> dict[str, flo
         device="cpu",
         policy_kwargs={
             "features_extractor_class": _Encoder, "features_extractor_kwargs": {"config": config.driver},
-            "net_arch": {"pi": [config.driver.dense], "vf": [128, 128]},
+            "ortho_init": False, "net_arch": {"pi": [config.driver.dense], "vf": [128, 128]},
         },
     )  # fmt: skip
     times = _Times()
