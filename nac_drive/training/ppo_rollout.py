@@ -196,11 +196,15 @@ class RolloutWorkers:
             pipe, workers_pipe = context.Pipe()
             make: Any = CloudpickleWrapper(partial(RolloutWorker, make_envs[first:end], policy, sequence_length))  # type: ignore[arg-type]
             process = context.Process(
-                target=_serve, args=(workers_pipe, make, memory, dtype, shape, slice(first, end)), daemon=True
+                target=_serve, args=(workers_pipe, memory, dtype, shape, slice(first, end)), daemon=True
             )
             with interrupts_held():
                 process.start()
             workers_pipe.close()
+            with suppress(
+                OSError
+            ):  # a process that died at its start; as an argument, `make` would be awaited for ever
+                pipe.send(make)
             self._pipes.append(pipe)
             self._processes.append(process)
 
@@ -248,7 +252,6 @@ class RolloutWorkers:
 
 def _serve(
     pipe: Connection,
-    make: Callable[[np.ndarray], RolloutWorker],
     memory: Any,
     dtype: Any,
     shape: tuple[int, ...],
@@ -259,7 +262,7 @@ def _serve(
     release_interrupts()
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
-    worker = make.fn(np.frombuffer(memory, dtype).reshape(shape)[:, rows])
+    worker = pipe.recv().fn(np.frombuffer(memory, dtype).reshape(shape)[:, rows])
     with suppress(EOFError, OSError):  # the parent is gone
         while (call := pipe.recv()) is not None:
             method, values = call

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +22,7 @@ from nac_drive.training.ppo_rollout import RolloutWorkers
 from nac_drive.training.ppo_update import Learner, advantages, cut
 
 SIDE = 16
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -222,3 +226,17 @@ def test_an_error_of_an_environment_and_the_end_of_a_process_are_raised_here():
     both._processes[0].join()
     with pytest.raises(ChildProcessError, match="one of 2 worker processes died"):
         both.drive()
+
+
+def test_processes_that_cannot_start_are_an_error_and_not_awaited_for_ever():
+    """As in a script that is read from standard input, which a spawned process cannot import."""
+    script = (
+        "from tests.nac_drive.training.test_ppo_update import SMALL, Toy, policy, partial, RolloutWorkers\n"
+        "envs = [partial(Toy, rank, 'continuous') for rank in range(2)]\n"
+        "workers = RolloutWorkers(envs, policy(), 4, 1, 2)\n"
+        "workers.start_at(0, 0)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT
+    )
+    assert "ChildProcessError: one of 2 worker processes died" in result.stderr
