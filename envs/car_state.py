@@ -1,4 +1,4 @@
-"""What the simulator knows of a car: the input of a value network that is used in training alone."""
+"""The state of the car in the simulator: the input of a value network that is used in training alone."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,30 +15,43 @@ FRAMES_PER_CHUNK = 64
 """Frames are convolved in groups of this size: the intermediate images then stay in the CPU's caches."""
 
 
-class Encoder(nn.Module):
-    """Frames (..., H, W, 3), uint8 in 0..255 or float in 0..1, in; features (..., features) out.
+class Encoder(nn.Module, ABC):
+    """A network from frames (..., H, W, 3), uint8 in 0..255 or float in 0..1, to features (..., features).
 
     `prepare` is the part without weights. What learns from the same frames many times does it once.
-
-    Args:
-        prepared_shape: Shape of what `prepare` makes of a frame.
     """
-
-    def __init__(self, prepared_shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.prepared_shape = prepared_shape
 
     def forward(self, frames: Tensor) -> Tensor:
         """Return features (..., features) of frames (..., H, W, 3)."""
         return self.encode(self.prepare(frames))
 
     def prepare(self, frames: Tensor) -> Tensor:
-        """Return frames (..., H, W, 3) as `encode` takes them, (..., *prepared_shape)."""
+        """Return frames (..., H, W, 3) as `encode` takes them."""
         return frames
 
+    @abstractmethod
     def encode(self, prepared: Tensor) -> Tensor:
-        """Return the features (..., features) of prepared frames (..., *prepared_shape)."""
-        raise NotImplementedError
+        """Return the features (..., features) of what `prepare` returned (..., shape of one frame's part)."""
+
+
+def strided_convolutions(
+    channels: int, size: tuple[int, int], layers: tuple[tuple[int, int, int], ...]
+) -> tuple[nn.ModuleList, int]:
+    """Return convolutions of stride 2, channels last in memory, and the number of features that they make.
+
+    Args:
+        channels: Channels of an image.
+        size: Its height and width.
+        layers: Filters, kernel and padding of every convolution.
+    """
+    convolutions, (height, width) = nn.ModuleList(), size
+    for filters, kernel, padding in layers:
+        conv = nn.Conv2d(channels, filters, kernel, stride=2, padding=padding)
+        conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
+        convolutions.append(conv)
+        height, width = ((side + 2 * padding - kernel) // 2 + 1 for side in (height, width))
+        channels = filters
+    return convolutions, channels * height * width
 
 
 class ConvEncoder(Encoder):
@@ -65,30 +79,23 @@ class ConvEncoder(Encoder):
         dropout: float,
         layers: tuple[tuple[int, int, int], ...],
     ) -> None:
-        super().__init__(tuple(frame_shape))
+        super().__init__()
         height, width, channels = frame_shape
         least = 1
         for _, kernel, padding in reversed(layers):
             least = max(2 * (least - 1) + kernel - 2 * padding, 1)
         if channels != 3 or height < least or width < least:
             raise ValueError(f"frame_shape: must be (H >= {least}, W >= {least}, 3), got {tuple(frame_shape)}.")
-        self.convolutions = nn.ModuleList()
-        for filters, kernel, padding in layers:
-            conv = nn.Conv2d(channels, filters, kernel, stride=2, padding=padding)
-            conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
-            self.convolutions.append(conv)
-            height, width = ((size + 2 * padding - kernel) // 2 + 1 for size in (height, width))
-            channels = filters
+        self.convolutions, maps = strided_convolutions(channels, (height, width), layers)
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(channels * height * width, features)
+        self.dense = nn.Linear(maps, features)
         self.norm = nn.LayerNorm(features)
 
     def encode(self, prepared: Tensor) -> Tensor:
         """Return features (..., features) of frames (..., H, W, 3)."""
-        frames = prepared
-        batch = frames.shape[:-3]
-        images = frames.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
-        scale = 255.0 if frames.dtype == torch.uint8 else 1.0
+        batch = prepared.shape[:-3]
+        images = prepared.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
+        scale = 255.0 if prepared.dtype == torch.uint8 else 1.0
         first: Any = self.convolutions[0]
         weight = first.weight / scale  # folds the scaling to 0..1
         bias = first.bias - 0.5 * first.weight.sum(dim=(1, 2, 3))  # and the centring around 0.5
@@ -133,19 +140,11 @@ class PooledEncoder(Encoder):
         height, width, channels = frame_shape
         if channels != 3 or height < 16 or width < 16:
             raise ValueError(f"frame_shape: must be (H >= 16, W >= 16, 3), got {tuple(frame_shape)}.")
-        image, columns = (height // 2, width // 2), width * channels
-        super().__init__((image[0] * image[1] + columns,))
-        self._image, self._bar, self._columns = image, height // 8, columns
-        self.convolutions = nn.ModuleList()
-        channels, (height, width) = 1, self._image
-        for filters, kernel, padding in self.LAYERS:
-            conv = nn.Conv2d(channels, filters, kernel, stride=2, padding=padding)
-            conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
-            self.convolutions.append(conv)
-            height, width = ((size + 2 * padding - kernel) // 2 + 1 for size in (height, width))
-            channels = filters
+        super().__init__()
+        self._image, self._bar, self._columns = (height // 2, width // 2), height // 8, width * channels
+        self.convolutions, maps = strided_convolutions(1, self._image, self.LAYERS)
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(channels * height * width + self._columns, features)
+        self.dense = nn.Linear(maps + self._columns, features)
         self.norm = nn.LayerNorm(features)
 
     def prepare(self, frames: Tensor) -> Tensor:

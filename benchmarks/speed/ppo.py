@@ -23,7 +23,7 @@ from torch import Tensor
 
 import nac_drive as nd
 from nac_drive.data_collection.processes import default_workers
-from nac_drive.training.ppo import _policy
+from nac_drive.training.ppo import build_policy
 from nac_drive.training.ppo_env import training_env
 from nac_drive.training.ppo_rollout import RolloutWorkers
 from nac_drive.training.ppo_update import Learner
@@ -33,7 +33,7 @@ ENV = nd.EnvConfig(control="continuous", renderer="fast")
 
 def ours(config: nd.PPOConfig, rollouts: int, processes: int) -> dict[str, float]:
     """Seconds of driving and learning per rollout."""
-    policy = _policy(config, ENV)
+    policy = build_policy(config, ENV)
     learner = Learner(policy, config)
     envs: Any = [partial(training_env, ENV, config, rank) for rank in range(config.n_envs)]
     workers = RolloutWorkers(envs, policy, config.n_steps, learner.sequence_length, processes)

@@ -283,7 +283,7 @@ class ActionRepeat(SkippedFrames):
 
 @dataclass(frozen=True)
 class _EveryNth(FrameLoss):
-    """Of every `frames` frames the last one arrives."""
+    """A loss of all frames but the last of every `frames`."""
 
     frames: int
 

@@ -60,8 +60,9 @@ def ppo(
         resume: Go on from the last checkpoint, bit for bit as if never interrupted. `total_timesteps` may have grown;
             the learning rate then falls to zero over the new number.
         report: Called with each row of metrics.jsonl, one per validation, of which `seconds` is the time of driving and
-            learning so far; before it, with a dict per rollout (timesteps, total_timesteps, return: the mean of
-            the last episodes, or None) and per validation episode (validation_episode, validation_episodes, return).
+            learning so far. Before it, called with a dict per rollout (timesteps, total_timesteps, return: the mean of
+            the last episodes, or None, and what `Learner.update` returns) and per validation episode
+            (validation_episode, validation_episodes, return).
 
     Returns:
         The folder of the best checkpoint.
@@ -83,7 +84,7 @@ def ppo(
         perturb=config.perturb,
     )
     torch.manual_seed(config.seed)
-    policy = _policy(config, env_config)
+    policy = build_policy(config, env_config)
     resolved = asdict(config)
     if config.init_from:
         resolved["init_sha256"] = driver_hash(config.init_from, env_config)
@@ -123,11 +124,11 @@ def _load(learner: Learner, folder: Path) -> int:
 # The policy
 
 
-def _policy(config: PPOConfig, env: EnvConfig) -> Policy:
+def build_policy(config: PPOConfig, env: EnvConfig) -> Policy:
     """Make the policy that a run begins with.
 
     Raises:
-        ValueError: If `init_from` drives another environment.
+        ValueError: If `init_from` drives another environment or is another driver than `config.driver` asks for.
     """
     driver = _init_from(config, env, config.init_from) if config.init_from else _random(config, env)
     return Policy(driver, privileged_size(env), config.distribution, config.action_noise)
@@ -148,6 +149,11 @@ def _init_from(config: PPOConfig, env: EnvConfig, source: str | Path) -> Driver:
     driver = resolve_driver(source, env)
     if not isinstance(driver, Driver):
         raise ValueError(f"init_from must name a learned driver, got {source}: it has no weights.")
+    usual, asked, found = (asdict(each) for each in (PPOConfig().driver, config.driver, driver.config))
+    if wrong := [name for name in asked if name != "control" and asked[name] not in (usual[name], found[name])]:
+        raise ValueError(
+            f"{wrong[0]} must be that of init_from, {found[wrong[0]]!r}, got {asked[wrong[0]]!r}; leave it out."
+        )
     trained = trained_env(driver)
     if trained and trained.mask_bar:
         raise ValueError(f"init_from {source!r} was trained without the status bar; pass one that was trained with it.")

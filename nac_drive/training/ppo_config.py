@@ -22,6 +22,8 @@ from nac_drive.training.config import (
 
 MOST_ENVS = 256
 LONGEST_REPEAT = 50
+WIDEST_BETA = 0.22
+"""Largest standard deviation of a Beta distribution of one mode as `Policy` has them: just under sqrt(1/20)."""
 Distribution = Literal["beta", "gaussian"]
 
 
@@ -30,7 +32,7 @@ class PPOConfig:
     """Settings of `ppo`, under the names of stable-baselines3 where it has them."""
 
     driver: DriverConfig = field(default_factory=lambda: DriverConfig(core="cnn", encoder="pooled", d_model=128))
-    """Encoder, core and action head of a driver from random weights; only its control counts with `init_from`."""
+    """Encoder, core and action head of a driver from random weights; with `init_from` only control is chosen here."""
     renderer: RendererName = "fast"
     """Renderer of training and validation; reported scores are measured with gymnasium's."""
     seed: int = 0
@@ -42,7 +44,7 @@ class PPOConfig:
     distribution: Distribution = "beta"
     """Continuous: beta, or gaussian before tanh and sigmoid."""
     action_noise: float = 0.19
-    """Continuous: standard deviation of an action at the start, as a fraction of its range."""
+    """Continuous: standard deviation of an action at the start, as a fraction of its range; for beta at most 0.22."""
     action_repeat: int = 4
     """Frames for which PPO holds every action. The driver that comes out acts at every frame."""
     patience: int = 100
@@ -63,7 +65,7 @@ class PPOConfig:
     """Epochs over each rollout."""
     learning_rate: float = 5e-4
     """Adam's rate at the start; it falls linearly to zero."""
-    ema_decay: float = 0.998
+    ema_decay: float = 0.0
     """Decay per update of an exponential moving average of the driver's weights: the average is validated and saved,
     PPO drives and updates the weights themselves. 0: no average."""
     clip_range: float = 0.2
@@ -110,10 +112,7 @@ class PPOConfig:
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
             parse_all(self.perturb)
-        for name, choices in (
-            ("renderer", get_args(RendererName)),
-            ("distribution", get_args(Distribution)),
-        ):
+        for name, choices in (("renderer", get_args(RendererName)), ("distribution", get_args(Distribution))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
         check_whole("seed", self.seed, 0, MOST_SEEDS)
@@ -137,6 +136,11 @@ class PPOConfig:
         for name in ("init_logit_scale", "action_noise", "clip_range", "reward_scale", "learning_rate"):
             most = HIGHEST_RATE if name == "learning_rate" else LARGEST_FACTOR
             check_positive(name, getattr(self, name), most, f"the default is {getattr(type(self), name)}")
+        if self.distribution == "beta" and self.action_noise > WIDEST_BETA:
+            raise ValueError(
+                f"action_noise must be at most {WIDEST_BETA} with distribution beta, got {self.action_noise}; "
+                "take less, or distribution gaussian."
+            )
         for name in ("gamma", "gae_lambda"):
             check_number(name, getattr(self, name), 0, 1)
         check_number("ema_decay", self.ema_decay)

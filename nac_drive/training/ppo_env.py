@@ -71,7 +71,7 @@ class TrainingEnv(gym.Wrapper):
         return self._effect(observation), reward, terminated, truncated, info
 
     def privileged(self) -> np.ndarray:
-        """What the simulator knows (`EnvSpec.privileged`), and the fraction of the time that has passed: (K,)."""
+        """Return the simulator's state (`EnvSpec.privileged`) and the fraction of the time that has passed, (K,)."""
         known = self._describe(self.env.unwrapped, self._info)
         return np.append(known, np.float32(self._frames / self._max_steps))
 

@@ -1,4 +1,4 @@
-"""What PPO trains: a driver, the spread of the actions around its own, and a value network.
+"""The policy that PPO trains: a driver, the spread of the actions around its own, and a value network.
 
 Steer, gas and brake are drawn from Beta distributions with one mode, whose means are the driver's action: a bounded
 action needs no clipping (Petrazzini and Antonelo, arXiv 2111.02202). Or they are drawn from normal distributions before
@@ -45,7 +45,7 @@ class Policy(nn.Module):
         if driver.config.control != "discrete":
             self.spread = nn.Linear(driver.config.d_model, 3)
             nn.init.zeros_(self.spread.weight)
-            nn.init.constant_(self.spread.bias, _start(distribution, action_noise))
+            self.spread.bias.data.copy_(_start(distribution, action_noise))
         self.value = nn.Sequential(
             nn.Linear(privileged, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, 1)
         )
@@ -89,9 +89,9 @@ class Policy(nn.Module):
         return self.value(privileged).squeeze(-1)
 
 
-def _start(distribution: str, noise: float) -> float:
-    """Return the bias of the spread for a standard deviation of `noise` of the range of an action in its middle."""
-    if distribution == "gaussian":
-        return math.log(4 * noise)  # the slope of sigmoid at 0 is 1/4, and that of tanh 1 over a range of 2: half of it
-    more = max(0.25 / noise**2 - 1 - 4, 1e-2)  # the variance of Beta(c / 2, c / 2) is 1 / (4 (c + 1)), and c = 4 + more
-    return math.log(math.expm1(more))
+def _start(distribution: str, noise: float) -> Tensor:
+    """Return the bias (3,) of the spread: an action in its middle deviates by `noise` times its range."""
+    if distribution == "gaussian":  # tanh has the slope 1 at 0 and a range of 2, sigmoid 1/4 and 1
+        return (noise * torch.tensor([2.0, 4.0, 4.0])).log()
+    more = 0.25 / noise**2 - 1 - 4  # the variance of Beta(c / 2, c / 2) is 1 / (4 (c + 1)), and c is 4 + more
+    return torch.full((3,), math.log(math.expm1(more)))

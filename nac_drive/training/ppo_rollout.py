@@ -30,7 +30,7 @@ from nac_drive.training.ppo_policy import Policy
 
 @dataclass
 class Rollout:
-    """What T actions in each of E environments gave. Row t is what was seen and done at t, and what came of it."""
+    """T actions in each of E environments. Row t is what was seen and done at t, and what came of it."""
 
     frames: np.ndarray
     """(T, E, ...): frames as the driver's encoder prepares them."""
@@ -59,15 +59,9 @@ class Rollout:
     returns: list[float]
     """Undiscounted native rewards of the episodes that ended."""
 
-    @classmethod
-    def joined(cls, frames: np.ndarray, parts: list[Rollout]) -> Rollout:
-        """Join parts of different environments, whose frames lie in `frames`."""
-        fields = {name: np.concatenate([getattr(part, name) for part in parts], axis=1) for name in _ROWS}
-        states = tuple(np.concatenate(arrays, axis=1) for arrays in zip(*(part.states for part in parts), strict=True))
-        return cls(frames=frames, states=states, returns=[r for part in parts for r in part.returns], **fields)
 
-
-_ROWS = ("privileged", "after", "dt", "starts", "samples", "log_probs", "rewards", "durations", "terminated", "ended")
+Part = tuple[dict[str, np.ndarray], tuple[np.ndarray, ...], list[float]]
+"""The rollout of some environments: arrays (T, e, ...) by their names in `Rollout`, states, returns."""
 
 
 class RolloutWorker:
@@ -104,14 +98,13 @@ class RolloutWorker:
             for name, parameter in self._policy.named_parameters():
                 parameter.copy_(torch.from_numpy(weights[name]))
 
-    def drive(self) -> Rollout:
+    def drive(self) -> Part:
         """Drive T actions in every environment."""
         with torch.no_grad(), one_thread():
             return self._drive()
 
-    def _drive(self) -> Rollout:
-        rows: dict[str, list[Any]] = {name: [] for name in _ROWS}
-        states, returns = [], []
+    def _drive(self) -> Part:
+        rows, states, returns = [], [], []
         for t in range(len(self._frames)):
             if t % self._length == 0:
                 states.append(map_state(torch.clone, self._state))
@@ -121,27 +114,24 @@ class RolloutWorker:
                 prepared[:, None], torch.from_numpy(self._dt)[:, None], self._state
             )
             samples = self._policy.sample(distribution)
-            rows["log_probs"].append(distribution.log_prob(samples)[:, 0].numpy())
-            rows["samples"].append(samples[:, 0].numpy())
-            rows["privileged"].append(list(self._privileged))
-            rows["starts"].append(self._starts)
-            rows["dt"].append(self._dt)
+            row = {
+                "privileged": np.array(self._privileged),
+                "dt": self._dt,
+                "starts": self._starts,
+                "samples": samples[:, 0].numpy(),
+                "log_probs": distribution.log_prob(samples)[:, 0].numpy(),
+            }
             actions = self._policy.actions(samples[:, 0]).numpy()
             outcomes = [self._step(index, action, returns) for index, action in enumerate(actions)]
             after, rewards, durations, terminated, ended, dt = map(np.array, zip(*outcomes, strict=True))
-            rows["after"].append(after)
-            rows["rewards"].append(rewards)
-            rows["durations"].append(durations)
-            rows["terminated"].append(terminated)
-            rows["ended"].append(ended)
+            row |= {"after": after, "terminated": terminated, "ended": ended}
+            row |= {"rewards": rewards.astype(np.float32), "durations": durations.astype(np.float32)}
+            rows.append(row)
             self._starts, self._dt = ended, dt.astype(np.float32)
             if ended.any():
                 self._state = reset_rows(self._state, torch.from_numpy(ended))
-        arrays = {name: np.array(values) for name, values in rows.items()}
-        for name in ("privileged", "after", "rewards", "durations"):
-            arrays[name] = arrays[name].astype(np.float32)
-        noted = tuple(torch.stack(parts).numpy() for parts in zip(*states, strict=True))
-        return Rollout(frames=np.empty(0), states=noted, returns=returns, **arrays)
+        arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        return arrays, tuple(torch.stack(parts).numpy() for parts in zip(*states, strict=True)), returns
 
     def _step(self, index: int, action: Any, returns: list[float]) -> tuple[Any, ...]:
         env = self._envs[index]
@@ -218,10 +208,18 @@ class RolloutWorkers:
     def drive(self) -> Rollout:
         """Drive T actions in every environment."""
         if self._here:
-            return Rollout.joined(self._frames, [self._here.drive()])
-        weights = {name: parameter.detach().numpy() for name, parameter in self._policy.named_parameters()}
-        self._call("load_weights", [(weights,)] * len(self._pipes))
-        return Rollout.joined(self._frames, self._call("drive", [()] * len(self._pipes)))
+            parts = [self._here.drive()]
+        else:
+            weights = {name: parameter.detach().numpy() for name, parameter in self._policy.named_parameters()}
+            self._call("load_weights", [(weights,)] * len(self._pipes))
+            parts = self._call("drive", [()] * len(self._pipes))
+        arrays, states, returns = zip(*parts, strict=True)
+        return Rollout(
+            frames=self._frames,
+            states=tuple(np.concatenate(each, axis=1) for each in zip(*states, strict=True)),
+            returns=[value for part in returns for value in part],
+            **{name: np.concatenate([part[name] for part in arrays], axis=1) for name in arrays[0]},
+        )
 
     def _call(self, method: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         try:

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import TimeLimit
 
 from nac_drive.data_collection.experts import driver_hash
 from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
@@ -76,7 +77,8 @@ class Watch:
 
 def controlled(core: str = "cnn", control: Control = "discrete", **settings: Any) -> PPOConfig:
     """TINY with another core or control."""
-    return replace(TINY, driver=replace(TINY.driver, core=core, control=control), **settings)
+    base = PPOConfig().driver if "init_from" in settings else TINY.driver
+    return replace(TINY, driver=replace(base, core=core, control=control), **settings)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -275,6 +277,10 @@ def test_in_training_an_episode_ends_without_progress_and_the_first_one_is_cut_a
     assert sum(rewards) == pytest.approx(250 * PPOConfig().reward_scale), "the last step pays for the 1000 frames"
     first[0].start_at(0)
     assert length(first[0], 1) == cuts[0]
+    timed = TrainingEnv(TimeLimit(Stands(), 50), PPOConfig(), 0, EnvConfig(max_steps=200))
+    timed.start_at(0)
+    length(timed, 1)
+    assert length(timed, 1) == (200, True, False), "the time limit is an end, as the value network sees the time"
     patient = TrainingEnv(Stands(), PPOConfig(patience=0), 0, EnvConfig())
     length(patient, 0)
     assert length(patient, 0)[0] == 2000
@@ -291,6 +297,7 @@ def test_the_value_network_sees_the_car_and_the_road_ahead():
     state, hull = env.privileged(), simulator.car.hull
     speed = np.hypot(state[3], state[4]) * 50
     assert speed == pytest.approx(info["speed"], rel=1e-5)
+    assert state[-1] == pytest.approx(120 / 400)
     assert state[0] == pytest.approx(info["lateral_offset"], rel=1e-5)
     right, forward = state[13:25] * 25, state[25:37] * 25
     line = simulator.centre_line
@@ -385,6 +392,7 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"learning_rate": 1e30}, "learning_rate must be at most 10, got 1e\\+30"),
         ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
         ({"distribution": "cauchy"}, "distribution must be one of beta, gaussian, got 'cauchy'"),
+        ({"action_noise": 0.3}, "action_noise must be at most 0.22 with distribution beta, got 0.3"),
         ({"action_repeat": 0}, "action_repeat must be at least 1, got 0"),
         ({"sequence_length": 5}, "sequence_length must divide n_steps = 128, got 5"),
         ({"renderer": "slow"}, "renderer must be one of .*, got 'slow'"),
@@ -430,7 +438,7 @@ def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, core, re
         driver.action_head.out.weight.mul_(5.0)  # different actions on noise
     save_driver(tmp_path / "clone", driver, env=asdict(EnvConfig(control)))
     config = controlled(control=control, init_from=str(tmp_path / "clone"), init_logit_scale=3.0)
-    policy = ppo_module._policy(config, EnvConfig(control))
+    policy = ppo_module.build_policy(config, EnvConfig(control))
     frames = torch.from_numpy(np.random.default_rng(0).integers(256, size=(2, 6, 96, 96, 3), dtype=np.uint8))
     dt = torch.full((2, 6), 0.02)
     distribution: Any = policy(policy.driver.prepare(frames), dt, policy.driver.initial_state(2))[0]
@@ -444,15 +452,19 @@ def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, core, re
 def test_a_start_without_the_bar_or_without_weights_is_refused_before_a_run_is_made(tmp_path):
     saved(tmp_path / "masked", "discrete", mask_bar=True)
     with pytest.raises(ValueError, match="without the status bar"):
-        ppo(replace(TINY, init_from=str(tmp_path / "masked")), tmp_path / "run")
+        ppo(controlled(init_from=str(tmp_path / "masked")), tmp_path / "run")
+    saved(tmp_path / "lstm", "discrete", "lstm")
+    other = replace(TINY, driver=replace(PPOConfig().driver, core="cfc"), init_from=str(tmp_path / "lstm"))
+    with pytest.raises(ValueError, match="core must be that of init_from, 'lstm', got 'cfc'; leave it out"):
+        ppo(other, tmp_path / "run")
     with pytest.raises(ValueError, match="init_from must name a learned driver, got controller"):
-        ppo(replace(TINY, init_from="controller"), tmp_path / "run")
+        ppo(controlled(init_from="controller"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_the_run_notes_the_driver_that_it_started_from(tmp_path, no_validation):
     saved(tmp_path / "clone", "discrete")
-    config = replace(TINY, init_from=str(tmp_path / "clone"), total_timesteps=0)
+    config = controlled(init_from=str(tmp_path / "clone"), total_timesteps=0)
     ppo(config, tmp_path / "run")
     (tmp_path / "clone").rename(tmp_path / "moved")
     moved = replace(config, init_from=str(tmp_path / "moved"))
