@@ -91,8 +91,10 @@ def main() -> None:
     common = set.intersection(*(set(found) for found in returns.values()))
     returns = {driver: {track: found[track] for track in common} for driver, found in returns.items()}
     print(table(returns, specs))
-    print(f"\n{options.driver} ahead of each, without tracks of {specs[0]}:")
     tracks = [track for track in sorted(returns[options.driver]) if track % len(specs)]
+    if not tracks:
+        return
+    print(f"\n{options.driver} ahead of each, without tracks of {specs[0]}:")
     for other in sorted(returns.keys() - {options.driver}):
         lead = bootstrap(grid(returns[options.driver], tracks), grid(returns[other], tracks))
         print(f"{other}: {lead.mean:+.0f} [{lead.low:+.0f}, {lead.high:+.0f}]")
