@@ -27,6 +27,8 @@ ZOOM_FRAMES = 50
 _FRAME = 1 / FRAMES_PER_SECOND
 _VELOCITY_ITERATIONS, _POSITION_ITERATIONS = 6 * 30, 2 * 30
 """gymnasium's numbers for the solver of the physics."""
+_TILES_UNDER_CAR = 3
+"""Tiles before the nearest one that a rear wheel may still touch."""
 _ANTIALIAS_MARGIN = 2.0
 """Pixels by which an antialiased polygon may reach over its corners."""
 
@@ -104,6 +106,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
         self.centre_line = Track(track[:, 2:4], track[:, 1])
         self.lap = LapDetector(len(track))
+        self._passed, self._missed = 0, []  # tiles, up to the last call of `tiles_missed`
         self.pulses = Pulses()
         return observation, self._telemetry(self._pose(), self._wheels_off_road(), dt=0.0, crash=None)
 
@@ -196,6 +199,15 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         frame: Any = self._render("state_pixels")
         self.observe, self.reward, self.state = observe, reward, frame
         return frame
+
+    def tiles_missed(self) -> int:
+        """Return the number of tiles that the car has passed in this episode and no wheel has touched so far."""
+        road: Any = self.road
+        passed = min(max(self.lap.furthest - _TILES_UNDER_CAR, 0), len(road))
+        self._missed += road[self._passed : passed]
+        self._passed = passed
+        self._missed = [tile for tile in self._missed if not tile.road_visited]
+        return len(self._missed)
 
     def intervene(self) -> None:
         """Set the car at rest on the centre line, at the nearest tile, along the road."""

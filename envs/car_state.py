@@ -11,7 +11,7 @@ _TILES_AHEAD = np.array([1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 24, 28])
 """Tiles of the centre line, counted from the nearest one, whose places are part of the state."""
 _FAR, _FAST = 25.0, 50.0
 """Units and units per second that count as 1."""
-CAR_STATE_SIZE = 13 + 2 * len(_TILES_AHEAD)
+CAR_STATE_SIZE = 15 + 2 * len(_TILES_AHEAD)
 
 
 def car_state(env: Any, info: dict[str, Any]) -> np.ndarray:
@@ -23,8 +23,9 @@ def car_state(env: Any, info: dict[str, Any]) -> np.ndarray:
 
     Returns:
         (CAR_STATE_SIZE,) float32, each number of the order of 1: place on the road, velocity and yaw rate, wheel angle
-        and wheel speeds, wheels off the road, fractions of the tiles visited and of the lap driven; then x and y of the
-        road's centre.
+        and wheel speeds, wheels off the road, fractions of the tiles visited and of the lap driven, whether a tile was
+        missed, and how many; then x and y of the road's centre. A missed tile costs the time to the end of the episode,
+        a step that a network would not find in the fractions.
     """
     hull, line = env.car.hull, env.centre_line
     x, y = hull.position
@@ -33,6 +34,7 @@ def car_state(env: Any, info: dict[str, Any]) -> np.ndarray:
     wheels = env.car.wheels
     ahead = line.points.take(env.pose.index + _TILES_AHEAD, axis=0, mode="wrap") - (x, y)
     right, forward = ahead @ (cos, sin), ahead @ (-sin, cos)
+    missed = env.tiles_missed()
     numbers = (
         info["lateral_offset"],
         math.sin(info["heading_error"]),
@@ -47,5 +49,7 @@ def car_state(env: Any, info: dict[str, Any]) -> np.ndarray:
         info["wheels_off_road"] / 4,
         info["completion"],
         env.pose.index / len(line),
+        float(missed > 0),
+        missed / 10,
     )
     return np.concatenate((numbers, right / _FAR, forward / _FAR)).astype(np.float32)

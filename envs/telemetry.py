@@ -160,7 +160,7 @@ class EventDetector:
 
 
 class LapDetector:
-    """Detector of a finished lap.
+    """Progress along the track, and detector of a finished lap.
 
     A lap is finished with the last tile, or when the car passes the start with more than 95 % of the tiles touched. The
     second rule is gymnasium's own. It hardly ever fires there, because gymnasium requires the first touch of tile 0,
@@ -173,6 +173,9 @@ class LapDetector:
     def __init__(self, tiles: int):
         self._tiles = tiles
         self._index = 0
+        self._laps = 0
+        self.furthest = 0
+        """The furthest tile so far of those that were nearest; the count goes on over the start."""
         self.finished = False
 
     def update(self, index: int, visited: int) -> bool:
@@ -186,7 +189,9 @@ class LapDetector:
             `finished`: True from the end of the lap on.
         """
         passes_start = self._index - index > self._tiles / 2
+        self._laps += passes_start - (index - self._index > self._tiles / 2)  # backwards over the start
         self._index = index
+        self.furthest = max(self.furthest, self._laps * self._tiles + index)
         enough = visited == self._tiles or (passes_start and visited > LAP_FRACTION * self._tiles)
         self.finished = self.finished or enough
         return self.finished

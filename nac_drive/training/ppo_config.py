@@ -65,7 +65,7 @@ class PPOConfig:
     """Epochs over each rollout."""
     learning_rate: float = 5e-4
     """Adam's rate at the start; it falls linearly to zero."""
-    ema_decay: float = 0.0
+    ema_decay: float = 0.998
     """Decay per update of an exponential moving average of the driver's weights: the average is validated and saved,
     PPO drives and updates the weights themselves. 0: no average."""
     clip_range: float = 0.2
@@ -81,8 +81,10 @@ class PPOConfig:
     crash_penalty: float = 30.0
     """Native reward points subtracted at a crash, in training only."""
     off_road_penalty: float = 1.0
-    """Native reward points subtracted for every frame with three or four wheels off the road, in training only: a tile
-    missed there costs 30 points at the end of the episode, too late for a discounted reward."""
+    """Native reward points subtracted for every frame with three or four wheels off the road, in training only."""
+    missed_tile_penalty: float = 20.0
+    """Native reward points subtracted for every tile that the car passes without touching it, in training only. The
+    first one costs some 35 points in gymnasium, as the lap cannot end any more, but only at the end of the episode."""
     augment: tuple[str, ...] = ()
     """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
     or clean, all equally likely, with a draw of its own (domain randomisation)."""
@@ -146,5 +148,5 @@ class PPOConfig:
         check_number("ema_decay", self.ema_decay)
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must lie in [0, 1), got {self.ema_decay}; 0 is no average.")
-        for name in ("ent_coef", "crash_penalty", "off_road_penalty"):
+        for name in ("ent_coef", "crash_penalty", "off_road_penalty", "missed_tile_penalty"):
             check_number(name, getattr(self, name), 0, LARGEST_FACTOR)

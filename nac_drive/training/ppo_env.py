@@ -22,7 +22,8 @@ class TrainingEnv(gym.Wrapper):
     `start_at` is cut at a random frame, so that environments that begin together do not stay together.
 
     Args:
-        env: An environment that reports `crash`, `wheels_off_road` and `completion` in `info`.
+        env: An environment that reports `crash`, `wheels_off_road` and `completion` in `info`; it may have a method
+            `tiles_missed`.
         config: Seed, penalties, scale, patience and augmentations.
         rank: Number of the environment in the run, so that each has random numbers of its own.
         env_config: Settings of `env`.
@@ -32,6 +33,7 @@ class TrainingEnv(gym.Wrapper):
         super().__init__(env)
         self._config, self._rank, self._max_steps = config, rank, env_config.max_steps
         self._describe = env_config.spec.privileged or _facts
+        self._tiles_missed = getattr(env.unwrapped, "tiles_missed", lambda: 0)
         self._augmentation = Augmentation(config.augment)
         self.start_at(0)
 
@@ -45,7 +47,7 @@ class TrainingEnv(gym.Wrapper):
         track = SPLITS["train"][int(self._rng.integers(len(SPLITS["train"])))]  # `choice` would list all of them
         observation, info = self.env.reset(seed=track, options=options)
         self._effect = self._augmentation.draw(self._rng, observation.shape[:2]).effect
-        self._frames, self._idle, self._completion = 0, 0, info["completion"]
+        self._frames, self._idle, self._completion, self._missed = 0, 0, info["completion"], 0
         self.native_return = 0.0
         self._info = info
         return self._effect(observation), info
@@ -56,6 +58,9 @@ class TrainingEnv(gym.Wrapper):
         frames = round(info["dt"] * FRAMES_PER_SECOND)
         self.native_return += float(reward)
         penalty = self._config.crash_penalty if info["crash"] else 0.0
+        missed = max(self._tiles_missed(), self._missed)
+        penalty += self._config.missed_tile_penalty * (missed - self._missed)
+        self._missed = missed
         if info["wheels_off_road"] >= OFF_ROAD_WHEELS:
             penalty += self._config.off_road_penalty * frames
         self._idle = self._idle + frames if info["completion"] <= self._completion else 0

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
+from gymnasium.envs.box2d.car_dynamics import Car
 from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as check_env_of_stable_baselines3
 
@@ -119,6 +120,32 @@ def test_a_lap_is_detected_where_gymnasium_misses_it():
     assert finished == [False] * at + [True] * (1000 - at)
     assert steps[at - 1].outcome["completion"] > 0.95
     assert car_racing.lap.finished
+
+
+def test_tiles_that_the_car_jumps_over_are_missed_until_it_touches_them():
+    env = blind(make_env())
+    car_racing: Any = env.unwrapped
+    counts: list[tuple[int, int, int]] = []  # furthest tile, missed, not touched
+
+    def jump(step: Step) -> None:
+        if len(counts) == 200:
+            place = car_racing.pose.index + 15
+            car_racing.car.destroy()
+            line = car_racing.centre_line
+            car_racing.car = Car(car_racing.world, line.angles[place], *line.points[place])
+        untouched = step.outcome["tiles_total"] - step.outcome["tiles_visited"]
+        counts.append((car_racing.lap.furthest, car_racing.tiles_missed(), untouched))
+
+    total = rollout(env, Controller(), 4, subscribers=[jump]).outcome["tiles_total"]
+    assert {missed for _, missed, _ in counts[:200]} == {0}
+    first_lap = {missed for furthest, missed, _ in counts[240:] if furthest < total}
+    assert len(first_lap) == 1
+    assert 8 <= first_lap.pop() <= 15
+    later = [(missed, untouched) for furthest, missed, untouched in counts if furthest >= total + 3]
+    assert all(missed == untouched for missed, untouched in later)
+    assert later[-1][0] < later[0][0], "the second lap touches them"
+    env.reset(seed=4)
+    assert car_racing.tiles_missed() == 0
 
 
 @pytest.mark.parametrize("control", CONTROLS)

@@ -198,3 +198,11 @@ LAPS = {
 def test_a_lap_ends_at_the_start_with_nearly_all_tiles_or_with_the_last_one(name):
     detector = LapDetector(100)
     assert [detector.update(*row) for row, _ in LAPS[name]] == [bool(finished) for _, finished in LAPS[name]]
+
+
+def test_the_furthest_tile_is_counted_on_over_the_start_and_not_backwards():
+    detector, furthest = LapDetector(100), []
+    for index in (0, 99, 98, 99, 0, 5, 4, 50, 98, 2, 99, 90, 1, 30):
+        detector.update(index, 0)
+        furthest.append(detector.furthest)
+    assert furthest == [0, 0, 0, 0, 0, 5, 5, 50, 98, 102, 102, 102, 102, 130]

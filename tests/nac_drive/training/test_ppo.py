@@ -243,6 +243,29 @@ def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_tr
     assert env.native_return == 5 * 7.0
 
 
+def test_in_training_a_tile_costs_when_it_is_missed_and_not_again():
+    class Passes(gym.Env):
+        missed = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.missed = 0
+            return np.zeros((2, 2, 3)), {"completion": 0.0}
+
+        def step(self, action):
+            self.missed += action
+            return np.zeros((2, 2, 3)), 0.0, False, False, {
+                "crash": None, "wheels_off_road": 0, "completion": 0.0, "dt": 0.02,
+            }  # fmt: skip
+
+        def tiles_missed(self):
+            return self.missed
+
+    env = TrainingEnv(Passes(), PPOConfig(reward_scale=0.1, missed_tile_penalty=20), 0, EnvConfig())
+    for _ in range(2):
+        env.reset()
+        assert [env.step(more)[1] for more in (0, 3, 0, -1, 1, 2)] == pytest.approx([0, -6, 0, 0, 0, -4])
+
+
 def test_in_training_an_episode_ends_without_progress_and_the_first_one_is_cut_at_a_random_frame():
     class Stands(gym.Env):
         frame = 0
@@ -294,12 +317,19 @@ def test_the_value_network_sees_the_car_and_the_road_ahead():
     simulator: Any = env.unwrapped
     for _ in range(120):
         *_, info = env.step(3)
+    assert tuple(env.privileged()[13:15]) == (0, 0)
+    for tile in simulator.road[:3]:
+        tile.road_visited = False
+    simulator.lap.furthest, simulator._passed = 30, 0  # as if the car had passed tiles and not touched these three
+    missed = sum(not tile.road_visited for tile in simulator.road[:27])
+    assert missed >= 3
     state, hull = env.privileged(), simulator.car.hull
+    assert tuple(state[13:15]) == pytest.approx((1, missed / 10))
     speed = np.hypot(state[3], state[4]) * 50
     assert speed == pytest.approx(info["speed"], rel=1e-5)
     assert state[-1] == pytest.approx(120 / 400)
     assert state[0] == pytest.approx(info["lateral_offset"], rel=1e-5)
-    right, forward = state[13:25] * 25, state[25:37] * 25
+    right, forward = state[15:27] * 25, state[27:39] * 25
     line = simulator.centre_line
     nearest = line.locate(hull.position, hull.angle).index
     for place, tiles in ((0, 1), (11, 28)):
@@ -414,6 +444,7 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"ent_coef": float("inf")}, "ent_coef must be finite, got inf"),
         ({"crash_penalty": -1.0}, r"crash_penalty must lie in \[0, 1e\+06\], got -1.0"),
         ({"off_road_penalty": float("nan")}, "off_road_penalty must be finite, got nan"),
+        ({"missed_tile_penalty": -1.0}, r"missed_tile_penalty must lie in \[0, "),
         ({"init_from": "nope"}, "no folder nope"),
     ],
 )
