@@ -1,10 +1,11 @@
 """The learning curves of the shipped drivers, from the metrics of their runs.
 
-    python benchmarks/figures/curves.py docs/runs docs/figures/curves.png
+    python benchmarks/figures/curves.py docs/runs docs/figures
 
-Left: DAgger, returns on the validation tracks after every round against labelled frames. Middle: PPO, against the
-frames that it drove. Right: the same against the time that driving and learning took on one core, where the run
-recorded it. A dot is an episode, a line the mean.
+curves.png, left: DAgger, returns on the validation tracks after every round against labelled frames. Middle: PPO of a
+clone, against the frames that it drove. Right: the same against the time that driving and learning took on one core,
+where the run recorded it. ppo_from_scratch.png: PPO from random weights, against time and against frames. A dot is an
+episode, a line the mean.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ PPO = (
     "expert-discrete-scratch",
     "expert-continuous-ppo",
 )
+SCRATCH = (
+    "ppo-continuous-scratch",
+    "ppo-continuous-no-missed-tile-penalty",
+    "ppo-continuous-scratch-seed-1",
+    "ppo-discrete-scratch",
+)
 LABELS = {
     "champion-continuous-first": "champion-continuous, first stage, expert's encoder",
     "champion-continuous": "champion-continuous, second stage, slower expert: shipped",
@@ -42,12 +49,22 @@ LABELS = {
     "expert-discrete-second": "discrete, with the penalty (val-25)",
     "expert-discrete": "discrete, from a better clone: shipped (val-25)",
     "expert-discrete-scratch": "discrete, from random weights (val-5)",
+    "ppo-continuous-scratch": "continuous: shipped",
+    "ppo-continuous-no-missed-tile-penalty": "continuous, no penalty of missed tiles",
+    "ppo-continuous-scratch-seed-1": "continuous, seed 1, stopped",
+    "ppo-discrete-scratch": "discrete, stopped",
 }
-PANELS = (
-    (DAGGER, "frames", 1000, "labelled frames, thousands", 350),
-    (PPO, "step", 1000, "frames of PPO, thousands", -100),
-    (PPO, "seconds", 60, "minutes of PPO on one core", -100),
-)
+FIGURES = {
+    "curves.png": (
+        (DAGGER, "frames", 1000, "labelled frames, thousands", 350),
+        (PPO, "step", 1000, "frames of PPO, thousands", -100),
+        (PPO, "seconds", 60, "minutes of PPO on one core", -100),
+    ),
+    "ppo_from_scratch.png": (
+        (SCRATCH, "seconds", 60, "minutes of driving and learning on one core", -100),
+        (SCRATCH, "step", 1e6, "frames, millions", -100),
+    ),
+}
 
 
 def draw(axis: Any, at: list[float], returns: list[list[float]], color: str, label: str) -> None:
@@ -56,9 +73,14 @@ def draw(axis: Any, at: list[float], returns: list[list[float]], color: str, lab
     axis.plot(at, [sum(episodes) / len(episodes) for episodes in returns], "o-", markersize=4, color=color, label=label)
 
 
-def main(runs: Path, path: Path) -> None:
+def main(runs: Path, folder: Path) -> None:
+    for name, panels in FIGURES.items():
+        plot(runs, panels).savefig(folder / name, dpi=150)
+
+
+def plot(runs: Path, panels: tuple[Any, ...]) -> Figure:
     figure = Figure(figsize=(15, 4.5))
-    for axis, (names, key, unit, title, low) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+    for axis, (names, key, unit, title, low) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         for i, name in enumerate(names):
             rows = [json.loads(line) for line in (runs / f"{name}.jsonl").read_text().splitlines()]
             if key in rows[0]:
@@ -68,9 +90,9 @@ def main(runs: Path, path: Path) -> None:
         axis.set_ylim(low, 960)
         axis.set_xlabel(title)
         axis.set_ylabel("return of a validation episode")
-        axis.legend(fontsize=8, loc="lower right" if low > 0 else "center right")
+        axis.legend(fontsize=8, loc="lower right" if low > 0 or names is SCRATCH else "center right")
     figure.tight_layout()
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 if __name__ == "__main__":
