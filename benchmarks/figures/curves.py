@@ -54,7 +54,9 @@ LABELS = {
     "ppo-continuous-scratch-seed-1": "continuous, seed 1, stopped",
     "ppo-discrete-scratch": "discrete, stopped",
 }
-FIGURES = {
+Panel = tuple[tuple[str, ...], str, float, str, int]
+"""Runs, what to draw them against, its unit, the title of the axis and the lowest return that is shown."""
+FIGURES: dict[str, tuple[Panel, ...]] = {
     "curves.png": (
         (DAGGER, "frames", 1000, "labelled frames, thousands", 350),
         (PPO, "step", 1000, "frames of PPO, thousands", -100),
@@ -78,7 +80,7 @@ def main(runs: Path, folder: Path) -> None:
         plot(runs, panels).savefig(folder / name, dpi=150)
 
 
-def plot(runs: Path, panels: tuple[Any, ...]) -> Figure:
+def plot(runs: Path, panels: tuple[Panel, ...]) -> Figure:
     figure = Figure(figsize=(15, 4.5))
     for axis, (names, key, unit, title, low) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         for i, name in enumerate(names):
