@@ -54,17 +54,17 @@ LABELS = {
     "ppo-continuous-scratch-seed-1": "continuous, seed 1, stopped",
     "ppo-discrete-scratch": "discrete, stopped",
 }
-Panel = tuple[tuple[str, ...], str, float, str, int]
-"""Runs, what to draw them against, its unit, the title of the axis and the lowest return that is shown."""
+Panel = tuple[tuple[str, ...], str, float, str, int, str]
+"""Runs, what to draw them against, its unit, the title of the axis, the lowest return shown, the place of the legend."""
 FIGURES: dict[str, tuple[Panel, ...]] = {
     "curves.png": (
-        (DAGGER, "frames", 1000, "labelled frames, thousands", 350),
-        (PPO, "step", 1000, "frames of PPO, thousands", -100),
-        (PPO, "seconds", 60, "minutes of PPO on one core", -100),
+        (DAGGER, "frames", 1000, "labelled frames, thousands", 350, "lower right"),
+        (PPO, "step", 1000, "frames of PPO, thousands", -100, "center right"),
+        (PPO, "seconds", 60, "minutes of PPO on one core", -100, "center right"),
     ),
     "ppo_from_scratch.png": (
-        (SCRATCH, "seconds", 60, "minutes of driving and learning on one core", -100),
-        (SCRATCH, "step", 1e6, "frames, millions", -100),
+        (SCRATCH, "seconds", 60, "minutes of driving and learning on at most one core", -100, "lower right"),
+        (SCRATCH, "step", 1e6, "frames, millions", -100, "lower right"),
     ),
 }
 
@@ -82,7 +82,7 @@ def main(runs: Path, folder: Path) -> None:
 
 def plot(runs: Path, panels: tuple[Panel, ...]) -> Figure:
     figure = Figure(figsize=(15, 4.5))
-    for axis, (names, key, unit, title, low) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    for axis, (names, key, unit, title, low, place) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         for i, name in enumerate(names):
             rows = [json.loads(line) for line in (runs / f"{name}.jsonl").read_text().splitlines()]
             if key in rows[0]:
@@ -92,7 +92,7 @@ def plot(runs: Path, panels: tuple[Panel, ...]) -> Figure:
         axis.set_ylim(low, 960)
         axis.set_xlabel(title)
         axis.set_ylabel("return of a validation episode")
-        axis.legend(fontsize=8, loc="lower right" if low > 0 or names is SCRATCH else "center right")
+        axis.legend(fontsize=8, loc=place)
     figure.tight_layout()
     return figure
 
