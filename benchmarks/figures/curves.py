@@ -55,7 +55,7 @@ LABELS = {
     "ppo-discrete-scratch": "discrete, stopped",
 }
 Panel = tuple[tuple[str, ...], str, float, str, int, str]
-"""Runs, what to draw them against, its unit, the title of the axis, the lowest return shown, the place of the legend."""
+"""Runs, what to draw them against, its unit, the title of the axis, the lowest return, the place of the legend."""
 FIGURES: dict[str, tuple[Panel, ...]] = {
     "curves.png": (
         (DAGGER, "frames", 1000, "labelled frames, thousands", 350, "lower right"),
