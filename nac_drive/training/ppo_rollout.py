@@ -191,9 +191,8 @@ class RolloutWorkers:
             with interrupts_held():
                 process.start()
             workers_pipe.close()
-            with suppress(
-                OSError
-            ):  # a process that died at its start; as an argument, `make` would be awaited for ever
+            # an argument of a process that dies at its start would be awaited for ever
+            with suppress(OSError):
                 pipe.send(make)
             self._pipes.append(pipe)
             self._processes.append(process)
