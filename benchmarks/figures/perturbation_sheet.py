@@ -38,6 +38,7 @@ LABELS = {
     "blackouts": "{0.fraction:.0%}, {0.frames} frames each",
     "gap": "{0.fraction:.0%}",
     "scattered-gaps": "4 gaps, {0.fraction:.0%} in all",
+    "action-repeat": "every {0.frames} frames",
     "action-delay": "{0.frames}/50 s late",
     "action-noise": "sd {0.deviation}",
     "weak-tyres": "grip {0.grip}",

@@ -183,6 +183,22 @@ class IrregularRate(FrameLoss):
             yield False
 
 
+@dataclass(frozen=True)
+class EveryNth(FrameLoss):
+    """One frame of `frames` arrives, and every action is held for as many (action repeat)."""
+
+    frames: int
+    missing: Missing = field(default="skip", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frames < 1:
+            raise ValueError(f"frames must be at least 1, got {self.frames}.")
+
+    def lost(self, rng: np.random.Generator) -> Iterator[bool]:
+        return itertools.chain((False,), itertools.cycle([True] * (self.frames - 1) + [False]))
+
+
 class StaleFrames(gym.Wrapper):
     """Environment under a `FrameLoss` with `missing` hold or zero: the driver is queried at every frame.
 
@@ -276,19 +292,7 @@ class ActionRepeat(SkippedFrames):
     """
 
     def __init__(self, env: gym.Env, frames: int):
-        if frames < 1:
-            raise ValueError(f"frames must be at least 1, got {frames}.")
-        super().__init__(env, _EveryNth(frames), Stream("action-repeat"))
-
-
-@dataclass(frozen=True)
-class _EveryNth(FrameLoss):
-    """A loss of all frames but the last of every `frames`."""
-
-    frames: int
-
-    def lost(self, rng: np.random.Generator) -> Iterator[bool]:
-        return itertools.chain((False,), itertools.cycle([True] * (self.frames - 1) + [False]))
+        super().__init__(env, EveryNth(frames), Stream("action-repeat"))
 
 
 def _layers(env: gym.Env) -> Iterator[gym.Env]:

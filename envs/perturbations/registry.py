@@ -14,7 +14,7 @@ import numpy as np
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.dynamics import ActionDelay, ActionFault, TyreGrip
 from nac_drive.envs.perturbations.effects import Chain, Effect
-from nac_drive.envs.perturbations.frames import Blackouts, FrameDrop, FrameLoss, Gaps, IrregularRate, Missing
+from nac_drive.envs.perturbations.frames import Blackouts, EveryNth, FrameDrop, FrameLoss, Gaps, IrregularRate, Missing
 from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
@@ -43,6 +43,7 @@ PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
     "gap": (Gaps(0.05), Gaps(0.15), Gaps(0.3)),
     "scattered-gaps": (Gaps(0.1, 4), Gaps(0.2, 4), Gaps(0.3, 4)),
     "frame-rate": (IrregularRate((0.5, 0.5)), IrregularRate((1 / 3,) * 3), IrregularRate((0.2,) * 5)),
+    "action-repeat": (EveryNth(2), EveryNth(4), EveryNth(8)),
     "action-delay": (ActionDelay(1), ActionDelay(2), ActionDelay(3), ActionDelay(4)),
     "action-noise": (ActionFault(0.1, 0.1), ActionFault(0.2, 0.2), ActionFault(0.3, 0.3)),
     "weak-tyres": (TyreGrip(0.9), TyreGrip(0.75), TyreGrip(0.6)),

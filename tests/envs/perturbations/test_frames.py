@@ -26,7 +26,7 @@ from tests.problems import ToyEnv
 
 LOSSES = [
     f"{name}:3:{missing}"
-    for name in ("frame-drop", "blackouts", "gap", "scattered-gaps", "frame-rate")
+    for name in ("frame-drop", "blackouts", "gap", "scattered-gaps", "frame-rate", "action-repeat")
     for missing in ("hold", "zero", "skip")
 ]
 

@@ -17,7 +17,7 @@ from tests.envs.episodes import blind
 from tests.envs.perturbations.doubles import Clock
 
 LENGTH, TRACK = 90, 4
-TIMED = ("frame-drop", "blackouts", "frame-rate", "gap", "scattered-gaps", "action-delay")
+TIMED = ("frame-drop", "blackouts", "frame-rate", "action-repeat", "gap", "scattered-gaps", "action-delay")
 
 
 def queries(spec: str, length: int = LENGTH) -> list[tuple[int, float, bool]]:
@@ -47,7 +47,7 @@ def retimed(spec: str, length: int = LENGTH) -> Timing:
     [
         "frame-drop:2:zero", "frame-drop:3:hold", "frame-drop:3:skip", "frame-rate:3", "frame-rate:2:hold",
         "frame-drop:3:zero+frame-rate:3", "frame-drop:1:hold+frame-rate:1", "blackouts:2:zero", "blackouts:1:hold",
-        "blackouts:3:skip", "blackouts:2:zero+frame-rate:2",
+        "blackouts:3:skip", "blackouts:2:zero+frame-rate:2", "action-repeat:2", "action-repeat:1:hold",
     ],
 )  # fmt: skip
 def test_a_recording_is_queried_at_the_frames_at_which_the_simulator_queries(spec):
