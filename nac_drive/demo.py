@@ -1,4 +1,7 @@
-"""The main job from end to end: a NAC driver learns from its expert by DAgger, and both drive the same test tracks."""
+"""The main job from end to end: an expert of PPO, a NAC driver that DAgger trains, LSTM and CfC on the same episodes.
+
+All of them drive the same test tracks.
+"""
 
 from __future__ import annotations
 
@@ -11,43 +14,95 @@ from typing import Any
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_name, resolve_driver
-from nac_drive.data_collection.processes import Pool
+from nac_drive.data_collection.processes import Pool, number_of_workers
 from nac_drive.envs import Driver, EnvConfig, track_seeds
-from nac_drive.evaluation.evaluate import evaluate, save_evaluations
+from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
+from nac_drive.evaluation.statistics import summarise
 from nac_drive.evaluation.video import record_video, side_by_side
+from nac_drive.leaderboard.compare import compare, folder_name
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.page import conditions, save_report
 from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
 from nac_drive.policies import DriverConfig
 from nac_drive.storage.lock import LOCK, locked
 from nac_drive.storage.write import remove_leftovers, write_atomically
-from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig
+from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
 from nac_drive.training.distributed import choose_device
+from nac_drive.training.ppo import ppo
+from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
 
 Report = Callable[[str, dict[str, Any]], None]
 
 TITLE = "Demo report"
 CAPTION = "Left: returns on the test tracks, mean and 95 % interval. Right: validation after every round of DAgger."
+_EXPERT, _BASELINES = "ppo-expert", "baselines"
+"""Folders of the run of `ppo`, under the name of the shipped expert, and of the comparison of the baselines."""
+
+
+def _training() -> DaggerConfig:
+    shipped = PPOConfig().driver
+    return DaggerConfig(
+        driver=DriverConfig(
+            core_args={"num_heads": 4}, encoder=shipped.encoder, d_model=shipped.d_model, control="continuous"
+        ),
+        optim=OptimConfig(freeze_encoder_from=_EXPERT), validation=EvalConfig(validation_tracks="val-6"),
+        initial_episodes=16, rounds=4, episodes=10, initial_epochs=12, epochs=4,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class DemoConfig:
     """Settings of the demo. The defaults fit into 12 minutes on two CPU cores."""
 
-    expert: str = "expert"
+    expert: str = _EXPERT
     """Driver of the first episodes, which labels all of them, see `resolve_driver`."""
-    training: DaggerConfig = field(
-        default_factory=lambda: DaggerConfig(
-            driver=DriverConfig(core_args={"num_heads": 4}, control="continuous"),
-            optim=OptimConfig(freeze_encoder_from="expert"), validation=EvalConfig(validation_tracks="val-6"),
-            initial_episodes=16, rounds=4, episodes=10, initial_epochs=12, epochs=4,
-        )
-    )  # fmt: skip
+    training: DaggerConfig = field(default_factory=_training)
     """Training of the learner."""
+    baselines: tuple[str, ...] = ("lstm", "cfc")
+    """Cores that are trained on the episodes of the learner, with its encoder and its data settings."""
+    baseline_epochs: int = 15
+    """Epochs of the baselines: about as many frames as in all rounds of the learner."""
     tracks: str = "test-10"
     """Tracks of the evaluation, which the training does not use."""
+    ppo: PPOConfig | None = None
+    """Settings of an expert that PPO trains first, in place of `expert`; its encoder is frozen in all learners."""
+
+    def check(self) -> None:
+        """Check the settings.
+
+        Raises:
+            FileNotFoundError: There is no such expert.
+            ValueError: The settings cannot be trained with.
+        """
+        self.training.check()
+        if self.ppo is None:
+            resolve_driver(self.expert, self.training.env)
+        else:
+            self.ppo.check()
+        track_seeds(self.tracks)
+
+    def with_seed(self, seed: int) -> DemoConfig:
+        """The same demo with another seed of all its trainings."""
+        expert = self.ppo and replace(self.ppo, seed=seed)
+        return replace(self, training=replace(self.training, seed=seed), ppo=expert)
+
+    def baseline_training(self) -> TrainConfig:
+        """Settings of the baselines; the core is replaced by each of them."""
+        learner = self.training
+        return TrainConfig(
+            driver=replace(learner.driver, core_args={}), data=learner.data, optim=learner.optim,
+            validation=learner.validation, seed=learner.seed, epochs=self.baseline_epochs, validation_fraction=0,
+        )  # fmt: skip
+
+
+def from_scratch() -> DemoConfig:
+    """The demo whose expert PPO trains first, from random weights: about an hour on one core."""
+    driver = replace(PPOConfig().driver, control="continuous")
+    return DemoConfig(
+        ppo=PPOConfig(driver=driver, total_timesteps=6_000_000, validate_every=250_000, validation_tracks="val-10")
+    )
 
 
 def demo(
@@ -56,87 +111,143 @@ def demo(
     *,
     device: str,
     pool: Pool | None,
+    workers: int = 1,
     report: Report = lambda job, row: None,
 ) -> Path:
-    """Train a driver by DAgger, evaluate it and its expert on the same tracks, and write a report.
+    """Train a driver by DAgger and others on its episodes, evaluate all on the same tracks, and write a report.
 
     Args:
         config: The settings.
         folder: The folder of the results; an interrupted demo is resumed.
         device: `auto`, `cpu` or `cuda`.
         pool: Processes, see `worker_pool`; None for none.
-        report: Called with the name of the present job and its rows: `dagger` with the rows of `dagger`, the name of
-            each driver with finished episodes (key `episode`), and `video` with name, frame and frames.
+        workers: Processes of the baselines, each of which trains and drives in one; 0 for one per core.
+        report: Called with the name of the present job and its rows: `ppo`, `dagger` and `compare` with the rows of
+            these functions, the name of a driver with finished episodes (key `episode`), and `video` with name, frame
+            and frames.
 
     Returns:
         The report, report.md; report.html beside it is the same as a page.
 
     Raises:
         FileExistsError: If `folder` holds anything but a demo.
-        ValueError: For a bad setting, and if another process holds `folder`.
+        ValueError: For a bad setting, if another process holds `folder`, and if a baseline fails.
     """
     folder = Path(folder)
-    config.training.check()
+    config.check()
     choose_device(device)
-    resolve_driver(config.expert, config.training.env)
-    track_seeds(config.tracks)
-    _require_ours(folder, config.training.driver.core)
+    number_of_workers(workers)
+    _require_ours(folder, (_EXPERT, config.training.driver.core, _BASELINES))
     with locked(folder):
-        return _demo(config, folder, device, pool, report)
+        return _demo(config, folder, device, pool, workers, report)
 
 
-def _require_ours(folder: Path, run: str) -> None:
+def _require_ours(folder: Path, runs: Sequence[str]) -> None:
     """Raise FileExistsError if `folder` holds anything but a demo."""
-    if not folder.is_dir() or (folder / run / "config.yaml").exists():
+    if not folder.is_dir() or any((folder / run / "config.yaml").exists() for run in runs):
         return
-    if others := sorted({path.name for path in folder.iterdir()} - {LOCK, run}):
+    if others := sorted({path.name for path in folder.iterdir()} - {LOCK, *runs}):
         raise FileExistsError(f"{folder} holds {others[0]} and no demo; choose another folder.")
 
 
-def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, report: Report) -> Path:
+def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, workers: int, report: Report) -> Path:
     started = time.monotonic()
     for file in ("rows.jsonl", "summary.json", "table.md", "results.json", "report.html", "report.md"):
         remove_leftovers(folder / file)
+    if config.ppo is not None:
+        config = _train_expert(config, folder / _EXPERT, report)
     name, expert_name = config.training.driver.core, driver_name(config.expert)
     run = folder / name
     best = dagger(
-        config.training, run, expert=config.expert, device=device, resume=(run / "config.yaml").exists(), pool=pool,
+        config.training, run, expert=config.expert, device=device, resume=_begun(run), pool=pool,
         report=lambda row: report("dagger", row),
     )  # fmt: skip
-    env, seeds = replace(config.training.env, renderer="gymnasium"), track_seeds(config.tracks)
-    expert, driver = resolve_driver(config.expert, env), resolve_driver(str(best), env)
-    baseline = evaluate(
-        expert, seeds, name=expert_name, env=env, pool=pool,
-        on_episode=lambda row: report(expert_name, {"episode": row, "tracks": len(seeds)}),
-    )  # fmt: skip
-    evaluation = evaluate(
-        driver, seeds, name=name, env=env, expert=expert, baseline=baseline, pool=pool,
-        on_episode=lambda row: report(name, {"episode": row, "tracks": len(seeds)}),
-    )  # fmt: skip
+    others = _train_baselines(config, folder, run / "dataset", device, workers, report)
+    env, tracks = replace(config.training.env, renderer="gymnasium"), track_seeds(config.tracks)
+    folders = {expert_name: config.expert, name: best}
+    folders |= {each.summary.driver: _baseline_run(config, folder, each.summary.driver) for each in others}
+    drivers = {driver: resolve_driver(path, env) for driver, path in folders.items()}
+    expert, learner = _evaluate(drivers[expert_name], drivers[name], (expert_name, name), tracks, env, pool, report)
     history = RunFolder.open(run).rows()
     entries = [
-        Entry(baseline),
+        Entry(expert),
         Entry(
-            evaluation,
+            learner,
             runs=1,
-            parameters=sum(parameter.numel() for parameter in driver.parameters()),  # type: ignore[attr-defined]
+            parameters=sum(parameter.numel() for parameter in drivers[name].parameters()),  # type: ignore[attr-defined]
             training_seconds=sum(row["seconds"] for row in history),
             history=tuple(history),
         ),
+        *(replace(entry, evaluation=_against(expert, entry.evaluation)) for entry in others),
     ]
-    save_evaluations(folder, [baseline, evaluation])
+    save_evaluations(folder, [entry.evaluation for entry in entries])
     save_results(folder, entries)
     draw_figure(folder / "figure.png", entries)
-    _videos(folder, {expert_name: expert, name: driver}, seeds[0], env, report)
+    _videos(folder, drivers, tracks[0], env, report)
     minutes = (time.monotonic() - started) / 60
     protocol = _protocol(config, Demonstrations.open(run / "dataset").info(), minutes)
-    commands = _commands(folder / name, seeds[0])
+    commands, caption = _commands(run, tracks[0]), _video_caption(list(drivers), tracks[0])
     save_report(
         folder, entries, title=TITLE, protocol=protocol, caption=CAPTION, video="side_by_side.mp4",
-        video_caption=_video_caption(expert_name, name, seeds[0]), commands=commands,
+        video_caption=caption, commands=commands,
     )  # fmt: skip
-    write_atomically(folder / "report.md", _markdown(entries, protocol, seeds[0], commands).encode())
+    write_atomically(folder / "report.md", _markdown(entries, protocol, caption, commands).encode())
     return folder / "report.md"
+
+
+def _begun(run: Path) -> bool:
+    return (run / "config.yaml").exists()
+
+
+def _train_expert(config: DemoConfig, run: Path, report: Report) -> DemoConfig:
+    """Train the expert by PPO; return the config with it as the expert and its encoder in the learners."""
+    assert config.ppo is not None
+    ppo(config.ppo, run, resume=_begun(run), report=lambda row: report("ppo", row))
+    optim = replace(config.training.optim, freeze_encoder_from=str(run))
+    return replace(config, expert=str(run), training=replace(config.training, optim=optim))
+
+
+def _train_baselines(
+    config: DemoConfig, folder: Path, dataset: Path, device: str, workers: int, report: Report
+) -> list[Entry]:
+    """Train the baselines on the learner's episodes and evaluate them; the best return first."""
+    if not config.baselines:
+        return []
+    comparison = compare(
+        config.baselines, dataset, config.tracks, folder / _BASELINES, config=config.baseline_training(),
+        expert=config.expert, device=device, resume=_begun(folder / _BASELINES), workers=workers,
+        report=lambda name, row: report("compare", {"run": name, **row}),
+    )  # fmt: skip
+    if comparison.failures:
+        name, reason = next(iter(comparison.failures.items()))
+        raise ValueError(f"baseline {name} failed: {reason}; run the demo again to go on.")
+    return comparison.entries[1:]
+
+
+def _baseline_run(config: DemoConfig, folder: Path, core: str) -> Path:
+    return folder / _BASELINES / f"{folder_name(core)}-{config.training.seed}"
+
+
+def _evaluate(
+    expert: Driver, learner: Driver, names: tuple[str, str], tracks: Sequence[int], env: EnvConfig, pool: Pool | None,
+    report: Report,
+) -> tuple[Evaluation, Evaluation]:  # fmt: skip
+    """Evaluate the expert, and the learner against it."""
+    baseline = evaluate(
+        expert, tracks, name=names[0], env=env, pool=pool,
+        on_episode=lambda row: report(names[0], {"episode": row, "tracks": len(tracks)}),
+    )  # fmt: skip
+    evaluation = evaluate(
+        learner, tracks, name=names[1], env=env, expert=expert, baseline=baseline, pool=pool,
+        on_episode=lambda row: report(names[1], {"episode": row, "tracks": len(tracks)}),
+    )  # fmt: skip
+    return baseline, evaluation
+
+
+def _against(baseline: Evaluation, evaluation: Evaluation) -> Evaluation:
+    """The same rows, with their differences to `baseline`."""
+    latency = evaluation.summary.latency_ms
+    return replace(evaluation, summary=summarise(evaluation.rows, baseline.rows).with_metrics(latency_ms=latency))
 
 
 def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvConfig, report: Report) -> None:
@@ -150,27 +261,36 @@ def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvCon
                 on_step=lambda step, row=row: report("video", {**row, "frame": step.index + 1}),
             )  # fmt: skip
     report("video", {"name": "side by side", "frames": 1, "frame": 0})
-    side_by_side(folder / "side_by_side.mp4", videos)
+    side_by_side(folder / "side_by_side.mp4", videos, columns=2)
     report("video", {"name": "side by side", "frames": 1, "frame": 1})
 
 
 def _protocol(config: DemoConfig, dataset: dict[str, Any], minutes: float) -> str:
     training, expert, learner = config.training, driver_name(config.expert), config.training.driver.core
     measured = conditions("ignore", "gymnasium", max_steps=training.max_steps)
+    began = ""
+    if config.ppo is not None:
+        began = f"PPO trained the expert from random weights in {config.ppo.total_timesteps:,} frames. "
     encoder = ""
     if source := training.optim.freeze_encoder_from:
-        encoder = f"The encoder is that of the shipped driver ({source}), frozen; the rest began with random weights. "
+        encoder = f"The encoder is that of {driver_name(source)}, frozen; the rest began with random weights. "
+    others = ""
+    if config.baselines:
+        others = (
+            f"Then {' and '.join(config.baselines)} were trained on the same episodes by behaviour cloning, in "
+            f"{config.baseline_epochs} epochs; {learner} drove most of them, which is to its advantage. "
+        )
     return (
-        f"The expert ({expert}) drove {training.initial_episodes} episodes with action noise. In {training.rounds} "
-        f"rounds of {training.episodes} episodes, a mixture policy of the expert and the learner ({learner}) drove. "
-        "The expert labelled every frame, and the learner was trained on all episodes so far (DAgger, "
-        f"{dataset['frames']:,} frames). {encoder}Expert and learner then drove the tracks {config.tracks}, which the "
-        f"training had not used. {measured} The demo took {minutes:.1f} minutes."
+        f"{began}The expert ({expert}) drove {training.initial_episodes} episodes with action noise. In "
+        f"{training.rounds} rounds of {training.episodes} episodes, a mixture policy of the expert and the learner "
+        f"({learner}) drove. The expert labelled every frame, and the learner was trained on all episodes so far "
+        f"(DAgger, {dataset['frames']:,} frames). {others}{encoder}All of them then drove the tracks {config.tracks}, "
+        f"which no training had used. One run of each. {measured} The demo took {minutes:.1f} minutes."
     )
 
 
-def _video_caption(expert: str, learner: str, track: int) -> str:
-    return f"Track {track}: {expert} left, {learner} right."
+def _video_caption(drivers: Sequence[str], track: int) -> str:
+    return f"Track {track}, line by line: {', '.join(drivers)}."
 
 
 def _commands(run: Path, track: int) -> str:
@@ -180,8 +300,7 @@ def _commands(run: Path, track: int) -> str:
     )
 
 
-def _markdown(entries: Sequence[Entry], protocol: str, track: int, commands: str) -> str:
-    expert, learner = (entry.summary.driver for entry in entries)
+def _markdown(entries: Sequence[Entry], protocol: str, video_caption: str, commands: str) -> str:
     indented = commands.replace("\n", "\n    ")
     return f"""# {TITLE}
 
@@ -192,7 +311,7 @@ def _markdown(entries: Sequence[Entry], protocol: str, track: int, commands: str
 
 ![{CAPTION}](figure.png)
 
-Video: [side_by_side.mp4](side_by_side.mp4). {_video_caption(expert, learner, track)}
+Video: [side_by_side.mp4](side_by_side.mp4). {video_caption}
 
 Next steps:
 

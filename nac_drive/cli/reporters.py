@@ -40,13 +40,16 @@ class Progress:
         self._done += 1
         bar.update(self._done, note)
 
-    def demo_reporter(self) -> Any:
-        """Show the reports of `demo`."""
-        dagger = self.dagger_reporter()
+    def demo_reporter(self, baselines: int) -> Any:
+        """Show the reports of `demo`; `baselines` is their number."""
+        reports = {"ppo": self.ppo_reporter(), "dagger": self.dagger_reporter()}
+        compare = self.compare_reporter(1 + baselines)  # with the expert
 
         def report(job: str, row: dict[str, Any]) -> None:
-            if job == "dagger":
-                dagger(row)
+            if job in reports:
+                reports[job](row)
+            elif job == "compare":
+                compare(row["run"], row)
             elif job == "video":
                 self._to(f"video ({row['name']})", row["frames"]).update(row["frame"])
             else:

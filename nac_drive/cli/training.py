@@ -269,27 +269,30 @@ class Compare:
 
 @dataclass(frozen=True)
 class Demo:
-    """The main job in minutes: a NAC driver learns to drive by DAgger, races its expert, and leaves a report."""
+    """The main job in minutes: PPO's expert drives, NAC, LSTM and CfC learn from it, all race, and leave a report."""
 
     out: Path = Path("runs/demo")
     """Folder of the results; an interrupted demo goes on where it stopped."""
+    from_scratch: bool = False
+    """Train the expert too, by PPO from random weights: about an hour more. An interrupted run goes on."""
     seed: int = 0
-    """Seed of the training."""
+    """Seed of the trainings."""
     device: Device = "auto"
     """Device of the training: the GPU where there is one (auto), cpu or cuda."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.demo import DemoConfig, demo
+        from nac_drive.demo import DemoConfig, demo, from_scratch
 
         report = self.out / "report.md"
         if report.exists():
             raise FileExistsError(f"the demo is done: {report}; remove {self.out} or pass --out to run it again.")
-        settings = DemoConfig()
-        settings = replace(settings, training=replace(settings.training, seed=self.seed))
+        settings = from_scratch() if self.from_scratch else DemoConfig()
+        settings = settings.with_seed(self.seed)
         with worker_pool(self.workers) as pool, Progress(console) as reports:
-            demo(settings, self.out, device=self.device, pool=pool, report=reports.demo_reporter())
+            report_job = reports.demo_reporter(len(settings.baselines))
+            demo(settings, self.out, device=self.device, pool=pool, workers=self.workers, report=report_job)
         console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
         page, video = report.with_suffix(".html"), self.out / "side_by_side.mp4"
         console.print(f"report: {page}\nvideo: {video}", highlight=False, soft_wrap=True)

@@ -9,16 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.demo import DemoConfig, demo
+from nac_drive.demo import DemoConfig, demo, from_scratch
 from nac_drive.envs import SPLITS, track_seeds
+from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
+from nac_drive.training.ppo_config import PPOConfig
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import dagger_config
 
-CONFIG = DemoConfig("controller", dagger_config("cnn", rounds=1, initial_epochs=1, max_steps=52), "900005")
+pytestmark = pytest.mark.filterwarnings("ignore:driver 'ppo-expert' was trained in another environment")  # max_steps
+
+POLICY = DriverConfig("cnn", encoder="pooled", d_model=8, dense=8, control="continuous")
+EXPERT = PPOConfig(
+    POLICY, total_timesteps=32, n_envs=2, n_steps=4, sequence_length=4, batch_size=8, validation_tracks="800000"
+)
+TRAINING = replace(
+    dagger_config("nac-exact", rounds=1, initial_epochs=1, max_steps=52),
+    driver=replace(POLICY, core="nac-exact", core_args={"num_heads": 2}),
+)
+CONFIG = DemoConfig(training=TRAINING, baselines=("lstm",), baseline_epochs=1, tracks="900005", ppo=EXPERT)
+RUNS = ("ppo-expert", "nac-exact", "baselines/lstm-0")
+NAMES = ["ppo-expert", "nac-exact", "lstm"]
 
 
 def best_weights(run: Path) -> bytes:
@@ -36,12 +51,12 @@ def finished(tmp_path_factory):
 
     def interrupt(job: str, row: dict[str, Any]) -> None:
         before.append((job, row))
-        if job == "controller":
+        if job == "ppo-expert":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         demo(CONFIG, folder, device="cpu", pool=None, report=interrupt)
-    weights = best_weights(folder / "cnn")
+    weights = [best_weights(folder / run) for run in RUNS]
     report = demo(CONFIG, str(folder), device="cpu", pool=None, report=lambda job, row: after.append((job, row)))
     assert report == folder / "report.md"
     return folder, before, after, weights
@@ -49,15 +64,28 @@ def finished(tmp_path_factory):
 
 def test_finished_jobs_are_not_repeated(finished):
     folder, before, after, weights = finished
-    assert {job for job, _ in before} == {"dagger", "controller"}
-    assert list(dict.fromkeys(job for job, _ in after)) == ["controller", "cnn", "video"]
-    assert best_weights(folder / "cnn") == weights
+    assert list(dict.fromkeys(job for job, _ in before)) == ["ppo", "dagger", "compare", "ppo-expert"]
+    assert list(dict.fromkeys(job for job, _ in after)) == ["compare", "ppo-expert", "nac-exact", "video"]
+    assert not any("started" in row for job, row in after if job == "compare")
+    assert [best_weights(folder / run) for run in RUNS] == weights
+
+
+def test_all_drivers_see_through_the_eyes_of_the_expert_and_are_compared_with_it(finished):
+    folder, *_ = finished
+    expert, learner, lstm = (load_driver(folder / run).encoder.state_dict() for run in RUNS)
+    for name, weights in expert.items():
+        assert torch.equal(learner[name], weights)
+        assert torch.equal(lstm[name], weights)
+    mine, *others = json.loads((folder / "summary.json").read_text())
+    assert [each["versus"] for each in (mine, *others)] == [None, "ppo-expert", "ppo-expert"]
+    for each in others:
+        assert each["return_difference"]["mean"] == pytest.approx(each["return_mean"] - mine["return_mean"])
 
 
 def test_every_frame_of_a_video_is_reported(finished):
     rows = [row for job, row in finished[2] if job == "video"]
     frames = CONFIG.training.max_steps
-    for name in ("controller", "cnn"):
+    for name in NAMES:
         reported = [(row["frame"], row["frames"]) for row in rows if row["name"] == name]
         assert reported == [(frame, frames) for frame in range(1, frames + 1)]
     assert [row["frame"] for row in rows if row["name"] == "side by side"] == [0, 1]
@@ -66,33 +94,37 @@ def test_every_frame_of_a_video_is_reported(finished):
 def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
     folder = finished[0]
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    assert [(row["driver"], row["seed"]) for row in rows] == [("controller", 900_005), ("cnn", 900_005)]
-    frames = f"DAgger, {Demonstrations.open(folder / 'cnn' / 'dataset').info()['frames']:,} frames"
-    cell = f"{rows[1]['episode_return']:.0f} ± 0"
+    assert [(row["driver"], row["seed"]) for row in rows] == [(name, 900_005) for name in NAMES]
+    frames = f"DAgger, {Demonstrations.open(folder / 'nac-exact' / 'dataset').info()['frames']:,} frames"
     markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
-    assert f"| cnn | {cell} |" in markdown
-    assert f"<td>{cell}</td>" in page
+    for row in rows:
+        cell = f"{row['episode_return']:.0f} ± 0"
+        assert f"| {row['driver']} | {cell} |" in markdown
+        assert f"<td>{cell}</td>" in page
     links = re.findall(r"\]\(([^)]+)\)", markdown)
     assert len(links) == 2
     for name in (*links, *re.findall(r'<video [^>]*src="([^"]+)"', page)):
         assert (folder / name).stat().st_size > 1000, name
     for text in (markdown, page):
         assert frames in text
-        assert "Baseline: controller, on the same tracks." in text
+        assert "Baseline: ppo-expert, on the same tracks." in text
 
 
 def test_the_tracks_of_the_demo_serve_one_purpose_each():
-    config = DemoConfig()
+    config = from_scratch()
+    assert config.ppo is not None
+    assert replace(config, ppo=None) == DemoConfig()
     learned = {track for number in range(config.training.rounds + 1) for _, track in config.training.tasks(number)}
     assert learned <= set(SPLITS["train"])
     assert set(track_seeds(config.training.validation.validation_tracks)) <= set(SPLITS["val"])
+    assert set(track_seeds(config.ppo.validation_tracks)) <= set(SPLITS["val"])
     assert set(track_seeds(config.tracks)) <= set(SPLITS["test"])
 
 
 def test_a_start_that_is_refused_touches_nothing(finished, tmp_path):
     bad = {
         "seed must be": replace(CONFIG, training=replace(CONFIG.training, seed=-1)),
-        "no folder typo": replace(CONFIG, expert="typo"),
+        "no folder typo": replace(CONFIG, ppo=None, expert="typo"),
         "tracks must be": replace(CONFIG, tracks="x"),
     }
     for message, config in bad.items():
