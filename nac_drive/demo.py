@@ -167,14 +167,16 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     folders = {expert_name: config.expert, name: best}
     folders |= {each.summary.driver: _baseline_run(config, folder, each.summary.driver) for each in others}
     drivers = {driver: resolve_driver(path, env) for driver, path in folders.items()}
-    expert, learner = _evaluate(drivers[expert_name], drivers[name], (expert_name, name), tracks, env, pool, report)
+    trained: Any = drivers[name]
+    expert, learner = _evaluate(drivers[expert_name], trained, (expert_name, name), tracks, env, pool, report)
     history = RunFolder.open(run).rows()
     entries = [
         Entry(expert),
         Entry(
             learner,
             runs=1,
-            parameters=sum(parameter.numel() for parameter in drivers[name].parameters()),  # type: ignore[attr-defined]
+            parameters=_count(trained),
+            core_parameters=_count(trained.core),
             training_seconds=sum(row["seconds"] for row in history),
             history=tuple(history),
         ),
@@ -186,13 +188,18 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     _videos(folder, drivers, tracks[0], env, report)
     minutes = (time.monotonic() - started) / 60
     protocol = _protocol(config, Demonstrations.open(run / "dataset").info(), minutes)
-    commands, caption = _commands(run, tracks[0]), _video_caption(list(drivers), tracks[0])
+    other = _baseline_run(config, folder, config.baselines[0]) if config.baselines else None
+    commands, caption = _commands(run, other, tracks[0]), _video_caption(list(drivers), tracks[0])
     save_report(
         folder, entries, title=TITLE, protocol=protocol, caption=CAPTION, video="side_by_side.mp4",
         video_caption=caption, commands=commands,
     )  # fmt: skip
     write_atomically(folder / "report.md", _markdown(entries, protocol, caption, commands).encode())
     return folder / "report.md"
+
+
+def _count(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _begun(run: Path) -> bool:
@@ -293,10 +300,12 @@ def _video_caption(drivers: Sequence[str], track: int) -> str:
     return f"Track {track}, line by line: {', '.join(drivers)}."
 
 
-def _commands(run: Path, track: int) -> str:
+def _commands(run: Path, baseline: Path | None, track: int) -> str:
+    drivers = f"{run} {baseline}" if baseline else str(run)
     return (
         f"nac-drive watch --driver {run} --track {track} --video episode.mp4\n"
-        f"nac-drive evaluate --driver {run} --tracks test-20"
+        f"nac-drive evaluate --driver {run} --tracks test-20\n"
+        f"nac-drive stress --drivers {drivers} --perturb frame-drop:zero --out stress"
     )
 
 
