@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,11 @@ class Encoder(nn.Module, ABC):
     `prepare` is the part without weights. What learns from the same frames many times does it once.
     """
 
+    convolutions: nn.ModuleList
+    """Convolutions of stride 2, each followed by ReLU."""
+    image_size: tuple[int, int]
+    """Height and width of the image that the first of them sees."""
+
     def forward(self, frames: Tensor) -> Tensor:
         """Return features (..., features) of frames (..., H, W, 3)."""
         return self.encode(self.prepare(frames))
@@ -32,6 +38,14 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def encode(self, prepared: Tensor) -> Tensor:
         """Return the features (..., features) of what `prepare` returned (..., shape of one frame's part)."""
+
+    @abstractmethod
+    def maps(self, prepared: Tensor) -> Iterator[Tensor]:
+        """Yield the maps (n, C, h, w) of every convolution, after ReLU, of what `prepare` returned (n, ...)."""
+
+    @abstractmethod
+    def read(self, maps: Tensor, prepared: Tensor) -> Tensor:
+        """Return the features (n, features) of the maps of the last convolution."""
 
 
 def strided_convolutions(
@@ -86,7 +100,8 @@ class ConvEncoder(Encoder):
             least = max(2 * (least - 1) + kernel - 2 * padding, 1)
         if channels != 3 or height < least or width < least:
             raise ValueError(f"frame_shape: must be (H >= {least}, W >= {least}, 3), got {tuple(frame_shape)}.")
-        self.convolutions, maps = strided_convolutions(channels, (height, width), layers)
+        self.image_size = height, width
+        self.convolutions, maps = strided_convolutions(channels, self.image_size, layers)
         self.dropout = nn.Dropout(dropout)
         self.dense = nn.Linear(maps, features)
         self.norm = nn.LayerNorm(features)
@@ -94,22 +109,32 @@ class ConvEncoder(Encoder):
     def encode(self, prepared: Tensor) -> Tensor:
         """Return features (..., features) of frames (..., H, W, 3)."""
         batch = prepared.shape[:-3]
-        images = prepared.flatten(0, -4).permute(0, 3, 1, 2)  # (N, 3, H, W), channels last in memory: no copy
-        scale = 255.0 if prepared.dtype == torch.uint8 else 1.0
+        images, first = prepared.flatten(0, -4), self._first(prepared)
+        maps = [_last(self._convolve(chunk, *first)) for chunk in images.split(FRAMES_PER_CHUNK)]
+        return self.read(maps[0] if len(maps) == 1 else torch.cat(maps), prepared).unflatten(0, batch)
+
+    def maps(self, prepared: Tensor) -> Iterator[Tensor]:
+        """Yield the maps (n, C, h, w) of every convolution of frames (n, H, W, 3)."""
+        return self._convolve(prepared, *self._first(prepared))
+
+    def read(self, maps: Tensor, prepared: Tensor) -> Tensor:
+        return self.norm(self.dense(self.dropout(maps.flatten(1))))
+
+    def _first(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of the first convolution of such frames."""
+        scale = 255.0 if frames.dtype == torch.uint8 else 1.0
         first: Any = self.convolutions[0]
         weight = first.weight / scale  # folds the scaling to 0..1
-        bias = first.bias - 0.5 * first.weight.sum(dim=(1, 2, 3))  # and the centring around 0.5
-        maps = [self._convolve(chunk.to(weight.dtype), weight, bias) for chunk in images.split(FRAMES_PER_CHUNK)]
-        features = maps[0] if len(maps) == 1 else torch.cat(maps)  # (N, C h w)
-        return self.norm(self.dense(self.dropout(features))).unflatten(0, batch)
+        return weight, first.bias - 0.5 * first.weight.sum(dim=(1, 2, 3))  # and the centring around 0.5
 
-    def _convolve(self, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Convolve images (n, 3, H, W) to (n, C h w)."""
+    def _convolve(self, frames: Tensor, weight: Tensor, bias: Tensor) -> Iterator[Tensor]:
         first: Any = self.convolutions[0]
-        x = F.conv2d(images, weight, bias, stride=2, padding=first.padding).relu_()  # (n, C1, H/2, W/2)
+        images = frames.permute(0, 3, 1, 2).to(weight.dtype)  # (n, 3, H, W), channels last in memory
+        x = F.conv2d(images, weight, bias, stride=2, padding=first.padding).relu_()
+        yield x
         for conv in list(self.convolutions)[1:]:
-            x = conv(x).relu_()  # (n, C, h, w), h and w halved
-        return x.flatten(1)
+            x = conv(x).relu_()  # h and w halved
+            yield x
 
 
 class PooledEncoder(Encoder):
@@ -141,8 +166,8 @@ class PooledEncoder(Encoder):
         if channels != 3 or height < 16 or width < 16:
             raise ValueError(f"frame_shape: must be (H >= 16, W >= 16, 3), got {tuple(frame_shape)}.")
         super().__init__()
-        self._image, self._bar, self._columns = (height // 2, width // 2), height // 8, width * channels
-        self.convolutions, maps = strided_convolutions(1, self._image, self.LAYERS)
+        self.image_size, self._bar, self._columns = (height // 2, width // 2), height // 8, width * channels
+        self.convolutions, maps = strided_convolutions(1, self.image_size, self.LAYERS)
         self.dropout = nn.Dropout(dropout)
         self.dense = nn.Linear(maps + self._columns, features)
         self.norm = nn.LayerNorm(features)
@@ -160,17 +185,26 @@ class PooledEncoder(Encoder):
     def encode(self, prepared: Tensor) -> Tensor:
         """Return features (..., features) of what `prepare` made (..., P)."""
         batch = prepared.shape[:-1]
-        maps = [self._look(chunk) for chunk in prepared.flatten(0, -2).split(2 * FRAMES_PER_CHUNK)]  # they are smaller
-        features = maps[0] if len(maps) == 1 else torch.cat(maps)
-        return self.norm(self.dense(self.dropout(features))).unflatten(0, batch)
+        prepared = prepared.flatten(0, -2)
+        maps = [_last(self.maps(chunk)) for chunk in prepared.split(2 * FRAMES_PER_CHUNK)]  # they are smaller
+        return self.read(maps[0] if len(maps) == 1 else torch.cat(maps), prepared).unflatten(0, batch)
 
-    def _look(self, prepared: Tensor) -> Tensor:
-        """Return maps and columns (n, C h w + 3 W) of what `prepare` made (n, P)."""
-        x = prepared[:, : -self._columns].unflatten(1, (1, *self._image)) - 0.5
+    def maps(self, prepared: Tensor) -> Iterator[Tensor]:
+        """Yield the maps (n, C, h, w) of every convolution of what `prepare` made (n, P)."""
+        x = prepared[:, : -self._columns].unflatten(1, (1, *self.image_size)) - 0.5
         x = x.contiguous(memory_format=torch.channels_last)
         for conv in self.convolutions:
             x = conv(x).relu_()
-        return torch.cat((x.flatten(1), prepared[:, -self._columns :]), dim=1)
+            yield x
+
+    def read(self, maps: Tensor, prepared: Tensor) -> Tensor:
+        seen = torch.cat((maps.flatten(1), prepared[:, -self._columns :]), dim=1)  # (n, C h w + 3 W)
+        return self.norm(self.dense(self.dropout(seen)))
+
+
+def _last(maps: Iterator[Tensor]) -> Tensor:
+    """Return the last of some maps; the others are freed as soon as the next one is there."""
+    return deque(maps, maxlen=1)[0]
 
 
 def zero_black(features: Tensor, frames: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Analysis of the NAC layer: attention weights, theory, wirings."""
+"""Analysis of drivers: saliency, activity of neurons, attention weights, theory of the NAC layer, wirings."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -46,6 +47,22 @@ def mean_age(alpha: Tensor, age: Tensor) -> Tensor:
         (...): sum alpha age, in the unit of `age`.
     """
     return (alpha * age).sum(dim=-1)
+
+
+def weight_by_age(alpha: Tensor, age: Tensor, edges: Tensor) -> Tensor:
+    """The weight that a query gives to keys of each age.
+
+    Args:
+        alpha: (..., K) weights that sum to 1.
+        age: Ages of the keys in any unit; broadcasts to the shape of `alpha`.
+        edges: (E,) increasing ages; interval i holds edges[i] <= age < edges[i + 1].
+
+    Returns:
+        (..., E - 1): sums of weights. Keys outside all intervals count nowhere.
+    """
+    age = age.expand_as(alpha)
+    inside = [(age >= low) & (age < high) for low, high in pairwise(edges)]
+    return torch.stack([(alpha * each).sum(dim=-1) for each in inside], dim=-1)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,18 @@ class LiquidNetwork(nn.Module):
                 path = _solve(False, *inputs)[0][1:]
         return path.transpose(0, 1)
 
+    def time_constants(self, x: Tensor, v: Tensor) -> Tensor:
+        """Return the coupling sensitivity of every neuron, C / (g + sum_j w s), in seconds (thesis, Eq. 3.7).
+
+        Args:
+            x: Inputs, (B, F).
+            v: Potentials, (B, N).
+        """
+        (_, leak), conducted = self._fuse()[2].unbind(dim=1), []
+        for part, source in ((self.sensory, x), (self.recurrent, v)):
+            conducted.append(_currents(source.to(v.dtype), *part.dense())[:, 1])  # (N, B)
+        return (F.softplus(self.capacitance).unsqueeze(1) / (leak + sum(conducted))).t()
+
     def _fuse(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, Tensor]:
         conductance = F.softplus(self.conductance)
         leak = torch.stack((conductance * self.leak, conductance), dim=1).unsqueeze(2)  # (N, 2, 1)

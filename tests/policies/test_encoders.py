@@ -44,8 +44,10 @@ def seen_pixels(layers: tuple) -> torch.Tensor:
         if name.startswith("convolutions"):
             nn.init.constant_(parameter, 1e-2)  # every ReLU lets through
     first: Any = encoder.convolutions[0]
+    first.bias.data += 0.5 * first.weight.sum(dim=(1, 2, 3))  # the encoder centres pixels
     frame = torch.ones(1, 96, 96, 3, requires_grad=True)
-    encoder._convolve(frame.permute(0, 3, 1, 2), first.weight, first.bias).sum().backward()
+    *_, last = encoder.maps(frame)
+    last.sum().backward()
     assert frame.grad is not None
     return frame.grad[0].sum(-1) > 0
 

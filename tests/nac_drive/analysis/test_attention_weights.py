@@ -17,6 +17,7 @@ from nac_drive.analysis.attention import (
     recorded_attention,
     shuffled_keys,
     uniform_weights,
+    weight_by_age,
 )
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.policies.cores.base import NOMINAL_DT
@@ -39,6 +40,11 @@ def test_largest_weight():
 def test_mean_age():
     age = torch.tensor([0.06, 0.04, 0.02, 0.0])
     assert mean_age(WEIGHTS, age).tolist() == pytest.approx([0.03, 0.0, 0.04])
+
+
+def test_weight_by_age():
+    age, edges = torch.tensor([0.06, 0.04, 0.02, 0.0]), torch.tensor([0.0, 0.03, 0.05])
+    assert weight_by_age(WEIGHTS, age, edges).tolist() == [[0.5, 0.25], [1.0, 0.0], [0.5, 0.0]]
 
 
 def driver(core: str = "nac-exact") -> Driver:
