@@ -75,9 +75,9 @@ def measure(name: str, tracks: list[int], perturb: str | None) -> dict[str, Any]
 
 
 def stacked(steps: list[AttentionStep]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """N decisions -> weights (N, H, K), ages of the keys in frames (N, 1, K), movements of t (N, H, K)."""
+    """N decisions -> weights of the keys, their ages in frames, movements of t, (N, H, K) each."""
     alpha = torch.stack([step.record.alpha[0, :, 0] for step in steps])
-    age = torch.stack([50.0 * step.age[0, :, 0].gather(1, step.record.index[0, :1, 0]) for step in steps])
+    age = torch.stack([50.0 * step.age[0, :, 0] for step in steps])
     return alpha, age, torch.stack([step.t_movement[0, :, 0] for step in steps])
 
 

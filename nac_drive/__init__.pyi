@@ -1,6 +1,7 @@
 from . import data_collection as data_collection
 from . import envs as envs
 from . import policies as policies
+from .analysis.inspect import inspect as inspect
 from .analysis.wiring_figure import draw_wiring as draw_wiring
 from .data_collection.collect import collect as collect
 from .data_collection.controller.controller import Controller as Controller

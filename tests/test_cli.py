@@ -219,7 +219,7 @@ def test_datasets_are_merged_in_their_order(here, capsys):
     assert call("dataset", "verify", "new", *BASE) == 0
 
 
-def test_train_resume_evaluate_and_watch(here, capsys):
+def test_train_resume_evaluate_watch_and_inspect(here, capsys):
     assert call(*TRAIN) == 0
     assert "best checkpoint: new/checkpoints/step_1" in capsys.readouterr().out.replace(str(here) + "/", "")
     before = contents(here / "new")
@@ -236,6 +236,9 @@ def test_train_resume_evaluate_and_watch(here, capsys):
     assert call("watch", "--driver", "new", "--track", "5", "--video", "episode.mp4") == 0
     assert "60 frames" in capsys.readouterr().out
     assert (here / "episode.mp4").stat().st_size > 1000
+    assert call("inspect", "--compare", "new", "discrete_driver", "--track", "5", "--out", "seen") == 0
+    assert "page: seen/episode.html" in capsys.readouterr().out
+    assert {path.name for path in (here / "seen").iterdir()} == {"episode.html", "new.npz", "discrete_driver.npz"}
 
 
 def test_dagger(here, capsys):

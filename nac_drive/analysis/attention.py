@@ -67,7 +67,7 @@ def weight_by_age(alpha: Tensor, age: Tensor, edges: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AttentionStep:
-    """The attention of one decision. All tensors are (B, H, T, K), except that `age` has one head."""
+    """The attention of one decision. All tensors are (B, H, T, K), K being the keys that are kept."""
 
     record: AttentionRecord
     age: Tensor
@@ -99,7 +99,8 @@ def recorded_attention(driver: Driver) -> Iterator[list[AttentionStep]]:
         oldest = times.amax(dim=3, keepdim=True).expand_as(times)
         late, early = (attend(tokens, mask, age, AttentionRecord)[1]["t"] for age in (oldest, torch.zeros_like(times)))
         record = AttentionRecord(**result[1])
-        age = core.time_unit * times.expand(*record.index.shape[:1], 1, *times.shape[2:])  # seconds
+        age = core.time_unit * times.expand(*record.index.shape[:3], times.shape[3])  # seconds, (B, H, T, window)
+        age = age.gather(3, record.index)  # of the keys that are kept
         steps.append(AttentionStep(record, age, (late - early).abs()))
         return result
 

@@ -345,6 +345,35 @@ class Watch:
             console.print(f"video: {self.video}", highlight=False, soft_wrap=True)
 
 
+@dataclass(frozen=True)
+class Inspect:
+    """See what a driver sees and does: frames, saliency, neurons, attention and the track, on one page in a browser."""
+
+    out: Path
+    """Folder for episode.html, which opens without a network, and the arrays of every driver as NAME.npz."""
+    driver: str = "champion"
+    """The driver: champion, expert, controller, or the folder of a driver or run."""
+    compare: tuple[str, ...] = ()
+    """Drivers beside each other, in place of --driver."""
+    track: int = SPLITS["test"][0]
+    """Seed of the track."""
+    crash: CrashMode = "ignore"
+    """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
+    (intervene)."""
+    perturb: str | None = None
+    """Perturbations, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
+    control: Control | None = None
+    """Control of shipped drivers and the controller; a cloned driver knows its own."""
+
+    def run(self, console: Console) -> None:
+        with Progress(console) as reports:
+            page = nd.inspect(
+                self.compare or self.driver, self.track, folder=self.out, control=self.control, crash=self.crash,
+                perturbation=self.perturb or "", on_step=reports.inspection_reporter(EnvConfig.max_steps),
+            )  # fmt: skip
+        console.print(f"page: {page}", highlight=False, soft_wrap=True)
+
+
 def _track_note(row: dict[str, Any]) -> str:
     return f"track {row['seed']}"
 

@@ -17,7 +17,7 @@ from tyro.conf import Positional
 
 import nac_drive
 from nac_drive.cli.completion import with_names
-from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Stress, Watch
+from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Inspect, Stress, Watch
 from nac_drive.cli.exporting import Export
 from nac_drive.cli.output import Output
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
@@ -44,6 +44,7 @@ COMMANDS: dict[str, Any] = {
     "collect": Collect,
     "train": Train,
     "evaluate": Evaluate,
+    "inspect": Inspect,
     "stress": Stress,
     "compare": Compare,
     "dagger": Dagger,

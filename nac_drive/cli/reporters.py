@@ -57,6 +57,14 @@ class Progress:
 
         return report
 
+    def inspection_reporter(self, frames: int) -> Any:
+        """Show the steps of `inspect`, of at most `frames` an episode."""
+
+        def report(name: str, step: Any) -> None:
+            self._to(f"inspect ({name})", frames).update(step.index + 1)
+
+        return report
+
     def evaluation_reporter(self) -> Any:
         """Show the reports of `evaluate_with_baseline`."""
 

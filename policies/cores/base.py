@@ -32,6 +32,8 @@ class Core(nn.Module, ABC):
     """Number of output features."""
     continuous_time: bool
     """True if `dt` has an effect."""
+    neuron_names: tuple[str, ...] = ()
+    """Names of the first tensors of the state: those that hold activities of neurons, (B, ...)."""
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:

@@ -44,6 +44,7 @@ class CfC(Core):
     """
 
     continuous_time = True
+    neuron_names = ("h",)
 
     def __init__(
         self,
@@ -138,6 +139,7 @@ class WiredCfC(Core):
     """
 
     continuous_time = True
+    neuron_names = ("h",)
 
     def __init__(
         self,

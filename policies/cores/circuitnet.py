@@ -58,6 +58,7 @@ class CircuitNet(Core):
     """
 
     continuous_time = False
+    neuron_names = ("X",)
 
     def __init__(
         self,

@@ -40,6 +40,7 @@ class CTGRU(Core):
     """
 
     continuous_time = True
+    neuron_names = ("traces",)
     log_scales: Tensor
 
     def __init__(self, input_size: int, output_size: int, *, num_scales: int = 7) -> None:

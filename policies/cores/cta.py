@@ -45,6 +45,7 @@ class CTA(Core):
     """
 
     continuous_time = True
+    neuron_names = ("z",)
 
     def __init__(self, input_size: int, output_size: int, *, ode_steps: int = 1) -> None:
         super().__init__()

@@ -42,6 +42,7 @@ class DeepState(Core):
     """
 
     continuous_time = True
+    neuron_names = ("LSTM h", "LSTM c", "level", "trend")
 
     def __init__(self, input_size: int, output_size: int, *, rnn_size: int = 40) -> None:
         super().__init__()

@@ -38,6 +38,7 @@ class LDS(Core):
     """
 
     continuous_time = True
+    neuron_names = ("h",)
     tau: Tensor
 
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 4, margin: float = 0.01) -> None:

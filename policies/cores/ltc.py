@@ -46,6 +46,7 @@ class LTC(Core):
     """
 
     continuous_time = True
+    neuron_names = ("v",)
 
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 6) -> None:
         super().__init__()
@@ -129,6 +130,7 @@ class NCP(Core):
     """
 
     continuous_time = True
+    neuron_names = ("v",)
 
     def __init__(
         self,

@@ -109,6 +109,7 @@ class PDNA(Core):
     """
 
     continuous_time = True
+    neuron_names = ("h",)
 
     def __init__(
         self,
@@ -167,6 +168,7 @@ class PDNAODE(Core):
     """
 
     continuous_time = True
+    neuron_names = ("h",)
 
     def __init__(
         self, input_size: int, output_size: int, *, backbone_units: int = 128, time_unit: float = NOMINAL_DT
@@ -224,6 +226,7 @@ class NoisyCfC(Core):
     """
 
     continuous_time = True
+    neuron_names = ("h",)
 
     def __init__(
         self, input_size: int, output_size: int, *, backbone_units: int = 128, time_unit: float = NOMINAL_DT

@@ -21,6 +21,7 @@ class LSTM(Core):
     """
 
     continuous_time = False
+    neuron_names = ("h", "c")
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -49,6 +50,7 @@ class RNN(Core):
     """
 
     continuous_time = False
+    neuron_names = ("h",)
     layer: type[nn.RNN] | type[nn.GRU] = nn.RNN
 
     def __init__(self, input_size: int, output_size: int) -> None:
@@ -101,6 +103,7 @@ class SparseLSTM(Core):
     """
 
     continuous_time = False
+    neuron_names = ("h", "c")
 
     def __init__(self, input_size: int, output_size: int, *, sparsity: float = 0.95, seed: int = 0) -> None:
         super().__init__()

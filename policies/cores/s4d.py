@@ -40,6 +40,7 @@ class S4D(Core):
     """
 
     continuous_time = True
+    neuron_names = ("real part", "imaginary part")
 
     def __init__(self, input_size: int, output_size: int, *, state_size: int = 32) -> None:
         super().__init__()

@@ -76,8 +76,20 @@ def test_a_record_changes_nothing_and_holds_every_decision():
     assert len(steps) == FRAMES.shape[1]
     for step in steps:
         torch.testing.assert_close(step.record.alpha.sum(dim=3), torch.ones(1, 2, 1))
-    ages = steps[-1].age.gather(3, steps[-1].record.index[:, :1]).flatten()
-    torch.testing.assert_close(ages.sort(descending=True).values, torch.tensor([0.08, 0.04, 0.02, 0.0]))
+    for ages in steps[-1].age[0, :, 0]:
+        torch.testing.assert_close(ages.sort(descending=True).values, torch.tensor([0.08, 0.04, 0.02, 0.0]))
+
+
+def test_the_ages_are_those_of_the_keys_that_each_head_keeps():
+    torch.manual_seed(0)
+    network = Driver(
+        DriverConfig(core="nac-exact", core_args={"window": 6, "num_heads": 2, "top_k": 2}, d_model=16)
+    ).eval()  # fmt: skip
+    with recorded_attention(network) as steps:
+        stream(network)
+    times, index = DT[0].cumsum(0), steps[-1].record.index[0, :, 0]
+    assert index.shape == (2, 2)
+    torch.testing.assert_close(steps[-1].age[0, :, 0], (times[-1] - times)[index])
 
 
 def test_the_movement_of_t_is_that_of_its_formula():

@@ -1,0 +1,107 @@
+"""What drivers look at and what their neurons do, on clean episodes: the tables of docs/interpretability.md.
+
+    python benchmarks/protocols/interpretability.py --drivers champion expert ppo-expert --tracks val-3
+
+Saliency by region of the frame, beside the area of the region; principal components and steepness of the core's output;
+and, for drivers with attention, how well phi, omega, t and the logits tell bends from straights.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import tyro
+
+import nac_drive as nd
+from nac_drive.analysis.activity import lipschitz, manoeuvres, principal_components, separation
+from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
+from nac_drive.analysis.regions import REGIONS
+from nac_drive.data_collection.experts import clean_env
+from nac_drive.envs import FRAMES_PER_SECOND, Control
+from nac_drive.envs.car_racing import ZOOM_FRAMES
+
+
+@dataclass
+class Options:
+    """Drivers and tracks."""
+
+    drivers: tuple[str, ...] = ("champion", "expert", "ppo-expert")
+    control: Control = "continuous"
+    tracks: str = "val-3"
+
+
+def main(options: Options) -> None:
+    """Print the tables."""
+    torch.set_num_threads(1)
+    for name in options.drivers:
+        driver = nd.resolve_driver(name, nd.EnvConfig(control=options.control))
+        episodes: list[Recording] = []
+        for track in nd.track_seeds(options.tracks):
+            with closing(nd.make_env(clean_env(driver, options.control))) as env:
+                episodes.append(record(env, driver, track, name=name))
+        print(f"\n### {name}\n")
+        saliency(episodes)
+        neurons(episodes)
+        attention(episodes)
+
+
+def after_zoom(episode: Recording, values: np.ndarray) -> np.ndarray:
+    """Rows of the decisions after the zoom-in of the first second."""
+    return values[episode.series["time"] >= ZOOM_FRAMES / FRAMES_PER_SECOND]
+
+
+def mean(episodes: list[Recording], series: str) -> float:
+    """Mean of a series over all decisions after the zoom-in."""
+    return float(np.mean(np.concatenate([after_zoom(each, each.series[series]) for each in episodes])))
+
+
+def saliency(episodes: list[Recording]) -> None:
+    """Mean fraction of the saliency in each region."""
+    print(f"| method | {' | '.join(REGIONS)} |\n|---|{'---:|' * len(REGIONS)}")
+    for method in ("area", *SALIENCY):
+        if f"{method} on {REGIONS[0]}" in episodes[0].series:
+            cells = [f"{100 * mean(episodes, f'{method} on {region}'):.1f}" for region in REGIONS]
+            print(f"| {method} | {' | '.join(cells)} |")
+
+
+def neurons(episodes: list[Recording]) -> None:
+    """Principal components and steepness of the output of the core."""
+    if "output" not in episodes[0].neurons:
+        return
+    explained, needed, steepest = [], [], []
+    for each in episodes:
+        activity = after_zoom(each, each.neurons["output"])
+        components = principal_components(activity).explained
+        explained.append(components[0])
+        needed.append(int(np.searchsorted(components.cumsum(), 0.9)) + 1)
+        steepest.append(np.median(lipschitz(activity)))
+    each = ", ".join(f"{100 * value:.0f}" for value in explained)
+    print(
+        f"\nOutput of the core: the first component explains {100 * np.mean(explained):.0f} % (each episode: {each}), "
+        f"90 % need {max(needed)}; the median neuron's steepest change per frame is {np.mean(steepest):.2f}."
+    )
+
+
+def attention(episodes: list[Recording]) -> None:
+    """How well the signals of attention tell manoeuvres apart: the best head of each."""
+    if not episodes[0].signals:
+        return
+    labels = np.concatenate([after_zoom(each, manoeuvres(each.series["curvature"])) for each in episodes])
+    print("\n| signal | variance between manoeuvres, % | left against right | mean left / straight / right |")
+    print("|---|---:|---:|---|")
+    for name in (*SIGNALS, "steer"):
+        if name == "steer":
+            rows = np.concatenate([after_zoom(each, each.series[name])[:, None] for each in episodes])
+        else:
+            rows = np.concatenate([after_zoom(each, each.signals[name]) for each in episodes])
+        heads = [separation(rows[:, head], labels) for head in range(rows.shape[1])]
+        best = max(heads, key=lambda each: abs(each.left_or_right - 0.5))
+        means = " / ".join(f"{value:.3f}" for value in best.means)
+        print(f"| {name} | {100 * best.explained:.0f} | {best.left_or_right:.2f} | {means} |")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

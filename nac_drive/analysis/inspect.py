@@ -1,0 +1,75 @@
+"""Inspect drivers: one episode of each with everything recorded, as a page for the browser and as arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from nac_drive.analysis.page import save_episode_page
+from nac_drive.analysis.recording import Recording, record
+from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver
+from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, perturb, track_seeds
+from nac_drive.envs.perturbations.registry import parse_all
+
+PAGE = "episode.html"
+
+
+def inspect(
+    drivers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    track: int = SPLITS["test"][0],
+    *,
+    folder: str | os.PathLike[str],
+    control: Control | None = None,
+    crash: CrashMode = "ignore",
+    perturbation: str = "",
+    on_step: Callable[[str, Step], None] = lambda name, step: None,
+) -> Path:
+    """Drive one episode with each driver and write what it saw and did.
+
+    `folder` gets episode.html, which opens without a network, and the arrays of each driver as NAME.npz (see
+    `Recording`).
+
+    Args:
+        drivers: A driver or several, by name or folder (see `resolve_driver`).
+        track: Seed of the track.
+        folder: The folder; it is created if needed.
+        control: Control of shipped drivers and the controller; a cloned driver knows its own.
+        crash: The effect of a crash, see `CarRacing`.
+        perturbation: See `envs.perturb`.
+        on_step: Called with the name of the driver and every step.
+
+    Returns:
+        The page.
+
+    Raises:
+        FileExistsError: If a file would be replaced.
+        FileNotFoundError: If there is no such driver.
+        ValueError: For no driver, two of one name, a driver of another control, a track that `track_seeds` refuses or
+            an unknown perturbation.
+    """
+    folder = Path(folder)
+    specs = [drivers] if isinstance(drivers, str | os.PathLike) else list(drivers)
+    names = [driver_name(spec) for spec in specs]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"drivers must be one or more with different names, got {', '.join(names) or 'none'}.")
+    track_seeds([track])
+    parse_all(perturbation)
+    for file in (PAGE, *(f"{name}.npz" for name in names)):
+        if (folder / file).exists():
+            raise FileExistsError(f"{folder / file} already exists; choose another folder.")
+    config = EnvConfig(control=control) if control else None
+    loaded = [resolve_driver(spec, config) for spec in specs]
+    folder.mkdir(parents=True, exist_ok=True)
+    recordings: list[Recording] = []
+    for name, driver in zip(names, loaded, strict=True):
+        with closing(perturb(make_env(clean_env(driver, control), crash=crash), perturbation)) as env:
+            recordings.append(
+                record(
+                    env, driver, track, name=name, perturbation=perturbation,
+                    on_step=lambda step, name=name: on_step(name, step),
+                )
+            )  # fmt: skip
+        recordings[-1].save(folder / f"{name}.npz")
+    return save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on track {track}")

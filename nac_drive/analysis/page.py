@@ -1,0 +1,83 @@
+"""One self-contained HTML page of recorded episodes: it opens by a double click, without a network."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Sequence
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+from PIL import Image
+
+from nac_drive.analysis.recording import Recording
+from nac_drive.storage.write import write_atomically
+
+_COLUMNS = 32
+"""Tiles in a row of the image that holds all frames of an episode."""
+_QUALITY = 80
+"""Quality of the images (WebP)."""
+
+
+def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recording], title: str) -> Path:
+    """Write one or several episodes as a page with one time slider.
+
+    Args:
+        path: The new file; an existing one is replaced.
+        recordings: Episodes, from left to right.
+        title: Title of the page.
+
+    Returns:
+        The page.
+    """
+    web = files("nac_drive.analysis") / "web"
+    script = "\n".join((web / name).read_text(encoding="utf-8") for name in ("panels.js", "episode.js"))
+    data = json.dumps([_packed(each) for each in recordings]).replace("<", "\\u003c")  # ends no script element
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+        (web / "episode.html").read_text(encoding="utf-8")
+    )
+    page = template.render(
+        title=title, style=(web / "style.css").read_text(encoding="utf-8"), script=script, recordings=data
+    )
+    write_atomically(Path(path), page.encode())
+    return Path(path)
+
+
+def _packed(recording: Recording) -> dict[str, Any]:
+    under = f", {recording.perturbation}" if recording.perturbation else ""
+    final = recording.series["return"][-1]
+    return {
+        "title": f"{recording.driver}, track {recording.track}{under}: return {final:.0f}",
+        "size": recording.frames.shape[1],
+        "columns": _COLUMNS,
+        "frames": _tiles(recording.frames),
+        "saliency": {name: _tiles(maps) for name, maps in recording.saliency.items()},
+        "road": _array(recording.road.astype(np.float32)),
+        "position": _array(recording.position.astype(np.float32)),
+        "series": {name: _array(values.astype(np.float32)) for name, values in recording.series.items()},
+        "neurons": {name: _array(values.astype(np.float32)) for name, values in recording.neurons.items()},
+        "attention": None
+        if recording.attention is None
+        else _array(np.rint(255 * recording.attention).astype(np.uint8)),
+    }
+
+
+def _array(values: np.ndarray) -> dict[str, Any]:
+    data = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+    return {"type": str(values.dtype), "shape": list(values.shape), "data": data}
+
+
+def _tiles(images: np.ndarray) -> str:
+    """All images (T, H, W) or (T, H, W, 3), line by line, as one data URI."""
+    missing = -len(images) % _COLUMNS
+    images = np.concatenate((images, np.zeros((missing, *images.shape[1:]), images.dtype)))
+    lines = images.reshape(-1, _COLUMNS, *images.shape[1:]).swapaxes(1, 2)  # (R, H, C, W, ...)
+    image = lines.reshape(lines.shape[0] * lines.shape[1], -1, *images.shape[3:])
+    buffer = BytesIO()
+    Image.fromarray(image).save(buffer, "WEBP", quality=_QUALITY)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -1,0 +1,207 @@
+"""One episode with everything that can be seen of it: frames, actions, saliency, neurons, attention, the track."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from nac_drive.analysis.activity import curvature
+from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention, weight_by_age
+from nac_drive.analysis.regions import REGIONS, fractions, regions
+from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
+from nac_drive.envs import Driver, Step, rollout
+from nac_drive.envs.pulses import COMMANDS
+from nac_drive.policies.cores.base import NOMINAL_DT
+from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.driver import Driver as LearnedDriver
+from nac_drive.policies.encoders import Encoder
+from nac_drive.policies.ops.threads import one_thread
+from nac_drive.storage.write import write_atomically
+
+SALIENCY = ("VisualBackProp", "input gradient", "Grad-CAM")
+SIGNALS = ("phi", "omega", "t", "a")
+"""Quantities of the attention that are kept, as means over the keys; a are the logits."""
+
+
+@dataclass
+class Recording:
+    """An episode of T decisions of one driver."""
+
+    driver: str
+    track: int
+    perturbation: str
+    road: np.ndarray
+    """(P, 2): the centre line, in simulator units."""
+    frames: np.ndarray
+    """(T, 96, 96, 3) uint8: the observations."""
+    series: dict[str, np.ndarray]
+    """Name -> (T,) float32: time, actions, telemetry, and what the driver attends to."""
+    position: np.ndarray
+    """(T, 2): the hull."""
+    saliency: dict[str, np.ndarray] = field(default_factory=dict)
+    """Method -> (T, 96, 96) uint8; see `SALIENCY`."""
+    neurons: dict[str, np.ndarray] = field(default_factory=dict)
+    """Group -> (T, N) float32: features of the encoder, the core's neurons, and its output."""
+    attention: np.ndarray | None = None
+    """(T, H, W) float32: weights of each head on the frame that is 0, 1, ... frames old. None without attention."""
+    signals: dict[str, np.ndarray] = field(default_factory=dict)
+    """phi, omega, t and a -> (T, H): means over the keys of the window."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write all arrays to an .npz file; `series/NAME`, `neurons/GROUP` and so on are their names."""
+        from io import BytesIO
+
+        arrays: dict[str, Any] = {
+            "driver": self.driver, "track": self.track, "perturbation": self.perturbation, "road": self.road,
+            "frames": self.frames, "position": self.position,
+        }  # fmt: skip
+        for group in ("series", "saliency", "neurons", "signals"):
+            arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
+        if self.attention is not None:
+            arrays["attention"] = self.attention
+        buffer = BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        write_atomically(Path(path), buffer.getvalue())
+        return Path(path)
+
+
+def record(
+    env: gym.Env,
+    driver: Driver,
+    track: int,
+    *,
+    name: str,
+    perturbation: str = "",
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> Recording:
+    """Drive one episode and record it. The driver drives as without a record, bit for bit.
+
+    Args:
+        env: An environment of `make_env`, perturbed or not.
+        driver: Any driver; of one without a network there are no neurons and no saliency.
+        track: Seed of the track.
+        name: Name of the driver.
+        perturbation: What perturbs `env`, for the record.
+        on_step: Called with every step.
+
+    Returns:
+        The record.
+    """
+    watched = _Watched(driver)
+    steps: list[Step] = []
+    with ExitStack() as stack:
+        attention: list[AttentionStep] = []
+        if isinstance(driver, LearnedDriver) and isinstance(driver.core, NACCore):
+            attention = stack.enter_context(recorded_attention(driver))
+        rollout(env, watched, track, subscribers=[steps.append, on_step])
+    simulator: Any = env.unwrapped
+    frames = np.stack([step.observation for step in steps])
+    series = _series(steps) | {"curvature": np.array(watched.curvatures, np.float32)}
+    result = Recording(
+        name, track, perturbation, np.asarray(simulator.centre_line.points), frames, series,
+        np.array(watched.positions),
+    )  # fmt: skip
+    result.neurons = {group: np.stack(rows) for group, rows in watched.neurons.items()}
+    if attention:
+        _add_attention(result, attention, driver.core.window)  # type: ignore[attr-defined]
+    if isinstance(driver, LearnedDriver) and isinstance(driver.encoder, Encoder):
+        _add_saliency(result, driver, np.stack(watched.labels))
+    return result
+
+
+class _Watched:
+    """A driver whose neurons, and the car's place, are noted at every decision."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.neurons: dict[str, list[np.ndarray]] = {}
+        self.positions: list[tuple[float, float]] = []
+        self.curvatures: list[float] = []
+        self.labels: list[np.ndarray] = []
+
+    def begin(self, env: gym.Env) -> Any:
+        self._env = env
+        return self._driver.begin(env)
+
+    def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
+        simulator: Any = self._env.unwrapped
+        x, y = simulator.car.hull.position
+        self.positions.append((x, y))
+        self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
+        self.labels.append(regions(self._env))
+        if not isinstance(self._driver, LearnedDriver):
+            return self._driver.act(observation, state, dt)
+        driver = self._driver
+        with torch.no_grad(), one_thread():
+            features = driver.features(torch.from_numpy(observation.copy())[None, None].to(driver.device))
+            y, after = driver.core_output(features, torch.tensor([[dt]], device=driver.device), state)
+            action = driver.action_head.action(driver.action_head(y)[0, 0])
+        self._note("features", features)
+        for group, values in zip(driver.core.neuron_names, after, strict=False):
+            self._note(group, values)
+        self._note("output", y)
+        return (int(action) if driver.config.control == "discrete" else action), after
+
+    def _note(self, group: str, values: Tensor) -> None:
+        self.neurons.setdefault(group, []).append(values.flatten().float().numpy(force=True))
+
+
+def _series(steps: list[Step]) -> dict[str, np.ndarray]:
+    commands = [step.action if np.ndim(step.action) else COMMANDS[int(step.action)] for step in steps]
+    columns: dict[str, Any] = {
+        "time": np.cumsum([step.dt for step in steps]),
+        "dt": [step.dt for step in steps],
+        **dict(zip(("steer", "gas", "brake"), np.array(commands, dtype=np.float64).T, strict=True)),
+        "return": np.cumsum([step.reward for step in steps]),
+        **{name: [step.outcome[name] for step in steps] for name in ("speed", "lateral_offset", "heading_error")},
+        "completion": [step.outcome["completion"] for step in steps],
+        "wheels_off_road": [step.outcome["wheels_off_road"] for step in steps],
+        "crash": [step.outcome["crash"] is not None for step in steps],
+    }
+    return {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
+
+
+def _add_attention(recording: Recording, steps: list[AttentionStep], window: int) -> None:
+    edges = (torch.arange(window + 1) - 0.5) * NOMINAL_DT
+    rows = [weight_by_age(step.record.alpha, step.age, edges)[0, :, 0] for step in steps]  # (H, W) each
+    recording.attention = torch.stack(rows).numpy()
+    alphas = torch.stack([_padded(step.record.alpha[0, :, 0], window) for step in steps])  # (T, H, W)
+    ages = torch.stack([_padded(step.age[0, :, 0], window) for step in steps])
+    if window > 1:
+        recording.series["attention entropy"] = normalised_entropy(alphas).mean(dim=1).numpy()
+    recording.series["attention age"] = mean_age(alphas, ages).mean(dim=1).numpy()
+    for name in SIGNALS:
+        values = [getattr(step.record, name)[0, :, 0].mean(dim=1) for step in steps]
+        recording.signals[name] = torch.stack(values).numpy()
+
+
+def _padded(values: Tensor, width: int) -> Tensor:
+    """Values (H, K) with zeros up to (H, width): fewer keys are there at the start of an episode."""
+    return torch.nn.functional.pad(values, (0, width - values.shape[1]))
+
+
+def _add_saliency(recording: Recording, driver: LearnedDriver, labels: np.ndarray) -> None:
+    frames, dt = torch.from_numpy(recording.frames), torch.from_numpy(recording.series["dt"])
+    with one_thread():
+        gradient = input_gradient(driver, frames, dt)
+        gradient = gradient / gradient.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
+        maps = (visual_backprop(driver, frames), gradient, grad_cam(driver, frames, dt))
+    for name, each in zip(SALIENCY, maps, strict=True):
+        recording.saliency[name] = (255 * each).round().to(torch.uint8).numpy(force=True)
+        _add_fractions(recording, name, each.numpy(force=True), labels)
+    _add_fractions(recording, "area", np.ones(labels.shape), labels)
+
+
+def _add_fractions(recording: Recording, name: str, maps: np.ndarray, labels: np.ndarray) -> None:
+    rows = [fractions(image, label) for image, label in zip(maps, labels, strict=True)]
+    for region in REGIONS:
+        recording.series[f"{name} on {region}"] = np.array([row[region] for row in rows], dtype=np.float32)

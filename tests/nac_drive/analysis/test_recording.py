@@ -1,0 +1,208 @@
+"""Recorded episodes: the driver drives as without a record, and the page shows the record in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nac_drive.analysis.inspect import inspect
+from nac_drive.analysis.page import save_episode_page
+from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
+from nac_drive.analysis.regions import REGIONS
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import Driver, EnvConfig, Step, make_env, perturb, rollout
+from nac_drive.policies import CORES, DriverConfig, build_core, save_driver
+from nac_drive.policies import Driver as LearnedDriver
+
+CONFIG = EnvConfig("continuous", renderer="fast", max_steps=24)
+TRACK, WINDOW = 900_001, 4
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def network(core: str, control: str = "continuous") -> LearnedDriver:
+    torch.manual_seed(0)
+    settings = {"num_heads": 2, "window": WINDOW} if core.startswith("nac") else {}
+    return LearnedDriver(DriverConfig(core, settings, d_model=16, dense=8, control=control)).eval()
+
+
+def recorded(driver: Driver, control: Any = "continuous", perturbation: str = "") -> tuple[Recording, list[Step]]:
+    env, steps = perturb(make_env(EnvConfig(control, renderer="fast", max_steps=24)), perturbation), []
+    return record(env, driver, TRACK, name="x", perturbation=perturbation, on_step=steps.append), steps
+
+
+@pytest.fixture(scope="module")
+def of_nac() -> Recording:
+    return recorded(network("nac-exact"))[0]
+
+
+@pytest.mark.parametrize(("core", "control"), [("nac-exact", "continuous"), ("lstm", "discrete"), ("cnn", "pulsed")])
+def test_a_recorded_driver_drives_as_without_a_record(core, control):
+    found, steps = recorded(network(core, control), control)
+    plain: list[Step] = []
+    env = make_env(EnvConfig(control, renderer="fast", max_steps=24))
+    episode = rollout(env, network(core, control), TRACK, subscribers=[plain.append])
+    assert len(steps) == len(plain) == 24
+    for one, other in zip(steps, plain, strict=True):
+        np.testing.assert_array_equal(one.action, other.action)
+        np.testing.assert_array_equal(one.observation, other.observation)
+        assert type(one.action) is type(other.action)
+    assert found.series["return"][-1] == pytest.approx(episode.episode_return, rel=1e-5)
+    np.testing.assert_array_equal(found.frames, [step.observation for step in plain])
+
+
+def test_the_neurons_are_those_of_the_core():
+    driver = network("lstm")
+    found, steps = recorded(driver)
+    frames = torch.from_numpy(found.frames)[None]
+    dt = torch.tensor([[step.dt for step in steps]], dtype=torch.float32)
+    with torch.no_grad():
+        features = driver.features(frames)
+        output, (_, c) = driver.core(features, dt, driver.initial_state(1))
+    np.testing.assert_allclose(found.neurons["features"], features[0], atol=1e-5)
+    np.testing.assert_allclose(found.neurons["output"], output[0], atol=1e-5)
+    np.testing.assert_allclose(found.neurons["h"], output[0], atol=1e-5)  # an LSTM's output is its h
+    np.testing.assert_allclose(found.neurons["c"][-1], c[0], atol=1e-5)
+    assert list(found.neurons) == ["features", "h", "c", "output"]
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_every_core_names_tensors_of_its_state(name):
+    settings = {"num_heads": 2} if "num_heads" in CORES[name].accepted else {}
+    core = build_core(name, 16, 16, **settings)
+    shapes = core.state_shapes()
+    named = shapes[: len(core.neuron_names)]
+    assert len(named) == len(core.neuron_names) == len(set(core.neuron_names))
+    assert all(shape and dtype is None for shape, dtype in named)
+    is_window = hasattr(core, "window") or name == "odeformer"
+    assert bool(core.neuron_names) == (bool(shapes) and not is_window)
+
+
+def test_attention_is_recorded_by_the_age_of_frames(of_nac):
+    assert of_nac.attention is not None
+    assert of_nac.attention.shape == (24, 2, WINDOW)
+    np.testing.assert_allclose(of_nac.attention.sum(axis=2), 1, atol=1e-5)
+    first = of_nac.attention[0]
+    np.testing.assert_allclose(first, np.eye(WINDOW)[[0, 0]], atol=1e-6)  # at the start there is one frame
+    assert (of_nac.attention[WINDOW:] > 0).all()
+    age = (of_nac.attention * 0.02 * np.arange(WINDOW)).sum(axis=2).mean(axis=1)
+    np.testing.assert_allclose(of_nac.series["attention age"], age, atol=1e-6)
+    assert {name: values.shape for name, values in of_nac.signals.items()} == dict.fromkeys(SIGNALS, (24, 2))
+
+
+def test_saliency_is_there_and_its_regions_sum_to_one(of_nac):
+    for method in SALIENCY:
+        assert of_nac.saliency[method].shape == (24, 96, 96)
+        total = sum(of_nac.series[f"{method} on {region}"] for region in REGIONS)
+        assert np.isclose(total, 1, atol=1e-5).mean() > 0.9  # a map may be empty
+
+
+def test_a_driver_without_a_network_has_no_neurons():
+    found, _ = recorded(Controller("continuous"))
+    assert (found.neurons, found.saliency, found.attention) == ({}, {}, None)
+    assert found.position.shape == (24, 2)
+    assert found.series["speed"][-1] > found.series["speed"][0]
+
+
+def test_the_arrays_come_back(of_nac, tmp_path):
+    with np.load(of_nac.save(tmp_path / "x.npz")) as arrays:
+        np.testing.assert_array_equal(arrays["frames"], of_nac.frames)
+        np.testing.assert_array_equal(arrays["neurons/output"], of_nac.neurons["output"])
+        np.testing.assert_array_equal(arrays["attention"], of_nac.attention)
+        assert str(arrays["driver"]) == "x"
+
+
+def test_inspect_writes_page_and_arrays_and_replaces_nothing(tmp_path):
+    save_driver(tmp_path / "mine", network("lstm"), env={"control": "continuous", "mask_bar": False, "max_steps": 5})
+    steps: list[str] = []
+    page = inspect(
+        [tmp_path / "mine", "controller"], TRACK, folder=tmp_path / "out", control="continuous",
+        perturbation="gaussian-noise:1+action-repeat:3", on_step=lambda name, step: steps.append(name),
+    )  # fmt: skip
+    assert {path.name for path in page.parent.iterdir()} == {"episode.html", "mine.npz", "controller.npz"}
+    assert steps.count("mine") == 1
+    assert "mine and controller on track 900001" in page.read_text()
+    refused: tuple[tuple[Any, str], ...] = (
+        ((["mine", "other/mine"],), "drivers must be one or more with different names, got mine, mine"),
+        (([],), "got none"),
+        (("controller", -1), "tracks must"),
+    )
+    for arguments, message in refused:
+        with pytest.raises(ValueError, match=message):
+            inspect(*arguments, folder=tmp_path / "new")
+    page.unlink()
+    with pytest.raises(FileExistsError, match=r"controller\.npz already exists; choose another folder"):
+        inspect("controller", folder=tmp_path / "out")
+    assert not (tmp_path / "new").exists()
+
+
+PROBE = """
+const seen = () => [...document.querySelectorAll("canvas")].map(canvas => canvas.toDataURL());
+const wait = setInterval(() => {
+  if (!document.body.dataset.ready) return;
+  clearInterval(wait);
+  const result = { at: document.getElementById("time").textContent };
+  const slider = document.getElementById("slider"), before = seen();
+  slider.value = 0.3;
+  slider.oninput();
+  const after = seen();
+  result.moved = after.filter((url, i) => url !== before[i]).length;
+  result.canvases = after.length;
+  result.shown = document.getElementById("time").textContent;
+  const [overlay, paint] = document.querySelectorAll("main select");
+  overlay.value = "";
+  overlay.onchange();
+  result.overlay = seen()[0] !== after[0];
+  paint.value = "output 3";
+  paint.onchange();
+  result.note = document.querySelector(".note").textContent;
+  const pick = document.querySelector("canvas.pick"), box = pick.getBoundingClientRect();
+  pick.onclick({ clientY: box.top + 1 });
+  result.picked = document.querySelectorAll("main select")[1].value;
+  document.body.dataset.result = JSON.stringify(result);
+}, 20);
+addEventListener("error", event => { document.body.dataset.result = JSON.stringify({ error: event.message }); });
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser; `apt-get install chromium` installs one")
+def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
+    lstm, _ = recorded(network("lstm"))
+    page = save_episode_page(tmp_path / "page.html", [of_nac, lstm], "Title </script><b>")
+    text = page.read_text()
+    assert not re.search(r"(src|href)=\"(?!data:)", text)  # nothing from elsewhere
+    assert "fetch(" not in text
+    page.write_text(text.replace("</body>", f"<script>{PROBE}</script></body>"))
+    command = [
+        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom",
+        f"--user-data-dir={tmp_path / 'profile'}", page.as_uri(),
+    ]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    match = re.search(r'data-result="([^"]*)"', dom)
+    assert match, dom[-2000:]
+    result = json.loads(match[1].replace("&quot;", '"'))
+    assert result.pop("moved") == result.pop("canvases") == 18
+    assert result.pop("overlay")
+    times = [f"{seconds:.2f} / {of_nac.series['time'][-1]:.2f} s" for seconds in (0, 0.3)]
+    assert [result.pop("at"), result.pop("shown")] == times
+    step = int(np.flatnonzero(of_nac.series["time"] > 0.3 + 1e-6)[0]) - 1
+    value = of_nac.neurons["output"][step, 3]
+    assert re.match(rf"output 3: {re.escape(f'{value:.3f}')} \(", result.pop("note"))
+    assert result == {"picked": "features 0"}
+
+
+def test_the_page_of_the_package_is_complete(of_nac, tmp_path):
+    text = save_episode_page(tmp_path / "page.html", [of_nac], "x").read_text()
+    data = re.search(r'type="application/json">(.*?)</script>', text, re.S)
+    assert data
+    (packed,) = json.loads(data[1])
+    assert packed["neurons"]["output"]["shape"] == [24, 16]
+    assert set(packed["saliency"]) == set(SALIENCY)
+    assert Path(tmp_path / "page.html").stat().st_size < 2_000_000
