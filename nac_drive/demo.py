@@ -61,7 +61,7 @@ class DemoConfig:
     training: DaggerConfig = field(default_factory=_training)
     """Training of the learner."""
     baselines: tuple[str, ...] = ("lstm", "cfc")
-    """Cores that are trained on the episodes of the learner, with its encoder and its data settings."""
+    """Cores that are trained on the episodes of the learner, with its encoder and its data settings; at least one."""
     baseline_epochs: int = 15
     """Epochs of the baselines: about as many frames as in all rounds of the learner."""
     tracks: str = "test-10"
@@ -123,8 +123,8 @@ def demo(
         pool: Processes, see `worker_pool`; None for none.
         workers: Processes of the baselines, each of which trains and drives in one; 0 for one per core.
         report: Called with the name of the present job and its rows: `ppo`, `dagger` and `compare` with the rows of
-            these functions, the name of a driver with finished episodes (key `episode`), and `video` with name, frame
-            and frames.
+            these functions (those of `compare` with the key `run`), the name of the learner with finished episodes (key
+            `episode`), and `video` with name, frame and frames.
 
     Returns:
         The report, report.md; report.html beside it is the same as a page.
@@ -162,25 +162,28 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
         config.training, run, expert=config.expert, device=device, resume=_begun(run), pool=pool,
         report=lambda row: report("dagger", row),
     )  # fmt: skip
-    others = _train_baselines(config, folder, run / "dataset", device, workers, report)
+    expert, *others = _train_baselines(config, folder, run / "dataset", device, workers, report)
+    baseline = _against(None, expert.evaluation)
     env, tracks = replace(config.training.env, renderer="gymnasium"), track_seeds(config.tracks)
     folders = {expert_name: config.expert, name: best}
     folders |= {each.summary.driver: _baseline_run(config, folder, each.summary.driver) for each in others}
-    drivers = {driver: resolve_driver(path, env) for driver, path in folders.items()}
-    trained: Any = drivers[name]
-    expert, learner = _evaluate(drivers[expert_name], trained, (expert_name, name), tracks, env, pool, report)
+    drivers: dict[str, Any] = {driver: resolve_driver(path, env) for driver, path in folders.items()}
+    learner = evaluate(
+        drivers[name], tracks, name=name, env=env, expert=drivers[expert_name], baseline=baseline, pool=pool,
+        on_episode=lambda row: report(name, {"episode": row, "tracks": len(tracks)}),
+    )  # fmt: skip
     history = RunFolder.open(run).rows()
     entries = [
-        Entry(expert),
+        Entry(baseline),
         Entry(
             learner,
             runs=1,
-            parameters=_count(trained),
-            core_parameters=_count(trained.core),
+            parameters=_count(drivers[name]),
+            core_parameters=_count(drivers[name].core),
             training_seconds=sum(row["seconds"] for row in history),
             history=tuple(history),
         ),
-        *(replace(entry, evaluation=_against(expert, entry.evaluation)) for entry in others),
+        *(replace(each, evaluation=_against(baseline, each.evaluation)) for each in others),
     ]
     save_evaluations(folder, [entry.evaluation for entry in entries])
     save_results(folder, entries)
@@ -188,7 +191,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     _videos(folder, drivers, tracks[0], env, report)
     minutes = (time.monotonic() - started) / 60
     protocol = _protocol(config, Demonstrations.open(run / "dataset").info(), minutes)
-    other = _baseline_run(config, folder, config.baselines[0]) if config.baselines else None
+    other = _baseline_run(config, folder, config.baselines[0])
     commands, caption = _commands(run, other, tracks[0]), _video_caption(list(drivers), tracks[0])
     save_report(
         folder, entries, title=TITLE, protocol=protocol, caption=CAPTION, video="side_by_side.mp4",
@@ -217,9 +220,7 @@ def _train_expert(config: DemoConfig, run: Path, report: Report) -> DemoConfig:
 def _train_baselines(
     config: DemoConfig, folder: Path, dataset: Path, device: str, workers: int, report: Report
 ) -> list[Entry]:
-    """Train the baselines on the learner's episodes and evaluate them; the best return first."""
-    if not config.baselines:
-        return []
+    """Train the baselines on the learner's episodes; evaluate the expert and them, in this order."""
     comparison = compare(
         config.baselines, dataset, config.tracks, folder / _BASELINES, config=config.baseline_training(),
         expert=config.expert, device=device, resume=_begun(folder / _BASELINES), workers=workers,
@@ -228,33 +229,17 @@ def _train_baselines(
     if comparison.failures:
         name, reason = next(iter(comparison.failures.items()))
         raise ValueError(f"baseline {name} failed: {reason}; run the demo again to go on.")
-    return comparison.entries[1:]
+    return comparison.entries
 
 
 def _baseline_run(config: DemoConfig, folder: Path, core: str) -> Path:
     return folder / _BASELINES / f"{folder_name(core)}-{config.training.seed}"
 
 
-def _evaluate(
-    expert: Driver, learner: Driver, names: tuple[str, str], tracks: Sequence[int], env: EnvConfig, pool: Pool | None,
-    report: Report,
-) -> tuple[Evaluation, Evaluation]:  # fmt: skip
-    """Evaluate the expert, and the learner against it."""
-    baseline = evaluate(
-        expert, tracks, name=names[0], env=env, pool=pool,
-        on_episode=lambda row: report(names[0], {"episode": row, "tracks": len(tracks)}),
-    )  # fmt: skip
-    evaluation = evaluate(
-        learner, tracks, name=names[1], env=env, expert=expert, baseline=baseline, pool=pool,
-        on_episode=lambda row: report(names[1], {"episode": row, "tracks": len(tracks)}),
-    )  # fmt: skip
-    return baseline, evaluation
-
-
-def _against(baseline: Evaluation, evaluation: Evaluation) -> Evaluation:
-    """The same rows, with their differences to `baseline`."""
-    latency = evaluation.summary.latency_ms
-    return replace(evaluation, summary=summarise(evaluation.rows, baseline.rows).with_metrics(latency_ms=latency))
+def _against(baseline: Evaluation | None, evaluation: Evaluation) -> Evaluation:
+    """The same rows, with their differences from `baseline`, or with none."""
+    summary = summarise(evaluation.rows, baseline.rows if baseline else None)
+    return replace(evaluation, summary=summary.with_metrics(latency_ms=evaluation.summary.latency_ms))
 
 
 def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvConfig, report: Report) -> None:
@@ -281,18 +266,14 @@ def _protocol(config: DemoConfig, dataset: dict[str, Any], minutes: float) -> st
     encoder = ""
     if source := training.optim.freeze_encoder_from:
         encoder = f"The encoder is that of {driver_name(source)}, frozen; the rest began with random weights. "
-    others = ""
-    if config.baselines:
-        others = (
-            f"Then {' and '.join(config.baselines)} were trained on the same episodes by behaviour cloning, in "
-            f"{config.baseline_epochs} epochs; {learner} drove most of them, which is to its advantage. "
-        )
     return (
         f"{began}The expert ({expert}) drove {training.initial_episodes} episodes with action noise. In "
         f"{training.rounds} rounds of {training.episodes} episodes, a mixture policy of the expert and the learner "
         f"({learner}) drove. The expert labelled every frame, and the learner was trained on all episodes so far "
-        f"(DAgger, {dataset['frames']:,} frames). {others}{encoder}All of them then drove the tracks {config.tracks}, "
-        f"which no training had used. One run of each. {measured} The demo took {minutes:.1f} minutes."
+        f"(DAgger, {dataset['frames']:,} frames). Then {' and '.join(config.baselines)} were trained on the same "
+        f"episodes by behaviour cloning, in {config.baseline_epochs} epochs; {learner} drove most of them, which is to "
+        f"its advantage. {encoder}All of them then drove the tracks {config.tracks}, which no training had used. One "
+        f"run of each. {measured} The demo took {minutes:.1f} minutes."
     )
 
 
@@ -300,12 +281,11 @@ def _video_caption(drivers: Sequence[str], track: int) -> str:
     return f"Track {track}, line by line: {', '.join(drivers)}."
 
 
-def _commands(run: Path, baseline: Path | None, track: int) -> str:
-    drivers = f"{run} {baseline}" if baseline else str(run)
+def _commands(run: Path, baseline: Path, track: int) -> str:
     return (
         f"nac-drive watch --driver {run} --track {track} --video episode.mp4\n"
-        f"nac-drive evaluate --driver {run} --tracks test-20\n"
-        f"nac-drive stress --drivers {drivers} --perturb frame-drop:zero --out stress"
+        f"nac-drive inspect --compare {run} {baseline} --track {track} --out seen\n"
+        f"nac-drive stress --drivers {run} {baseline} --perturb frame-drop:zero --out stress"
     )
 
 

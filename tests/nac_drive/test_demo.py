@@ -51,7 +51,7 @@ def finished(tmp_path_factory):
 
     def interrupt(job: str, row: dict[str, Any]) -> None:
         before.append((job, row))
-        if job == "ppo-expert":
+        if job == "nac-exact":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -64,8 +64,8 @@ def finished(tmp_path_factory):
 
 def test_finished_jobs_are_not_repeated(finished):
     folder, before, after, weights = finished
-    assert list(dict.fromkeys(job for job, _ in before)) == ["ppo", "dagger", "compare", "ppo-expert"]
-    assert list(dict.fromkeys(job for job, _ in after)) == ["compare", "ppo-expert", "nac-exact", "video"]
+    assert list(dict.fromkeys(job for job, _ in before)) == ["ppo", "dagger", "compare", "nac-exact"]
+    assert list(dict.fromkeys(job for job, _ in after)) == ["compare", "nac-exact", "video"]
     assert not any("started" in row for job, row in after if job == "compare")
     assert [best_weights(folder / run) for run in RUNS] == weights
 
