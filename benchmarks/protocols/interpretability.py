@@ -69,11 +69,11 @@ def saliency(episodes: list[Recording]) -> None:
 
 def neurons(episodes: list[Recording]) -> None:
     """Principal components and steepness of the output of the core."""
-    if "output" not in episodes[0].neurons:
+    if "output" not in episodes[0].activity:
         return
     explained, needed, steepest = [], [], []
     for each in episodes:
-        activity = after_zoom(each, each.neurons["output"])
+        activity = after_zoom(each, each.activity["output"])
         components = principal_components(activity).explained
         explained.append(components[0])
         needed.append(int(np.searchsorted(components.cumsum(), 0.9)) + 1)

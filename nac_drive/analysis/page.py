@@ -60,7 +60,7 @@ def _packed(recording: Recording) -> dict[str, Any]:
         "road": _array(recording.road.astype(np.float32)),
         "position": _array(recording.position.astype(np.float32)),
         "series": {name: _array(values.astype(np.float32)) for name, values in recording.series.items()},
-        "neurons": {name: _array(values.astype(np.float32)) for name, values in recording.neurons.items()},
+        "neurons": {name: _array(values.astype(np.float32)) for name, values in recording.activity.items()},
         "attention": None
         if recording.attention is None
         else _array(np.rint(255 * recording.attention).astype(np.uint8)),

@@ -49,7 +49,7 @@ class Recording:
     """(T, 2): the hull."""
     saliency: dict[str, np.ndarray] = field(default_factory=dict)
     """Method -> (T, 96, 96) uint8; see `SALIENCY`."""
-    neurons: dict[str, np.ndarray] = field(default_factory=dict)
+    activity: dict[str, np.ndarray] = field(default_factory=dict)
     """Group -> (T, N) float32: features of the encoder, the core's neurons, and its output."""
     attention: np.ndarray | None = None
     """(T, H, W) float32: weights of each head on the frame that is 0, 1, ... frames old. None without attention."""
@@ -57,14 +57,14 @@ class Recording:
     """phi, omega, t and a -> (T, H): means over the keys of the window."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write all arrays to an .npz file; `series/NAME`, `neurons/GROUP` and so on are their names."""
+        """Write all arrays to an .npz file; `series/NAME`, `activity/GROUP` and so on are their names."""
         from io import BytesIO
 
         arrays: dict[str, Any] = {
             "driver": self.driver, "track": self.track, "perturbation": self.perturbation, "road": self.road,
             "frames": self.frames, "position": self.position,
         }  # fmt: skip
-        for group in ("series", "saliency", "neurons", "signals"):
+        for group in ("series", "saliency", "activity", "signals"):
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
         if self.attention is not None:
             arrays["attention"] = self.attention
@@ -110,7 +110,7 @@ def record(
         name, track, perturbation, np.asarray(simulator.centre_line.points), frames, series,
         np.array(watched.positions),
     )  # fmt: skip
-    result.neurons = {group: np.stack(rows) for group, rows in watched.neurons.items()}
+    result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
     if attention:
         _add_attention(result, attention, driver.core.window)  # type: ignore[attr-defined]
     if isinstance(driver, LearnedDriver) and isinstance(driver.encoder, Encoder):

@@ -66,11 +66,11 @@ def test_the_neurons_are_those_of_the_core():
     with torch.no_grad():
         features = driver.features(frames)
         output, (_, c) = driver.core(features, dt, driver.initial_state(1))
-    np.testing.assert_allclose(found.neurons["features"], features[0], atol=1e-5)
-    np.testing.assert_allclose(found.neurons["output"], output[0], atol=1e-5)
-    np.testing.assert_allclose(found.neurons["h"], output[0], atol=1e-5)  # an LSTM's output is its h
-    np.testing.assert_allclose(found.neurons["c"][-1], c[0], atol=1e-5)
-    assert list(found.neurons) == ["features", "h", "c", "output"]
+    np.testing.assert_allclose(found.activity["features"], features[0], atol=1e-5)
+    np.testing.assert_allclose(found.activity["output"], output[0], atol=1e-5)
+    np.testing.assert_allclose(found.activity["h"], output[0], atol=1e-5)  # an LSTM's output is its h
+    np.testing.assert_allclose(found.activity["c"][-1], c[0], atol=1e-5)
+    assert list(found.activity) == ["features", "h", "c", "output"]
 
 
 @pytest.mark.parametrize("name", CORES)
@@ -106,7 +106,7 @@ def test_saliency_is_there_and_its_regions_sum_to_one(of_nac):
 
 def test_a_driver_without_a_network_has_no_neurons():
     found, _ = recorded(Controller("continuous"))
-    assert (found.neurons, found.saliency, found.attention) == ({}, {}, None)
+    assert (found.activity, found.saliency, found.attention) == ({}, {}, None)
     assert found.position.shape == (24, 2)
     assert found.series["speed"][-1] > found.series["speed"][0]
 
@@ -114,7 +114,7 @@ def test_a_driver_without_a_network_has_no_neurons():
 def test_the_arrays_come_back(of_nac, tmp_path):
     with np.load(of_nac.save(tmp_path / "x.npz")) as arrays:
         np.testing.assert_array_equal(arrays["frames"], of_nac.frames)
-        np.testing.assert_array_equal(arrays["neurons/output"], of_nac.neurons["output"])
+        np.testing.assert_array_equal(arrays["activity/output"], of_nac.activity["output"])
         np.testing.assert_array_equal(arrays["attention"], of_nac.attention)
         assert str(arrays["driver"]) == "x"
 
@@ -193,7 +193,7 @@ def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
     times = [f"{seconds:.2f} / {of_nac.series['time'][-1]:.2f} s" for seconds in (0, 0.3)]
     assert [result.pop("at"), result.pop("shown")] == times
     step = int(np.flatnonzero(of_nac.series["time"] > 0.3 + 1e-6)[0]) - 1
-    value = of_nac.neurons["output"][step, 3]
+    value = of_nac.activity["output"][step, 3]
     assert re.match(rf"output 3: {re.escape(f'{value:.3f}')} \(", result.pop("note"))
     assert result == {"picked": "features 0"}
 
