@@ -49,10 +49,10 @@ LABELS = {
     "expert-discrete-second": "discrete, with the penalty (val-25)",
     "expert-discrete": "discrete, from a better clone: shipped (val-25)",
     "expert-discrete-scratch": "discrete, from random weights (val-5)",
-    "ppo-continuous-scratch": "continuous: shipped",
+    "ppo-continuous-scratch": "continuous, seed 0: shipped",
     "ppo-continuous-no-missed-tile-penalty": "continuous, no penalty of missed tiles",
-    "ppo-continuous-scratch-seed-1": "continuous, seed 1, stopped",
-    "ppo-discrete-scratch": "discrete, stopped",
+    "ppo-continuous-scratch-seed-1": "continuous, seed 1",
+    "ppo-discrete-scratch": "discrete: shipped",
 }
 Panel = tuple[tuple[str, ...], str, float, str, int, str]
 """Runs, what to draw them against, its unit, the title of the axis, the lowest return, the place of the legend."""

@@ -55,8 +55,9 @@ class PPOConfig:
     """Environments that PPO drives at the same time, spread over as many processes as there are cores."""
     n_steps: int = 128
     """Actions per environment between two updates."""
-    sequence_length: int = 16
-    """Actions over which gradients go back in time, in a core with memory; it divides n_steps."""
+    sequence_length: int = 4
+    """Actions over which gradients go back in time, in a core with memory; it divides n_steps. Longer sequences are
+    fewer in an update, and their actions resemble each other (docs/expert.md)."""
     value_warmup_steps: int = 0
     """Frames during which only the value network learns."""
     batch_size: int = 512
