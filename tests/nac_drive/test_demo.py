@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:driver 'ppo-expert' was trained 
 
 POLICY = DriverConfig("cnn", encoder="pooled", d_model=8, dense=8, control="continuous")
 EXPERT = PPOConfig(
-    POLICY, total_timesteps=32, n_envs=2, n_steps=4, sequence_length=4, batch_size=8, validation_tracks="800000"
+    POLICY, total_timesteps=32, n_envs=1, n_steps=8, sequence_length=4, batch_size=8, validation_tracks="800000"
 )
 TRAINING = replace(
     dagger_config("nac-exact", rounds=1, initial_epochs=1, max_steps=52),
