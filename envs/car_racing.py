@@ -119,7 +119,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         super().close()
         if self.world is None:  # closed before
             return
-        self._destroy()
+        if not self.world.locked:  # an interrupted step leaves it locked; its bodies then go with the world
+            self._destroy()
         listener: Any = self.contactListener_keepref
         listener.env = self.world.contactListener = self.world.contactListener_bug_workaround = None
         self.world = self.contactListener_keepref = self.car = None

@@ -393,3 +393,17 @@ def test_a_closed_environment_is_released(driven):
     del env
     gc.collect()
     assert left() is None
+
+
+def test_an_environment_that_was_interrupted_in_the_middle_of_a_step_closes(monkeypatch):
+    """Ctrl-C may come while Box2D reports a contact: its world is locked then and refuses to destroy bodies."""
+    env = make_env(EnvConfig(renderer="fast"))
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gymnasium_car_racing.FrictionDetector, "_contact", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(play(env, [FULL_GAS["discrete"]] * 100, 3))
+    env.close()
+    assert env.unwrapped.world is None  # type: ignore[attr-defined]
