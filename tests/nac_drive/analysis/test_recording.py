@@ -181,8 +181,8 @@ def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
     assert "fetch(" not in text
     page.write_text(text.replace("</body>", f"<script>{PROBE}</script></body>"))
     command = [
-        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom",
-        f"--user-data-dir={tmp_path / 'profile'}", page.as_uri(),
+        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        "--virtual-time-budget=10000", "--dump-dom", f"--user-data-dir={tmp_path / 'profile'}", page.as_uri(),
     ]  # fmt: skip
     dom = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     match = re.search(r'data-result="([^"]*)"', dom)
