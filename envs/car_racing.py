@@ -201,6 +201,12 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self.observe, self.reward, self.state = observe, reward, frame
         return frame
 
+    @property
+    def zoom(self) -> float:
+        """Pixels of gymnasium's window per unit at this moment: it zooms in during the first second."""
+        start, full = 0.1 * gymnasium_car_racing.SCALE, gymnasium_car_racing.ZOOM * gymnasium_car_racing.SCALE
+        return start * max(1 - self.t, 0) + full * min(self.t, 1)
+
     def tiles_missed(self) -> int:
         """Return the number of tiles that the car has passed in this episode and no wheel has touched so far."""
         road: Any = self.road
@@ -250,7 +256,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     def _create_track(self) -> bool:
         created = super()._create_track()
-        self._road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
+        self.road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
         if created and self._fast_renderer:
             self._road_colors = self._gather_colors()
             self._ground_is_painted = False  # painted at the first frame that is drawn
@@ -275,11 +281,9 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     def _draw(self, renderer: Renderer) -> np.ndarray:
         if not self._ground_is_painted:
-            renderer.begin(self._road_vertices, self._road_colors)
+            renderer.begin(self.road_vertices, self._road_colors)
             self._ground_is_painted = True
-        start, full = 0.1 * gymnasium_car_racing.SCALE, gymnasium_car_racing.ZOOM * gymnasium_car_racing.SCALE
-        zoom = start * max(1 - self.t, 0) + full * min(self.t, 1)
-        return renderer.draw(self.car, zoom, self.reward)
+        return renderer.draw(self.car, self.zoom, self.reward)
 
     def _render_road(self, zoom, translation, angle):
         bounds = gymnasium_car_racing.PLAYFIELD
@@ -287,7 +291,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         self._draw_colored_polygon(self.surf, field, self.bg_color, zoom, translation, angle, clip=False)
         for i in _visible(_GRASS, zoom, translation, angle):
             self._draw_colored_polygon(self.surf, _GRASS[i], self.grass_color, zoom, translation, angle)
-        for i in _visible(self._road_vertices, zoom, translation, angle):
+        for i in _visible(self.road_vertices, zoom, translation, angle):
             polygon, color = self.road_poly[i]
             self._draw_colored_polygon(self.surf, polygon, [int(c) for c in color], zoom, translation, angle)
 

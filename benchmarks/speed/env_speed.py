@@ -151,7 +151,7 @@ def parts(rounds: int) -> None:
             bare.reset(seed=seed)
         env.reset(seed=seed)
         with of_reset("painting the ground"):
-            renderer.begin(car_racing._road_vertices, car_racing._road_colors)
+            renderer.begin(car_racing.road_vertices, car_racing._road_colors)
         for action in actions:
             with of_frame("gymnasium: car and physics"):
                 bare.step(action)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ import torch
 from torch import Tensor
 
 from nac_drive.analysis.activity import curvature
-from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention, weight_by_age
+from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention
 from nac_drive.analysis.regions import REGIONS, fractions, regions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
 from nac_drive.envs import Driver, Step, rollout
 from nac_drive.envs.pulses import COMMANDS
-from nac_drive.policies.cores.base import NOMINAL_DT
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver as LearnedDriver
 from nac_drive.policies.encoders import Encoder
@@ -52,14 +52,13 @@ class Recording:
     activity: dict[str, np.ndarray] = field(default_factory=dict)
     """Group -> (T, N) float32: features of the encoder, the core's neurons, and its output."""
     attention: np.ndarray | None = None
-    """(T, H, W) float32: weights of each head on the frame that is 0, 1, ... frames old. None without attention."""
+    """(T, H, W) float32: weights of each head on the present observation, the one before, and so on. None without
+    attention."""
     signals: dict[str, np.ndarray] = field(default_factory=dict)
     """phi, omega, t and a -> (T, H): means over the keys of the window."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all arrays to an .npz file; `series/NAME`, `activity/GROUP` and so on are their names."""
-        from io import BytesIO
-
         arrays: dict[str, Any] = {
             "driver": self.driver, "track": self.track, "perturbation": self.perturbation, "road": self.road,
             "frames": self.frames, "position": self.position,
@@ -137,9 +136,9 @@ class _Watched:
         x, y = simulator.car.hull.position
         self.positions.append((x, y))
         self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
-        self.labels.append(regions(self._env))
         if not isinstance(self._driver, LearnedDriver):
             return self._driver.act(observation, state, dt)
+        self.labels.append(regions(self._env))
         driver = self._driver
         with torch.no_grad(), one_thread():
             features = driver.features(torch.from_numpy(observation.copy())[None, None].to(driver.device))
@@ -171,22 +170,18 @@ def _series(steps: list[Step]) -> dict[str, np.ndarray]:
 
 
 def _add_attention(recording: Recording, steps: list[AttentionStep], window: int) -> None:
-    edges = (torch.arange(window + 1) - 0.5) * NOMINAL_DT
-    rows = [weight_by_age(step.record.alpha, step.age, edges)[0, :, 0] for step in steps]  # (H, W) each
-    recording.attention = torch.stack(rows).numpy()
-    alphas = torch.stack([_padded(step.record.alpha[0, :, 0], window) for step in steps])  # (T, H, W)
-    ages = torch.stack([_padded(step.age[0, :, 0], window) for step in steps])
+    alpha, age, index = (
+        torch.stack([part[0, :, 0] for part in parts])  # (T, H, K): of the keys that are kept
+        for parts in zip(*((step.record.alpha, step.age, step.record.index) for step in steps), strict=True)
+    )
+    attention = torch.zeros(*alpha.shape[:2], window).scatter(2, window - 1 - index, alpha)  # the newest key comes last
+    recording.attention = attention.numpy()
     if window > 1:
-        recording.series["attention entropy"] = normalised_entropy(alphas).mean(dim=1).numpy()
-    recording.series["attention age"] = mean_age(alphas, ages).mean(dim=1).numpy()
+        recording.series["attention entropy"] = normalised_entropy(attention).mean(dim=1).numpy()
+    recording.series["attention age"] = mean_age(alpha, age).mean(dim=1).numpy()
     for name in SIGNALS:
         values = [getattr(step.record, name)[0, :, 0].mean(dim=1) for step in steps]
         recording.signals[name] = torch.stack(values).numpy()
-
-
-def _padded(values: Tensor, width: int) -> Tensor:
-    """Values (H, K) with zeros up to (H, width): fewer keys are there at the start of an episode."""
-    return torch.nn.functional.pad(values, (0, width - values.shape[1]))
 
 
 def _add_saliency(recording: Recording, driver: LearnedDriver, labels: np.ndarray) -> None:

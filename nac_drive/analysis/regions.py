@@ -7,11 +7,10 @@ from typing import Any
 import cv2
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.box2d import car_racing
 from gymnasium.envs.box2d.car_racing import STATE_H, STATE_W, WINDOW_H
 
 from nac_drive.envs.renderer.car import CAR_BOTTOM, CAR_LEFT, CAR_RIGHT, CAR_TOP
-from nac_drive.envs.renderer.geometry import BAR_TOP, FULL_ZOOM, HULL_X, HULL_Y, PIXEL_H, PIXEL_W, SHIFT
+from nac_drive.envs.renderer.geometry import BAR_TOP, HULL_X, HULL_Y, PIXEL_H, PIXEL_W, SHIFT
 
 REGIONS = ("grass", "verge", "far road", "near road", "road behind", "car", "status bar")
 """Names of the labels 0, 1, 2, ... A verge lies on both sides of an edge of the road. The far road is that in the upper
@@ -32,9 +31,8 @@ def regions(env: gym.Env) -> np.ndarray:
         (96, 96) uint8, indices of `REGIONS`.
     """
     simulator: Any = env.unwrapped
-    start = 0.1 * car_racing.SCALE
-    zoom = start * max(1 - simulator.t, 0) + FULL_ZOOM * min(simulator.t, 1)
-    road = _road(simulator._road_vertices, simulator.car.hull.position, simulator.car.hull.angle, zoom)
+    hull, zoom = simulator.car.hull, simulator.zoom
+    road = _road(simulator.road_vertices, hull.position, hull.angle, zoom)
     reach = [max(round(VERGE * zoom / size), 1) for size in (PIXEL_W, PIXEL_H)]
     ellipse = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * reach[0] + 1, 2 * reach[1] + 1))
     outer, inner = cv2.dilate(road, ellipse), cv2.erode(road, ellipse, borderValue=1)  # type: ignore[call-overload]

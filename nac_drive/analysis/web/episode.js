@@ -48,7 +48,8 @@ class Episode {
     this.panels.push(this.frame, this.track);
 
     this.lines(section, "Actions", ["steer", "gas", "brake"], [-1, 1]);
-    this.lines(section, "Speed (units/s) and return", ["speed", "return"]);
+    this.lines(section, "Speed, units/s", ["speed"]);
+    this.lines(section, "Return", ["return"]);
     const method0 = Object.keys(maps)[0];
     if (method0) {
       const regions = ["far road", "near road", "verge", "grass", "status bar"].map(region => `${method0} on ${region}`);
@@ -71,9 +72,6 @@ class Episode {
     const canvas = make("canvas"), legend = make("p", { className: "legend" });
     section.append(make("h3", { textContent: title }), canvas, legend);
     const curves = names.filter(name => name in this.series).map(name => [label(name), this.series[name]]);
-    if (title.startsWith("Speed")) {  // one scale for both: speed in 0..1 of its range would tell nothing
-      curves[1] = ["return / 10", curves[1][1].map(value => value / 10)];
-    }
     this.panels.push(new LinesPanel(canvas, curves, bounds, legend));
   }
   attention(section, { shape, values }) {
@@ -106,7 +104,6 @@ class Episode {
     this.shown = seconds;
     let step = this.times.findIndex(time => time > seconds + 1e-6) - 1;
     if (step < 0) step = seconds < this.times[0] ? 0 : this.times.length - 1;
-    this.step = step;
     this.panels.forEach(panel => panel.draw(step));
     const [low, high] = this.track.bounds;
     this.note.textContent = `${this.name}: ${format(this.track.values[step])} (${format(low)} dark to ${format(high)} yellow)`;

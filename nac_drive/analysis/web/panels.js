@@ -142,11 +142,12 @@ class LinesPanel {
 class HeatPanel {
   constructor(canvas, steps, rows, value, height, common) {
     Object.assign(this, { canvas, steps, rows, height });
-    const image = new ImageData(steps, rows), all = common || [Infinity, -Infinity];
+    const image = new ImageData(steps, rows);
     for (let row = 0; row < rows; row++) {
-      const values = Float32Array.from({ length: steps }, (_, step) => value(step, row)), own = common ? all : range(values);
+      const values = Float32Array.from({ length: steps }, (_, step) => value(step, row));
+      const [low, high] = common || range(values);
       values.forEach((each, step) => {
-        const at = Math.round(255 * Math.min(Math.max((each - own[0]) / (own[1] - own[0]), 0), 1));
+        const at = Math.round(255 * Math.min(Math.max((each - low) / (high - low), 0), 1));
         image.data.set([...VIRIDIS.slice(3 * at, 3 * at + 3), 255], 4 * (row * steps + step));
       });
     }

@@ -123,7 +123,7 @@ def test_a_kerb_without_width_is_drawn_as_gymnasium_draws_it():
     ours, theirs = fast(), native("discrete")
     for env in (ours, theirs):
         env.reset(seed=298)
-    corners = ours.unwrapped._road_vertices  # type: ignore[attr-defined]
+    corners = ours.unwrapped.road_vertices  # type: ignore[attr-defined]
     (kerb, *_) = np.flatnonzero((corners[:, 0] == corners[:, 1]).all(axis=1))
     frames: list[tuple[np.ndarray, ...]] = []
     for angle in (0.0, 1.0):
@@ -192,7 +192,7 @@ def test_repainted_tiles_look_as_if_painted_so_at_first():
     assert last[4]["tiles_visited"] > 20
     assert (car_racing._road_colors[:, 0] == 102).sum() > last[4]["tiles_total"] / 3 + 10
     renderer = Renderer((102, 204, 102), (102, 230, 102))
-    renderer.begin(car_racing._road_vertices, car_racing._road_colors.copy())
+    renderer.begin(car_racing.road_vertices, car_racing._road_colors.copy())
     np.testing.assert_array_equal(renderer.draw(car_racing.car, 16.2, car_racing.reward + 0.1), last[0])
 
 

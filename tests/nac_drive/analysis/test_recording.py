@@ -85,6 +85,15 @@ def test_every_core_names_tensors_of_its_state(name):
     assert bool(core.neuron_names) == (bool(shapes) and not is_window)
 
 
+def test_attention_is_whole_where_observations_are_far_apart():
+    found, steps = recorded(network("nac-exact"), perturbation="action-repeat:2")
+    assert [step.dt for step in steps] == pytest.approx([0.0, *[0.08] * 5])
+    assert found.attention is not None
+    np.testing.assert_allclose(found.attention.sum(axis=2), 1, atol=1e-5)
+    age = (found.attention * 0.08 * np.arange(WINDOW)).sum(axis=2).mean(axis=1)
+    np.testing.assert_allclose(found.series["attention age"], age, atol=1e-6)
+
+
 def test_attention_is_recorded_by_the_age_of_frames(of_nac):
     assert of_nac.attention is not None
     assert of_nac.attention.shape == (24, 2, WINDOW)
@@ -188,7 +197,7 @@ def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
     match = re.search(r'data-result="([^"]*)"', dom)
     assert match, dom[-2000:]
     result = json.loads(match[1].replace("&quot;", '"'))
-    assert result.pop("moved") == result.pop("canvases") == 18
+    assert result.pop("moved") == result.pop("canvases") == 20
     assert result.pop("overlay")
     times = [f"{seconds:.2f} / {of_nac.series['time'][-1]:.2f} s" for seconds in (0, 0.3)]
     assert [result.pop("at"), result.pop("shown")] == times
