@@ -6,9 +6,10 @@ De Boer et al., A tutorial on the cross-entropy method, Annals of Operations Res
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -68,8 +69,13 @@ class EpisodeScore:
 
 
 def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeScore:
+    """Drive an episode on the track of `seed`."""
+    return drive_controller(Controller(control, config), seed)
+
+
+def drive_controller(controller: Controller, seed: int) -> EpisodeScore:
     """Drive an episode on the track of `seed`. The telemetry of `CarRacing.step` would take as long as the physics."""
-    env, controller = _blind_env(control), Controller(control, config)
+    env = _blind_env(controller.control)
     env.reset(seed=seed)
     plan = controller.begin(env)
     rewards, wheels_off = [], []
@@ -86,8 +92,8 @@ def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeScore
 
 
 @cache
-def _blind_env(control: Control) -> CarRacing:
-    env = CarRacing(control=control)
+def _blind_env(control: str) -> CarRacing:
+    env = CarRacing(control=control)  # type: ignore[arg-type]
     env.observe = False
     return env
 
@@ -116,21 +122,49 @@ def search(
     Returns:
         The mean after the last generation, rounded to four digits.
     """
-    mean, first_spread = np.array(list(START[config.control].values())).T
-    low, high, spread = np.maximum(mean - 4 * first_spread, 0.0), mean + 4 * first_spread, first_spread
-    rng = np.random.default_rng(config.seed)
-    for generation in range(config.generations):
-        candidates = np.clip(rng.normal(mean, spread, (config.candidates, len(mean))), low, high)
-        candidates[0] = mean
+    mean, spread = np.array(list(START[config.control].values())).T
+    generation = count()
+
+    def evaluate(candidates: np.ndarray, rng: np.random.Generator) -> list[float]:
         seeds = rng.choice(len(SPLITS["train"]), config.episodes, replace=False).tolist()
         task = partial(_drive_all, config.control, seeds)
         configs = [_config(config.control, values) for values in candidates]
         results = list((pool.imap if pool else map)(task, configs))
-        report(generation, configs[0], results[0])
-        best = np.argsort([-fitness(episodes) for episodes in results], kind="stable")[: config.elites]
+        report(next(generation), configs[0], results[0])
+        return [fitness(episodes) for episodes in results]
+
+    return _config(config.control, cross_entropy(evaluate, mean, spread, config, np.random.default_rng(config.seed)))
+
+
+def cross_entropy(
+    evaluate: Callable[[np.ndarray, np.random.Generator], Sequence[float]],
+    mean: np.ndarray,
+    spread: np.ndarray,
+    config: SearchConfig,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Search by the cross-entropy method, within four spreads of the start and above 0.
+
+    Args:
+        evaluate: Returns the fitness of candidates (C, D), of which the first is the present mean. It may draw from the
+            generator.
+        mean: (D,), of the first candidates.
+        spread: (D,), their standard deviations.
+        config: Numbers of generations, candidates and elites.
+        rng: Generator of the candidates.
+
+    Returns:
+        (D,), the mean after the last generation.
+    """
+    low, high, first_spread = np.maximum(mean - 4 * spread, 0.0), mean + 4 * spread, spread
+    for _ in range(config.generations):
+        candidates = np.clip(rng.normal(mean, spread, (config.candidates, len(mean))), low, high)
+        candidates[0] = mean
+        scores = np.asarray(evaluate(candidates, rng))
+        best = np.argsort(-scores, kind="stable")[: config.elites]
         mean = 0.4 * mean + 0.6 * candidates[best].mean(axis=0)
         spread = 0.4 * spread + 0.6 * candidates[best].std(axis=0) + 0.05 * first_spread
-    return _config(config.control, mean)
+    return mean
 
 
 def _drive_all(control: Control, seeds: list[int], config: ControllerConfig) -> list[EpisodeScore]:
