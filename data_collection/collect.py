@@ -22,6 +22,7 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import ROUND, Row
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.human import HUMAN
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.data_collection.processes import number_of_workers, worker_pool
 from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout
@@ -69,7 +70,8 @@ def collect(
         seeds: Tracks, one episode each.
         noise: Noise in the executed actions; the label stays the driver's action. None by default.
         seed: Seed of the noise, together with the track's seed.
-        workers: Processes, 0 for one per core; the dataset does not depend on their number.
+        workers: Processes, 0 for one per core; the dataset does not depend on their number. A person drives in this
+            process.
         cluster: Collect on a Ray cluster, see `worker_pool`; the dataset is the same, and is written by this process.
         resume: Go on with an interrupted recording, or add tracks at the end of `seeds`.
         on_episode: Called with each new row (see `ROW`), in the order in which episodes end.
@@ -92,6 +94,8 @@ def collect(
             f"seeds must be distinct, 0 to {LARGEST_SEED} (2^63 - 1) and at least one of them, got {seeds[:10]}."
         )
     number_of_workers(workers)  # a bad number fails here
+    if os.fspath(driver) == HUMAN:  # one person, one window
+        workers, cluster = 1, None
     env = env or EnvConfig()
     pickled = pickle.dumps(resolve_driver(driver, env))  # a bad driver fails here, before there is a folder
     meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)

@@ -12,6 +12,7 @@ import msgspec
 
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
+from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.envs import Control, Driver, EnvConfig, same_actions
 from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.suggest import did_you_mean
@@ -24,9 +25,9 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     """Load the driver that a name or a path stands for.
 
     Args:
-        spec: `controller` or `cautious-controller`; a driver that comes with the package, such as `expert` or
-            `champion-continuous`; the folder of a driver or run (its best checkpoint); or an `.onnx` file that
-            `nac-drive export` wrote.
+        spec: `controller` or `cautious-controller`; `human`, a person at the keys of a window; a driver that comes with
+            the package, such as `expert` or `champion-continuous`; the folder of a driver or run (its best checkpoint);
+            or an `.onnx` file that `nac-drive export` wrote.
         env: The environment it will drive in; a name without control means the driver for its control, discrete by
             default.
 
@@ -39,6 +40,8 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
             environment's control (those of continuous and pulsed control are the same).
     """
     control = env.control if env else None
+    if os.fspath(spec) == HUMAN:
+        return KeyboardDriver(control or "discrete")
     if os.fspath(spec) in CONTROLLERS:
         return _controller(spec, control or "discrete")
     try:
@@ -104,6 +107,8 @@ def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
         spec: See `resolve_driver`.
         env: The environment; its control chooses between two drivers of one name.
     """
+    if os.fspath(spec) == HUMAN:
+        return hashlib.sha256(HUMAN.encode()).hexdigest()
     if os.fspath(spec) in CONTROLLERS:
         config = asdict(_controller(spec, env.control).config)
         if not config["blind_frames"]:

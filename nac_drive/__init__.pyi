@@ -35,6 +35,7 @@ from .evaluation.video import record_video as record_video
 from .evaluation.video import side_by_side as side_by_side
 from .evaluation.watch import watch as watch
 from .leaderboard.compare import compare as compare
+from .live.arena import arena as arena
 from .policies.checkpoint import load_driver as load_driver
 from .policies.checkpoint import save_driver as save_driver
 from .policies.config import DriverConfig as DriverConfig

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "evaluation": {"suggest", "storage", "envs", "policies", "data_collection"},
     "robustness": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
     "analysis": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
+    "live": {"suggest", "storage", "envs", "policies", "data_collection", "analysis"},
     "training": {"suggest", "signals", "storage", "envs", "policies", "data_collection", "evaluation"},
     "leaderboard": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training"},
     "demo": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training", "leaderboard"},

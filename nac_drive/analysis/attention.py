@@ -5,14 +5,14 @@ Shapes: B batch, H heads, T queries, K keys of a query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver
@@ -89,26 +89,76 @@ def recorded_attention(driver: Driver) -> Iterator[list[AttentionStep]]:
     Raises:
         ValueError: For a driver with another core.
     """
+    steps: list[AttentionStep] = []
+
+    def note(record: AttentionRecord, age: Tensor, t_movement: Callable[[], Tensor]) -> None:
+        steps.append(AttentionStep(record, age, t_movement()))
+
+    with watched_attention(driver, note):
+        yield steps
+
+
+@contextmanager
+def watched_attention(
+    driver: Driver, note: Callable[[AttentionRecord, Tensor, Callable[[], Tensor]], None]
+) -> Iterator[None]:
+    """Call `note` with the attention of every decision inside the `with` block. The driver acts as without it.
+
+    Args:
+        driver: A driver with a NAC core.
+        note: Called with the record, the ages of its keys in seconds, and a function that computes
+            `AttentionStep.t_movement`.
+
+    Raises:
+        ValueError: For a driver with another core.
+    """
     core = nac_core(driver)
     nac = core.nac
-    attend, steps = nac.attend, []
+    attend, outer = nac.attend, vars(nac).get("attend")  # another watch may be on
 
-    def recording(tokens: Any, mask: Any, times: Tensor | None, detail: type | None = None) -> Any:
+    def watched(tokens: Any, mask: Any, times: Tensor | None, detail: type | None = None) -> Any:
         assert times is not None
         result = attend(tokens, mask, times, AttentionRecord)
-        oldest = times.amax(dim=3, keepdim=True).expand_as(times)
-        late, early = (attend(tokens, mask, age, AttentionRecord)[1]["t"] for age in (oldest, torch.zeros_like(times)))
         record = AttentionRecord(**result[1])
         age = core.time_unit * times.expand(*record.index.shape[:3], times.shape[3])  # seconds, (B, H, T, window)
-        age = age.gather(3, record.index)  # of the keys that are kept
-        steps.append(AttentionStep(record, age, (late - early).abs()))
+
+        def t_movement() -> Tensor:
+            oldest = times.amax(dim=3, keepdim=True).expand_as(times)
+            late, early = (attend(tokens, mask, age, AttentionRecord)[1]["t"] for age in (oldest, 0 * times))
+            return (late - early).abs()
+
+        note(record, age.gather(3, record.index), t_movement)  # of the keys that are kept
         return result
 
-    nac.attend = recording
+    nac.attend = watched
     try:
-        yield steps
+        yield
     finally:
         del nac.attend
+        if outer:
+            nac.attend = outer
+
+
+@contextmanager
+def zeroed_heads(driver: Driver, heads: Collection[int]) -> Iterator[None]:
+    """Let the given heads of a NAC driver contribute nothing inside the `with` block.
+
+    Raises:
+        ValueError: For a driver with another core.
+    """
+    nac = nac_core(driver).nac
+    rows = list(heads)
+
+    def zero(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        values = inputs[0].unflatten(2, (nac.num_heads, -1)).clone()  # (B, T, H, D)
+        values[:, :, rows] = 0
+        return (values.flatten(2),)
+
+    hook = nac.out.register_forward_pre_hook(zero)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def uniform(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:

@@ -35,17 +35,26 @@ def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recordi
     Returns:
         The page.
     """
-    web = files("nac_drive.analysis") / "web"
-    script = "\n".join((web / name).read_text(encoding="utf-8") for name in ("panels.js", "episode.js"))
     data = json.dumps([_packed(each) for each in recordings]).replace("<", "\\u003c")  # ends no script element
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
-        (web / "episode.html").read_text(encoding="utf-8")
-    )
-    page = template.render(
-        title=title, style=(web / "style.css").read_text(encoding="utf-8"), script=script, recordings=data
-    )
+    page = assemble("nac_drive.analysis", "episode", title=title, recordings=data)
     write_atomically(Path(path), page.encode())
     return Path(path)
+
+
+def assemble(package: str, name: str, **values: str) -> str:
+    """Return a page of one file: its HTML, the common style and panels, and its script.
+
+    Args:
+        package: The package whose folder `web` holds NAME.html and NAME.js.
+        name: Its name.
+        **values: What the HTML names.
+    """
+    common, own = files("nac_drive.analysis") / "web", files(package) / "web"
+    script = "\n".join(file.read_text(encoding="utf-8") for file in (common / "panels.js", own / f"{name}.js"))
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+        (own / f"{name}.html").read_text(encoding="utf-8")
+    )
+    return template.render(style=(common / "style.css").read_text(encoding="utf-8"), script=script, **values)
 
 
 def _packed(recording: Recording) -> dict[str, Any]:

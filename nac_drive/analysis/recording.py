@@ -13,10 +13,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
 
 from nac_drive.analysis.activity import curvature
 from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention
+from nac_drive.analysis.probe import Probe, by_age
 from nac_drive.analysis.regions import REGIONS, fractions, regions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
 from nac_drive.envs import Driver, Step, rollout
@@ -121,7 +121,8 @@ class _Watched:
     """A driver whose neurons, and the car's place, are noted at every decision."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self._probe = Probe(driver) if isinstance(driver, LearnedDriver) else None
+        self._driver = self._probe or driver
         self.neurons: dict[str, list[np.ndarray]] = {}
         self.positions: list[tuple[float, float]] = []
         self.curvatures: list[float] = []
@@ -136,22 +137,13 @@ class _Watched:
         x, y = simulator.car.hull.position
         self.positions.append((x, y))
         self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
-        if not isinstance(self._driver, LearnedDriver):
-            return self._driver.act(observation, state, dt)
-        self.labels.append(regions(self._env))
-        driver = self._driver
-        with torch.no_grad(), one_thread():
-            features = driver.features(torch.from_numpy(observation.copy())[None, None].to(driver.device))
-            y, after = driver.core_output(features, torch.tensor([[dt]], device=driver.device), state)
-            action = driver.action_head.action(driver.action_head(y)[0, 0])
-        self._note("features", features)
-        for group, values in zip(driver.core.neuron_names, after, strict=False):
-            self._note(group, values)
-        self._note("output", y)
-        return (int(action) if driver.config.control == "discrete" else action), after
-
-    def _note(self, group: str, values: Tensor) -> None:
-        self.neurons.setdefault(group, []).append(values.flatten().float().numpy(force=True))
+        if self._probe:
+            self.labels.append(regions(self._env))
+        action, state = self._driver.act(observation, state, dt)
+        if self._probe:
+            for group, values in self._probe.neurons.items():
+                self.neurons.setdefault(group, []).append(values)
+        return action, state
 
 
 def _series(steps: list[Step]) -> dict[str, np.ndarray]:
@@ -174,7 +166,7 @@ def _add_attention(recording: Recording, steps: list[AttentionStep], window: int
         torch.stack([part[0, :, 0] for part in parts])  # (T, H, K): of the keys that are kept
         for parts in zip(*((step.record.alpha, step.age, step.record.index) for step in steps), strict=True)
     )
-    attention = torch.zeros(*alpha.shape[:2], window).scatter(2, window - 1 - index, alpha)  # the newest key comes last
+    attention = by_age(alpha, index, window)
     recording.attention = attention.numpy()
     if window > 1:
         recording.series["attention entropy"] = normalised_entropy(attention).mean(dim=1).numpy()

@@ -1,11 +1,6 @@
 // The page of one or more recorded episodes: one clock moves all panels.
 "use strict";
 
-const make = (tag, attributes = {}, ...children) => {
-  const node = Object.assign(document.createElement(tag), attributes);
-  node.append(...children);
-  return node;
-};
 const chooser = (text, names, chosen) => {
   const select = make("select", { onchange: () => chosen(select.value) }, ...names.map(name => new Option(name || "none", name)));
   return [make("label", {}, text, select), select];

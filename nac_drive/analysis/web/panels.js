@@ -15,6 +15,11 @@ function palette(stops) {
 }
 const VIRIDIS = palette(STOPS), INFERNO = palette(HEAT);
 
+const make = (tag, attributes = {}, ...children) => {
+  const node = Object.assign(document.createElement(tag), attributes);
+  node.append(...children);
+  return node;
+};
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const format = value => !Number.isFinite(value) ? "-" : value.toFixed(Math.abs(value) >= 100 ? 0 : 3);
 
@@ -44,6 +49,14 @@ function range(values) {
   return high > low ? [low, high] : [low - 0.5, high + 0.5];
 }
 
+// Lay a map over RGBA pixels. The map has one value for each pixel, `stride` apart.
+function blend(pixels, map, stride) {
+  for (let i = 0, j = 0; i < pixels.length; i += 4, j += stride) {
+    const value = map[j], share = 0.85 * value / 255;
+    for (let c = 0; c < 3; c++) pixels[i + c] = (1 - share) * (0.6 * pixels[i + c]) + share * INFERNO[3 * value + c];
+  }
+}
+
 // What the driver sees, with a saliency map over it. Frames and maps are tiles of one image each.
 class FramePanel {
   constructor(canvas, atlas, maps, size, columns) {
@@ -59,15 +72,28 @@ class FramePanel {
   draw(step) {
     const frame = this.tile(this.atlas, step), map = this.maps[this.method];
     if (!map) return;
-    const heat = this.tile(map, step);
-    for (let i = 0; i < heat.data.length; i += 4) {
-      const value = heat.data[i], share = 0.85 * value / 255;
-      for (let c = 0; c < 3; c++) {
-        frame.data[i + c] = (1 - share) * (0.6 * frame.data[i + c]) + share * INFERNO[3 * value + c];
-      }
-    }
+    blend(frame.data, this.tile(map, step).data, 4);
     this.context.putImageData(frame, 0, 0);
   }
+}
+
+// Draw the circuit from above. Returns the context, and the place of point i of some points [x, y, x, y, ...].
+function drawRoad(canvas, road) {
+  const [context, width, height] = fit(canvas), edge = 14;
+  const [x0, x1] = range(road.filter((_, i) => i % 2 === 0)), [y0, y1] = range(road.filter((_, i) => i % 2));
+  const scale = Math.min((width - 2 * edge) / (x1 - x0), (height - 2 * edge) / (y1 - y0));
+  const place = (points, i) => [
+    width / 2 + (points[2 * i] - (x0 + x1) / 2) * scale, height / 2 - (points[2 * i + 1] - (y0 + y1) / 2) * scale,
+  ];
+  context.clearRect(0, 0, width, height);
+  context.lineWidth = Math.max(13.3 * scale, 3);
+  context.strokeStyle = css("--road");
+  context.lineJoin = "round";
+  context.beginPath();
+  for (let i = 0; i < road.length / 2; i++) context.lineTo(...place(road, i));
+  context.closePath();
+  context.stroke();
+  return [context, place];
 }
 
 // The circuit from above, painted with a quantity; a ring is the car.
@@ -78,20 +104,7 @@ class TrackPanel {
     this.bounds = range(values);
   }
   draw(step) {
-    const [context, width, height] = fit(this.canvas), edge = 14;
-    const [x0, x1] = range(this.road.filter((_, i) => i % 2 === 0)), [y0, y1] = range(this.road.filter((_, i) => i % 2));
-    const scale = Math.min((width - 2 * edge) / (x1 - x0), (height - 2 * edge) / (y1 - y0));
-    const place = (points, i) => [
-      width / 2 + (points[2 * i] - (x0 + x1) / 2) * scale, height / 2 - (points[2 * i + 1] - (y0 + y1) / 2) * scale,
-    ];
-    context.clearRect(0, 0, width, height);
-    context.lineWidth = Math.max(13.3 * scale, 3);
-    context.strokeStyle = css("--road");
-    context.lineJoin = "round";
-    context.beginPath();
-    for (let i = 0; i < this.road.length / 2; i++) context.lineTo(...place(this.road, i));
-    context.closePath();
-    context.stroke();
+    const [context, place] = drawRoad(this.canvas, this.road);
     const [low, high] = this.bounds;
     for (let i = 0; i < this.values.length; i++) {
       const at = Math.round(255 * (this.values[i] - low) / (high - low));

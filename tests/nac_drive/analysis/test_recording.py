@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,10 @@ from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import Driver, EnvConfig, Step, make_env, perturb, rollout
 from nac_drive.policies import CORES, DriverConfig, build_core, save_driver
 from nac_drive.policies import Driver as LearnedDriver
+from tests.browser import browser, needs_browser
 
 CONFIG = EnvConfig("continuous", renderer="fast", max_steps=24)
 TRACK, WINDOW = 900_001, 4
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def network(core: str, control: str = "continuous") -> LearnedDriver:
@@ -152,59 +150,38 @@ def test_inspect_writes_page_and_arrays_and_replaces_nothing(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-PROBE = """
-const seen = () => [...document.querySelectorAll("canvas")].map(canvas => canvas.toDataURL());
-const wait = setInterval(() => {
-  if (!document.body.dataset.ready) return;
-  clearInterval(wait);
-  const result = { at: document.getElementById("time").textContent };
-  const slider = document.getElementById("slider"), before = seen();
-  slider.value = 0.3;
-  slider.oninput();
-  const after = seen();
-  result.moved = after.filter((url, i) => url !== before[i]).length;
-  result.canvases = after.length;
-  result.shown = document.getElementById("time").textContent;
-  const [overlay, paint] = document.querySelectorAll("main select");
-  overlay.value = "";
-  overlay.onchange();
-  result.overlay = seen()[0] !== after[0];
-  paint.value = "output 3";
-  paint.onchange();
-  result.note = document.querySelector(".note").textContent;
-  const pick = document.querySelector("canvas.pick"), box = pick.getBoundingClientRect();
-  pick.onclick({ clientY: box.top + 1 });
-  result.picked = document.querySelectorAll("main select")[1].value;
-  document.body.dataset.result = JSON.stringify(result);
-}, 20);
-addEventListener("error", event => { document.body.dataset.result = JSON.stringify({ error: event.message }); });
-"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no browser; `apt-get install chromium` installs one")
+@needs_browser
 def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
     lstm, _ = recorded(network("lstm"))
-    page = save_episode_page(tmp_path / "page.html", [of_nac, lstm], "Title </script><b>")
-    text = page.read_text()
+    file = save_episode_page(tmp_path / "page.html", [of_nac, lstm], "Title </script><b>")
+    text = file.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", text)  # nothing from elsewhere
     assert "fetch(" not in text
-    page.write_text(text.replace("</body>", f"<script>{PROBE}</script></body>"))
-    command = [
-        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-        "--virtual-time-budget=10000", "--dump-dom", f"--user-data-dir={tmp_path / 'profile'}", page.as_uri(),
-    ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    match = re.search(r'data-result="([^"]*)"', dom)
-    assert match, dom[-2000:]
-    result = json.loads(match[1].replace("&quot;", '"'))
-    assert result.pop("moved") == result.pop("canvases") == 20
-    assert result.pop("overlay")
-    times = [f"{seconds:.2f} / {of_nac.series['time'][-1]:.2f} s" for seconds in (0, 0.3)]
-    assert [result.pop("at"), result.pop("shown")] == times
-    step = int(np.flatnonzero(of_nac.series["time"] > 0.3 + 1e-6)[0]) - 1
-    value = of_nac.activity["output"][step, 3]
-    assert re.match(rf"output 3: {re.escape(f'{value:.3f}')} \(", result.pop("note"))
-    assert result == {"picked": "features 0"}
+    seen = '[...document.querySelectorAll("canvas")].map(canvas => canvas.toDataURL())'
+    changed = f"(() => {{ const now = {seen}; return now.map((url, i) => url !== window.before[i]); }})()"
+    with browser(tmp_path / "profile") as page:
+        page.open(file.as_uri())
+        page.wait("document.body.dataset.ready")
+        at = page.run('document.getElementById("time").textContent')
+        page.run(f"window.before = {seen}")
+        page.run('(() => { const s = document.getElementById("slider"); s.value = 0.3; s.oninput(); })()')
+        moved = page.run(changed)
+        assert len(moved) == 20
+        assert all(moved)
+        times = [f"{seconds:.2f} / {of_nac.series['time'][-1]:.2f} s" for seconds in (0, 0.3)]
+        assert [at, page.run('document.getElementById("time").textContent')] == times
+        page.run(f"window.before = {seen}; window.chosen = document.querySelectorAll('main select');")
+        page.run("chosen[0].value = ''; chosen[0].onchange();")
+        assert page.run(changed)[0]  # the overlay is gone
+        page.run("chosen[1].value = 'output 3'; chosen[1].onchange();")
+        step = int(np.flatnonzero(of_nac.series["time"] > 0.3 + 1e-6)[0]) - 1
+        value = of_nac.activity["output"][step, 3]
+        assert page.run('document.querySelector(".note").textContent').startswith(f"output 3: {value:.3f} (")
+        page.run(
+            "const p = document.querySelector('canvas.pick'); p.onclick({clientY: p.getBoundingClientRect().top + 1})"
+        )
+        assert page.run("chosen[1].value") == "features 0"
+        assert page.errors == []
 
 
 def test_the_page_of_the_package_is_complete(of_nac, tmp_path):

@@ -1,0 +1,128 @@
+"""A network driver under observation: its neurons at every decision, and what it does without some of them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from nac_drive.analysis.attention import constant_clock, uniform_weights, watched_attention, zeroed_heads
+from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.driver import Driver
+from nac_drive.policies.nac.layer import AttentionRecord
+from nac_drive.policies.ops.threads import one_thread
+
+FEATURES, OUTPUT = "features", "output"
+
+
+class Probe:
+    """Drives as a driver does, bit for bit while nothing is switched off, and keeps the neurons of each decision.
+
+    Its switches may be set between any two decisions.
+
+    Attributes:
+        neurons: Group -> (N,) float32 of the last decision: `features` of the encoder, the tensors that the core names
+            (see `Core.neuron_names`) after the decision, and `output`, the input of the action head.
+        attention: (H, window) float32 of the last decision: weights of each head on the present observation, the one
+            before, and so on. None for a core without attention.
+        zeroed: Pairs of a group and an index. Features and outputs are 0 before they are used, a neuron of the core's
+            state is 0 from the next decision on.
+        zeroed_heads: Heads of a NAC core that contribute nothing.
+        uniform: All observations of the window of a NAC core get the same weight.
+        clock: False gives the driver the nominal time step at every decision.
+
+    Args:
+        driver: The driver.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.neurons: dict[str, np.ndarray] = {}
+        self.attention: np.ndarray | None = None
+        self.zeroed: set[tuple[str, int]] = set()
+        self.zeroed_heads: set[int] = set()
+        self.uniform = False
+        self.clock = True
+
+    def begin(self, env: gym.Env) -> Any:
+        return self.driver.begin(env)
+
+    def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
+        driver = self.driver
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(one_thread())
+            self._enter_switches(stack)
+            features = driver.features(torch.from_numpy(observation.copy())[None, None].to(driver.device))
+            features = self._noted(FEATURES, features)
+            y, after = driver.core_output(features, torch.tensor([[dt]], device=driver.device), state)
+            named = zip(driver.core.neuron_names, after, strict=False)
+            kept = tuple(self._noted(name, values) for name, values in named)
+            y = self._noted(OUTPUT, y)
+            action = driver.action_head.action(driver.action_head(y)[0, 0])
+        return (int(action) if driver.config.control == "discrete" else action), (*kept, *after[len(kept) :])
+
+    def switch_neuron(self, group: str, index: int, off: bool) -> None:
+        """Hold a neuron at 0, or let it go.
+
+        Raises:
+            ValueError: If the last decision had no such neuron.
+        """
+        if group not in self.neurons or not 0 <= index < len(self.neurons[group]):
+            sizes = ", ".join(f"{name} (0 to {len(values) - 1})" for name, values in self.neurons.items())
+            raise ValueError(f"there is no neuron {group} {index}; there are {sizes or 'none before the first frame'}.")
+        (self.zeroed.add if off else self.zeroed.discard)((group, index))
+
+    def switch_head(self, index: int, off: bool) -> None:
+        """Let a head of a NAC core contribute nothing, or let it go.
+
+        Raises:
+            ValueError: If the core has no such head.
+        """
+        heads = self.driver.core.nac.num_heads if isinstance(self.driver.core, NACCore) else 0
+        if not 0 <= index < heads:
+            raise ValueError(f"head must be 0 to {heads - 1}, got {index}." if heads else "this core has no heads.")
+        (self.zeroed_heads.add if off else self.zeroed_heads.discard)(index)
+
+    def _enter_switches(self, stack: ExitStack) -> None:
+        driver = self.driver
+        if not self.clock:
+            stack.enter_context(constant_clock(driver))
+        if isinstance(driver.core, NACCore):
+            stack.enter_context(watched_attention(driver, self._note_attention))
+            if self.uniform:
+                stack.enter_context(uniform_weights(driver))
+            if self.zeroed_heads:
+                stack.enter_context(zeroed_heads(driver, self.zeroed_heads))
+
+    def _noted(self, group: str, values: Tensor) -> Tensor:
+        self.neurons[group] = values.flatten().float().numpy(force=True)
+        zeroed = [index for name, index in self.zeroed if name == group]
+        if not zeroed:
+            return values
+        values = values.clone()
+        values.view(-1)[zeroed] = 0
+        self.neurons[group] = values.flatten().float().numpy(force=True)
+        return values
+
+    def _note_attention(self, record: AttentionRecord, age: Tensor, *_: Any) -> None:
+        window = self.driver.core.window  # type: ignore[attr-defined]
+        self.attention = by_age(record.alpha[:, :, 0], record.index[:, :, 0], window)[0].numpy(force=True)
+
+
+def by_age(alpha: Tensor, index: Tensor, window: int) -> Tensor:
+    """Return the weights of a window, the present observation first.
+
+    Args:
+        alpha: (T, H, K), the weights of the keys that are kept.
+        index: (T, H, K), their places in the window; the newest is window - 1.
+        window: W.
+
+    Returns:
+        (T, H, W); 0 where a key is not kept.
+    """
+    return torch.zeros(*alpha.shape[:2], window, device=alpha.device).scatter(2, window - 1 - index, alpha)

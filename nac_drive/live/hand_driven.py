@@ -1,0 +1,67 @@
+"""Episodes that a person drove, as an ordinary dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
+from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.experts import driver_hash
+from nac_drive.data_collection.human import HUMAN
+from nac_drive.envs import EnvConfig
+from nac_drive.live.race import Car
+from nac_drive.storage.lock import locked
+
+
+class HandDriven:
+    """A dataset that grows by the episodes of a person.
+
+    Args:
+        dataset: The dataset.
+    """
+
+    def __init__(self, dataset: Demonstrations) -> None:
+        self._dataset = dataset
+
+    def add(self, car: Car) -> Row:
+        """Write the episode that a person has ended in `car`.
+
+        Raises:
+            ValueError: If something was perturbed in it: a replay would show other frames.
+            WriteError: If it cannot be written.
+        """
+        if not car.undisturbed:
+            raise ValueError("an episode with perturbations is not recorded; drive it again without.")
+        assert car.result
+        arrays = EpisodeArrays.from_steps(car.steps, car.result.last_observation)
+        index = max((row["index"] for row in self._dataset.rows), default=-1) + 1
+        row = EncodedEpisode.encode(index, arrays, summarize(car.result)).write(self._dataset.path)
+        self._dataset.append(row)
+        return row
+
+
+@contextmanager
+def hand_driven(path: Path, env: EnvConfig) -> Iterator[HandDriven]:
+    """Hold the dataset at `path` for a `with` block; one that is there already is added to.
+
+    Args:
+        path: The dataset folder.
+        env: The environment of the person.
+
+    Raises:
+        FolderInUseError: If another process writes to `path`.
+        DatasetError: If there is something else, or a dataset with other settings.
+    """
+    meta = Meta(env, HUMAN, driver_hash(HUMAN, env), None, 0)
+    with locked(path):
+        if Demonstrations.vacant(path):
+            yield HandDriven(Demonstrations.create(path, meta))
+            return
+        dataset = Demonstrations.open(path)
+        dataset.require_meta(meta)
+        dataset.recover([row["seed"] for row in dataset.rows])
+        yield HandDriven(dataset)

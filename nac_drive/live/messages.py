@@ -1,0 +1,141 @@
+"""What a page may ask of the arena: JSON messages of known form and size."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+MOST_CARS = 4
+LARGEST_MESSAGE = 4096
+"""Bytes."""
+Car = Annotated[int, Meta(ge=0, lt=MOST_CARS)]
+Name = Annotated[str, Meta(max_length=200)]
+Index = Annotated[int, Meta(ge=0, le=1_000_000)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Message(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag=str.lower):
+    """Base of all messages; `type` is the name of the class in lower case."""
+
+
+class Pause(Message):
+    """Stop or go on."""
+
+    on: bool
+
+
+class Step(Message):
+    """Let one frame pass; the arena pauses."""
+
+
+class Restart(Message):
+    """Put all cars at the start, on the same track or on another."""
+
+    track: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+
+
+class Speed(Message):
+    """Set how much faster than real time the clock runs."""
+
+    value: Annotated[float, Meta(ge=0.05, le=10)]
+
+
+class Add(Message):
+    """Add a car; all cars start again."""
+
+    driver: Name
+
+
+class Remove(Message):
+    """Take a car away."""
+
+    car: Car
+
+
+class Driver(Message):
+    """Give a car another driver; all cars start again."""
+
+    car: Car
+    driver: Name
+
+
+class Perturb(Message):
+    """Set the level of a perturbation, 0 for none, for all cars."""
+
+    name: Name
+    level: Annotated[int, Meta(ge=0, le=9)]
+
+
+class Blind(Message):
+    """Blind a car's camera, or let it see."""
+
+    car: Car
+    on: bool
+
+
+class Zero(Message):
+    """Hold a neuron at 0, or let it go."""
+
+    car: Car
+    group: Name
+    index: Index
+    on: bool
+
+
+class Head(Message):
+    """Zero the output of a head of a car's attention, or let it go."""
+
+    car: Car
+    index: Index
+    on: bool
+
+
+class Uniform(Message):
+    """Give all observations of a car's window the same weight, or the learned ones."""
+
+    car: Car
+    on: bool
+
+
+class Clock(Message):
+    """Tell a driver the true time steps, or the nominal one at every decision."""
+
+    car: Car
+    on: bool
+
+
+class Saliency(Message):
+    """Compute saliency maps, or not."""
+
+    on: bool
+
+
+class Controls(Message):
+    """What the person at the wheel does."""
+
+    steer: Annotated[float, Meta(ge=-1, le=1)]
+    gas: Fraction
+    brake: Fraction
+
+
+Any = (
+    Pause | Step | Restart | Speed | Add | Remove | Driver | Perturb | Blind | Zero | Head | Uniform | Clock | Saliency
+    | Controls
+)  # fmt: skip
+_DECODER = msgspec.json.Decoder(Any)
+
+
+def parse(text: str | bytes) -> Message:
+    """Return the message in a JSON text.
+
+    Raises:
+        ValueError: If it is too long, no JSON, of an unknown type, or a value is out of its range.
+    """
+    if len(text) > LARGEST_MESSAGE:
+        raise ValueError(f"a message must have at most {LARGEST_MESSAGE} bytes, got {len(text)}.")
+    try:
+        return _DECODER.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"this message is not understood: {error}.") from None

@@ -1,0 +1,258 @@
+"""Cars on one track under one clock. Nothing here knows of browsers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from nac_drive.analysis.probe import Probe
+from nac_drive.analysis.saliency import visual_backprop
+from nac_drive.data_collection.experts import clean_env, resolve_driver
+from nac_drive.data_collection.human import HUMAN, Human
+from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, Driver, EnvConfig, Episode, Step, make_env
+from nac_drive.envs.pulses import COMMANDS
+from nac_drive.live.messages import MOST_CARS
+from nac_drive.live.perturbable import Perturbable
+from nac_drive.policies.checkpoint import PRETRAINED
+from nac_drive.policies.driver import Driver as LearnedDriver
+from nac_drive.policies.encoders import Encoder
+from nac_drive.policies.ops.threads import one_thread
+
+
+class Car:
+    """One driver in an environment of its own.
+
+    Args:
+        name: Name of the driver.
+        driver: The driver.
+        env_config: Its environment, without perturbations.
+    """
+
+    def __init__(self, name: str, driver: Driver, env_config: EnvConfig) -> None:
+        self.name = name
+        self.env_config = env_config
+        self.env = Perturbable(make_env(env_config), env_config.max_steps)
+        self.human = driver if isinstance(driver, Human) else None
+        self.probe = Probe(driver) if isinstance(driver, LearnedDriver) else None
+        self._driver: Driver = self.probe or driver
+
+    def start(self, track: int) -> None:
+        """Begin an episode."""
+        self.track = track
+        self.observation, self._info = self.env.reset(seed=track)
+        self._state = self._driver.begin(self.env)
+        self._dt = 0.0
+        self.seconds, self.episode_return = 0.0, 0.0
+        self.decisions = 0
+        self.command = (0.0, 0.0, 0.0)
+        self.result: Episode | None = None
+        self.steps: list[Step] = []
+        self.undisturbed = not self.env.spec and not self.env.blind
+        """Nothing was perturbed in this episode so far: a replay of the actions gives the same frames."""
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The latest `info`."""
+        return self._info
+
+    def advance(self) -> None:
+        """Take one decision, unless the episode has ended."""
+        if self.result:
+            return
+        observation, info, dt = self.observation, self._info, self._dt
+        action, self._state = self._driver.act(observation, self._state, dt)
+        following, reward, terminated, truncated, outcome = self.env.step(action)
+        self.undisturbed = self.undisturbed and not self.env.spec and not self.env.blind
+        if self.human:
+            self.steps.append(
+                Step(
+                    self.decisions, observation, info, dt, action, action, None, float(reward), terminated, truncated,
+                    outcome, 0.0,
+                )
+            )  # fmt: skip
+        steer, gas, brake = action if np.ndim(action) else COMMANDS[int(action)]
+        self.command = (float(steer), float(gas), float(brake))
+        self.observation, self._info, self._dt = following, outcome, outcome["dt"]
+        self.seconds += outcome["dt"]
+        self.episode_return += float(reward)
+        self.decisions += 1
+        if terminated or truncated:
+            self.result = Episode(
+                self.track, self.episode_return, self.decisions, terminated, outcome, self.observation
+            )
+
+    def saliency(self) -> np.ndarray | None:
+        """Return VisualBackProp (96, 96) uint8 of the present observation; None without convolutions of ours."""
+        if not self.probe or not isinstance(self.probe.driver.encoder, Encoder):
+            return None
+        with one_thread():
+            heat = visual_backprop(self.probe.driver, torch.from_numpy(self.observation.copy())[None])[0]
+        return (255 * heat).round().to(torch.uint8).numpy(force=True)
+
+    def close(self) -> None:
+        """Release the simulator."""
+        self.env.close()
+
+
+class Race:
+    """Up to four cars on one track.
+
+    Args:
+        offered: Name -> what `resolve_driver` takes. Only these drivers can be chosen; `human` is a person.
+        names: The first cars' drivers.
+        track: Seed of the track.
+        control: Control of the person, of shipped drivers and the controller; a cloned driver knows its own.
+        on_result: Called with every car whose episode ends.
+
+    Raises:
+        ValueError: For no car or more than four, an unknown name, or a driver of another control.
+    """
+
+    def __init__(
+        self,
+        offered: Mapping[str, Any],
+        names: Sequence[str],
+        track: int,
+        control: Control = "continuous",
+        on_result: Callable[[Car], None] = lambda car: None,
+    ) -> None:
+        if not 1 <= len(names) <= MOST_CARS:
+            raise ValueError(f"drivers must be 1 to {MOST_CARS}, got {len(names)}.")
+        self.offered, self.control, self.on_result = dict(offered), control, on_result
+        self.levels: dict[str, int] = {}
+        self.cars: list[Car] = []
+        self.track = track
+        try:
+            for name in names:
+                self.cars.append(self._car(name))
+        except BaseException:
+            self.close()
+            raise
+        self.restart()
+
+    def restart(self, track: int | None = None) -> None:
+        """Put all cars at the start of the track, or of another one."""
+        self.track = self.track if track is None else track
+        self.frame = 0
+        for car in self.cars:
+            car.start(self.track)
+
+    def tick(self) -> None:
+        """Let 1/50 s pass. A car whose perturbation skips frames waits until the clock reaches it."""
+        self.frame += 1
+        for car in self.cars:
+            if not car.result and round(car.seconds * FRAMES_PER_SECOND) < self.frame:
+                car.advance()
+                if car.result:
+                    self.on_result(car)
+
+    @property
+    def over(self) -> bool:
+        """Whether all cars have ended their episodes."""
+        return all(car.result for car in self.cars)
+
+    def add(self, name: str) -> None:
+        """Add a car and start again.
+
+        Raises:
+            ValueError: For a fifth car or an unknown name.
+        """
+        if len(self.cars) == MOST_CARS:
+            raise ValueError(f"there are {MOST_CARS} cars already; take one away first.")
+        self.cars.append(self._car(name))
+        self.restart()
+
+    def remove(self, number: int) -> None:
+        """Take a car away.
+
+        Raises:
+            ValueError: If it is the last one, or there is no such car.
+        """
+        car = self.car(number)
+        if len(self.cars) == 1:
+            raise ValueError("the last car stays; choose another driver for it.")
+        self.cars.remove(car)
+        car.close()
+
+    def replace(self, number: int, name: str) -> None:
+        """Give a car another driver and start again.
+
+        Raises:
+            ValueError: For an unknown car or name.
+        """
+        before = self.car(number)
+        self.cars[number] = self._car(name)
+        before.close()
+        self.restart()
+
+    def perturb(self, name: str, level: int) -> None:
+        """Set the level of a perturbation for all cars, effective at the next frame.
+
+        Raises:
+            ValueError: For an unknown name or level; nothing has changed then.
+        """
+        levels = self.levels | {name: level}
+        spec = _spec(levels)
+        for car in self.cars:
+            car.env.set_perturbations(spec)
+        self.levels = {name: level for name, level in levels.items() if level}
+
+    def steer(self, steer: float, gas: float, brake: float) -> None:
+        """Set the controls of every car that a person drives."""
+        for car in self.cars:
+            if car.human:
+                car.human.controls = (steer, gas, brake)
+
+    def car(self, number: int) -> Car:
+        """Return car `number`.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if not 0 <= number < len(self.cars):
+            raise ValueError(f"car must be 0 to {len(self.cars) - 1}, got {number}.")
+        return self.cars[number]
+
+    def probe(self, number: int) -> Probe:
+        """Return the network of car `number`.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        probe = self.car(number).probe
+        if probe is None:
+            raise ValueError(f"{self.cars[number].name} has no network.")
+        return probe
+
+    def close(self) -> None:
+        """Release the simulators."""
+        for car in self.cars:
+            with suppress(Exception):
+                car.close()
+
+    def _car(self, name: str) -> Car:
+        if name == HUMAN:
+            driver, config = Human(self.control), EnvConfig(control=self.control)
+        elif name in self.offered:
+            spec = self.offered[name]
+            own = os.path.exists(spec) or spec in PRETRAINED  # it knows its control
+            driver = resolve_driver(spec, None if own else EnvConfig(control=self.control))
+            config = clean_env(driver, self.control)
+        else:
+            raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")
+        car = Car(name, driver, replace(config, renderer="fast"))
+        car.env.set_perturbations(_spec(self.levels))
+        return car
+
+
+def _spec(levels: Mapping[str, int]) -> str:
+    """Return the specification of some levels, in the order of `PERTURBATIONS`; frame-rate belongs last."""
+    known = [*PERTURBATIONS, *(levels.keys() - PERTURBATIONS.keys())]
+    ordered = sorted(known, key=lambda name: name in ("frame-rate", "action-repeat"))
+    return "+".join(f"{name}:{levels[name]}" for name in ordered if levels.get(name))

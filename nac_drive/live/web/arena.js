@@ -1,0 +1,308 @@
+// The live page: what the server sends is drawn, what is clicked is sent. The server alone knows the state.
+"use strict";
+
+const at = id => document.getElementById(id);
+const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/race`);
+socket.binaryType = "arraybuffer";
+const send = message => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message)); };
+const toggle = (text, title, pressed, clicked) => {
+  const button = make("button", { type: "button", textContent: text, title, onclick: () => clicked(!pressed) });
+  button.setAttribute("aria-pressed", pressed);
+  return button;
+};
+const HISTORY = 300; // decisions that curves and maps show
+
+// The latest values of some names, as curves that LinesPanel draws.
+class Curves {
+  constructor(section, title, names, bounds) {
+    this.names = names;
+    this.values = names.map(() => new Float32Array(HISTORY).fill(NaN));
+    const canvas = make("canvas"), legend = make("p", { className: "legend" });
+    section.append(make("h3", { textContent: title }), canvas, legend);
+    this.panel = new LinesPanel(canvas, names.map((name, i) => [name, this.values[i]]), bounds, legend);
+    this.scaled = !bounds;
+  }
+  push(numbers) {
+    this.values.forEach((values, i) => { values.copyWithin(0, 1); values[HISTORY - 1] = numbers[i]; });
+  }
+  draw() {
+    if (this.scaled) this.panel.bounds = range(this.values.flatMap(values => [...values]));
+    this.panel.draw(HISTORY - 1);
+  }
+}
+
+// Rows of numbers over the last decisions. Each row has the scale of what it showed so far, or all have a common one.
+class RollingHeat {
+  constructor(canvas, rows, height, common) {
+    Object.assign(this, { canvas, rows, height, common, off: new Set() });
+    this.low = new Float32Array(rows).fill(Infinity);
+    this.high = new Float32Array(rows).fill(-Infinity);
+    this.image = new OffscreenCanvas(HISTORY, rows);
+    this.context = this.image.getContext("2d");
+  }
+  push(values) {
+    const column = new ImageData(1, this.rows);
+    for (let row = 0; row < this.rows; row++) {
+      this.low[row] = Math.min(this.low[row], values[row]);
+      this.high[row] = Math.max(this.high[row], values[row]);
+      const [low, high] = this.common || [this.low[row], this.high[row]];
+      const at = high > low ? Math.round(255 * Math.min(Math.max((values[row] - low) / (high - low), 0), 1)) : 0;
+      column.data.set([VIRIDIS[3 * at], VIRIDIS[3 * at + 1], VIRIDIS[3 * at + 2], 255], 4 * row);
+    }
+    this.context.globalCompositeOperation = "copy"; // shifted, nothing is left behind
+    this.context.drawImage(this.image, -1, 0);
+    this.context.globalCompositeOperation = "source-over";
+    this.context.putImageData(column, HISTORY - 1, 0);
+  }
+  draw() {
+    const [context, width, height] = fit(this.canvas, this.height), tall = height / this.rows;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.image, 0, 0, width, height);
+    context.fillStyle = "#d6453d";
+    for (const row of this.off) context.fillRect(0, row * tall, width, Math.max(tall, 1.5));
+  }
+  rowAt(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return Math.min(Math.max(Math.floor((event.clientY - box.top) / box.height * this.rows), 0), this.rows - 1);
+  }
+}
+
+// One car: what it sees, what it does, what goes on in it, and switches.
+class CarPanel {
+  constructor(number, car, drivers) {
+    Object.assign(this, { number, car, heats: {}, decisions: -1 });
+    this.section = make("section");
+    this.frame = make("canvas", { className: "frame", width: 96, height: 96 });
+    this.context = this.frame.getContext("2d");
+    this.facts = make("div", { className: "facts" });
+    const tag = make("span", { className: "tag" });
+    tag.style.background = COLOURS[number % COLOURS.length];
+    const driver = make("select", { onchange: () => send({ type: "driver", car: number, driver: driver.value }) }, ...drivers.map(name => new Option(name, name)));
+    driver.value = car.driver;
+    driver.setAttribute("aria-label", `driver of car ${number + 1}`);
+    const remove = make("button", { type: "button", textContent: "Remove", onclick: () => send({ type: "remove", car: number }) });
+    this.section.append(make("div", { className: "bar" }, make("span", {}, tag, driver), remove), this.frame, this.facts);
+    this.switches = make("div", { className: "bar" });
+    this.section.append(this.switches);
+    this.curves = new Curves(this.section, car.human ? "You: arrow keys, gamepad or the pads below" : `Actions (${car.control})`, ["steer", "gas", "brake"], [-1, 1]);
+    this.update(car);
+  }
+  update(car) {
+    this.car = car;
+    const number = this.number, flip = (type, name) => on => send({ type, car: number, [name]: on });
+    this.switches.replaceChildren(toggle("Blind", "The camera gives black frames", car.blind, flip("blind", "on")));
+    if (car.network) this.switches.append(toggle("Clock off", "The driver gets the nominal time step at every decision", !car.clock, off => send({ type: "clock", car: number, on: !off })));
+    if (this.heads) {
+      this.switches.append(toggle("Uniform", "All observations of the window get the same weight", car.uniform, flip("uniform", "on")));
+      for (let head = 0; head < this.heads; head++) {
+        this.switches.append(toggle(`Head ${head + 1} off`, "This head contributes nothing", car.heads.includes(head), on => send({ type: "head", car: number, index: head, on })));
+      }
+    }
+    for (const [group, heat] of Object.entries(this.heats)) {
+      heat.off = new Set(car.zeroed.filter(([name]) => name === group).map(([, index]) => index));
+    }
+  }
+  heat(group, rows) {
+    const canvas = make("canvas", { className: "pick" });
+    const heat = new RollingHeat(canvas, rows, Math.min(Math.max(2 * rows, 40), 130));
+    canvas.onclick = event => {
+      const index = heat.rowAt(event);
+      send({ type: "zero", car: this.number, group, index, on: !heat.off.has(index) });
+    };
+    canvas.onmousemove = event => { canvas.title = `${group} ${heat.rowAt(event)}: click to hold it at 0, or to let it go`; };
+    this.section.append(make("h3", { textContent: `Neurons: ${group} (${rows}); click one to hold it at 0` }), canvas);
+    this.heats[group] = heat;
+    this.update(this.car);
+    return heat;
+  }
+  push(car, arrays) {
+    const fresh = car.decisions !== this.decisions;
+    if (car.decisions < this.decisions) this.decisions = -1;
+    this.decisions = car.decisions;
+    this.latest = [car, arrays];
+    if (!fresh) return;
+    this.curves.push(car.command);
+    for (const [name, { values, shape }] of Object.entries(arrays)) {
+      if (name.startsWith("neurons ")) {
+        const group = name.slice(8);
+        (this.heats[group] || this.heat(group, shape[0])).push(values);
+      } else if (name === "attention") this.attend(values, ...shape);
+    }
+  }
+  attend(values, heads, ages) {
+    if (!this.ages) {
+      const canvas = make("canvas"), most = Math.min(1, 3 / ages);
+      this.ages = new RollingHeat(canvas, ages, Math.min(12 * ages, 110), [0, most]);
+      this.section.append(make("h3", { textContent: `Attention: mean weight of each frame of the window, the present one on top; yellow is ${format(most)} or more, uniform ${format(1 / ages)}` }), canvas);
+      this.heads = heads;
+      this.update(this.car);
+    }
+    const mean = Float32Array.from({ length: ages }, (_, age) => {
+      let sum = 0;
+      for (let head = 0; head < heads; head++) sum += values[head * ages + age];
+      return sum / heads;
+    });
+    this.ages.push(mean);
+  }
+  draw() {
+    if (!this.latest) return;
+    const [car, arrays] = this.latest;
+    const image = new ImageData(96, 96), pixels = arrays.frame.values;
+    for (let i = 0, j = 0; j < pixels.length; i += 4, j += 3) {
+      image.data[i] = pixels[j];
+      image.data[i + 1] = pixels[j + 1];
+      image.data[i + 2] = pixels[j + 2];
+      image.data[i + 3] = 255;
+    }
+    if (arrays.saliency) blend(image.data, arrays.saliency.values, 1);
+    this.context.putImageData(image, 0, 0);
+    this.section.classList.toggle("ended", car.ended);
+    const facts = [["return", car.return.toFixed(1)], ["speed", car.speed.toFixed(0)], ["lap", `${(100 * car.completion).toFixed(0)} %`], ["time", `${car.seconds.toFixed(1)} s`], ["crashes", car.crashes], ["", car.ended ? "ended" : ""]];
+    this.facts.replaceChildren(...facts.map(([name, value]) => make("div", {}, make("span", { textContent: `${name} ` }), make("b", { textContent: value }))));
+    this.curves.draw();
+    Object.values(this.heats).forEach(heat => heat.draw());
+    if (this.ages) this.ages.draw();
+  }
+}
+
+// The lap from above with every car.
+class MapPanel {
+  constructor(road) {
+    this.road = Float32Array.from(road);
+    this.canvas = make("canvas", { className: "track map" });
+    this.legend = make("p", { className: "legend" });
+    this.section = make("section", { className: "lap" }, make("h3", { textContent: "The lap" }), this.canvas, this.legend);
+  }
+  draw(cars, names) {
+    const [context, place] = drawRoad(this.canvas, this.road);
+    cars.forEach((car, number) => {
+      const [x, y] = place(car.position, 0).map(value => Math.min(Math.max(value, 7), this.canvas.clientWidth - 7)); // it may leave the map
+      context.fillStyle = COLOURS[number % COLOURS.length];
+      context.strokeStyle = css("--text");
+      context.lineWidth = 1;
+      context.beginPath();
+      context.arc(x, y, 6, 0, 7);
+      context.fill();
+      context.stroke();
+    });
+    this.legend.replaceChildren(...names.flatMap((name, number) => {
+      const entry = make("b", { textContent: name });
+      entry.style.color = COLOURS[number % COLOURS.length];
+      return [entry, ` ${cars[number].return.toFixed(0)}   `];
+    }));
+  }
+}
+
+let state = null, panels = [], map = null, header = null, waiting = false;
+
+function setUp(message) {
+  const key = m => JSON.stringify([m.track, m.road.length, m.cars.map(car => car.driver)]);
+  const same = state && key(state) === key(message);
+  state = message;
+  at("pause").textContent = state.paused ? "Go on" : "Pause";
+  at("track").value = state.track;
+  at("speed").value = String(state.speed);
+  at("saliency").checked = state.saliency;
+  if (same) panels.forEach((panel, i) => panel.update(state.cars[i]));
+  else {
+    panels = state.cars.map((car, number) => new CarPanel(number, car, state.drivers));
+    map = new MapPanel(state.road);
+    at("cars").replaceChildren(map.section, ...panels.map(panel => panel.section));
+    header = null;
+  }
+  at("add").replaceChildren(new Option("a car", ""), ...state.drivers.map(name => new Option(name, name)));
+  at("add").disabled = state.cars.length >= 4;
+  const driving = state.cars.some(car => car.human);
+  at("pads").classList.toggle("on", driving);
+  document.body.classList.toggle("driving", driving);
+  if (!at("levels").children.length) for (const [name, most] of Object.entries(state.perturbations)) {
+    const slider = make("input", { type: "range", min: 0, max: most, step: 1, value: 0, id: `level-${name}` });
+    slider.oninput = () => send({ type: "perturb", name, level: Number(slider.value) });
+    at("levels").append(make("label", {}, name, slider, make("output", { textContent: "0" })));
+  }
+  for (const name of Object.keys(state.perturbations)) {
+    const level = state.levels[name] || 0, slider = at(`level-${name}`);
+    slider.value = level;
+    slider.nextElementSibling.textContent = level;
+  }
+  const now = Object.entries(state.levels).map(([name, level]) => `${name} ${level}`).join(", ");
+  document.querySelector("#disturb summary").textContent = `Perturbations, for all cars from the next frame on${now ? `: ${now}` : ""}`;
+  document.body.dataset.ready = "yes";
+}
+
+function show(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  if (header.cars.length !== panels.length) return; // a new setup is under way
+  let offset = 4 + length;
+  header.cars.forEach((car, number) => {
+    const arrays = {};
+    for (const [name, type, shape] of car.arrays) {
+      const count = shape.reduce((product, size) => product * size, 1);
+      arrays[name] = { shape, values: type === "float32" ? new Float32Array(buffer, offset, count) : new Uint8Array(buffer, offset, count) };
+      offset += arrays[name].values.byteLength;
+    }
+    panels[number].push(car, arrays);
+  });
+  if (!waiting) {
+    waiting = true;
+    requestAnimationFrame(draw);
+  }
+}
+
+function draw() {
+  waiting = false;
+  if (!header) return;
+  panels.forEach(panel => panel.draw());
+  map.draw(header.cars, state.cars.map(car => car.driver));
+  at("state").textContent = `${(header.frame / 50).toFixed(2)} s${header.over ? ", over" : ""}`;
+  document.body.dataset.frame = header.frame;
+}
+
+socket.onmessage = ({ data }) => {
+  if (data instanceof ArrayBuffer) return show(data);
+  const message = JSON.parse(data);
+  if (message.type === "setup") setUp(message);
+  else at("note").textContent = message.text;
+};
+socket.onclose = ({ reason }) => { at("note").textContent = `The connection has ended${reason ? `: ${reason}` : ""}. Load the page again.`; };
+
+at("pause").onclick = () => send({ type: "pause", on: !state.paused });
+at("step").onclick = () => send({ type: "step" });
+at("restart").onclick = () => send({ type: "restart" });
+at("next").onclick = () => send({ type: "restart", track: state.track + 1 });
+at("track").onchange = () => send({ type: "restart", track: Math.max(0, Math.round(Number(at("track").value))) });
+at("speed").onchange = () => send({ type: "speed", value: Number(at("speed").value) });
+at("saliency").onchange = () => send({ type: "saliency", on: at("saliency").checked });
+at("add").onchange = () => { if (at("add").value) send({ type: "add", driver: at("add").value }); };
+window.addEventListener("resize", draw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+
+// The wheel: keys and pads, or a gamepad. Steering follows a key in 0.2 s.
+const held = new Set();
+let steer = 0, sent = "";
+const KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
+document.addEventListener("keydown", event => {
+  if (!KEYS.includes(event.key) || event.target.matches("select, input") || !state || !state.cars.some(car => car.human)) return;
+  event.preventDefault();
+  held.add(event.key);
+});
+document.addEventListener("keyup", event => held.delete(event.key));
+window.addEventListener("blur", () => held.clear());
+for (const pad of document.querySelectorAll("#pads button")) {
+  pad.onpointerdown = () => held.add(pad.dataset.key);
+  pad.onpointerup = pad.onpointercancel = pad.onpointerleave = () => held.delete(pad.dataset.key);
+}
+setInterval(() => {
+  if (!state || !state.cars.some(car => car.human)) return;
+  const wanted = Number(held.has("ArrowRight")) - Number(held.has("ArrowLeft"));
+  steer += Math.min(Math.max(wanted - steer, -0.1), 0.1);
+  let controls = [steer, Number(held.has("ArrowUp")), Number(held.has("ArrowDown"))];
+  const gamepad = [...(navigator.getGamepads ? navigator.getGamepads() : [])].find(Boolean);
+  if (gamepad && !held.size) {
+    const axis = gamepad.axes[0] || 0, pedal = number => (gamepad.buttons[number] || { value: 0 }).value;
+    if (Math.abs(axis) > 0.08 || pedal(6) || pedal(7)) controls = [axis, pedal(7), pedal(6)];
+  }
+  const message = JSON.stringify({ type: "controls", steer: Math.min(Math.max(controls[0], -1), 1), gas: controls[1], brake: controls[2] });
+  if (message !== sent && socket.readyState === WebSocket.OPEN) socket.send(sent = message);
+}, 20);

@@ -1,0 +1,266 @@
+"""Cars under one clock: they drive as in the rollout loop, and what is switched takes effect at the next frame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nac_drive.analysis.attention import constant_clock, uniform_weights
+from nac_drive.analysis.probe import Probe
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.human import Human
+from nac_drive.envs import PERTURBATIONS, EnvConfig, make_env, perturb, rollout
+from nac_drive.live.hand_driven import hand_driven
+from nac_drive.live.perturbable import Perturbable
+from nac_drive.live.race import Car, Race
+from nac_drive.policies import Driver, DriverConfig, save_driver
+
+TRACK = 900_003
+SHORT = EnvConfig("continuous", renderer="fast", max_steps=40)
+
+
+def network(core: str = "nac-exact") -> Driver:
+    torch.manual_seed(0)
+    settings = {"num_heads": 2, "window": 4} if core.startswith("nac") else {}
+    return Driver(DriverConfig(core, settings, d_model=16, dense=8, control="continuous")).eval()
+
+
+def drive(env: Any, frames: int, actions: Any = None) -> list[tuple[np.ndarray, float]]:
+    seen = []
+    for i in range(frames):
+        observation, reward, *_ = env.step(np.array([0.1, 1.0, 0.0], np.float32) if actions is None else actions[i])
+        seen.append((observation, reward))
+    return seen
+
+
+@pytest.mark.parametrize("name", PERTURBATIONS)
+def test_perturbations_from_the_start_are_those_of_perturb(name):
+    spec = f"{name}:2"
+    ours, plain = Perturbable(make_env(SHORT), 40), perturb(make_env(SHORT), spec, episode_frames=40)
+    ours.set_perturbations(spec)
+    np.testing.assert_array_equal(ours.reset(seed=TRACK)[0], plain.reset(seed=TRACK)[0])
+    for one, other in zip(drive(ours, 5), drive(plain, 5), strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        assert one[1] == other[1]
+
+
+def test_a_perturbation_takes_effect_at_the_next_frame_and_goes_again():
+    ours, plain = Perturbable(make_env(SHORT), 40), make_env(SHORT)
+    ours.reset(seed=TRACK)
+    plain.reset(seed=TRACK)
+    for spec in ("", "shadows:3", "", "occlusion-bars:2+gaussian-noise:1", ""):
+        ours.set_perturbations(spec)
+        for one, other in zip(drive(ours, 3), drive(plain, 3), strict=True):
+            assert np.array_equal(one[0], other[0]) == (spec == "")
+            assert one[1] == other[1]  # images do not change the car
+    ours.blind = True
+    assert not drive(ours, 1)[0][0].any()
+    with pytest.raises(ValueError, match="unknown"):
+        ours.set_perturbations("fog:1")
+    assert ours.spec == ""
+
+
+def test_weak_tyres_can_be_put_on_and_taken_off():
+    env = Perturbable(make_env(SHORT), 40)
+    env.reset(seed=TRACK)
+    road: Any = env.unwrapped
+    for spec, grip in (("weak-tyres:2", 0.75), ("weak-tyres:3", 0.6), ("shadows:1", 1.0), ("weak-tyres:1", 0.9)):
+        env.set_perturbations(spec)
+        assert {tile.road_friction for tile in road.road} == {grip}
+    env.reset(seed=TRACK)
+    assert {tile.road_friction for tile in road.road} == {0.9}
+
+
+def test_cars_drive_as_in_the_rollout_loop(tmp_path):
+    save_driver(tmp_path / "mine", network("lstm"), env={"control": "continuous", "mask_bar": False, "max_steps": 40})
+    race = Race({"mine": tmp_path / "mine", "controller": "controller"}, ["mine", "controller"], TRACK)
+    expected = [
+        rollout(make_env(SHORT), network("lstm"), TRACK),
+        rollout(make_env(EnvConfig("continuous", renderer="fast")), Controller("continuous"), TRACK),
+    ]
+    ended: list[str] = []
+    race.on_result = lambda car: ended.append(car.name)
+    while not race.over:
+        race.tick()
+        for car in race.cars:
+            assert car.result or round(50 * car.seconds) == race.frame
+    assert [car.result.episode_return for car in race.cars if car.result] == [each.episode_return for each in expected]
+    assert ended == ["mine", "controller"]
+    race.restart(TRACK + 1)
+    assert not race.over
+    assert race.track == TRACK + 1
+    race.close()
+
+
+def test_a_car_that_skips_frames_waits_for_the_clock():
+    race = Race({"controller": "controller"}, ["controller", "human"], TRACK)
+    race.perturb("action-repeat", 2)  # four frames
+    for _ in range(12):
+        race.tick()
+    assert [car.decisions for car in race.cars] == [3, 3]
+    assert [round(50 * car.seconds) for car in race.cars] == [12, 12]
+    race.perturb("action-repeat", 0)
+    race.tick()
+    assert [car.decisions for car in race.cars] == [4, 4]
+    assert race.levels == {}
+    race.close()
+
+
+def test_what_cannot_be_done_changes_nothing():
+    race = Race({"controller": "controller"}, ["controller"], TRACK)
+    refused: tuple[tuple[Any, str], ...] = (
+        (lambda: race.add("/etc/passwd"), "not offered here; choose from human, controller"),
+        (lambda: race.replace(0, "champion"), "not offered"),
+        (lambda: race.replace(3, "controller"), "car must be 0 to 0, got 3"),
+        (lambda: race.remove(0), "the last car stays"),
+        (lambda: race.perturb("fog", 1), "unknown"),
+        (lambda: race.perturb("shadows", 9), "levels 1 to 3"),
+        (lambda: race.probe(0), "controller has no network"),
+    )
+    for call, message in refused:
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert [car.name for car in race.cars] == ["controller"]
+    assert race.levels == {}
+    for _ in range(3):
+        race.add("human")
+    with pytest.raises(ValueError, match="4 cars already"):
+        race.add("human")
+    race.close()
+    with pytest.raises(ValueError, match="1 to 4, got 5"):
+        Race({}, ["human"] * 5, TRACK)
+
+
+@pytest.mark.parametrize("control", ["continuous", "discrete"])
+def test_a_person_steers_and_the_episode_verifies_by_replay(tmp_path, control):
+    config = EnvConfig(control, renderer="fast", max_steps=30)
+    with hand_driven(tmp_path / "hand", config) as hands:
+        car = Car("human", Human(control), config)
+        assert car.human
+        for track in (TRACK, TRACK):  # the same track may be driven twice
+            car.start(track)
+            for frame in range(30):
+                car.human.controls = (1.0, 0.0, 0.0) if frame > 20 else (0.0, 1.0, 0.0)
+                car.advance()
+            hands.add(car)
+        assert car.command[0] > 0
+        car.start(TRACK)
+        car.env.blind = True
+        car.advance()
+        car.env.blind = False
+        with pytest.raises(ValueError, match="with perturbations is not recorded"):
+            hands.add(car)
+    with hand_driven(tmp_path / "hand", config) as hands:  # added to
+        car.start(TRACK + 1)
+        while not car.result:
+            car.advance()
+        assert hands.add(car)["index"] == 2
+    dataset = Demonstrations.open(tmp_path / "hand")
+    assert dataset.verify(replay=True) == []
+    assert (dataset.meta.driver, dataset.seeds) == ("human", [TRACK, TRACK, TRACK + 1])
+    assert len(dataset.load().labels) == 90
+    other = EnvConfig(control, renderer="gymnasium", max_steps=30)
+    with pytest.raises(DatasetError, match="other settings"), hand_driven(tmp_path / "hand", other):
+        pass
+
+
+def decided(driver: Any, frames: np.ndarray) -> np.ndarray:
+    state, actions = driver.begin(None), []
+    for frame in frames:
+        action, state = driver.act(frame, state, 0.05)
+        actions.append(action)
+    return np.array(actions)
+
+
+FRAMES = np.random.default_rng(0).integers(0, 256, (6, 96, 96, 3), dtype=np.uint8)
+
+
+def test_the_switches_of_a_probe():
+    driver = network()
+    plain = decided(driver, FRAMES)
+    probe = Probe(driver)
+    np.testing.assert_array_equal(decided(probe, FRAMES), plain)
+
+    probe.uniform = True
+    with uniform_weights(driver):
+        expected = decided(driver, FRAMES)
+    np.testing.assert_allclose(decided(probe, FRAMES), expected, atol=1e-6)
+    assert probe.attention == pytest.approx(np.full((2, 4), 0.25))
+    probe.uniform, probe.clock = False, False
+    with constant_clock(driver):
+        expected = decided(driver, FRAMES)
+    np.testing.assert_allclose(decided(probe, FRAMES), expected, atol=1e-6)
+    probe.clock = True
+
+    for index in (0, 1):
+        probe.switch_head(index, True)
+    decided(probe, FRAMES)
+    core: Any = driver.core
+    np.testing.assert_allclose(probe.neurons["output"] - _residual(probe), core.nac.out.bias.detach(), atol=1e-6)
+    for index in (0, 1):
+        probe.switch_head(index, False)
+
+    for index in range(16):
+        probe.switch_neuron("output", index, True)
+    with torch.no_grad():
+        nothing = driver.action_head.action(driver.action_head(torch.zeros(16)))
+    np.testing.assert_allclose(decided(probe, FRAMES), np.tile(nothing, (6, 1)), atol=1e-6)
+    assert not probe.neurons["output"].any()
+    for index in range(16):
+        probe.switch_neuron("output", index, False)
+    np.testing.assert_array_equal(decided(probe, FRAMES), plain)
+
+
+def _residual(probe: Probe) -> np.ndarray:
+    return probe.neurons["features"] if probe.driver.config.residual else np.zeros(16)
+
+
+def test_a_neuron_of_the_state_is_zero_from_the_next_decision_on():
+    driver = network("lstm")
+    probe = Probe(driver)
+    decided(probe, FRAMES[:1])
+    probe.switch_neuron("h", 3, True)
+    state = probe.begin(None)  # type: ignore[arg-type]
+    by_hand = driver.initial_state(1)
+    for frame in FRAMES:
+        action, state = probe.act(frame, state, 0.02)
+        expected, (h, c) = driver.act(frame, by_hand, 0.02)
+        h = h.clone()
+        h.view(-1)[3] = 0
+        by_hand = (h, c)
+        np.testing.assert_allclose(action, expected, atol=1e-6)
+        assert probe.neurons["h"][3] == 0
+    for group, index, message in (("h", 16, "there is no neuron h 16"), ("x", 0, "features \\(0 to 15\\)")):
+        with pytest.raises(ValueError, match=message):
+            probe.switch_neuron(group, index, True)
+    with pytest.raises(ValueError, match="this core has no heads"):
+        probe.switch_head(0, True)
+
+
+def test_a_person_at_the_keys_of_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import pygame
+
+    from nac_drive.data_collection.collect import collect
+
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    frames: list[int] = []
+
+    def pressed() -> dict[int, bool]:
+        frames.append(1)
+        return {pygame.K_UP: True, pygame.K_DOWN: False, pygame.K_LEFT: False, pygame.K_RIGHT: len(frames) > 8}
+
+    monkeypatch.setattr(pygame.key, "get_pressed", pressed)
+    env = EnvConfig("continuous", renderer="fast", max_steps=12)
+    dataset = collect(tmp_path / "by-hand", "human", env=env, seeds=[TRACK], workers=2)
+    assert dataset.verify(replay=True) == []
+    label = dataset.load().labels
+    np.testing.assert_array_equal(label, [[0, 1, 0]] * 8 + [[1, 1, 0]] * 4)
+    pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE))
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path / "left", "human", env=env, seeds=[TRACK])
