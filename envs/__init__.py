@@ -27,6 +27,7 @@ from nac_drive.envs.telemetry import (
     wrap_angle,
 )
 from nac_drive.envs.tracks import LARGEST_SEED, SPLITS, track_seeds
+from nac_drive.envs.udacity import UDACITY, udacity_frame
 from nac_drive.envs.vector import ProcessVectorEnv, make_vec_env
 from nac_drive.envs.wrappers import BAR_TOP, MaskBar
 
@@ -41,6 +42,7 @@ __all__ = [
     "RECORDABLE",
     "SPLITS",
     "TRACK_HALF_WIDTH",
+    "UDACITY",
     "ActionRepeat",
     "Augmentation",
     "CarRacing",
@@ -69,5 +71,6 @@ __all__ = [
     "rollout",
     "same_actions",
     "track_seeds",
+    "udacity_frame",
     "wrap_angle",
 ]

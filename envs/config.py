@@ -74,9 +74,14 @@ def make_env(
         The environment.
 
     Raises:
-        ValueError: For an unknown crash mode.
+        ValueError: For an unknown crash mode, or an environment that is a program of its own.
     """
     config = config or EnvConfig()
+    if config.spec.make is None:
+        raise ValueError(
+            f"environment {config.environment!r} is not simulated here: its episodes come from a recording, and a "
+            "driver is measured by its error on some of them."
+        )
     env = config.spec.make(config, crash, render_mode)
     if config.mask_bar and config.spec.bar_top is not None:
         env = MaskBar(env, config.spec.bar_top)

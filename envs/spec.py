@@ -26,8 +26,9 @@ class EnvSpec:
     `env.unwrapped.state` is the clean frame that an expert sees.
     """
 
-    make: Callable[..., gym.Env]
-    """(EnvConfig, crash, render_mode) -> environment, without a time limit."""
+    make: Callable[..., gym.Env] | None
+    """(EnvConfig, crash, render_mode) -> environment, without a time limit. None for a program of its own, of which
+    there are recordings alone: a driver is validated by its error on episodes that it did not learn from."""
     frame_shape: tuple[int, int, int] = (96, 96, 3)
     """Height, width, channels of an observation, uint8."""
     frames_per_second: int = 50

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nac_drive.analysis.attention import constant_clock, uniform_weights, watched_attention, zeroed_heads
+from nac_drive.analysis.attention import constant_clock, nac_core, uniform_weights, watched_attention, zeroed_heads
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.nac.layer import AttentionRecord
@@ -110,8 +110,8 @@ class Probe:
         return values
 
     def _note_attention(self, record: AttentionRecord, age: Tensor, *_: Any) -> None:
-        window = self.driver.core.window  # type: ignore[attr-defined]
-        self.attention = by_age(record.alpha[:, :, 0], record.index[:, :, 0], window)[0].numpy(force=True)
+        weights = by_age(record.alpha[:, :, 0], record.index[:, :, 0], nac_core(self.driver).window)
+        self.attention = weights[0].numpy(force=True)
 
 
 def by_age(alpha: Tensor, index: Tensor, window: int) -> Tensor:

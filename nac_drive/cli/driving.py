@@ -17,7 +17,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.interchange import DatasetExport, DatasetImport
+from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
 from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, count_episodes
 from nac_drive.data_collection.processes import worker_pool
@@ -201,6 +201,7 @@ class Dataset:
         | Annotated[DatasetRebuild, tyro.conf.subcommand("rebuild")]
         | Annotated[DatasetExport, tyro.conf.subcommand("export")]
         | Annotated[DatasetImport, tyro.conf.subcommand("import")]
+        | Annotated[DatasetImportUdacity, tyro.conf.subcommand("import-udacity")]
     )
 
     def run(self, console: Console) -> None:

@@ -13,6 +13,7 @@ import nac_drive as nd
 from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import count_episodes
 from nac_drive.data_collection.interchange import ExportFormat
+from nac_drive.data_collection.interchange.udacity import EPISODE_FRAMES, STEERING_OFFSET
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,28 @@ class DatasetImport:
             dataset = nd.Demonstrations.from_minari(
                 self.out, source, on_episode=count_episodes(bar, _track_note)
             )  # fmt: skip
+        frames = sum(row["length"] for row in dataset.rows)
+        console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class DatasetImportUdacity:
+    """Read a recording of the Udacity simulator: driving_log.csv, and the images of three cameras in IMG beside it."""
+
+    log: Positional[Path]
+    """driving_log.csv."""
+    out: Path
+    """Folder of the new dataset."""
+    steering_offset: float = STEERING_OFFSET
+    """Added to the steering of the left camera, subtracted from that of the right one; 0 leaves both cameras out."""
+    episode_frames: int = EPISODE_FRAMES
+    """The recording is cut into episodes of so many frames, so that some can be kept out of training."""
+
+    def run(self, console: Console) -> None:
+        """Write the dataset and print its size."""
+        dataset = nd.import_udacity(
+            self.log, self.out, steering_offset=self.steering_offset, episode_frames=self.episode_frames
+        )  # fmt: skip
         frames = sum(row["length"] for row in dataset.rows)
         console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)
 

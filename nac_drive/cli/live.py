@@ -39,3 +39,23 @@ class Arena:
             until_left=self.until_left, open_browser=self.open,
             on_ready=lambda address: console.print(f"arena: {address}  (Ctrl-C ends it)", highlight=False),
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServeUdacity:
+    """Drive the Udacity simulator, which connects to this server in autonomous mode."""
+
+    driver: str
+    """Folder of a driver or run that was trained on a dataset of `dataset import-udacity`."""
+    speed: float | None = None
+    """Speed that is held, in the simulator's miles per hour; None leaves the pedals to the driver."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 4567
+    """Port to listen on; the simulator connects to 4567."""
+
+    def run(self, console: Console) -> None:
+        nd.serve_udacity(
+            self.driver, speed=self.speed, host=self.host, port=self.port,
+            on_ready=lambda address: console.print(f"waiting for the simulator at {address}", highlight=False),
+        )  # fmt: skip

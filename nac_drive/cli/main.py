@@ -19,7 +19,7 @@ import nac_drive
 from nac_drive.cli.completion import with_names
 from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Inspect, Stress, Watch
 from nac_drive.cli.exporting import Export
-from nac_drive.cli.live import Arena
+from nac_drive.cli.live import Arena, ServeUdacity
 from nac_drive.cli.output import Output
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
 from nac_drive.signals import Terminated, termination_raised
@@ -52,6 +52,7 @@ COMMANDS: dict[str, Any] = {
     "dagger": Dagger,
     "dataset": Dataset,
     "ppo": Ppo,
+    "serve-udacity": ServeUdacity,
     "export": Export,
     "completion": Completion,
 }

@@ -8,7 +8,7 @@ import os
 import webbrowser
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, Control, EnvConfig, track_
 from nac_drive.live import messages, snapshot
 from nac_drive.live.hand_driven import HandDriven, hand_driven
 from nac_drive.live.race import Car, Race
+from nac_drive.live.server import make_server, serve
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 MOST_MESSAGES = 240
@@ -287,8 +288,6 @@ def arena(
         ValueError: For no driver or more than four, two folders of one name, a bad track, or if starlette, uvicorn or
             websockets is not installed.
     """
-    uvicorn = optional_module("uvicorn", "live")
-    optional_module("websockets", "live")
     specs = [drivers] if isinstance(drivers, str | os.PathLike) else list(drivers)
     offered: dict[str, Any] = {}
     for spec in specs:
@@ -311,25 +310,13 @@ def arena(
                 listening.should_exit = True
 
             app = application(server, hosts, leave if until_left else None)
-            config = uvicorn.Config(
-                app, host, port, log_level="error", ws="websockets-sansio", ws_max_size=messages.LARGEST_MESSAGE
-            )
-            listening = uvicorn.Server(config)
-            asyncio.run(_listen(listening, host, open_browser, on_ready))
+            listening = make_server(app, host, port, messages.LARGEST_MESSAGE)
+
+            def ready(address: str) -> None:
+                on_ready(address)
+                if open_browser:
+                    webbrowser.open(address)
+
+            serve(listening, ready)
     finally:
         race.close()
-
-
-async def _listen(server: Any, host: str, open_browser: bool, on_ready: Callable[[str], None]) -> None:
-    async with AsyncExitStack() as stack:
-        serving = asyncio.create_task(server.serve())
-        stack.callback(serving.cancel)
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.02)
-        if server.started:
-            port = server.servers[0].sockets[0].getsockname()[1]
-            address = f"http://{host}:{port}"
-            on_ready(address)
-            if open_browser:
-                webbrowser.open(address)
-        await serving

@@ -16,7 +16,7 @@ Index = Annotated[int, Meta(ge=0, le=1_000_000)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Message(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag=str.lower):
+class Message(Struct, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
     """Base of all messages; `type` is the name of the class in lower case."""
 
 

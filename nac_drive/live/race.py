@@ -124,7 +124,8 @@ class Race:
     ) -> None:
         if not 1 <= len(names) <= MOST_CARS:
             raise ValueError(f"drivers must be 1 to {MOST_CARS}, got {len(names)}.")
-        self.offered, self.control, self.on_result = dict(offered), control, on_result
+        self.offered, self.on_result = dict(offered), on_result
+        self.control: Control = control
         self.levels: dict[str, int] = {}
         self.cars: list[Car] = []
         self.track = track

@@ -29,6 +29,10 @@ class Accuracy:
     """Mean F1 over the actions that occur, discrete actions only."""
     at_changes: float | None
     """Accuracy on the frames where the expert's action changes."""
+    steering_mse: float | None = None
+    """Mean squared error of the steering, continuous actions only."""
+    steering_mae: float | None = None
+    """Mean absolute error of the steering, continuous actions only."""
 
 
 def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bool_]) -> Accuracy:
@@ -45,10 +49,13 @@ def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bo
     else:
         correct = np.array([agrees(a, b) for a, b in zip(predicted, labels, strict=True)])
         f1 = None
+    error = predicted[:, 0] - labels[:, 0] if labels.ndim == 2 else None
     return Accuracy(
         accuracy=float(correct.mean()),
         macro_f1=f1,
         at_changes=float(correct[changes].mean()) if changes.any() else None,
+        steering_mse=None if error is None else float(np.square(error).mean()),
+        steering_mae=None if error is None else float(np.abs(error).mean()),
     )
 
 

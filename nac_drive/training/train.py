@@ -99,7 +99,8 @@ def train(
     """Train a driver on recorded episodes by behaviour cloning.
 
     A row of metrics.jsonl per epoch: training loss and accuracy, accuracy on the validation tracks, and in some epochs
-    the closed-loop returns. A checkpoint per epoch.
+    the closed-loop returns. A checkpoint per epoch. Where the environment cannot be driven (`EnvSpec.make` is None),
+    the steering error on the validation tracks picks the best.
 
     Args:
         config: Settings. Control and frame shape are those of the dataset.
@@ -135,6 +136,11 @@ def train(
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     env = driver_env(config, dataset)
+    if env.spec.make is None and config.validation_fraction == 0:
+        raise ValueError(
+            f"validation_fraction must be above 0 for {env.environment}, got {config.validation_fraction}: it cannot "
+            "be driven here, so the error on some episodes picks the best checkpoint."
+        )
     config = replace(config, driver=for_env(config.driver, env))
     resolved: dict[str, Any] = {
         **asdict(config), "dataset": str(dataset.path), "dataset_sha256": dataset.fingerprint(),
@@ -162,7 +168,9 @@ def train(
             trainer.driver.eval()
             if splits.validation and not splits.validation.zooming.all():
                 row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
-            if epoch % config.validate_every == 0 or epoch == config.epochs:
+            if env.spec.make is None:
+                row["score"] = -row["validation"]["steering_mse"]
+            elif epoch % config.validate_every == 0 or epoch == config.epochs:
                 row |= trainer.validate(pool, report)
             return row
 

@@ -40,11 +40,15 @@ def serving(drivers: list[Any], **settings: Any) -> Iterator[str]:
     """The address of an arena that ends with its last page."""
     ready, addresses, problems = threading.Event(), [], []
 
+    def begin(address: str) -> None:
+        addresses.append(address)
+        ready.set()
+
     def work() -> None:
         try:
             arena(
                 drivers, TRACK, port=0, until_left=True,
-                on_ready=lambda address: (addresses.append(address), ready.set()), **settings,
+                on_ready=begin, **settings,
             )  # fmt: skip
         except BaseException as problem:
             problems.append(problem)

@@ -1,0 +1,51 @@
+"""A web server of one application, with a callback once it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from nac_drive.data_collection.optional import optional_module
+
+
+def make_server(app: Any, host: str, port: int, largest_message: int) -> Any:
+    """Return uvicorn's server of an ASGI application; its `should_exit` ends it.
+
+    Args:
+        app: The application.
+        host: Address to listen on.
+        port: Port to listen on; 0 lets the system choose.
+        largest_message: Bytes of a message to its WebSockets; a larger one ends the connection.
+
+    Raises:
+        ValueError: If uvicorn or websockets is not installed.
+    """
+    uvicorn = optional_module("uvicorn", "live")
+    optional_module("websockets", "live")
+    config = uvicorn.Config(
+        app, host, port, log_level="error", ws="websockets-sansio", ws_max_size=largest_message
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def serve(server: Any, on_ready: Callable[[str], None]) -> None:
+    """Run a server of `make_server` until it ends.
+
+    Args:
+        server: The server.
+        on_ready: Called with its address once it answers.
+
+    Raises:
+        OSError: If the port is taken.
+    """
+    asyncio.run(_serve(server, on_ready))
+
+
+async def _serve(server: Any, on_ready: Callable[[str], None]) -> None:
+    serving = asyncio.create_task(server.serve())
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.02)
+    if server.started:
+        on_ready(f"http://{server.config.host}:{server.servers[0].sockets[0].getsockname()[1]}")
+    await serving
