@@ -2,6 +2,7 @@ from . import data_collection as data_collection
 from . import envs as envs
 from . import policies as policies
 from .analysis.inspect import inspect as inspect
+from .analysis.watch import watch as watch
 from .analysis.wiring_figure import draw_wiring as draw_wiring
 from .data_collection.collect import collect as collect
 from .data_collection.controller.controller import Controller as Controller
@@ -34,7 +35,6 @@ from .evaluation.statistics import Summary as Summary
 from .evaluation.statistics import summarise as summarise
 from .evaluation.video import record_video as record_video
 from .evaluation.video import side_by_side as side_by_side
-from .evaluation.watch import watch as watch
 from .leaderboard.compare import compare as compare
 from .live.arena import arena as arena
 from .live.udacity import serve_udacity as serve_udacity

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "policies": {"suggest", "storage"},
     "data_collection": {"suggest", "signals", "storage", "envs", "policies"},
     "evaluation": {"suggest", "storage", "envs", "policies", "data_collection"},
-    "robustness": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
+    "robustness": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "analysis"},
     "analysis": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
     "live": {"suggest", "storage", "envs", "policies", "data_collection", "analysis"},
     "training": {"suggest", "signals", "storage", "envs", "policies", "data_collection", "evaluation"},

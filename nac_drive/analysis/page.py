@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
 from nac_drive.analysis.recording import Recording
-from nac_drive.storage.write import write_atomically
+from nac_drive.storage.write import write_atomically, writing
 
 _COLUMNS = 32
 """Tiles in a row of the image that holds all frames of an episode."""
@@ -28,16 +28,21 @@ def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recordi
     """Write one or several episodes as a page with one time slider.
 
     Args:
-        path: The new file; an existing one is replaced.
+        path: The new file; an existing one is replaced, a missing folder is made.
         recordings: Episodes, from left to right.
         title: Title of the page.
 
     Returns:
         The page.
+
+    Raises:
+        WriteError: If it cannot be written.
     """
     data = json.dumps([_packed(each) for each in recordings]).replace("<", "\\u003c")  # ends no script element
     page = assemble("nac_drive.analysis", "episode", title=title, recordings=data)
-    write_atomically(Path(path), page.encode())
+    with writing(Path(path)):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(Path(path), page.encode())
     return Path(path)
 
 

@@ -19,7 +19,7 @@ from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_ent
 from nac_drive.analysis.probe import Probe, by_age
 from nac_drive.analysis.regions import REGIONS, fractions, regions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
-from nac_drive.envs import Driver, Step, rollout
+from nac_drive.envs import Driver, Episode, Step, rollout
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver as LearnedDriver
@@ -56,6 +56,8 @@ class Recording:
     attention."""
     signals: dict[str, np.ndarray] = field(default_factory=dict)
     """phi, omega, t and a -> (T, H): means over the keys of the window."""
+    episode: Episode | None = None
+    """The result of the episode; it is not saved."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all arrays to an .npz file; `series/NAME`, `activity/GROUP` and so on are their names."""
@@ -101,13 +103,13 @@ def record(
         attention: list[AttentionStep] = []
         if isinstance(driver, LearnedDriver) and isinstance(driver.core, NACCore):
             attention = stack.enter_context(recorded_attention(driver))
-        rollout(env, watched, track, subscribers=[steps.append, on_step])
+        episode = rollout(env, watched, track, subscribers=[steps.append, on_step])
     simulator: Any = env.unwrapped
     frames = np.stack([step.observation for step in steps])
     series = _series(steps) | {"curvature": np.array(watched.curvatures, np.float32)}
     result = Recording(
         name, track, perturbation, np.asarray(simulator.centre_line.points), frames, series,
-        np.array(watched.positions),
+        np.array(watched.positions), episode=episode,
     )  # fmt: skip
     result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
     if attention:

@@ -317,6 +317,8 @@ class Watch:
     """Seed of the track."""
     video: Path | None = None
     """Write a video (600x400; .mp4, .webm or .gif) instead of opening a window."""
+    html: Path | None = None
+    """Write a page for the browser instead: frames with saliency, neurons and attention on one time slider."""
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
@@ -328,12 +330,14 @@ class Watch:
     def run(self, console: Console) -> None:
         from nac_drive.data_collection.experts import driver_name
 
-        if not self.video and not _has_display():
-            raise ValueError("there is no display here to open a window on; pass --video episode.mp4 to get a video.")
+        if not self.video and not self.html and not _has_display():
+            raise ValueError(
+                "there is no display here to open a window on; pass --video episode.mp4 or --html episode.html."
+            )
         name = driver_name(self.driver)
         with progress(console, f"{name} on track {self.track}", EnvConfig.max_steps) as bar:
             episode = nd.watch(
-                self.driver, self.track, video=self.video, control=self.control, crash=self.crash,
+                self.driver, self.track, video=self.video, html=self.html, control=self.control, crash=self.crash,
                 perturbation=self.perturb or "", on_step=lambda step: bar.update(step.index + 1),
             )  # fmt: skip
         outcome = episode.outcome
@@ -344,6 +348,8 @@ class Watch:
         )
         if self.video:
             console.print(f"video: {self.video}", highlight=False, soft_wrap=True)
+        if self.html:
+            console.print(f"page: {self.html}", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)

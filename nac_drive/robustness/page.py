@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
+from nac_drive.analysis.watch import watch
 from nac_drive.envs import Control, track_seeds
 from nac_drive.evaluation.statistics import Interval
 from nac_drive.evaluation.video import side_by_side
-from nac_drive.evaluation.watch import watch
 from nac_drive.robustness.plan import CLEAN
 from nac_drive.robustness.statistics import Cell, survival
 from nac_drive.robustness.stress import Stress

@@ -15,6 +15,7 @@ from nac_drive.analysis.inspect import inspect
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.regions import REGIONS
+from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import Driver, EnvConfig, Step, make_env, perturb, rollout
 from nac_drive.policies import CORES, DriverConfig, build_core, save_driver
@@ -148,6 +149,18 @@ def test_inspect_writes_page_and_arrays_and_replaces_nothing(tmp_path):
     with pytest.raises(FileExistsError, match=r"controller\.npz already exists; choose another folder"):
         inspect("controller", folder=tmp_path / "out")
     assert not (tmp_path / "new").exists()
+
+
+def test_watch_writes_a_page(tmp_path):
+    save_driver(tmp_path / "mine", network("lstm"), env={"control": "continuous", "mask_bar": False, "max_steps": 9})
+    episode = watch(tmp_path / "mine", TRACK, html=tmp_path / "new" / "episode.html")
+    plain = rollout(make_env(EnvConfig("continuous", max_steps=9)), network("lstm"), TRACK)
+    assert (episode, episode.length) == (plain, 9)
+    assert f"mine on track {TRACK}" in (tmp_path / "new" / "episode.html").read_text()
+    with pytest.raises(FileExistsError, match=r"episode\.html already exists"):
+        watch(tmp_path / "mine", TRACK, html=tmp_path / "new" / "episode.html")
+    with pytest.raises(ValueError, match="pass one of them"):
+        watch(tmp_path / "mine", TRACK, html=tmp_path / "x.html", video=tmp_path / "x.mp4")
 
 
 @needs_browser

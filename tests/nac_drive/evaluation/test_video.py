@@ -10,10 +10,10 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
+from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, make_env, rollout
 from nac_drive.evaluation.video import GIF_EVERY, VIDEO_FPS, draw_overlay, record_video, side_by_side
-from nac_drive.evaluation.watch import watch
 
 IMAGES_PER_FRAME = VIDEO_FPS / FRAMES_PER_SECOND
 

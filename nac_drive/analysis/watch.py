@@ -1,10 +1,14 @@
-"""Watch one episode: in a window, or as a video."""
+"""Watch one episode: in a window, as a video, or as a page for the browser."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
+from nac_drive.analysis.page import save_episode_page
+from nac_drive.analysis.recording import record
 from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver
 from nac_drive.envs import (
     SPLITS,
@@ -29,17 +33,20 @@ def watch(
     track: int = SPLITS["test"][0],
     *,
     video: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
     control: Control | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
-    """Drive one episode in a window or into a video.
+    """Drive one episode in a window, into a video, or into a page for the browser.
 
     Args:
         driver: The driver, its name, or its folder (see `resolve_driver`).
         track: Seed of the track.
-        video: The new video file, .mp4, .webm or .gif (see `record_video`); None opens a window.
+        video: The new video file, .mp4, .webm or .gif (see `record_video`).
+        html: The new page: frames with saliency, actions, neurons and attention on one time slider, see `inspect`.
+            Without it and `video` a window opens.
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
@@ -49,15 +56,21 @@ def watch(
         The episode.
 
     Raises:
-        FileExistsError: If the video exists.
+        FileExistsError: If the video or the page exists.
         FileNotFoundError: If there is no such driver.
         ValueError: For a driver of another control, a track that `track_seeds` refuses, an unknown perturbation,
-            another suffix of the video, or a video that cannot be written.
+            another suffix of the video, a video or page that cannot be written, or both at once.
     """
     track_seeds([track])
     parse_all(perturbation)
+    if video is not None and html is not None:
+        raise ValueError("video and html: pass one of them; each drives an episode of its own.")
     if video is not None:
         require_writable(check_video_path(video))
+    if html is not None:
+        if Path(html).exists():
+            raise FileExistsError(f"{os.fspath(html)} already exists; choose another file.")
+        require_writable(Path(html))
     name = "driver"
     if isinstance(driver, str | os.PathLike):
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
@@ -66,6 +79,12 @@ def watch(
         return record_video(
             video, driver, track, name=name, env=env, crash=crash, perturbation=perturbation, on_step=on_step
         )
+    if html is not None:
+        with closing(perturb(make_env(env, crash=crash), perturbation)) as simulator:
+            recording = record(simulator, driver, track, name=name, perturbation=perturbation, on_step=on_step)
+        save_episode_page(html, [recording], f"{name} on track {track}")
+        assert recording.episode
+        return recording.episode
     window = perturb(make_env(env, crash=crash, render_mode="human"), perturbation)
     try:
         return rollout(window, driver, track, subscribers=[on_step])
