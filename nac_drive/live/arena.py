@@ -7,8 +7,8 @@ import json
 import os
 import webbrowser
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, Control, EnvConfig, track_seeds
 from nac_drive.live import messages, snapshot
 from nac_drive.live.hand_driven import HandDriven, hand_driven
-from nac_drive.live.race import Car, Race
+from nac_drive.live.race import Car, Driven, Race
 from nac_drive.live.server import make_server, serve
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
@@ -49,8 +49,8 @@ class Arena:
         self.paused, self.speed, self.saliency = False, 1.0, True
         self._pages: set[_Page] = set()
         self._frame: bytes | None = None
-        self._ended: deque[Car] = deque()
-        race.on_result = self._ended.append
+        self._ended: deque[Driven] = deque()
+        race.on_result = self._keep
 
     async def run(self) -> None:
         """Keep the clock until cancelled."""
@@ -131,14 +131,15 @@ class Arena:
             page.texts.append(text)
             page.wake.set()
 
+    def _keep(self, car: Car) -> None:
+        if car.human and self._hands:
+            self._ended.append(car.driven())  # the car may start again before it is written
+
     async def _record(self) -> None:
         """Record the episodes that a person has ended."""
-        while self._ended:
-            car = self._ended.popleft()
-            if not car.human or not self._hands:
-                continue
+        while self._ended and self._hands:
             try:
-                row = await asyncio.to_thread(self._hands.add, car)
+                row = await asyncio.to_thread(self._hands.add, self._ended.popleft())
                 self._tell(_note(f"recorded as episode {row['index']}: return {row['return']:.0f}"))
             except ValueError as error:
                 self._tell(_note(str(error)))
@@ -238,18 +239,9 @@ def application(arena: Arena, hosts: Sequence[str] = LOCAL_HOSTS, on_left: Calla
             if not arena.watched:
                 on_left()
 
-    @asynccontextmanager
-    async def running(app: Any) -> AsyncIterator[None]:
-        clock = asyncio.create_task(arena.run())
-        try:
-            yield
-        finally:
-            clock.cancel()
-
     return applications.Starlette(
         routes=[routing.Route("/", index), routing.WebSocketRoute("/race", talk)],
         middleware=[middleware(hosts_only, allowed_hosts=list(hosts), www_redirect=False)],
-        lifespan=running,
     )
 
 
@@ -317,6 +309,6 @@ def arena(
                 if open_browser:
                     webbrowser.open(address)
 
-            serve(listening, ready)
+            serve(listening, ready, server.run)
     finally:
         race.close()

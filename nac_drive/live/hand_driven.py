@@ -13,7 +13,7 @@ from nac_drive.data_collection.dataset.rows import Row
 from nac_drive.data_collection.experts import driver_hash
 from nac_drive.data_collection.human import HUMAN
 from nac_drive.envs import EnvConfig
-from nac_drive.live.race import Car
+from nac_drive.live.race import Driven
 from nac_drive.storage.lock import locked
 
 
@@ -27,19 +27,18 @@ class HandDriven:
     def __init__(self, dataset: Demonstrations) -> None:
         self._dataset = dataset
 
-    def add(self, car: Car) -> Row:
-        """Write the episode that a person has ended in `car`.
+    def add(self, driven: Driven) -> Row:
+        """Write an episode.
 
         Raises:
             ValueError: If something was perturbed in it: a replay would show other frames.
             WriteError: If it cannot be written.
         """
-        if not car.undisturbed:
+        if not driven.undisturbed:
             raise ValueError("an episode with perturbations is not recorded; drive it again without.")
-        assert car.result
-        arrays = EpisodeArrays.from_steps(car.steps, car.result.last_observation)
+        arrays = EpisodeArrays.from_steps(driven.steps, driven.episode.last_observation)
         index = max((row["index"] for row in self._dataset.rows), default=-1) + 1
-        row = EncodedEpisode.encode(index, arrays, summarize(car.result)).write(self._dataset.path)
+        row = EncodedEpisode.encode(index, arrays, summarize(driven.episode)).write(self._dataset.path)
         self._dataset.append(row)
         return row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,16 @@ from nac_drive.policies.checkpoint import PRETRAINED
 from nac_drive.policies.driver import Driver as LearnedDriver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.ops.threads import one_thread
+
+
+@dataclass(frozen=True)
+class Driven:
+    """An episode that a person has driven to its end."""
+
+    steps: Sequence[Step]
+    episode: Episode
+    undisturbed: bool
+    """Nothing was perturbed in it: a replay of the actions gives the same frames."""
 
 
 class Car:
@@ -54,7 +64,7 @@ class Car:
         self.result: Episode | None = None
         self.steps: list[Step] = []
         self.undisturbed = not self.env.spec and not self.env.blind
-        """Nothing was perturbed in this episode so far: a replay of the actions gives the same frames."""
+        """See `Driven`; so far."""
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -87,6 +97,11 @@ class Car:
                 self.track, self.episode_return, self.decisions, terminated, outcome, self.observation
             )
 
+    def driven(self) -> Driven:
+        """Return the episode that has ended."""
+        assert self.result
+        return Driven(self.steps, self.result, self.undisturbed)
+
     def saliency(self) -> np.ndarray | None:
         """Return VisualBackProp (96, 96) uint8 of the present observation; None without convolutions of ours."""
         if not self.probe or not isinstance(self.probe.driver.encoder, Encoder):
@@ -108,7 +123,6 @@ class Race:
         names: The first cars' drivers.
         track: Seed of the track.
         control: Control of the person, of shipped drivers and the controller; a cloned driver knows its own.
-        on_result: Called with every car whose episode ends.
 
     Raises:
         ValueError: For no car or more than four, an unknown name, or a driver of another control.
@@ -120,11 +134,12 @@ class Race:
         names: Sequence[str],
         track: int,
         control: Control = "continuous",
-        on_result: Callable[[Car], None] = lambda car: None,
     ) -> None:
         if not 1 <= len(names) <= MOST_CARS:
             raise ValueError(f"drivers must be 1 to {MOST_CARS}, got {len(names)}.")
-        self.offered, self.on_result = dict(offered), on_result
+        self.offered = dict(offered)
+        self.on_result: Callable[[Car], None] = lambda car: None
+        """Called with every car whose episode ends."""
         self.control: Control = control
         self.levels: dict[str, int] = {}
         self.cars: list[Car] = []

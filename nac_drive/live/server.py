@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from nac_drive.data_collection.optional import optional_module
@@ -29,23 +29,34 @@ def make_server(app: Any, host: str, port: int, largest_message: int) -> Any:
     return uvicorn.Server(config)
 
 
-def serve(server: Any, on_ready: Callable[[str], None]) -> None:
+def serve(
+    server: Any, on_ready: Callable[[str], None], beside: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> None:
     """Run a server of `make_server` until it ends.
 
     Args:
         server: The server.
         on_ready: Called with its address once it answers.
+        beside: Work that runs as long as the server does. An error in it ends the server and is raised.
 
     Raises:
         OSError: If the port is taken.
     """
-    asyncio.run(_serve(server, on_ready))
+    asyncio.run(_serve(server, on_ready, beside))
 
 
-async def _serve(server: Any, on_ready: Callable[[str], None]) -> None:
+async def _serve(
+    server: Any, on_ready: Callable[[str], None], beside: Callable[[], Coroutine[Any, Any, None]] | None
+) -> None:
     serving = asyncio.create_task(server.serve())
     while not server.started and not serving.done():
         await asyncio.sleep(0.02)
+    working = asyncio.create_task(beside()) if beside else None
     if server.started:
         on_ready(f"http://{server.config.host}:{server.servers[0].sockets[0].getsockname()[1]}")
+    if working:
+        await asyncio.wait((serving, working), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
     await serving
+    if working and not working.cancel():
+        working.result()

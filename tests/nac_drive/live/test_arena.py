@@ -323,3 +323,14 @@ def test_the_clock_gives_up_what_it_is_late(monkeypatch):
     assert 12 <= caught_up <= 14  # a quarter of a second are 12.5 frames
     assert waits[-5:] == pytest.approx(0.02)
     race.close()
+
+
+def test_an_error_of_the_clock_ends_the_server(monkeypatch):
+    from nac_drive.live.race import Race
+
+    def fail(self: Race) -> None:
+        raise RuntimeError("the wheel came off")
+
+    monkeypatch.setattr(Race, "tick", fail)
+    with pytest.raises(RuntimeError, match="the wheel came off"):
+        arena("human", TRACK, port=0)

@@ -148,19 +148,21 @@ def test_a_person_steers_and_the_episode_verifies_by_replay(tmp_path, control):
             for frame in range(30):
                 car.human.controls = (1.0, 0.0, 0.0) if frame > 20 else (0.0, 1.0, 0.0)
                 car.advance()
-            hands.add(car)
+            hands.add(car.driven())
         assert car.command[0] > 0
         car.start(TRACK)
         car.env.blind = True
         car.advance()
         car.env.blind = False
+        while not car.result:
+            car.advance()
         with pytest.raises(ValueError, match="with perturbations is not recorded"):
-            hands.add(car)
+            hands.add(car.driven())
     with hand_driven(tmp_path / "hand", config) as hands:  # added to
         car.start(TRACK + 1)
         while not car.result:
             car.advance()
-        assert hands.add(car)["index"] == 2
+        assert hands.add(car.driven())["index"] == 2
     dataset = Demonstrations.open(tmp_path / "hand")
     assert dataset.verify(replay=True) == []
     assert (dataset.meta.driver, dataset.seeds) == ("human", [TRACK, TRACK, TRACK + 1])
