@@ -4,8 +4,8 @@
 
 curves.png, left: DAgger, returns on the validation tracks after every round against labelled frames. Middle: PPO of a
 clone, against the frames that it drove. Right: the same against the time that driving and learning took on one core,
-where the run recorded it. ppo_from_scratch.png: PPO from random weights, against time and against frames. A dot is an
-episode, a line the mean.
+where the run recorded it. ppo_from_scratch.png: PPO from random weights, against time and against frames.
+ppo_ablation.png: the same with one setting changed. A dot is an episode, a line the mean.
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ SCRATCH = (
     "ppo-continuous-scratch",
     "ppo-continuous-no-missed-tile-penalty",
     "ppo-continuous-scratch-seed-1",
+    "ppo-continuous-scratch-seed-2",
     "ppo-discrete-scratch",
+)
+ABLATION = (
+    "ppo-ablation-none",
+    "ppo-ablation-native-reward",
+    "ppo-ablation-gaussian",
+    "ppo-ablation-repeat-8",
 )
 LABELS = {
     "champion-continuous-first": "champion-continuous, first stage, expert's encoder",
@@ -52,7 +59,12 @@ LABELS = {
     "ppo-continuous-scratch": "continuous, seed 0: shipped",
     "ppo-continuous-no-missed-tile-penalty": "continuous, no penalty of missed tiles",
     "ppo-continuous-scratch-seed-1": "continuous, seed 1",
+    "ppo-continuous-scratch-seed-2": "continuous, seed 2, slower core",
     "ppo-discrete-scratch": "discrete: shipped",
+    "ppo-ablation-none": "nothing changed",
+    "ppo-ablation-native-reward": "gymnasium's reward alone",
+    "ppo-ablation-gaussian": "Gaussian actions",
+    "ppo-ablation-repeat-8": "actions held for eight frames",
 }
 Panel = tuple[tuple[str, ...], str, float, str, int, str]
 """Runs, what to draw them against, its unit, the title of the axis, the lowest return, the place of the legend."""
@@ -66,6 +78,7 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         (SCRATCH, "seconds", 60, "minutes of driving and learning on at most one core", -100, "lower right"),
         (SCRATCH, "step", 1e6, "frames, millions", -100, "lower right"),
     ),
+    "ppo_ablation.png": ((ABLATION, "step", 1e6, "frames, millions", -100, "lower right"),),
 }
 
 
@@ -81,8 +94,9 @@ def main(runs: Path, folder: Path) -> None:
 
 
 def plot(runs: Path, panels: tuple[Panel, ...]) -> Figure:
-    figure = Figure(figsize=(15, 4.5))
-    for axis, (names, key, unit, title, low, place) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    figure = Figure(figsize=(5 + 5 * min(len(panels), 2), 4.5))
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (names, key, unit, title, low, place) in zip(axes, panels, strict=True):
         for i, name in enumerate(names):
             rows = [json.loads(line) for line in (runs / f"{name}.jsonl").read_text().splitlines()]
             if key in rows[0]:

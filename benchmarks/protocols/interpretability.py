@@ -3,7 +3,8 @@
     python benchmarks/protocols/interpretability.py --drivers champion expert ppo-expert --tracks val-3
 
 Saliency by region of the frame, beside the area of the region; principal components and steepness of the core's output;
-and, for drivers with attention, how well phi, omega, t and the logits tell bends from straights.
+and, for drivers with attention, how well phi, omega, t and the logits tell bends from straights. Then saliency and
+steering under noise.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ import nac_drive as nd
 from nac_drive.analysis.activity import lipschitz, manoeuvres, principal_components, separation
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.regions import REGIONS
+from nac_drive.analysis.saliency import steering, visual_backprop
+from nac_drive.analysis.similarity import ssim
 from nac_drive.data_collection.experts import clean_env
-from nac_drive.envs import FRAMES_PER_SECOND, Control
+from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
 from nac_drive.envs.car_racing import ZOOM_FRAMES
+
+NOISY_EVERY = 5
+"""Of so many frames, one has its saliency maps compared."""
 
 
 @dataclass
@@ -46,6 +52,7 @@ def main(options: Options) -> None:
         saliency(episodes)
         neurons(episodes)
         attention(episodes)
+        noise(driver, episodes)
 
 
 def after_zoom(episode: Recording, values: np.ndarray) -> np.ndarray:
@@ -101,6 +108,32 @@ def attention(episodes: list[Recording]) -> None:
         best = max(heads, key=lambda each: abs(each.left_or_right - 0.5))
         means = " / ".join(f"{value:.3f}" for value in best.means)
         print(f"| {name} | {100 * best.explained:.0f} | {best.left_or_right:.2f} | {means} |")
+
+
+def noise(driver: nd.Driver, episodes: list[Recording]) -> None:
+    """Similarity of the saliency maps of clean and of noisy frames (thesis, Fig. 6.4b), and the change of steering.
+
+    The driver sees the frames of the clean episode under noise; it does not drive by them.
+    """
+    print("\n| noise of variance | similarity of VisualBackProp | mean change of steer |\n|---:|---:|---:|")
+    for level in PERTURBATIONS["gaussian-noise"]:
+        similar, changes = [], []
+        for each in episodes:
+            corrupt = level.draw(np.random.default_rng(each.track), each.frames.shape[1:3])  # type: ignore[attr-defined]
+            noisy = np.stack([corrupt(frame) for frame in each.frames])
+            rows = after_zoom(each, np.arange(len(noisy)))[::NOISY_EVERY]
+            maps = (visual_backprop(driver, torch.from_numpy(frames[rows])).numpy() for frames in (each.frames, noisy))
+            similar += [ssim(*pair) for pair in zip(*maps, strict=True)]
+            steer = [steering_of(driver, frames, each.series["dt"]) for frames in (each.frames, noisy)]
+            changes += after_zoom(each, np.abs(steer[1] - steer[0])).tolist()
+        print(f"| {level.variance} | {np.mean(similar):.2f} | {np.mean(changes):.2f} |")  # type: ignore[attr-defined]
+
+
+def steering_of(driver: nd.Driver, frames: np.ndarray, dt: np.ndarray) -> np.ndarray:
+    """The steering (T,) of a driver along the frames of an episode."""
+    with torch.no_grad():
+        prediction, _ = driver(torch.from_numpy(frames)[None], torch.from_numpy(dt)[None])
+    return steering(prediction[0]).numpy()
 
 
 if __name__ == "__main__":
