@@ -52,7 +52,8 @@ def main(options: Options) -> None:
         saliency(episodes)
         neurons(episodes)
         attention(episodes)
-        noise(driver, episodes)
+        if isinstance(driver, nd.Driver):
+            noise(driver, episodes)
 
 
 def after_zoom(episode: Recording, values: np.ndarray) -> np.ndarray:

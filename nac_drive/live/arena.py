@@ -276,9 +276,8 @@ def arena(
     Raises:
         DatasetError: If `record` is something else, or a dataset with other settings.
         FileNotFoundError: If there is no such driver.
-        OSError: If the port is taken.
-        ValueError: For no driver or more than four, two folders of one name, a bad track, or if starlette, uvicorn or
-            websockets is not installed.
+        ValueError: For no driver or more than four, two folders of one name, a bad track, a port that is taken, or if
+            starlette, uvicorn or websockets is not installed.
     """
     specs = [drivers] if isinstance(drivers, str | os.PathLike) else list(drivers)
     offered: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -40,20 +41,34 @@ def serve(
         beside: Work that runs as long as the server does. An error in it ends the server and is raised.
 
     Raises:
-        OSError: If the port is taken.
+        ValueError: If the address cannot be listened on.
     """
-    asyncio.run(_serve(server, on_ready, beside))
+    with _listening(server.config.host, server.config.port) as listener:
+        asyncio.run(_serve(server, listener, on_ready, beside))
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ValueError(
+            f"host and port: {host} {port} cannot be listened on ({error.strerror or error}); another program may have "
+            "the port, choose another one."
+        ) from None
 
 
 async def _serve(
-    server: Any, on_ready: Callable[[str], None], beside: Callable[[], Coroutine[Any, Any, None]] | None
+    server: Any,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    beside: Callable[[], Coroutine[Any, Any, None]] | None,
 ) -> None:
-    serving = asyncio.create_task(server.serve())
+    serving = asyncio.create_task(server.serve([listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.02)
     working = asyncio.create_task(beside()) if beside else None
     if server.started:
-        on_ready(f"http://{server.config.host}:{server.servers[0].sockets[0].getsockname()[1]}")
+        on_ready(f"http://{server.config.host}:{listener.getsockname()[1]}")
     if working:
         await asyncio.wait((serving, working), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True

@@ -150,8 +150,8 @@ def serve_udacity(
 
     Raises:
         FileNotFoundError: If there is no such driver.
-        ValueError: If the driver was trained in another environment, `speed` is not positive, or starlette, uvicorn or
-            websockets is not installed.
+        ValueError: If the driver was trained in another environment, `speed` is not positive, the port is taken, or
+            starlette, uvicorn or websockets is not installed.
     """
     if speed is not None and not 0 < speed < 1000:
         raise ValueError(f"speed must be above 0 and below 1000 miles per hour, got {speed}; 9 is a careful one.")

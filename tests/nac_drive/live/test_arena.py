@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -110,8 +111,8 @@ class Client:
 
 
 def test_a_client_sees_and_disturbs(mine):
-    with serving([mine, "controller"]) as address, connect(socket_of(address), origin=address, max_size=None) as socket:  # type: ignore[arg-type]
-        client = Client(socket)
+    with serving([mine, "controller"]) as address, connect(socket_of(address), origin=address, max_size=None) as link:  # type: ignore[arg-type]
+        client = Client(link)
         assert [car["driver"] for car in client.setup["cars"]] == ["mine", "controller"]
         assert {"human", "mine", "champion-continuous", "controller"} <= set(client.setup["drivers"])
         client.send("pause", on=True)
@@ -149,7 +150,7 @@ def test_a_client_sees_and_disturbs(mine):
             ({"type": "shout"}, "not understood"),
         )
         for message, text in refused:
-            socket.send(json.dumps(message))
+            link.send(json.dumps(message))
             assert text in client.next("note")["text"]
 
 
@@ -179,14 +180,14 @@ def test_foreign_pages_and_other_hosts_are_refused():
     ],
 )
 def test_large_and_many_messages_end_the_connection(texts, code, reason):
-    with serving(["human"]) as address, connect(socket_of(address), origin=address, max_size=None) as socket:  # type: ignore[arg-type]
+    with serving(["human"]) as address, connect(socket_of(address), origin=address, max_size=None) as link:  # type: ignore[arg-type]
         with suppress(ConnectionClosed):
             for text in texts:
-                socket.send(text)
+                link.send(text)
             while True:
-                socket.recv(timeout=60)
-        assert socket.close_code == code
-        assert reason in (socket.close_reason or "")
+                link.recv(timeout=60)
+        assert link.close_code == code
+        assert reason in (link.close_reason or "")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +210,10 @@ def test_bad_arguments_are_refused(tmp_path):
         arena("no-such-driver", port=0)
     with pytest.raises(ValueError, match="drivers must be 1 to 4, got 5"):
         arena(["controller"] * 5, port=0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"127.0.0.1 {port} cannot be listened on .*choose another one"):
+            arena("controller", port=port)
     with pytest.raises(ValueError, match="two folders have the name 'mine'"):
         arena([tmp_path / "mine", tmp_path / "other" / "mine"], port=0)
 
@@ -263,7 +268,8 @@ def _every_panel_moves(page: Page) -> None:
 
 
 def _a_perturbation_changes_what_is_seen(page: Page) -> None:
-    pixels = "document.querySelectorAll('canvas.frame')[3].toDataURL()"
+    canvas = "document.querySelectorAll('canvas.frame')[3]"
+    pixels = f"{canvas}.getContext('2d').getImageData(0, 0, 96, 84).data.join()"  # without the score
     _step(page)
     _step(page)
     before = page.run(pixels)
