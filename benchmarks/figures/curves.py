@@ -78,7 +78,7 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         (SCRATCH, "seconds", 60, "minutes of driving and learning on at most one core", -100, "lower right"),
         (SCRATCH, "step", 1e6, "frames, millions", -100, "lower right"),
     ),
-    "ppo_ablation.png": ((ABLATION, "step", 1e6, "frames, millions", -100, "lower right"),),
+    "ppo_ablation.png": ((ABLATION, "step", 1e6, "frames, millions", -100, "center right"),),
 }
 
 
