@@ -42,6 +42,8 @@ def address() -> Iterator[str]:
     machine = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "temp_dir": folder}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", folder)  # where it notes its address, in a folder that must be there
+        Path(folder, "ray").mkdir()
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         patch.delenv("RAY_ADDRESS", raising=False)
         machines = Cluster(initialize_head=True, head_node_args=machine)
