@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from nac_drive.data_collection.corrections import Corrections
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import ROUND, Row
+from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
-from nac_drive.data_collection.human import HUMAN
+from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.data_collection.processes import number_of_workers, worker_pool
 from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout
@@ -248,8 +250,28 @@ def collect_mixture_episode(
     return _encode(job, index, steps, episode)
 
 
-def _encode(job: EpisodeJob, index: int, steps: Sequence[Step], episode: Episode) -> EncodedEpisode:
-    summary = summarize(episode) | ({} if job.round is None else {ROUND: job.round})
+def collect_corrected_episode(job: EpisodeJob, learner: bytes, task: tuple[int, int]) -> EncodedEpisode:
+    """Let a learner drive episode `task[0]` on track `task[1]` while a person corrects it.
+
+    Args:
+        job: Its driver is the person.
+        learner: A pickled `Driver`.
+        task: Number of the episode, and its track.
+    """
+    index, track = task
+    env, person = prepare(job.driver, job.meta.env)
+    assert isinstance(person, Human)
+    policy = Corrections(person)
+    episode = rollout(
+        env, pickle.loads(learner), track, expert=policy, execute=policy.execute, subscribers=[policy.keep]
+    )
+    return _encode(job, index, policy.steps, episode, {CORRECTIONS: policy.frames})
+
+
+def _encode(
+    job: EpisodeJob, index: int, steps: Sequence[Step], episode: Episode, more: Mapping[str, Any] = MappingProxyType({})
+) -> EncodedEpisode:
+    summary = summarize(episode) | ({} if job.round is None else {ROUND: job.round}) | dict(more)
     return EncodedEpisode.encode(index, EpisodeArrays.from_steps(steps, episode.last_observation), summary)
 
 

@@ -26,9 +26,11 @@ class Human:
         self.control = control
         self.controls: tuple[float, float, float] = (0.0, 0.0, 0.0)
         """Steer in [-1, 1], right positive, gas and brake in [0, 1]; set from outside."""
+        self.holds = False
+        """Whether the person holds the wheel, in `corrections`; set from outside."""
 
     def begin(self, env: gym.Env) -> None:
-        self.controls = (0.0, 0.0, 0.0)
+        self.controls, self.holds = (0.0, 0.0, 0.0), False
 
     def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, None]:
         steer, gas, brake = self.controls
@@ -42,7 +44,8 @@ class Human:
 class KeyboardDriver(Human):
     """A person who sees the frames in a window and steers by the arrow keys, in real time.
 
-    Up is gas, down is the brake. Escape, or closing the window, ends the work as Ctrl-C does.
+    Up is gas, down is the brake. Where a person corrects a driver (`corrections`), the arrow keys take the wheel, and
+    the space bar holds it without steering. Escape, or closing the window, ends the work as Ctrl-C does.
 
     Args:
         control: See `Human`.
@@ -73,11 +76,13 @@ class KeyboardDriver(Human):
         keys = pygame.key.get_pressed()
         steer = float(keys[pygame.K_RIGHT]) - float(keys[pygame.K_LEFT])
         self.controls = (steer, float(keys[pygame.K_UP]), float(keys[pygame.K_DOWN]))
+        self.holds = any(self.controls) or bool(keys[pygame.K_SPACE])
         self._clock.tick(FRAMES_PER_SECOND)
         return super().act(observation, state, dt)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"control": self.control, "controls": self.controls}  # a window stays in its process
+        # a window stays in its process
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
 _WINDOW = 768

@@ -14,7 +14,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_episode
 from nac_drive.data_collection.dataset.folder import META
 from nac_drive.data_collection.dataset.limits import DatasetError
-from nac_drive.data_collection.dataset.rows import ROUND, Row, episode_file
+from nac_drive.data_collection.dataset.rows import OPTIONAL, Row, episode_file
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.processes import number_of_workers
 from nac_drive.data_collection.versions import SIMULATOR, installed_versions
@@ -118,7 +118,7 @@ def _rebuild_episode(env: EnvConfig, log_path: Path, cause: str, task: tuple[int
     index, episode = task
     seed = episode.summary["seed"]
     arrays, summary, _ = play_back(env, seed, episode.label, episode.action)
-    summary |= {name: episode.summary[name] for name in {ROUND} & episode.summary.keys()}
+    summary |= {name: episode.summary[name] for name in OPTIONAL if name in episode.summary}
     if differences := EpisodeActions.from_arrays(arrays, summary).differences(episode):
         raise DatasetError(
             f"episode {index} (track {seed}) of {log_path} comes out otherwise here: {', '.join(differences)}; {cause}."

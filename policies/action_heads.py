@@ -75,8 +75,11 @@ class ContinuousActionHead(nn.Module):
         return prediction.float().numpy(force=True)
 
 
+_LEAST = torch.finfo(torch.float32).tiny
+
+
 def _weighted_mean(loss: Tensor, weight: Tensor | None) -> Tensor:
-    return loss.mean() if weight is None else (loss * weight).sum() / weight.sum()
+    return loss.mean() if weight is None else (loss * weight).sum() / weight.sum().clamp(min=_LEAST)
 
 
 ActionHead = DiscreteActionHead | ContinuousActionHead

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, action_range
 from nac_drive.data_collection.dataset.limits import DatasetError, require_size
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
-from nac_drive.data_collection.dataset.rows import ROUND, SUMMARY, Sha256, Summary
+from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Sha256, Summary
 from nac_drive.storage.read import one_line
 
 ACTION_LOG_SCHEMA = "nac-drive action log 1"
@@ -70,7 +70,7 @@ class EpisodeActions:
     """The actions of one episode of N frames, and the hashes that a replay must reproduce."""
 
     summary: dict[str, Any]
-    """Values of `SUMMARY`, and of `ROUND` in a DAgger run."""
+    """Values of `SUMMARY`, and of `OPTIONAL` where there are some."""
     sha256: dict[str, str]
     """SHA-256 of `frames` (the N frames), of `columns` (all other arrays), and of `last_frame` if it was stored."""
     label: NDArray[Any]
@@ -94,7 +94,7 @@ class EpisodeActions:
 
         The frame after the last action is compared where both have one.
         """
-        names = [name for name in (*SUMMARY, ROUND) if self.summary.get(name) != recorded.summary.get(name)]
+        names = [name for name in (*SUMMARY, *OPTIONAL) if self.summary.get(name) != recorded.summary.get(name)]
         found = [f"{name} is {self.summary.get(name)}, recorded is {recorded.summary.get(name)}" for name in names]
         found += [f"{name} differ" for name in ("frames", "columns") if self.sha256[name] != recorded.sha256.get(name)]
         last, recorded_last = self.sha256.get("last_frame"), recorded.sha256.get("last_frame")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, member, require_members
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, DatasetError, require_size
-from nac_drive.data_collection.dataset.rows import ROUND, SUMMARY, Row, checked_summary, episode_file, episode_row
+from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Row, checked_summary, episode_file, episode_row
 from nac_drive.envs import EnvConfig, Episode, Step
 from nac_drive.storage.read import one_line
 from nac_drive.storage.write import write_atomically, writing
@@ -120,7 +120,7 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
 
     Args:
         arrays: The arrays of the episode; without a last frame the content has `N_FRAMES_SCHEMA`.
-        summary: The values of `SUMMARY`, and of `ROUND` in a DAgger run.
+        summary: The values of `SUMMARY`, and of `OPTIONAL` where there are some.
 
     Raises:
         DatasetError: If it could not be read again, see `LARGEST_RATIO`: its frames hardly differ.
@@ -129,7 +129,7 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
     frames = arrays.frames if last is None else np.concatenate([arrays.frames, last[None]])
     with h5py.File("episode", "w", driver="core", backing_store=False) as file:
         file.attrs["schema"] = N_FRAMES_SCHEMA if last is None else EPISODE_SCHEMA
-        for name in (*SUMMARY, *({ROUND} & summary.keys())):
+        for name in (*SUMMARY, *(name for name in OPTIONAL if name in summary)):
             file.attrs[name] = summary[name]
         chunk = (min(CHUNK_FRAMES, len(frames)), *frames.shape[1:])
         file.create_dataset("frames", data=frames, chunks=chunk, compression="gzip", compression_opts=GZIP_LEVEL)
@@ -149,7 +149,7 @@ class EpisodeReader:
     """
 
     summary: dict[str, Any]
-    """Values of `SUMMARY`, and of `ROUND` in a DAgger run."""
+    """Values of `SUMMARY`, and of `OPTIONAL` where there are some."""
     frames: StoredArray
     """(N, 96, 96, 3) uint8, or N + 1 frames: then the last one is the observation after the last action."""
     columns: dict[str, StoredArray]
@@ -290,7 +290,7 @@ def _status(path: Path) -> os.stat_result:
 
 def _reader(file: h5py.File, size: int, env: EnvConfig) -> EpisodeReader:
     """Check all that a file of `size` bytes says about itself."""
-    values = attributes(file, ("schema", *SUMMARY, ROUND))
+    values = attributes(file, ("schema", *SUMMARY, *OPTIONAL))
     schema = values.pop("schema", None)
     if schema not in (EPISODE_SCHEMA, N_FRAMES_SCHEMA):
         raise DatasetError(f"its schema is {str(schema)[:100]!r}, expected {EPISODE_SCHEMA!r}")

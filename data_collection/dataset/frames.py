@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import opened_row, read_episode, require_recorded
-from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.rows import Row, labelled_frames
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames, frame_chunks
 from nac_drive.envs import EnvConfig
 
@@ -47,6 +47,9 @@ class Frames(Generic[Images]):
     """(E,): track seeds."""
     hashes: tuple[str, ...] = ()
     """(E,): SHA-256 of each episode file; empty for frames of no dataset."""
+    labelled: NDArray[np.bool_] | None = None
+    """(N,): whether the label is the expert's; None where all are. In episodes that a person corrected it is elsewhere
+    the driver's own action, from which nothing is learned."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -134,4 +137,14 @@ def _end_to_end(
         offsets=offsets,
         seeds=np.array([row["seed"] for row in rows], dtype=np.int64),
         hashes=tuple(row["sha256"] for row in rows),
+        labelled=_labelled(rows),
+    )
+
+
+def _labelled(rows: Sequence[Row]) -> NDArray[np.bool_] | None:
+    masks = [labelled_frames(row) for row in rows]
+    if all(mask is None for mask in masks):
+        return None
+    return np.concatenate(
+        [np.ones(row["length"], np.bool_) if mask is None else mask for row, mask in zip(rows, masks, strict=True)]
     )

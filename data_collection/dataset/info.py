@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import opened_row
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.rows import Row, labelled_frames
 from nac_drive.envs import EnvConfig
 
 CONTROLS = ("steer", "gas", "brake")
@@ -55,6 +55,10 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
         "mean_return": float(np.mean([row["return"] for row in rows])),
         "min_return": min(row["return"] for row in rows),
     }
+    masks = [labelled_frames(row) for row in rows]
+    if any(mask is not None for mask in masks):
+        corrected = sum(mask.sum() for mask in masks if mask is not None)
+        info["corrected_fraction"] = float(corrected / sum(len(mask) for mask in masks if mask is not None))
     if meta.simulated:
         info |= {
             "seconds": frames / meta.env.spec.frames_per_second,
@@ -94,6 +98,8 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if "frames" not in info:
         return lines
+    if "corrected_fraction" in info:
+        lines.append(("corrected", f"{_percent(info['corrected_fraction'])} of the frames of corrected episodes"))
     actions = _discrete if info["control"] == "discrete" else _continuous
     duration = f" ({_duration(info['seconds'])})" if "seconds" in info else ""
     lines += [

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetError
 from nac_drive.storage.read import FileError, read_json_lines
@@ -21,6 +23,8 @@ Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info
 """A finite number."""
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in hexadecimal."""
+FrameRanges = Annotated[str, msgspec.Meta(pattern=r"^(\d{1,9}:\d{1,9}( \d{1,9}:\d{1,9})*)?$")]
+"""Ranges of frames as Python writes slices: `120:180 300:352`."""
 
 
 class Summary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"return_": "return"}):
@@ -39,6 +43,15 @@ class Summary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={
     crashes: Count
     round: Count | msgspec.UnsetType = msgspec.UNSET
     """Round of a DAgger run in which the episode was collected; not there outside of one."""
+    corrections: FrameRanges | msgspec.UnsetType = msgspec.UNSET
+    """Frames in which a person corrected the driver, such as `120:180 300:352`; only they have a label of the
+    expert. Not there where all frames have one."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corrections, str):
+            edges = [0, *map(int, self.corrections.replace(":", " ").split()), self.length]
+            if edges != sorted(edges):
+                raise ValueError(f"corrections must rise from 0 to {self.length} frames, got {self.corrections!r}")
 
 
 class _StoredRow(Summary, kw_only=True):
@@ -53,19 +66,40 @@ class _StoredRow(Summary, kw_only=True):
 
 ROUND = "round"
 """Attribute and column of the episodes of a DAgger run only: the round in which they were collected."""
-SUMMARY = tuple(name for name in Summary.__struct_encode_fields__ if name != ROUND)
+CORRECTIONS = "corrections"
+"""Attribute and column of the episodes in which a person corrected a driver: the frames that have a label."""
+OPTIONAL = (ROUND, CORRECTIONS)
+"""Attributes and columns that not all episodes have."""
+SUMMARY = tuple(name for name in Summary.__struct_encode_fields__ if name not in OPTIONAL)
 """Attributes of an episode file, and columns of the dataset's rows."""
 ROW = ("index", *SUMMARY, "file", "sha256")
 """Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
 
 
 def checked_summary(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `SUMMARY`, and of `ROUND` if there is one, after a check of their types and ranges.
+    """Return the values of `SUMMARY`, and of `OPTIONAL` where there are some, after a check of types and ranges.
 
     Raises:
         ValueError: If one is missing, unknown, of another type or out of range.
     """
     return msgspec.to_builtins(msgspec.convert(dict(values), Summary))
+
+
+def frame_ranges(chosen: NDArray[np.bool_]) -> str:
+    """Return the frames of a mask (N,) as a value of `CORRECTIONS`."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    return " ".join(f"{first}:{end}" for first, end in edges.reshape(-1, 2))
+
+
+def labelled_frames(row: Row) -> NDArray[np.bool_] | None:
+    """Return the mask (N,) of the frames that have a label of the expert; None where all have one."""
+    if CORRECTIONS not in row:
+        return None
+    chosen = np.zeros(row["length"], dtype=np.bool_)
+    for frames in row[CORRECTIONS].split():
+        first, end = map(int, frames.split(":"))
+        chosen[first:end] = True
+    return chosen
 
 
 def episode_file(index: int) -> str:

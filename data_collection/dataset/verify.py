@@ -17,7 +17,7 @@ from nac_drive.data_collection.dataset.episode_file import (
     summarize,
 )
 from nac_drive.data_collection.dataset.folder import is_plain_file
-from nac_drive.data_collection.dataset.rows import ROUND, SUMMARY, Row
+from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Row
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 
 
@@ -48,7 +48,7 @@ def check_episode(folder: Path, env: EnvConfig, replay: bool, row: Row) -> list[
         return [*problems, str(error)]
     problems += [
         f"{path}: {name} is {summary.get(name)}, its row says {row.get(name)}"
-        for name in (*SUMMARY, ROUND)
+        for name in (*SUMMARY, *OPTIONAL)
         if summary.get(name) != row.get(name)
     ]
     if np.cumsum(arrays.reward)[-1] != summary["return"]:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.rows import CORRECTIONS, Row
 from nac_drive.data_collection.interchange import ExportFormat
 from nac_drive.data_collection.interchange.recording import Recording
 from nac_drive.data_collection.interchange.to_lerobot import write_lerobot
@@ -47,7 +48,8 @@ def export_dataset(
     Raises:
         FileExistsError: If `path` exists.
         ValueError: If `to` is unknown, or its package is not installed.
-        DatasetError: If the dataset is empty or damaged, or an episode has no last frame where one is needed.
+        DatasetError: If the dataset is empty or damaged, an episode has no last frame where one is needed, or a person
+            corrected an episode: neither minari nor lerobot can say which frames have a label.
         WriteError: If it cannot be written.
     """
     path = Path(path)
@@ -58,6 +60,11 @@ def export_dataset(
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     recording = Recording.of(dataset, on_episode)
+    if to != "mp4" and any(CORRECTIONS in row for row in dataset.rows):
+        raise DatasetError(
+            f"{dataset.path} holds episodes that a person corrected, and {to} cannot say which frames have a label; "
+            "train on the dataset itself."
+        )
     building = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with writing(path):

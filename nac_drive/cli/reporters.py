@@ -117,7 +117,9 @@ class Progress:
                 bar = self._to("validation", row["validation_episodes"])
                 bar.update(row["validation_episode"], f"return {row['return']:.0f}")
             else:
-                agreement = f", agreement {100 * row['agreement']:.1f} %" if "agreement" in row else ""
+                agreement = "".join(
+                    f", {name} {100 * row[name]:.1f} %" for name in ("agreement", "corrected") if name in row
+                )
                 self._console.print(
                     f"round {row['step']}: {row['frames']} frames, closed loop {row['return_mean']:.0f}, "
                     f"min {min(row['returns']):.0f}{agreement}",

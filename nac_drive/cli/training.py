@@ -204,7 +204,8 @@ class Dagger:
     out: Path
     """Folder of the new run; its episodes are the dataset OUT/dataset."""
     expert: str = "expert"
-    """Driver that gives the labels: expert, controller, or the folder of a driver or run."""
+    """Driver that gives the labels: expert, controller, human (a person at the keys of a window, who drives round 0 and
+    corrects the learner in later rounds), or the folder of a driver or run."""
     settings: Annotated[_DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=_DaggerOptions)
     options: Annotated[_SharedOptions, tyro.conf.arg(name="")] = field(default_factory=_SharedOptions)
 

@@ -48,6 +48,11 @@ class DataConfig:
     horizontal_flip: bool = True
     """Flip half of the sequences, drawn at random, left to right: tracks are driven counter-clockwise, so curves to the
     left outnumber those to the right."""
+    shift: int = 0
+    """Largest distance in pixels by which a sequence's images are moved to one side, drawn at random: as if the car
+    were beside its place. Continuous actions only."""
+    shift_steering: float = 0.01
+    """Steering that the label gains for each pixel that the images are moved to the right: it leads back."""
     augment: tuple[str, ...] = ()
     """Perturbations of images and time, such as gaussian-noise:1 shadows:2+frame-drop:1:zero frame-rate:3: every
     sequence is put under one of them or left clean, all equally likely, with a draw of its own."""
@@ -69,6 +74,8 @@ class DataConfig:
         for name in ("horizontal_flip", "class_weights", "mask_bar"):
             check_flag(name, getattr(self, name))
         check_positive("change_weight", self.change_weight, LARGEST_FACTOR, "1 weighs all frames alike")
+        check_whole("shift", self.shift, 0, MOST)
+        check_number("shift_steering", self.shift_steering, 0, 1)
         check_words("augment", self.augment)
         Augmentation(self.augment)
 
@@ -154,6 +161,8 @@ class CloningConfig:
                 f"sequence_length must be at least {SHORTEST_SEQUENCE} for core {self.driver.core!r}, "
                 f"got {self.data.sequence_length}; cnn alone may see single frames."
             )
+        if self.data.shift and self.optim.freeze_encoder_from:
+            raise ValueError("shift: a frozen encoder sees each image once, in its place; train end to end.")
         if self.optim.freeze_encoder_from:
             for spec in self.data.augment:
                 if images := sorted({part.name for part in parse(spec)} & set(CORRUPTIONS)):

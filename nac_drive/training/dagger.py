@@ -2,7 +2,8 @@
 
 Ross, Gordon and Bagnell, AISTATS 2011, arXiv 1011.0686. Round 0 is the expert's episodes under action noise; in every
 later round a mixture policy of learner and expert drives new tracks (`data_collection.mixture`), the expert labels
-every frame, and the learner goes on learning from all episodes so far.
+every frame, and the learner goes on learning from all episodes so far. A person as the expert corrects the learner
+instead, and labels only the corrected frames (`data_collection.corrections`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -21,15 +23,18 @@ import numpy as np
 from nac_drive.data_collection.collect import (
     EpisodeJob,
     append_episodes,
+    collect_corrected_episode,
     collect_episode,
     collect_mixture_episode,
     open_recording,
 )
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.human import Human
 from nac_drive.data_collection.processes import Pool
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
@@ -66,7 +71,8 @@ def dagger(
         config: Settings.
         folder: The folder of the run.
         expert: The driver that gives the labels, see `resolve_driver`; it sees the status bar also where the learner
-            does not.
+            does not. `human` drives round 0 at the keys of a window and corrects the learner in later rounds: `beta`
+            and `switch_interval` have no effect then.
         device: `auto`, `cpu` or `cuda`.
         devices: Processes on this machine that share every batch, see `train`.
         nodes: Machines that do so. All must see `folder`: the first one collects there.
@@ -97,7 +103,7 @@ def dagger(
     else:
         report = no_report
     labels = resolve_driver(expert, env)
-    trained = trained_env(labels)
+    by_person, trained = isinstance(labels, Human), trained_env(labels)
     if trained and trained.mask_bar:
         raise ValueError(f"expert {expert!r} was trained without the status bar; pass one that was trained with it.")
     resolved: dict[str, Any] = {
@@ -123,16 +129,16 @@ def dagger(
         with open_recording(path, meta, tracks, resume=resume) if trainer.is_main else nullcontext() as dataset:
             for number in range(0 if trainer.done is None else trainer.done + 1):  # the rounds that are finished
                 if dataset is not None:
-                    _collect(config, dataset, number, EpisodeJob(pickled, meta, number), None, pool, report)
+                    _collect(config, dataset, number, EpisodeJob(pickled, meta, number), None, pool, report, by_person)
                 fabric.barrier()
                 _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
 
             def one_round(number: int) -> dict[str, Any]:
                 job = EpisodeJob(pickled, meta, number)
                 started = time.perf_counter()
-                row = (
-                    _collect(config, dataset, number, job, trainer.driver, pool, report) if dataset is not None else {}
-                )
+                row = {}
+                if dataset is not None:
+                    row = _collect(config, dataset, number, job, trainer.driver, pool, report, by_person)
                 fabric.barrier()
                 row |= _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
                 row["collect_seconds"] = time.perf_counter() - started
@@ -154,6 +160,7 @@ def _collect(
     learner: Driver | None,
     pool: Pool | None,
     report: Report,
+    by_person: bool,
 ) -> dict[str, Any]:
     """Drive the missing episodes of a round; returns the metrics of all its episodes.
 
@@ -167,11 +174,14 @@ def _collect(
             f"dataset {dataset.path} has lost episode {missing[0][0]} of round {number}, "
             "whose learner is not kept; start a new run."
         )
+    drive: Callable[[tuple[int, int]], EncodedEpisode]
     if number == 0:
         drive = partial(collect_episode, job)
+    elif by_person:
+        drive = partial(collect_corrected_episode, job, pickle.dumps(learner and on_cpu(learner)))
     else:
         drive = partial(collect_mixture_episode, job, config.mixture, pickle.dumps(learner and on_cpu(learner)))
-    episodes = pool.imap(drive, missing) if pool else map(drive, missing)
+    episodes = pool.imap(drive, missing) if pool and not by_person else map(drive, missing)
     for done, row in enumerate(append_episodes(dataset, episodes), 1 + len(tasks) - len(missing)):
         report({
             "round": number, "episode": done, "episodes": len(tasks), "seed": row["seed"], "return": row["return"],
@@ -181,7 +191,7 @@ def _collect(
 
 
 def _load(config: DaggerConfig, dataset: Demonstrations, number: int, data: TrainingData) -> dict[str, float]:
-    """Add the episodes of a round to `data`; returns their agreement."""
+    """Add the episodes of a round to `data`; returns how far the expert agreed."""
     tracks = [track for _, track in config.tasks(number)]
     frames = read_episodes(dataset, tracks, data.device, stream=data.frozen)
     data.add(frames)
@@ -189,9 +199,14 @@ def _load(config: DaggerConfig, dataset: Demonstrations, number: int, data: Trai
 
 
 def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, float]:
-    """Fraction of the frames driven by the learner after the zoom where its action is the expert's."""
+    """Fraction of the frames driven by the learner after the zoom where its action is the expert's.
+
+    Of a person it is the fraction that the person corrected.
+    """
     if number == 0:
         return {}
+    if frames.labelled is not None:
+        return {"corrected": float(frames.labelled.mean())}
     agreed = [
         agrees(frames.actions[first + i], frames.labels[first + i])
         for first, end, track in zip(frames.offsets[:-1], frames.offsets[1:], frames.seeds, strict=True)

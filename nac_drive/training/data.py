@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
-from nac_drive.envs import EnvConfig
+from nac_drive.envs import EnvConfig, EnvSpec
 from nac_drive.training.config import DataConfig
 from nac_drive.training.features import frozen_features
-from nac_drive.training.images import flipped, flipped_labels, masked
+from nac_drive.training.images import flipped, flipped_labels, masked, move
 from nac_drive.training.read_ahead import read_ahead
 
 
@@ -38,12 +38,19 @@ class Sequences:
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean (,) of values (B, T) over the frames with a weight."""
         values = values.float()
-        return values.mean() if self.weight is None else values[self.weight > 0].mean()
+        if self.weight is None:
+            return values.mean()
+        counted = values[self.weight > 0]
+        return counted.mean() if len(counted) else counted.sum()
 
     def take(self, rows: np.ndarray) -> Sequences:
         """Return some of the sequences."""
         weight = None if self.weight is None else self.weight[rows]
         return Sequences(self.frames[rows], self.labels[rows], self.dt[rows], weight)
+
+    def move(self, pixels: np.ndarray, steering: float, spec: EnvSpec) -> None:
+        """Move the frames to one side, and steer back; see `images.move`."""
+        move(self.frames, self.labels, pixels, steering, spec)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class TrainingData:
             `frozen_features`; None keeps none.
 
     Raises:
-        ValueError: For class weights in continuous control.
+        ValueError: For class weights in continuous control, or shifts in discrete control.
     """
 
     def __init__(
@@ -92,6 +99,8 @@ class TrainingData:
     ):
         if config.class_weights and env.control != "discrete":
             raise ValueError(f"class_weights applies to discrete actions; this dataset has {env.control} control.")
+        if config.shift and env.control == "discrete":
+            raise ValueError("shift corrects the steering of continuous actions; this dataset has discrete control.")
         self.env, self.config, self.device, self._encoder, self._dataset = env, config, device, encoder, dataset
         self.length = config.sequence_length
         self.black = torch.zeros(env.spec.frame_shape, dtype=torch.uint8, device=device)
@@ -103,6 +112,7 @@ class TrainingData:
         """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
         self.classes: Tensor | None = None
         """(A,) weight of each discrete action, or None."""
+        self._unlabelled = np.zeros(0, dtype=np.int64)  # rows without a label, ascending
         self._counts = np.zeros(env.spec.num_actions, dtype=np.int64)
         self._begins: list[int] = []
         self._parts: list[_Part] = []  # one per call of `add`
@@ -131,9 +141,11 @@ class TrainingData:
                 f"got {self.length}; choose a shorter one."
             )
         weight = None
-        if self.config.change_weight != 1:
+        labelled = np.ones(len(frames), np.bool_) if frames.labelled is None else frames.labelled
+        if self.config.change_weight != 1 or not labelled.all():
             changes = action_changes(frames.labels, frames.offsets)
-            weight = self._place(np.where(changes, self.config.change_weight, 1.0).astype(np.float32))
+            weight = self._place(np.where(changes, self.config.change_weight, 1.0).astype(np.float32) * labelled)
+        self._unlabelled = np.concatenate([self._unlabelled, len(self) + np.flatnonzero(~labelled)])
         labels, dt = self._place(frames.labels), self._place(frames.dt)
         self._begins.append(len(self))
         if self._encoder is not None:
@@ -148,7 +160,7 @@ class TrainingData:
             self._parts.append(_Part(self._place(masked(frames.frames, self.env)), labels, dt, weight))
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
         if self.config.class_weights:
-            self._counts += np.bincount(frames.labels, minlength=len(self._counts))
+            self._counts += np.bincount(frames.labels[labelled], minlength=len(self._counts))
             counts = self._counts.clip(min=1)
             self.classes = torch.tensor(counts.mean() / counts, dtype=torch.float32, device=self.device)
 
@@ -167,18 +179,28 @@ class TrainingData:
     def starts(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the sequences of one epoch, which tile every episode from a random phase on.
 
+        Sequences without a label are left out.
+
         Args:
             rng: Draws phases and order.
 
         Returns:
             (B,) first rows, shuffled.
+
+        Raises:
+            ValueError: If no frame has a label.
         """
         starts = []
         for first, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
             if end - first >= self.length:
                 tiles = np.arange(first - rng.integers(self.length), end, self.length)
                 starts.append(np.unique(tiles.clip(first, end - self.length)))
-        return rng.permutation(np.concatenate(starts))
+        starts = np.concatenate(starts)
+        unlabelled = np.searchsorted(self._unlabelled, [starts, starts + self.length])
+        starts = starts[unlabelled[1] - unlabelled[0] < self.length]
+        if not len(starts):
+            raise ValueError("no frame of these episodes has a label: a person corrected none; collect others.")
+        return rng.permutation(starts)
 
     def sequences(self, starts: np.ndarray, flip: np.ndarray, frames: Tensor | None = None) -> Sequences:
         """Copy sequences.
@@ -193,7 +215,10 @@ class TrainingData:
         def stack(name: str) -> Tensor:
             return torch.stack([getattr(part, name)[rows] for part, rows in places])
 
-        weight = None if self.config.change_weight == 1 else stack("weight")
+        weight = None
+        if any(part.weight is not None for part in self._parts):
+            ones = self.black.new_ones(self.length, dtype=torch.float32)
+            weight = torch.stack([ones if part.weight is None else part.weight[rows] for part, rows in places])
         labels, dt = stack("labels"), stack("dt")
         if self.frozen:
             return Sequences(stack("frames"), labels, dt, weight)

@@ -1,4 +1,4 @@
-"""Changes of the images that a driver is trained on: masked, flipped."""
+"""Changes of the images that a driver is trained on: masked, flipped, moved to one side."""
 
 from __future__ import annotations
 
@@ -39,6 +39,26 @@ def flipped_labels(labels: Tensor, spec: EnvSpec) -> Tensor:
     if labels.is_floating_point():
         return labels * labels.new_tensor([-1.0, 1.0, 1.0])
     return labels.new_tensor(spec.flipped_actions)[labels]
+
+
+def move(frames: Tensor, labels: Tensor, pixels: np.ndarray, steering: float, spec: EnvSpec) -> None:
+    """Move images to one side and steer back, in place.
+
+    The status bar stays. What moves in from outside is black.
+
+    Args:
+        frames: B sequences (B, T, H, W, 3).
+        labels: Continuous actions (B, T, 3).
+        pixels: (B,) columns to the right; negative ones to the left.
+        steering: Added to the steering per pixel to the right.
+        spec: The environment.
+    """
+    for world, right in zip(frames[..., : spec.bar_top, :, :], pixels.tolist(), strict=True):
+        world.copy_(world.roll(right, dims=-2))
+        edge = slice(0, right) if right > 0 else slice(world.shape[-2] + right, None)
+        world[..., edge, :] = 0
+    change = torch.from_numpy(pixels).to(labels) * steering  # (B,)
+    labels[..., 0] = (labels[..., 0] + change[:, None]).clamp(-1, 1)
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:

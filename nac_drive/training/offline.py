@@ -59,11 +59,16 @@ def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bo
     )
 
 
+def counted(frames: Frames) -> NDArray[np.bool_]:
+    """Return the mask (N,) of the frames that predictions are compared on: labelled, and after the zoom."""
+    return ~frames.zooming if frames.labelled is None else ~frames.zooming & frames.labelled
+
+
 @torch.no_grad()
 def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: Tensor | None = None) -> Accuracy:
     """Measure how well `driver`, streaming over whole episodes, predicts the expert labels.
 
-    The zoom at the start of an episode is seen but not counted.
+    The zoom at the start of an episode, and frames without a label, are seen but not counted.
 
     Args:
         driver: The driver, in evaluation mode.
@@ -90,8 +95,8 @@ def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: T
         prediction, state = decide(seen[None].to(device), dt, state)
         outputs.append(driver.action_head.action(prediction[0]))
     changes = action_changes(frames.labels, frames.offsets)
-    counted = ~frames.zooming
-    return measure_accuracy(np.concatenate(outputs)[counted], frames.labels[counted], changes[counted])
+    rows = counted(frames)
+    return measure_accuracy(np.concatenate(outputs)[rows], frames.labels[rows], changes[rows])
 
 
 def macro_f1(predicted: NDArray, labels: NDArray) -> float:

@@ -23,7 +23,7 @@ from nac_drive.training.distributed import build_fabric, choose_device
 from nac_drive.training.features import frozen_features
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.memory import read_episodes
-from nac_drive.training.offline import offline_accuracy
+from nac_drive.training.offline import counted, offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import (
     MOVED,
@@ -166,7 +166,7 @@ def train(
             if not trainer.is_main:
                 return row
             trainer.driver.eval()
-            if splits.validation and not splits.validation.zooming.all():
+            if splits.validation and counted(splits.validation).any():
                 row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
             if env.spec.make is None:
                 row["score"] = -row["validation"]["steering_mse"]

@@ -228,6 +228,9 @@ class Trainer:
         ):
             flip = rng.random(len(batch)) < 0.5 if config.horizontal_flip else np.zeros(len(batch), dtype=bool)
             sequences = data.sequences(loaded, flip if config.augment else flip[own], stored)
+            if config.shift:
+                pixels = rng.integers(-config.shift, config.shift + 1, len(batch))
+                sequences.move(pixels if config.augment else pixels[own], config.shift_steering, data.env.spec)
             if config.augment:
                 sequences = augmented(sequences, config.augment, rng, data.black)
                 sequences = sequences.take(own) if self.fabric.world_size > 1 else sequences
