@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nac_drive.analysis.page import save_episode_page
+from nac_drive.analysis.recording import record
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_name, resolve_driver
 from nac_drive.data_collection.processes import Pool, number_of_workers
-from nac_drive.envs import Driver, EnvConfig, track_seeds
+from nac_drive.envs import Driver, EnvConfig, make_env, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
 from nac_drive.evaluation.statistics import summarise
 from nac_drive.evaluation.video import record_video, side_by_side
@@ -36,6 +39,7 @@ from nac_drive.training.run_folder import RunFolder
 Report = Callable[[str, dict[str, Any]], None]
 
 TITLE = "Demo report"
+EPISODE = "episode.html"
 CAPTION = "Left: returns on the test tracks, mean and 95 % interval. Right: validation after every round of DAgger."
 _EXPERT, _BASELINES = "ppo-expert", "baselines"
 """Folders of the run of `ppo`, under the name of the shipped expert, and of the comparison of the baselines."""
@@ -152,7 +156,7 @@ def _require_ours(folder: Path, runs: Sequence[str]) -> None:
 
 def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, workers: int, report: Report) -> Path:
     started = time.monotonic()
-    for file in ("rows.jsonl", "summary.json", "table.md", "results.json", "report.html", "report.md"):
+    for file in ("rows.jsonl", "summary.json", "table.md", "results.json", "report.html", "report.md", EPISODE):
         remove_leftovers(folder / file)
     if config.ppo is not None:
         config = _train_expert(config, folder / _EXPERT, report)
@@ -189,15 +193,18 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     save_results(folder, entries)
     draw_figure(folder / "figure.png", entries)
     _videos(folder, drivers, tracks[0], env, report)
+    _episode_page(folder / EPISODE, {name: drivers[name], expert_name: drivers[expert_name]}, tracks[0], env, report)
     minutes = (time.monotonic() - started) / 60
     protocol = _protocol(config, Demonstrations.open(run / "dataset").info(), minutes)
     other = _baseline_run(config, folder, config.baselines[0])
     commands, caption = _commands(run, other, tracks[0]), _video_caption(list(drivers), tracks[0])
+    seen = f"{name} and {expert_name} on track {tracks[0]}."
     save_report(
         folder, entries, title=TITLE, protocol=protocol, caption=CAPTION, video="side_by_side.mp4",
-        video_caption=caption, commands=commands,
+        video_caption=caption, episode=EPISODE, episode_caption=seen,
+        commands=commands,
     )  # fmt: skip
-    write_atomically(folder / "report.md", _markdown(entries, protocol, caption, commands).encode())
+    write_atomically(folder / "report.md", _markdown(entries, protocol, caption, seen, commands).encode())
     return folder / "report.md"
 
 
@@ -257,6 +264,23 @@ def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvCon
     report("video", {"name": "side by side", "frames": 1, "frame": 1})
 
 
+def _episode_page(path: Path, drivers: Mapping[str, Driver], track: int, env: EnvConfig, report: Report) -> None:
+    """Write the page of an episode of each driver with everything recorded."""
+    if path.exists():
+        return
+    recordings = []
+    for name, driver in drivers.items():
+        row = {"name": f"{name}, everything recorded", "frames": env.max_steps}
+        with closing(make_env(env)) as simulator:
+            recordings.append(
+                record(
+                    simulator, driver, track, name=name,
+                    on_step=lambda step, row=row: report("video", {**row, "frame": step.index + 1}),
+                )
+            )  # fmt: skip
+    save_episode_page(path, recordings, f"{' and '.join(drivers)} on track {track}")
+
+
 def _protocol(config: DemoConfig, dataset: dict[str, Any], minutes: float) -> str:
     training, expert, learner = config.training, driver_name(config.expert), config.training.driver.core
     measured = conditions("ignore", "gymnasium", max_steps=training.max_steps)
@@ -289,7 +313,7 @@ def _commands(run: Path, baseline: Path, track: int) -> str:
     )
 
 
-def _markdown(entries: Sequence[Entry], protocol: str, video_caption: str, commands: str) -> str:
+def _markdown(entries: Sequence[Entry], protocol: str, video_caption: str, episode_caption: str, commands: str) -> str:
     indented = commands.replace("\n", "\n    ")
     return f"""# {TITLE}
 
@@ -301,6 +325,8 @@ def _markdown(entries: Sequence[Entry], protocol: str, video_caption: str, comma
 ![{CAPTION}](figure.png)
 
 Video: [side_by_side.mp4](side_by_side.mp4). {video_caption}
+
+Frame by frame: [{EPISODE}]({EPISODE}). {episode_caption}
 
 Next steps:
 

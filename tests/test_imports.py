@@ -29,8 +29,18 @@ MAY_IMPORT = {
     "analysis": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
     "live": {"suggest", "storage", "envs", "policies", "data_collection", "analysis"},
     "training": {"suggest", "signals", "storage", "envs", "policies", "data_collection", "evaluation"},
-    "leaderboard": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training"},
-    "demo": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training", "leaderboard"},
+    "leaderboard": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training", "analysis"},
+    "demo": {
+        "suggest",
+        "storage",
+        "envs",
+        "policies",
+        "data_collection",
+        "evaluation",
+        "training",
+        "leaderboard",
+        "analysis",
+    },
 }
 """Part of nac_drive -> other parts that it may import. cli, `__init__` and `__main__` may import everything."""
 

@@ -46,16 +46,18 @@ def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recordi
     return Path(path)
 
 
-def assemble(package: str, name: str, **values: str) -> str:
+def assemble(package: str, name: str, *, panels: bool = True, **values: Any) -> str:
     """Return a page of one file: its HTML, the common style and panels, and its script.
 
     Args:
         package: The package whose folder `web` holds NAME.html and NAME.js.
         name: Its name.
+        panels: Whether its script uses the common panels.
         **values: What the HTML names.
     """
     common, own = files("nac_drive.analysis") / "web", files(package) / "web"
-    script = "\n".join(file.read_text(encoding="utf-8") for file in (common / "panels.js", own / f"{name}.js"))
+    scripts = [common / "panels.js"] * panels + [own / f"{name}.js"]
+    script = "\n".join(file.read_text(encoding="utf-8") for file in scripts)
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         (own / f"{name}.html").read_text(encoding="utf-8")
     )

@@ -253,7 +253,7 @@ class Evaluate:
                 report=reports.evaluation_reporter(), **conditions,
             )  # fmt: skip
         if self.out:
-            save_evaluation_report(self.out, evaluations, self.tracks)
+            save_evaluation_report(self.out, evaluations, self.tracks, self.driver, self.control)
         setting = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
         console.print(terminal_table([Entry(e) for e in evaluations], f"{self.tracks}, {setting}"))
         if self.out:

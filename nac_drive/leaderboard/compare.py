@@ -20,7 +20,7 @@ from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import summarise
 from nac_drive.leaderboard.figures import LEADERBOARD_CAPTION, draw_leaderboard
-from nac_drive.leaderboard.page import conditions, save_report, track_names
+from nac_drive.leaderboard.page import conditions, inspect_command, save_report, track_names
 from nac_drive.leaderboard.tables import Entry, save_results
 from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
 from nac_drive.policies import CORES, DriverConfig
@@ -142,7 +142,7 @@ def compare(
             time_alone(task)
             report(task.name, {"timed": number, "of": len(timed)})
         entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
-        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries)
+        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries, config.seed)
         return Comparison(entries, failures)
 
 
@@ -278,11 +278,17 @@ def _on_features(config: TrainConfig, encoder: str) -> TrainConfig:
     return replace(config, data=data, optim=optim)
 
 
-def _save(plan: _Plan, protocol: str, entries: list[Entry]) -> None:
+def _save(plan: _Plan, protocol: str, entries: list[Entry], seed: int) -> None:
     save_evaluations(plan.folder, [entry.evaluation for entry in entries])
     save_results(plan.folder, entries)
     draw_leaderboard(plan.folder / "figure.png", entries)
-    save_report(plan.folder, entries, title="Comparison of drivers", protocol=protocol, caption=LEADERBOARD_CAPTION)
+    best = entries[1:3]  # after the expert
+    names = [str(plan.folder / f"{folder_name(entry.summary.driver)}-{seed}") for entry in best]
+    worst = min(best[0].evaluation.rows, key=lambda row: row.episode_return).seed
+    save_report(
+        plan.folder, entries, title="Comparison of drivers", protocol=protocol, caption=LEADERBOARD_CAPTION,
+        commands=inspect_command(names, worst, perturbation=plan.perturb or ""),
+    )  # fmt: skip
 
 
 def _protocol(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
-
+from nac_drive.analysis.page import assemble
+from nac_drive.envs import Control
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.tables import Entry, cells, columns, legend
@@ -28,6 +27,8 @@ def save_report(
     caption: str = CAPTION,
     video: str | None = None,
     video_caption: str = "",
+    episode: str | None = None,
+    episode_caption: str = "",
     commands: str = "",
 ) -> Path:
     """Write `report.html`.
@@ -41,6 +42,8 @@ def save_report(
         caption: Caption of the figure.
         video: A video in `folder`, which the page plays from there; None for none.
         video_caption: Caption of the video.
+        episode: A page of `save_episode_page` in `folder`, which the report links; None for none.
+        episode_caption: Its drivers and track, in one sentence.
         commands: Commands to go on with, one a line.
 
     Returns:
@@ -49,11 +52,11 @@ def save_report(
     folder = Path(folder)
     headings, rows = cells(entries)
     every = columns()
-    template = (files("nac_drive.leaderboard") / "report.html").read_text(encoding="utf-8")
-    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(template).render(
-        title=title, protocol=protocol, legend=legend(entries), columns=[every[heading] for heading in headings],
-        rows=rows, figure=_data_uri(folder / figure) if figure else None, caption=caption, video=video,
-        video_caption=video_caption, commands=commands,
+    page = assemble(
+        "nac_drive.leaderboard", "report", panels=False, title=title, protocol=protocol, legend=legend(entries),
+        columns=[every[heading] for heading in headings], rows=rows,
+        figure=_data_uri(folder / figure) if figure else None, caption=caption, video=video,
+        video_caption=video_caption, episode=episode, episode_caption=episode_caption, commands=commands,
     )  # fmt: skip
     write_atomically(folder / "report.html", page.encode())
     return folder / "report.html"
@@ -64,7 +67,11 @@ def _data_uri(png: Path) -> str:
 
 
 def save_evaluation_report(
-    folder: str | os.PathLike[str], evaluations: Sequence[Evaluation], tracks: str | Sequence[int]
+    folder: str | os.PathLike[str],
+    evaluations: Sequence[Evaluation],
+    tracks: str | Sequence[int],
+    driver: str,
+    control: Control | None = None,
 ) -> Path:
     """Write `report.html` and its `figure.png` of drivers that were evaluated on the same tracks.
 
@@ -72,6 +79,8 @@ def save_evaluation_report(
         folder: An existing folder.
         evaluations: The baseline, if any, then the driver.
         tracks: Named tracks, or their seeds.
+        driver: The driver as a command takes it.
+        control: The control that a command chooses; None for the driver's own.
 
     Returns:
         The page.
@@ -83,12 +92,22 @@ def save_evaluation_report(
     expert = ""
     if len(names) > 1:
         expert = f" {names[0]} drove the same tracks and was queried at every frame of {names[-1]}."
-    row = evaluations[-1].rows[0]
+    row, worst = evaluations[-1].rows[0], min(evaluations[-1].rows, key=lambda row: row.episode_return)
     return save_report(
         folder, entries, title=f"Evaluation of {names[-1]}",
         protocol=f"{names[-1]} drove the tracks {track_names(tracks)} once each. "
         f"{conditions(row.crash_mode, row.renderer, row.perturbation)}{expert}",
+        commands=inspect_command([driver], worst.seed, control, row.perturbation),
     )  # fmt: skip
+
+
+def inspect_command(
+    drivers: Sequence[str], worst_track: int, control: Control | None = None, perturbation: str = ""
+) -> str:
+    """The command that shows the worst episode frame by frame."""
+    chosen = f"--driver {drivers[0]}" if len(drivers) == 1 else f"--compare {' '.join(drivers)}"
+    options = (f" --control {control}" if control else "") + (f" --perturb {perturbation}" if perturbation else "")
+    return f"# the worst episode, frame by frame\nnac-drive inspect {chosen} --track {worst_track}{options} --out seen"
 
 
 def conditions(crash: str, renderer: str, perturbation: str = "", max_steps: int | None = None) -> str:

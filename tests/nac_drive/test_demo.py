@@ -102,7 +102,7 @@ def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
         assert f"| {row['driver']} | {cell} |" in markdown
         assert f"<td>{cell}</td>" in page
     links = re.findall(r"\]\(([^)]+)\)", markdown)
-    assert len(links) == 2
+    assert len(links) == 3
     for name in (*links, *re.findall(r'<video [^>]*src="([^"]+)"', page)):
         assert (folder / name).stat().st_size > 1000, name
     for text in (markdown, page):

@@ -28,12 +28,12 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href") and value != "data:,"]
         if tag == "tr":
             self.rows.append([])
         if tag in ("th", "td"):
             self.rows[-1].append("")
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "link"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -63,6 +63,8 @@ def test_a_video_is_played_from_its_file_beside_the_page(tmp_path):
     path = save_report(tmp_path, entries(), title="t", protocol="p", figure=None, video="a.mp4", commands="nac-drive")
     assert Page(path.read_text()).addresses == ["a.mp4", "a.mp4"]
     assert "<pre>nac-drive</pre>" in path.read_text()
+    path = save_report(tmp_path, entries(), title="t", protocol="p", figure=None, episode="e.html")
+    assert Page(path.read_text()).addresses == ["e.html"]
 
 
 @pytest.mark.parametrize("baseline", [False, True])
@@ -71,12 +73,13 @@ def test_an_evaluation_reports_its_conditions(baseline, tmp_path):
         evaluate(Controller(), [5], name=name, env=EnvConfig(max_steps=3), renderer="fast", perturbation="frame-rate:3")
         for name in ("expert", "me")[not baseline :]
     ]
-    text = save_evaluation_report(tmp_path, evaluations, "5").read_text()
+    text = save_evaluation_report(tmp_path, evaluations, "5", "runs/me", "discrete").read_text()
     assert "<h1>Evaluation of me</h1>" in text
     assert "me drove the tracks 5 once each." in text
     assert "the fast renderer draws the frames; crashes are counted. Perturbation: frame-rate:3." in text
     assert ("expert drove the same tracks and was queried at every frame of me." in text) == baseline
     assert Page(text).addresses[0].startswith("data:image/png;base64,")
+    assert "nac-drive inspect --driver runs/me --track 5 --control discrete --perturb frame-rate:3 --out seen" in text
 
 
 def test_conditions():
