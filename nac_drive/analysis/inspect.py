@@ -9,7 +9,9 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
+from nac_drive.analysis.rerun_file import save_rerun
 from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver
+from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, perturb, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 
@@ -24,6 +26,7 @@ def inspect(
     control: Control | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
+    rerun: str | os.PathLike[str] | None = None,
     on_step: Callable[[str, Step], None] = lambda name, step: None,
 ) -> Path:
     """Drive one episode with each driver and write what it saw and did.
@@ -38,6 +41,7 @@ def inspect(
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
+        rerun: A new file `.rrd` for the rerun viewer, besides the page; see `save_rerun`.
         on_step: Called with the name of the driver and every step.
 
     Returns:
@@ -46,8 +50,8 @@ def inspect(
     Raises:
         FileExistsError: If a file would be replaced.
         FileNotFoundError: If there is no such driver.
-        ValueError: For no driver, two of one name, a driver of another control, a track that `track_seeds` refuses or
-            an unknown perturbation.
+        ValueError: For no driver, two of one name, a driver of another control, a track that `track_seeds` refuses, an
+            unknown perturbation, or if rerun is wanted and not installed.
     """
     folder = Path(folder)
     specs = [drivers] if isinstance(drivers, str | os.PathLike) else list(drivers)
@@ -56,9 +60,12 @@ def inspect(
         raise ValueError(f"drivers must be one or more with different names, got {', '.join(names) or 'none'}.")
     track_seeds([track])
     parse_all(perturbation)
-    for file in (PAGE, *(f"{name}.npz" for name in names)):
-        if (folder / file).exists():
-            raise FileExistsError(f"{folder / file} already exists; choose another folder.")
+    if rerun is not None:
+        optional_module("rerun", "rerun")
+    files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
+    for file in files:
+        if file.exists():
+            raise FileExistsError(f"{file} already exists; choose another folder or file.")
     config = EnvConfig(control=control) if control else None
     loaded = [resolve_driver(spec, config) for spec in specs]
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,4 +79,6 @@ def inspect(
                 )
             )  # fmt: skip
         recordings[-1].save(folder / f"{name}.npz")
+    if rerun is not None:
+        save_rerun(rerun, recordings)
     return save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on track {track}")

@@ -371,12 +371,15 @@ class Inspect:
     """Perturbations, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
     control: Control | None = None
     """Control of shipped drivers and the controller; a cloned driver knows its own."""
+    rerun: Path | None = None
+    """Also write a file .rrd for the rerun viewer (needs the extra `rerun`)."""
 
     def run(self, console: Console) -> None:
         with Progress(console) as reports:
             page = nd.inspect(
                 self.compare or self.driver, self.track, folder=self.out, control=self.control, crash=self.crash,
-                perturbation=self.perturb or "", on_step=reports.inspection_reporter(EnvConfig.max_steps),
+                perturbation=self.perturb or "", rerun=self.rerun,
+                on_step=reports.inspection_reporter(EnvConfig.max_steps),
             )  # fmt: skip
         console.print(f"page: {page}", highlight=False, soft_wrap=True)
 

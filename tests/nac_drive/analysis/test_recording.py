@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,23 @@ def test_the_arrays_come_back(of_nac, tmp_path):
         np.testing.assert_array_equal(arrays["activity/output"], of_nac.activity["output"])
         np.testing.assert_array_equal(arrays["attention"], of_nac.attention)
         assert str(arrays["driver"]) == "x"
+
+
+def test_a_file_for_rerun_has_every_array_with_a_row_a_decision(of_nac, tmp_path):
+    pytest.importorskip("rerun")
+    from nac_drive.analysis.rerun_file import save_rerun
+
+    path = save_rerun(tmp_path / "x.rrd", [of_nac])
+    assert [file.name for file in tmp_path.iterdir()] == ["x.rrd"]
+    command = [sys.executable, "-m", "rerun", "rrd", "print", str(path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows: dict[str, int] = {}
+    for count, name in re.findall(r"with (\d+) rows .* - /x/(\S+(?:\\ \S+)*) - data columns", printed):
+        rows[name.replace("\\ ", " ")] = rows.get(name.replace("\\ ", " "), 0) + int(count)
+    length = len(of_nac.frames)
+    names = {"frame", "track/car", "attention", *(f"series/{name}" for name in of_nac.series)}
+    names |= {f"saliency/{name}" for name in of_nac.saliency} | {f"neurons/{name}" for name in of_nac.activity}
+    assert rows == {"track/road": 1} | dict.fromkeys(names, length)
 
 
 def test_inspect_writes_page_and_arrays_and_replaces_nothing(tmp_path):
