@@ -45,6 +45,15 @@ ABLATION = (
     "ppo-ablation-native-reward",
     "ppo-ablation-gaussian",
     "ppo-ablation-repeat-8",
+    "ppo-ablation-repeat-1",
+)
+ABLATION_OF_LEARNING = (
+    "ppo-ablation-none",
+    "ppo-ablation-patience-0",
+    "ppo-ablation-discount-0.998",
+    "ppo-ablation-lambda-0.9",
+    "ppo-ablation-entropy-0.01",
+    "ppo-ablation-no-average",
 )
 LABELS = {
     "champion-continuous-first": "champion-continuous, first stage, expert's encoder",
@@ -65,6 +74,12 @@ LABELS = {
     "ppo-ablation-native-reward": "gymnasium's reward alone",
     "ppo-ablation-gaussian": "Gaussian actions",
     "ppo-ablation-repeat-8": "actions held for eight frames",
+    "ppo-ablation-repeat-1": "actions held for one frame",
+    "ppo-ablation-patience-0": "no early end",
+    "ppo-ablation-discount-0.998": "discount 0.998",
+    "ppo-ablation-lambda-0.9": "advantage decay 0.9",
+    "ppo-ablation-entropy-0.01": "entropy bonus 0.01",
+    "ppo-ablation-no-average": "no average of weights",
 }
 Panel = tuple[tuple[str, ...], str, float, str, int, str]
 """Runs, what to draw them against, its unit, the title of the axis, the lowest return, the place of the legend."""
@@ -78,7 +93,10 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         (SCRATCH, "seconds", 60, "minutes of driving and learning on at most one core", -100, "lower right"),
         (SCRATCH, "step", 1e6, "frames, millions", -100, "lower right"),
     ),
-    "ppo_ablation.png": ((ABLATION, "step", 1e6, "frames, millions", -100, "center right"),),
+    "ppo_ablation.png": (
+        (ABLATION, "step", 1e6, "frames, millions", -100, "center right"),
+        (ABLATION_OF_LEARNING, "step", 1e6, "frames, millions", -100, "center right"),
+    ),
 }
 
 
