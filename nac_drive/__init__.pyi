@@ -57,6 +57,8 @@ from .policies.wiring.graphs import ncp_wiring as ncp_wiring
 from .policies.wiring.graphs import random_wiring as random_wiring
 from .policies.wiring.wiring import Groups as Groups
 from .policies.wiring.wiring import Wiring as Wiring
+from .reproduce.protocol import REPRODUCTIONS as REPRODUCTIONS
+from .reproduce.run import reproduce as reproduce
 from .robustness.stress import stress as stress
 from .training.config import DaggerConfig as DaggerConfig
 from .training.config import DataConfig as DataConfig

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "live": {"suggest", "storage", "envs", "policies", "data_collection", "analysis"},
     "training": {"suggest", "signals", "storage", "envs", "policies", "data_collection", "evaluation"},
     "leaderboard": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "training", "analysis"},
+    "reproduce": {"suggest", "storage", "envs", "policies", "data_collection", "training"},
     "demo": {
         "suggest",
         "storage",

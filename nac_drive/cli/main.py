@@ -21,6 +21,7 @@ from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, In
 from nac_drive.cli.exporting import Export
 from nac_drive.cli.live import Arena, ServeUdacity
 from nac_drive.cli.output import Output
+from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
 from nac_drive.signals import Terminated, termination_raised
 from nac_drive.suggest import did_you_mean
@@ -49,6 +50,7 @@ COMMANDS: dict[str, Any] = {
     "arena": Arena,
     "stress": Stress,
     "compare": Compare,
+    "reproduce": Reproduce,
     "dagger": Dagger,
     "dataset": Dataset,
     "ppo": Ppo,
@@ -132,7 +134,7 @@ def _to_go_on(command: Any) -> str:
     if isinstance(command, Demo):
         return "; the same command goes on"
     action = command.action if isinstance(command, Dataset) else command
-    if isinstance(action, Collect | DatasetRebuild | Evaluate | Stress | Train | Dagger | Ppo | Compare):
+    if isinstance(action, Collect | DatasetRebuild | Evaluate | Stress | Train | Dagger | Ppo | Compare | Reproduce):
         folder = action.out
         return "; go on with --resume" if folder is not None and folder.exists() else ""
     return ""

@@ -65,6 +65,15 @@ class Progress:
 
         return report
 
+    def reproduction_reporter(self) -> Any:
+        """Show the reports of `reproduce`."""
+
+        def report(row: dict[str, Any]) -> None:
+            note = row["entry"] if "entry" in row else f"ready: {row['ready']}"
+            self._to("reproduce", row["total"]).update(row.get("done", 0), note)
+
+        return report
+
     def evaluation_reporter(self) -> Any:
         """Show the reports of `evaluate_with_baseline`."""
 

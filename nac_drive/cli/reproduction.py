@@ -1,0 +1,38 @@
+"""The command that measures tables of the papers again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from tyro.conf import Positional
+
+import nac_drive as nd
+from nac_drive.cli.reporters import Progress
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Measure a table of a paper again, and write a page with the printed figures beside ours."""
+
+    name: Positional[str]
+    """The table, see docs/papers/index.md."""
+    out: Path
+    """Folder of the results and of the page."""
+    full: bool = False
+    """Measure at the paper's size, in place of what two cores do in about an hour."""
+    only: tuple[str, ...] = ()
+    """Lines of the table, by the paper's name or our core; all of them for none."""
+    resume: bool = False
+    """Go on with an interrupted reproduction, or with other lines of it."""
+    workers: int = 0
+    """Parallel processes; 0: one per core. Run times are measured in one at a time."""
+
+    def run(self, console: Console) -> None:
+        with Progress(console) as reports:
+            page = nd.reproduce(
+                self.name, self.out, full=self.full, only=self.only, resume=self.resume,
+                workers=self.workers, report=reports.reproduction_reporter(),
+            )  # fmt: skip
+        console.print(f"page: {page}", highlight=False, soft_wrap=True)

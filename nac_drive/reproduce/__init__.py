@@ -1,0 +1,1 @@
+"""Tables of the papers, measured again: a protocol file each, one command, a page with both figures side by side."""

@@ -1,0 +1,88 @@
+"""Protocols of reproductions: the files `protocols/NAME.yaml`, which are data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from nac_drive.policies import CORES
+from nac_drive.storage.read import read_yaml
+from nac_drive.suggest import did_you_mean
+
+_FOLDER = Path(str(files("nac_drive.reproduce"))) / "protocols"
+REPRODUCTIONS: tuple[str, ...] = tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+"""Names of the tables that can be measured again."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a table."""
+
+    name: str
+    """The name that the paper prints."""
+    core: str
+    """Our core, a name in CORES."""
+    args: dict[str, float | int | str | bool] = field(default_factory=dict)
+    """Settings of the core."""
+    printed: dict[str, float] = field(default_factory=dict)
+    """Column of our results -> the figure that the paper prints."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table of a paper, and how it is measured here."""
+
+    title: str
+    """Title of the page."""
+    source: str
+    """The paper and the place of the table."""
+    experiment: str
+    """The kind of measurement, a name in EXPERIMENTS."""
+    differs: str
+    """What differs from the paper's setting, in Markdown."""
+    entries: list[Entry]
+    """The lines, in the order of the paper."""
+    args: dict[str, float | int | str | bool] = field(default_factory=dict)
+    """Settings of all cores that accept them."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the experiment, cut to what two cores do in about an hour."""
+    full: dict[str, Any] = field(default_factory=dict)
+    """Settings that `full` changes: the size of the paper."""
+
+    def core_args(self, entry: Entry) -> dict[str, Any]:
+        """Return the settings of an entry's core: its own, and those of all that it accepts."""
+        common = {key: value for key, value in self.args.items() if key in CORES[entry.core].accepted}
+        return common | entry.args
+
+
+def load(name: str) -> Reproduction:
+    """Read a protocol.
+
+    Args:
+        name: One of `REPRODUCTIONS`.
+
+    Raises:
+        ValueError: For another name.
+    """
+    if name not in REPRODUCTIONS:
+        raise ValueError(
+            f"name must be one of {', '.join(REPRODUCTIONS)}, got {name!r}.{did_you_mean(name, REPRODUCTIONS)}"
+        )
+    return read_yaml(_FOLDER / f"{name}.yaml", Reproduction, "a protocol", "install the package again")
+
+
+def chosen(reproduction: Reproduction, only: Sequence[str]) -> list[Entry]:
+    """Return the entries named by `only`, by the paper's name or our core; all of them for none.
+
+    Raises:
+        ValueError: If there is no such entry.
+    """
+    if not only:
+        return reproduction.entries
+    known = {name for entry in reproduction.entries for name in (entry.name, entry.core)}
+    if unknown := [name for name in only if name not in known]:
+        raise ValueError(f"only: there is no {unknown[0]!r} in this table.{did_you_mean(unknown[0], known)}")
+    return [entry for entry in reproduction.entries if {entry.name, entry.core} & set(only)]

@@ -1,0 +1,159 @@
+"""Reproductions: protocols that can be run, exact answers of their parts, and runs that go on where they ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from nac_drive.policies import CORES, build_core
+from nac_drive.reproduce import passive, run
+from nac_drive.reproduce.cost import Cost, exponent
+from nac_drive.reproduce.experiment import Column
+from nac_drive.reproduce.page import verdict
+from nac_drive.reproduce.passive import Passive, parts
+from nac_drive.reproduce.protocol import REPRODUCTIONS, Entry, Reproduction, load
+from nac_drive.reproduce.run import EXPERIMENTS, reproduce
+from tests.nac_drive.small import demonstrations, synthetic
+
+TINY = Reproduction(
+    "Title", "A paper, Table 0", "cost", "All.", [Entry(name, name, {}, {"seconds": 1.0}) for name in ("lstm", "gru")],
+    settings={"lengths": [12], "d_model": 8, "passes": 2},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_every_protocol_can_be_run_and_printed(name: str):
+    reproduction = load(name)
+    for changed in ({}, reproduction.full):
+        experiment = msgspec.convert(reproduction.settings | changed, EXPERIMENTS[reproduction.experiment])
+        keys = {column.key for column in experiment.columns()}
+        assert experiment.places()
+        assert experiment.describe()
+    assert len({entry.name for entry in reproduction.entries}) == len(reproduction.entries)
+    for entry in reproduction.entries:
+        assert entry.printed.keys() <= keys
+        args = reproduction.core_args(entry)
+        assert set(args) <= set(CORES[entry.core].accepted)
+        core = build_core(entry.core, 64, 64, **args)
+        assert core(torch.zeros(1, 2, 64), torch.full((1, 2), 0.02), core.initial_state(1))[0].shape == (1, 2, 64)
+
+
+def test_run_times_are_measured_again_where_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "load", lambda name: TINY)
+    reports: list[dict[str, Any]] = []
+    page = reproduce("tiny", tmp_path / "out", only=["gru"], report=reports.append)
+    with pytest.raises(FileExistsError, match="pass --resume"):
+        reproduce("tiny", tmp_path / "out")
+    with (tmp_path / "out" / "results.jsonl").open("a") as file:
+        file.write('{"entry": "lstm", "cor')  # a kill in the middle of a line
+    page = reproduce("tiny", tmp_path / "out", resume=True, report=reports.append)
+    assert [(row["done"], row["total"], row["entry"]) for row in reports] == [(1, 1, "gru"), (2, 2, "lstm")]
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert [row["entry"] for row in rows] == ["gru", "lstm"]
+    for row in rows:
+        assert row["seconds"] > 0
+        assert row["throughput"] == 1 / row["seconds"]
+        assert row["parameters"] == sum(p.numel() for p in build_core(row["core"], 8, 8).parameters())
+    text = page.read_text()
+    assert "nac-drive reproduce tiny --out out" in text
+    assert f"| lstm | `lstm` | 1.0000 | {rows[1]['seconds']:.4f} |" in text
+    monkeypatch.setattr(run, "load", lambda name: replace(TINY, settings=TINY.settings | {"passes": 3}))
+    with pytest.raises(ValueError, match="a reproduction with other settings"):
+        reproduce("tiny", tmp_path / "out", resume=True)
+
+
+def test_unknown_names_are_refused_before_anything_is_written(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"name must be one of .*, got 'nac-tabel5'.*nac-table5"):
+        reproduce("nac-tabel5", tmp_path / "out")
+    with pytest.raises(ValueError, match="there is no 'LTSM' in this table"):
+        reproduce("nac-table5", tmp_path / "out", only=["LTSM"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_exponent_of_a_power_is_its_exponent():
+    rows = [{"length": length, "seconds": 3e-5 * length**1.5} for length in (64, 256, 1024)]
+    assert exponent(rows) == pytest.approx(1.5)
+    (column,) = (column for column in Cost(lengths=[64, 256, 1024]).columns() if column.key == "exponent")
+    assert column.values(rows).tolist() == [pytest.approx(1.5)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ([10, 20, 30, 40, 50, 60, 70, 80], "is found again: rank correlation 1.00 [1.00, 1.00] over 8 lines"),
+        ([8, 7, 6, 5, 4, 3, 2, 1], "is turned round: rank correlation -1.00"),
+        ([1, 5, 2, 8, 3, 4, 7, 0], "is neither found again nor refuted"),
+    ],
+)
+def test_the_verdict_compares_orders(measured: list[float], expected: str):
+    entries = [Entry(str(i), "lstm", {}, {"x": float(i)}) for i in range(len(measured))]
+    rows = {str(i): [{"value": value - 0.1}, {"value": value + 0.1}] for i, value in enumerate(measured)}
+    column = Column("x", "X", "value", {})
+    assert expected in verdict(replace(TINY, entries=entries), column, rows)
+    assert verdict(replace(TINY, entries=entries[:4]), column, rows) == ""
+
+
+@pytest.mark.parametrize(("split", "length"), [("tracks", 16), ("tracks", 1), ("frames", 1)])
+def test_folds_test_everything_once_and_train_on_none_of_it(split: Any, length: int):
+    frames = synthetic([64, 80, 48, 64, 96, 64])
+    zooming = np.zeros(len(frames), bool)
+    for first in frames.offsets[:-1]:
+        zooming[first : first + 8] = True
+    frames = replace(frames, zooming=zooming)
+    tested = []
+    for fold in range(3):
+        split_rows = parts(frames, split, length, fold, 3)
+        rows = [
+            {row + i for row in part for i in range(length)}
+            for part in (split_rows.train, split_rows.stop, split_rows.test)
+        ]
+        assert all(rows)
+        assert not (rows[0] & rows[1])
+        assert not (rows[0] & rows[2])
+        assert not (rows[1] & rows[2])
+        assert not any(zooming[list(part)].any() for part in rows)
+        if split == "tracks":
+            episodes = [set(np.searchsorted(frames.offsets, sorted(part), side="right")) for part in rows]
+            assert not (episodes[0] & episodes[2])
+            assert not (episodes[1] & episodes[2])
+        tested += split_rows.test.tolist()
+    assert len(set(tested)) == len(tested)
+    assert len(tested) * length >= (~zooming).sum() - 6 * (length - 1)
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_a_passive_test_of_a_small_dataset(control: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def collect(path: Path, *arguments: Any, **settings: Any) -> None:
+        if not path.exists():
+            demonstrations(path, control, tracks=6)
+
+    monkeypatch.setattr(passive, "collect", collect)
+    settings = {
+        "control": control, "cells": [["tracks", 5]] if control == "continuous" else [["frames", 1], ["tracks", 5]],
+        "folds": 3, "tested_folds": 1, "d_model": 8, "epochs": 2, "encoder": "pooled",
+    }  # fmt: skip
+    tiny = replace(TINY, experiment="passive", settings=settings)
+    monkeypatch.setattr(run, "load", lambda name: tiny)
+    reports: list[dict[str, Any]] = []
+    page = reproduce("tiny", tmp_path / "out", workers=1, report=reports.append)
+    cells = len(Passive(**settings).cells)
+    assert [row["ready"] for row in reports if "ready" in row] == [
+        "20 episodes", *(f"encoder {i + 1} of {cells}" for i in range(cells))
+    ]  # fmt: skip
+    rows = [row for row in reports if "entry" in row]
+    assert len(rows) == 2 * cells
+    for row in rows:
+        assert 1 <= row["epochs"] <= 2
+        if control == "discrete":
+            assert 0 <= row["accuracy"] <= 1
+            assert f"{100 * row['accuracy']:.1f}" in page.read_text()
+        else:
+            assert row["absolute_error"] ** 2 <= row["squared_error"] + 1e-9
+            assert row["training_squared_error"] > 0
