@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nac_drive.policies.cores.base import Core, State
-from nac_drive.policies.ops.liquid import LiquidNetwork
+from nac_drive.policies.ops.liquid import LiquidNetwork, Solver
 from nac_drive.policies.ops.size_limit import count_mask
 from nac_drive.policies.wiring.graphs import fully_connected_wiring, ncp_wiring
 from nac_drive.policies.wiring.wiring import Groups, Wiring
@@ -40,19 +40,21 @@ class LTC(Core):
         input_size: Number of input features, F.
         output_size: Number of output features, d.
         unfolds: Solver steps per frame.
+        solver: "hybrid", or the explicit "euler" or "rk4" (thesis, section 3.4) to compare with: they lack the bound of
+            Lemma 9 and diverge over long gaps, so CORES has the hybrid one alone.
 
     Raises:
-        ValueError: `unfolds` is less than 1.
+        ValueError: `unfolds` is less than 1, or `solver` is unknown.
     """
 
     continuous_time = True
     neuron_names = ("v",)
 
-    def __init__(self, input_size: int, output_size: int, *, unfolds: int = 6) -> None:
+    def __init__(self, input_size: int, output_size: int, *, unfolds: int = 6, solver: Solver = "hybrid") -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
         full = torch.ones(input_size + output_size, output_size, dtype=torch.bool)
-        self.network = LiquidNetwork(full[:input_size], full[input_size:], unfolds)
+        self.network = LiquidNetwork(full[:input_size], full[input_size:], unfolds, solver)
 
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
         return (((self.output_size,), None),)

@@ -11,7 +11,7 @@ Shapes: B batch, T time, F inputs, N neurons, M sources of synapses (F or N), K 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
 
 SHORTEST = 1e-6
 """Seconds; a shorter dt counts as this, as the solver divides by dt."""
+
+Solver = Literal["hybrid", "euler", "rk4"]
+"""The hybrid solver (thesis, Algorithm 2), explicit Euler, or the classical Runge-Kutta method of fourth order."""
 
 ROWS = 32
 """Rows whose synapses are computed together: (N, ROWS, M) numbers should fit in a core's cache."""
@@ -37,16 +40,20 @@ class LiquidNetwork(nn.Module):
         input_mask: (F, N) bool, synapses from inputs to neurons: row = source, column = target.
         recurrent_mask: (N, N) bool, synapses between neurons.
         unfolds: Solver steps per frame.
+        solver: See `Solver`. An explicit one diverges where a step is long beside a time constant; the hybrid one does
+            not, and is the only one that is written for speed.
 
     Raises:
-        ValueError: `unfolds` is less than 1.
+        ValueError: `unfolds` is less than 1, or `solver` is unknown.
     """
 
-    def __init__(self, input_mask: Tensor, recurrent_mask: Tensor, unfolds: int) -> None:
+    def __init__(self, input_mask: Tensor, recurrent_mask: Tensor, unfolds: int, solver: Solver = "hybrid") -> None:
         super().__init__()
         if unfolds < 1:
             raise ValueError(f"unfolds: must be at least 1 solver step per frame, got {unfolds}.")
-        self.unfolds, units = unfolds, recurrent_mask.shape[0]
+        if solver not in get_args(Solver):
+            raise ValueError(f"solver: must be one of {', '.join(get_args(Solver))}, got {solver!r}.")
+        self.unfolds, self.solver, units = unfolds, solver, recurrent_mask.shape[0]
         self.sensory, self.recurrent = Synapses(input_mask.T), Synapses(recurrent_mask.T)
         self.capacitance = nn.Parameter(_positive(0.4, 0.6, units))
         self.conductance = nn.Parameter(_positive(0.001, 1.0, units))
@@ -58,6 +65,8 @@ class LiquidNetwork(nn.Module):
         tensors = weights_of(self, self.sensory, self.recurrent)
         with torch.autocast(x.device.type, enabled=False):
             sensory, recurrent, leak, capacitance = self._cache(tensors, self._fuse)
+            if self.solver != "hybrid":
+                return self._explicit(x.to(v.dtype), dt.to(v.dtype), v, sensory, recurrent, leak, capacitance)
             dt = dt.t().to(v.dtype)  # (T, B)
             inertia = capacitance * (self.unfolds / dt.clamp(min=SHORTEST)).unsqueeze(2)  # (T, B, N): C / D
             rows = x.to(v.dtype).transpose(0, 1).flatten(0, 1)  # (T B, F)
@@ -70,6 +79,37 @@ class LiquidNetwork(nn.Module):
             else:
                 path = _solve(False, *inputs)[0][1:]
         return path.transpose(0, 1)
+
+    def _explicit(
+        self,
+        x: Tensor,
+        dt: Tensor,
+        v: Tensor,
+        sensory: tuple[Tensor, ...],
+        recurrent: tuple[Tensor, ...],
+        leak: Tensor,
+        capacitance: Tensor,
+    ) -> Tensor:
+        """Solve dv/dt = (a - b v) / C by explicit steps; inputs are constant over a frame. Returns (B, T, N)."""
+        path = []
+        for frame, seconds in zip(x.unbind(1), dt.unbind(1), strict=True):  # (B, F), (B,)
+            constant = _currents(frame, *sensory) + leak  # (N, 2, B)
+
+            def slope(v: Tensor, constant: Tensor = constant) -> Tensor:
+                a, b = (constant + _currents(v, *recurrent)).unbind(1)  # (N, B) each
+                return (a.t() - b.t() * v) / capacitance
+
+            step = (seconds / self.unfolds).unsqueeze(1)  # (B, 1)
+            for _ in range(self.unfolds):
+                k1 = slope(v)
+                if self.solver == "euler":
+                    v = v + step * k1
+                    continue
+                k2 = slope(v + 0.5 * step * k1)
+                k3 = slope(v + 0.5 * step * k2)
+                v = v + step / 6 * (k1 + 2 * k2 + 2 * k3 + slope(v + step * k3))
+            path.append(v)
+        return torch.stack(path, dim=1)
 
     def time_constants(self, x: Tensor, v: Tensor) -> Tensor:
         """Return the coupling sensitivity of every neuron, C / (g + sum_j w s), in seconds (thesis, Eq. 3.7).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ncps.wirings
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 from ncps.torch import LTCCell
 from torch import Tensor
 from torch.func import functional_call
+from torchdiffeq import odeint
 
 from nac_drive.policies.cores.base import Core
 from nac_drive.policies.cores.ltc import LTC, NCP, scattered_wiring
@@ -61,6 +64,51 @@ def test_equals_ncps_on_copied_weights(density: float) -> None:
         for step in range(9):
             _, v = cell(x[row : row + 1, step], v, dt[row, step])
             torch.testing.assert_close(together[row : row + 1, step], v, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["euler", "rk4"])
+def test_explicit_solvers_equal_those_of_torchdiffeq(method: Any) -> None:
+    torch.manual_seed(0)
+    core = LTC(5, 8, unfolds=16, solver=method).double()
+    x, dt, start = torch.randn(2, 3, 5).double(), 0.01 + 0.03 * torch.rand(2, 3).double(), torch.randn(2, 8).double()
+    y, _ = core(x, dt, (start,))
+    network, sigmoid = core.network, torch.sigmoid
+    for row in range(2):
+        v = start[row]
+        for step in range(3):
+
+            def slope(t: Tensor, v: Tensor, inputs: Tensor = x[row, step]) -> Tensor:
+                change = F.softplus(network.conductance) * (network.leak - v)
+                for part, source in ((network.sensory, inputs), (network.recurrent, v)):
+                    weight, reversal, gain, center = (
+                        value.view(8, -1) for value in (part.weight, part.reversal, part.gain, part.center)
+                    )
+                    s = sigmoid(gain * (source - center))  # (8, M)
+                    change = change + (F.softplus(weight) * s * (reversal - v[:, None])).sum(dim=1)
+                return change / F.softplus(network.capacitance)
+
+            times = torch.linspace(0, float(dt[row, step]), 17, dtype=torch.float64)
+            # the classical rule; theirs named rk4 is the 3/8 rule, of the same order
+            v = odeint(slope, v, times, method=method)[-1]  # type: ignore[index]
+            tolerance = 1e-12 if method == "euler" else 1e-9
+            torch.testing.assert_close(y[row, step], v, atol=tolerance, rtol=0)
+
+
+def test_all_solvers_converge_to_one_path() -> None:
+    paths = []
+    for solver in ("hybrid", "euler", "rk4"):
+        torch.manual_seed(0)
+        core = LTC(5, 8, unfolds=400 if solver != "rk4" else 40, solver=solver).double()
+        torch.manual_seed(1)
+        x, dt = torch.randn(2, 6, 5).double(), 0.02 + 0.05 * torch.rand(2, 6).double()
+        paths.append(core(x, dt, (torch.zeros(2, 8).double(),))[0])
+    for path in paths[:2]:
+        torch.testing.assert_close(path, paths[2], atol=2e-3, rtol=0)
+
+
+def test_an_unknown_solver_is_refused() -> None:
+    with pytest.raises(ValueError, match="solver: must be one of hybrid, euler, rk4, got 'rk5'"):
+        LTC(5, 8, solver="rk5")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0])
