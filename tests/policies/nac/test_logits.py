@@ -35,6 +35,28 @@ def test_corollary_1_the_distance_to_the_target_decays_exponentially(phi: float,
     assert abs(a - target) <= abs(target) * np.exp(-omega * t) + 1e-12 * abs(target)
 
 
+@settings(deadline=None)
+@given(st.lists(st.tuples(phis, omegas), min_size=2, max_size=6), spans, st.sampled_from(["exact", "euler", "steady"]))
+def test_theorem_1_of_several_connections(connections: list[tuple[float, float]], t: float, mode: str) -> None:
+    """phi and omega are sums over connections: the logit stays between 0 and their extreme equilibria."""
+    targets = [phi / omega for phi, omega in connections]
+    phi, omega = (sum(values) for values in zip(*connections, strict=True))
+    slack = 1e-12 * max(map(abs, targets))
+    assert min(0.0, *targets) - slack <= logit(mode, phi, omega, t) <= max(0.0, *targets) + slack
+
+
+@settings(deadline=None)
+@given(st.floats(0.01, 5.0), omegas, st.floats(1e-6, 0.5))
+def test_corollary_3_is_the_time_to_a_tolerance(phi: float, omega: float, fraction: float) -> None:
+    """From a(0) = 0 the distance to a* is the tolerance at t = ln(a* / tolerance) / omega, and less from then on.
+
+    This is Corollary 2 with M = a*, too.
+    """
+    target, t = phi / omega, -np.log(fraction) / omega
+    assert target - logit("exact", phi, omega, t) == pytest.approx(fraction * target, rel=1e-6, abs=1e-14 * target)
+    assert target - logit("exact", phi, omega, 1.5 * t) < fraction * target
+
+
 def test_exact_tends_to_steady() -> None:
     errors = [abs(logit("exact", 0.7, 1.3, t) - logit("steady", 0.7, 1.3, t)) for t in (1.0, 4.0, 16.0, 30.0)]
     assert errors[0] > errors[1] > errors[2] > errors[3]
