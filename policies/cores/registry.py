@@ -15,6 +15,7 @@ from nac_drive.policies.cores.ct_gru import CTGRU
 from nac_drive.policies.cores.ct_rnn import CTRNN
 from nac_drive.policies.cores.cta import CTA
 from nac_drive.policies.cores.deepstate import DeepState
+from nac_drive.policies.cores.delays import NARX, TDNN
 from nac_drive.policies.cores.gru_ode import GRUODE
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.cores.ltc import LTC, NCP
@@ -25,7 +26,7 @@ from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.cores.odeformer import ODEFormer
 from nac_drive.policies.cores.pdna import PDNA, PDNAODE, NoisyCfC
 from nac_drive.policies.cores.phased_lstm import PhasedLSTM
-from nac_drive.policies.cores.rnn import GRU, LSTM, RNN, SparseLSTM
+from nac_drive.policies.cores.rnn import GRU, LSTM, RIN, RNN, SparseLSTM
 from nac_drive.policies.cores.s4d import S4D
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 from nac_drive.policies.ranges import check_number, check_type, check_whole
@@ -102,6 +103,9 @@ CORES: dict[str, CoreFactory] = {
     ),
     # discrete time
     "rnn": CoreFactory(RNN, "torch.nn.RNN, one layer"),
+    "rin": CoreFactory(RIN, "Hu et al. 2018: rnn with an identity beside the recurrent weights (thesis, Eq. 2.7)"),
+    "tdnn": CoreFactory(TDNN, "time-delay network: one dense layer over the last 8 frames", ("window",)),
+    "narx": CoreFactory(NARX, "the same, and over its last 4 outputs (thesis, Eq. 2.6)", ("window", "delays")),
     "lstm": CoreFactory(LSTM, "torch.nn.LSTM, one layer"),
     "lstm-sparse": CoreFactory(
         SparseLSTM, "LSTM with 95 % of the weights fixed at zero by a seed (thesis, Table 6.1)", ("sparsity", "seed")

@@ -66,6 +66,21 @@ class RNN(Core):
         return y, (h[0].to(state[0].dtype),)
 
 
+class RIN(RNN):
+    """Recurrent identity network (Hu et al. 2018; thesis, Eq. 2.7): h' = tanh(W x + (U + I) h + b).
+
+    The identity is not trained; added to the initial U it gives the same function and the same gradients. dt has no
+    effect.
+
+    State: (h,), (B, d).
+    """
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__(input_size, output_size)
+        with torch.no_grad():
+            self.cell.get_parameter("weight_hh_l0").add_(torch.eye(output_size))
+
+
 class GRU(RNN):
     """One layer of torch.nn.GRU. dt has no effect.
 

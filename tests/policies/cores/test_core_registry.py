@@ -20,7 +20,7 @@ NAC_CORES = [name for name in CORES if name.startswith("nac-")]
 
 def test_the_registry_holds_the_promised_names() -> None:
     families = """
-    cnn cnn-bojarski rnn lstm lstm-sparse gru
+    cnn cnn-bojarski rnn rin tdnn narx lstm lstm-sparse gru
     ct-rnn ct-rnn-sparse ct-gru gru-ode phased-lstm mmrnn ltc ncp ncp-random ncp-full
     cfc cfc-no-gate cfc-pure cfc-ncp lds deepstate s4d
     attention mha relu-attention linear-attention performer mtan cta odeformer contiformer
