@@ -103,12 +103,12 @@ class Passive:
             where = {"split": split, "length": length}
             name = f"folds over {split}, {'single frames' if length == 1 else f'sequences of {length}'}"
             if self.control == "discrete":
-                columns.append(Column(f"accuracy_{split}", f"accuracy, %: {name}", "accuracy", where, 1, 100))
-                columns.append(Column(f"f1_{split}", f"F1, %: {name}", "macro_f1", where, 1, 100))
+                columns.append(Column(f"accuracy_{split}_{length}", f"accuracy, %: {name}", "accuracy", where, 1, 100))
+                columns.append(Column(f"f1_{split}_{length}", f"F1, %: {name}", "macro_f1", where, 1, 100))
             else:
                 for part, key in (("training", "training_squared_error"), ("test", "squared_error")):
                     heading = f"squared error of steering x 100, {part}: {name}"
-                    columns.append(Column(f"{part}_{split}", heading, key, where, 2, 100))
+                    columns.append(Column(f"{part}_{split}_{length}", heading, key, where, 2, 100))
         return columns
 
     def describe(self) -> str:

@@ -18,11 +18,12 @@ from nac_drive.reproduce.experiment import Each, Experiment, Row, Task, key_of
 from nac_drive.reproduce.page import save_page
 from nac_drive.reproduce.passive import Passive
 from nac_drive.reproduce.protocol import Entry, Reproduction, chosen, load
+from nac_drive.reproduce.size import Size
 from nac_drive.storage.lock import locked
 from nac_drive.storage.read import read_json, read_json_lines
 from nac_drive.storage.write import write_atomically
 
-EXPERIMENTS: dict[str, type[Any]] = {"cost": Cost, "passive": Passive}
+EXPERIMENTS: dict[str, type[Any]] = {"cost": Cost, "passive": Passive, "size": Size}
 """Name of an experiment -> its settings and its work."""
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
 

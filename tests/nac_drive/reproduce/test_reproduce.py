@@ -13,13 +13,15 @@ import pytest
 import torch
 
 from nac_drive.policies import CORES, build_core
+from nac_drive.policies.ops.liquid import Synapses
 from nac_drive.reproduce import passive, run
 from nac_drive.reproduce.cost import Cost, exponent
-from nac_drive.reproduce.experiment import Column
+from nac_drive.reproduce.experiment import Column, Task
 from nac_drive.reproduce.page import verdict
 from nac_drive.reproduce.passive import Passive, parts
 from nac_drive.reproduce.protocol import REPRODUCTIONS, Entry, Reproduction, load
 from nac_drive.reproduce.run import EXPERIMENTS, reproduce
+from nac_drive.reproduce.size import Size
 from tests.nac_drive.small import demonstrations, synthetic
 
 TINY = Reproduction(
@@ -126,6 +128,20 @@ def test_folds_test_everything_once_and_train_on_none_of_it(split: Any, length: 
         tested += split_rows.test.tolist()
     assert len(set(tested)) == len(tested)
     assert len(tested) * length >= (~zooming).sum() - 6 * (length - 1)
+
+
+def test_sizes_are_those_counted_by_hand():
+    measured = {}
+    for entry in load("thesis-6.6").entries:
+        task = Task(entry.name, entry.core, entry.args, ())
+        measured[entry.core] = Size().measure(Path(), task)
+    assert (measured["ct-rnn"]["neurons"], measured["ct-rnn"]["synapses"]) == (64, 64 * 64 + 32 * 64)
+    assert (measured["lstm"]["neurons"], measured["lstm"]["synapses"]) == (64, 4 * (64 * 64 + 32 * 64))
+    assert measured["ncp"]["neurons"] == 19
+    circuit = build_core("ncp", 32, 64, inter=12, command=6, motor=1)
+    masks = [module.mask for module in circuit.modules() if isinstance(module, Synapses)]
+    assert measured["ncp"]["synapses"] == sum(int(mask.sum()) for mask in masks)
+    assert measured["ncp"]["parameters"] == 4 * measured["ncp"]["synapses"] + 3 * 19 + 2 * 64
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
