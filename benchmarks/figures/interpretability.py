@@ -84,13 +84,8 @@ def _grid(episode: Recording, drivers: tuple[str, ...]) -> Figure:
     for row, spec in zip(axes[1:], drivers, strict=True):
         driver = nd.resolve_driver(spec, nd.EnvConfig("continuous"))
         assert isinstance(driver, nd.Driver)
-        maps = dict(
-            zip(
-                METHODS,
-                (visual_backprop(driver, frames), grad_cam(driver, frames, dt), input_gradient(driver, frames, dt)),
-                strict=True,
-            )
-        )
+        each = visual_backprop(driver, frames), grad_cam(driver, frames, dt), input_gradient(driver, frames, dt)
+        maps: dict[str, torch.Tensor] = dict(zip(METHODS, each, strict=True))
         row[0].set_ylabel(driver_name(spec), fontsize=9)
         for axis, (method, _, frame) in zip(row, columns, strict=True):
             heat = maps[method][frame].numpy(force=True)
@@ -124,7 +119,7 @@ def _neuron_maps(episode: Recording) -> Figure:
         axis.autoscale()
         axis.set_aspect("equal")
         axis.axis("off")
-        axis.set_title(f"{group} {neuron}: correlation with steer {alike[neuron]:+.2f}", fontsize=8)
+        axis.set_title(f"{group} {neuron}, r = {alike[neuron]:+.2f}", fontsize=9)
         figure.colorbar(lines, ax=axis, shrink=0.6).ax.tick_params(labelsize=7)
     figure.tight_layout()
     return figure
