@@ -10,8 +10,8 @@ it; EP, CP and DP are E, C and D padded to powers of two.
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]  # comes with CUDA builds of torch
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 ROWS = tl.constexpr(16)
 COLUMNS = tl.constexpr(16)
