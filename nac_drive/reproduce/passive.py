@@ -108,7 +108,7 @@ class Passive:
             else:
                 for part, key in (("training", "training_squared_error"), ("test", "squared_error")):
                     heading = f"squared error of steering x 100, {part}: {name}"
-                    columns.append(Column(f"{part}_{split}_{length}", heading, key, where, 2, 100))
+                    columns.append(Column(f"{part}_{split}_{length}", heading, key, where, 3, 100))
         return columns
 
     def describe(self) -> str:
