@@ -27,7 +27,13 @@ HIDDEN = {
     "ppo": {*_ENV},
 }  # fmt: skip
 """Settings of the library that a command takes from the environment or from another option."""
-POSITIONAL = {"train": {"dataset"}, "compare": {"dataset"}, "dataset": {"action"}, "completion": {"shell"}}
+POSITIONAL = {
+    "train": {"dataset"},
+    "compare": {"dataset"},
+    "dataset": {"action"},
+    "completion": {"shell"},
+    "reproduce": {"name"},
+}
 OPTIONS = {
     "train": training._TrainOptions, "compare": training._CompareOptions, "dagger": training._DaggerOptions,
     "ppo": training._PpoOptions,

@@ -230,6 +230,7 @@ MOST: dict[str, int] = {
     **dict.fromkeys(("settle_steps", "unfolds", "iterations", "euler_steps", "ode_steps"), 1000),
     **dict.fromkeys(("inter", "command", "motor"), 128),
     "window": 16_384,
+    "delays": 1000,
     "neurons": 4096,
     "num_scales": 64,
     "seed": 2**63 - 1,
