@@ -54,6 +54,7 @@ ABLATION_OF_LEARNING = (
     "ppo-ablation-lambda-0.9",
     "ppo-ablation-entropy-0.01",
     "ppo-ablation-no-average",
+    "ppo-ablation-constant-rate",
 )
 LABELS = {
     "champion-continuous-first": "champion-continuous, first stage, expert's encoder",
@@ -80,6 +81,7 @@ LABELS = {
     "ppo-ablation-lambda-0.9": "advantage decay 0.9",
     "ppo-ablation-entropy-0.01": "entropy bonus 0.01",
     "ppo-ablation-no-average": "no average of weights",
+    "ppo-ablation-constant-rate": "rate nearly constant",
 }
 Panel = tuple[tuple[str, ...], str, float, str, int, str]
 """Runs, what to draw them against, its unit, the title of the axis, the lowest return, the place of the legend."""
