@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ import torch
 
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.window import WindowBase
-from nac_drive.reproduce.experiment import Column, Each, Row, Task
+from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Experiment):
     """Forward passes over one sequence, without gradients. Fields are settings of a protocol."""
 
     lengths: list[int] = field(default_factory=lambda: [1024])
@@ -35,11 +35,7 @@ class Cost:
 
     alone = True
 
-    def prepare(self, folder: Path, each: Each) -> Iterator[str]:
-        """Nothing."""
-        return iter(())
-
-    def places(self) -> list[tuple[tuple[str, Any], ...]]:
+    def places(self) -> list[Place]:
         return [(("length", length),) for length in self.lengths]
 
     def measure(self, folder: Path, task: Task) -> Row:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ Row = dict[str, Any]
 """A result: `entry`, the paper's name; the keys of the task; and numbers."""
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """`map`, perhaps over processes."""
+Place = tuple[tuple[str, Any], ...]
+"""What tells a task from the others of its entry, such as (("split", "tracks"), ("fold", 0))."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,7 @@ class Task:
     entry: str
     core: str
     core_args: Mapping[str, Any]
-    place: tuple[tuple[str, Any], ...]
-    """What tells it from the others of its entry, such as (("split", "tracks"), ("fold", 0))."""
+    place: Place
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -60,28 +62,35 @@ class Column:
         return self.scale * np.array([row[self.value] for row in mine if row.get(self.value) is not None], dtype=float)
 
 
-class Experiment(Protocol):
+class Experiment(ABC):
     """A kind of measurement. Its dataclass fields are the settings of a protocol."""
 
-    alone: bool
+    alone: ClassVar[bool] = False
     """Whether nothing else may run beside a measurement."""
 
     def prepare(self, folder: Path, each: Each) -> Iterator[str]:
         """Make in `folder` what all tasks need, unless it is there; yields what is ready."""
-        ...
+        return iter(())
 
-    def places(self) -> list[tuple[tuple[str, Any], ...]]:
+    @abstractmethod
+    def places(self) -> list[Place]:
         """Return the tasks of every entry, see `Task.place`."""
-        ...
 
+    @abstractmethod
     def measure(self, folder: Path, task: Task) -> Row:
-        """Return the numbers of a task; called in any process, on one thread."""
-        ...
+        """Return the numbers of a task; called in any process, on one thread.
 
+        `self` has the settings of the task's entry, which may differ from those of the table (`Entry.settings`).
+        """
+
+    @abstractmethod
     def columns(self) -> list[Column]:
         """Return the columns of the page."""
-        ...
 
+    @abstractmethod
     def describe(self) -> str:
         """Return what was done, in Markdown."""
-        ...
+
+    def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
+        """Return what else the results say, in Markdown; may draw figures into `folder`."""
+        return ""

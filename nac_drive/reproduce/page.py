@@ -49,9 +49,10 @@ def save_page(
     verdicts = [sentence for column in printed if (sentence := verdict(reproduction, column, by_entry))]
     parts = [
         f"# {reproduction.title}", f"{reproduction.source}.", f"    {command}", experiment.describe(),
-        f"**What differs from the paper.** {reproduction.differs.strip()}", "\n".join(lines), *verdicts,
+        f"**What differs from the paper.** {reproduction.differs.strip()}", "\n".join(lines),
+        *verdicts, experiment.conclude(path.parent, rows),
     ]  # fmt: skip
-    write_atomically(path, ("\n\n".join(parts) + "\n").encode())
+    write_atomically(path, ("\n\n".join(part for part in parts if part) + "\n").encode())
     return path
 
 

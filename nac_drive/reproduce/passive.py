@@ -20,7 +20,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import SPLITS, Control, EnvConfig
 from nac_drive.policies import Driver, DriverConfig
-from nac_drive.reproduce.experiment import Column, Each, Row, Task
+from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
 from nac_drive.training.moving_average import averaged
 from nac_drive.training.offline import macro_f1
 
@@ -31,7 +31,7 @@ _STOPPING = 8
 
 
 @dataclass(frozen=True)
-class Passive:
+class Passive(Experiment):
     """Folds over whole tracks, or over shuffled frames, whose neighbours are then trained on. Fields are settings.
 
     A run stops when the loss on an eighth of its own training tracks (or frames) has not fallen for some epochs, and is
@@ -60,8 +60,6 @@ class Passive:
     ema_decay: float = 0.99
     precision: Literal["32-true", "bf16-mixed"] = "bf16-mixed"
 
-    alone = False
-
     def prepare(self, folder: Path, each: Each) -> Iterator[str]:
         """Record the episodes and train the encoders."""
         dataset = folder / DATASET
@@ -78,7 +76,7 @@ class Passive:
         for done, _ in enumerate(each(partial(_train_encoder, self, folder), tasks), 1):
             yield f"encoder {done} of {len(tasks)}"
 
-    def places(self) -> list[tuple[tuple[str, Any], ...]]:
+    def places(self) -> list[Place]:
         return [
             (("split", split), ("length", length), ("fold", fold))
             for fold in range(self.tested_folds)

@@ -27,6 +27,8 @@ class Entry:
     """Our core, a name in CORES."""
     args: dict[str, float | int | str | bool] = field(default_factory=dict)
     """Settings of the core."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the experiment that are others for this line, such as its learning rate."""
     printed: dict[str, float] = field(default_factory=dict)
     """Column of our results -> the figure that the paper prints."""
 

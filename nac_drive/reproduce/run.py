@@ -14,7 +14,7 @@ import msgspec
 from nac_drive.data_collection.processes import worker_pool
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.reproduce.cost import Cost
-from nac_drive.reproduce.experiment import Each, Experiment, Row, Task, key_of
+from nac_drive.reproduce.experiment import Each, Experiment, Place, Row, Task, key_of
 from nac_drive.reproduce.page import save_page
 from nac_drive.reproduce.passive import Passive
 from nac_drive.reproduce.protocol import Entry, Reproduction, chosen, load
@@ -23,7 +23,7 @@ from nac_drive.storage.lock import locked
 from nac_drive.storage.read import read_json, read_json_lines
 from nac_drive.storage.write import write_atomically
 
-EXPERIMENTS: dict[str, type[Any]] = {"cost": Cost, "passive": Passive, "size": Size}
+EXPERIMENTS: dict[str, type[Experiment]] = {"cost": Cost, "passive": Passive, "size": Size}
 """Name of an experiment -> its settings and its work."""
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
 
@@ -64,22 +64,27 @@ def reproduce(
     reproduction = load(name)
     entries = chosen(reproduction, only)
     settings = reproduction.settings | (reproduction.full if full else {})
-    experiment: Experiment = msgspec.convert(settings, EXPERIMENTS[reproduction.experiment])
+    kind = EXPERIMENTS[reproduction.experiment]
+    experiment = msgspec.convert(settings, kind)
     if folder.exists() and not resume:
         raise FileExistsError(f"{folder} already exists; pass --resume to go on, or choose another folder.")
     with locked(folder):
         _require_same(folder / SETTINGS, {"name": name, "settings": settings})
         rows = _finished(folder / RESULTS)
-        tasks = [_task(reproduction, entry, place) for entry in entries for place in experiment.places()]
-        known = {key_of(row, tasks[0]) for row in rows}
-        missing = [task for task in tasks if task.key not in known]
+        tasks = [
+            (msgspec.convert(settings | entry.settings, kind), _task(reproduction, entry, place))
+            for entry in entries
+            for place in experiment.places()
+        ]
+        known = {key_of(row, tasks[0][1]) for row in rows}
+        missing = [(own, task) for own, task in tasks if task.key not in known]
         with worker_pool(1 if experiment.alone else workers) as pool:
             each: Each = pool.imap_unordered if pool else map
             if missing:
                 for ready in experiment.prepare(folder, each):
                     report({"ready": ready, "total": len(tasks)})
             with (folder / RESULTS).open("a") as file:
-                measured = each(partial(_measured, experiment, folder), missing)
+                measured = each(partial(_measured, folder), missing)
                 for done, row in enumerate(measured, len(tasks) - len(missing) + 1):
                     rows.append(row)
                     file.write(json.dumps(row) + "\n")
@@ -89,11 +94,12 @@ def reproduce(
         return save_page(folder / f"{name}.md", reproduction, experiment, rows, command)
 
 
-def _task(reproduction: Reproduction, entry: Entry, place: tuple[tuple[str, Any], ...]) -> Task:
+def _task(reproduction: Reproduction, entry: Entry, place: Place) -> Task:
     return Task(entry.name, entry.core, reproduction.core_args(entry), place)
 
 
-def _measured(experiment: Experiment, folder: Path, task: Task) -> Row:
+def _measured(folder: Path, measurement: tuple[Experiment, Task]) -> Row:
+    experiment, task = measurement
     with one_thread():
         return {"entry": task.entry, "core": task.core, **dict(task.place), **experiment.measure(folder, task)}
 

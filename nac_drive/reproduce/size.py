@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from nac_drive.policies import Driver, DriverConfig, build_core
 from nac_drive.policies.ops.liquid import Synapses
 from nac_drive.policies.ops.sparse import SparseMatrix
-from nac_drive.reproduce.experiment import Column, Each, Row, Task
+from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(Experiment):
     """Counts, without any training. Fields are settings of a protocol."""
 
     input_size: int = 32
@@ -24,13 +22,7 @@ class Size:
     output_size: int = 64
     encoder: str = "compact"
 
-    alone = True
-
-    def prepare(self, folder: Path, each: Each) -> Iterator[str]:
-        """Nothing."""
-        return iter(())
-
-    def places(self) -> list[tuple[tuple[str, Any], ...]]:
+    def places(self) -> list[Place]:
         return [(("input_size", self.input_size),)]
 
     def measure(self, folder: Path, task: Task) -> Row:

@@ -25,7 +25,7 @@ from nac_drive.reproduce.size import Size
 from tests.nac_drive.small import demonstrations, synthetic
 
 TINY = Reproduction(
-    "Title", "A paper, Table 0", "cost", "All.", [Entry(name, name, {}, {"seconds": 1.0}) for name in ("lstm", "gru")],
+    "Title", "A paper, Table 0", "cost", "All.", [Entry(name, name, printed={"seconds": 1.0}) for name in ("lstm", "gru")],
     settings={"lengths": [12], "d_model": 8, "passes": 2},
 )  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_the_exponent_of_a_power_is_its_exponent():
     ],
 )
 def test_the_verdict_compares_orders(measured: list[float], expected: str):
-    entries = [Entry(str(i), "lstm", {}, {"x": float(i)}) for i in range(len(measured))]
+    entries = [Entry(str(i), "lstm", printed={"x": float(i)}) for i in range(len(measured))]
     rows = {str(i): [{"value": value - 0.1}, {"value": value + 0.1}] for i, value in enumerate(measured)}
     column = Column("x", "X", "value", {})
     assert expected in verdict(replace(TINY, entries=entries), column, rows)
