@@ -27,6 +27,7 @@ from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.page import conditions, save_report
 from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
 from nac_drive.policies import DriverConfig
+from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.lock import LOCK, locked
 from nac_drive.storage.write import remove_leftovers, write_atomically
 from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig, TrainConfig
@@ -184,6 +185,8 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
             runs=1,
             parameters=_count(drivers[name]),
             core_parameters=_count(drivers[name].core),
+            neurons=neurons(drivers[name].core),
+            synapses=synapses(drivers[name].core),
             training_seconds=sum(row["seconds"] for row in history),
             history=tuple(history),
         ),

@@ -219,6 +219,7 @@ def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:
     from_0_1 = not _OLD_SETTINGS.keys().isdisjoint(saved.driver)
     driver = {_OLD_SETTINGS.get(name, name): value for name, value in saved.driver.items()}
     driver.setdefault("num_actions", DriverConfig.num_actions)  # version 0.1 knew CarRacing's five alone
+    driver.setdefault("features", None)  # d_model until it was a setting
     saved.driver = driver = settings_in_seconds(driver)
     known = {f.name for f in fields(DriverConfig)}
     if set(driver) != known:
@@ -241,7 +242,7 @@ def settings_in_seconds(driver: dict[str, Any]) -> dict[str, Any]:
 
     Time then reached every core in seconds. All other settings stay as they are.
     """
-    if set(driver) != {f.name for f in fields(DriverConfig)} - _NEWER.keys():
+    if set(driver) | {"features"} != {f.name for f in fields(DriverConfig)} - _NEWER.keys():  # newer still, or None
         return driver
     core, arguments = str(driver.get("core")), driver.get("core_args")
     factory = CORES.get(_OLD_CORES[core][0] if core in _OLD_CORES else core)

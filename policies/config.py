@@ -24,11 +24,14 @@ class DriverConfig:
     """Settings of that core, JSON-able."""
     encoder: str = "compact"
     """Convolutions: compact (sees the whole frame), pooled (a grey image of half the size and the means of the status
-    bar's columns, for PPO) or paper (the NAC paper's, which miss the last five rows)."""
+    bar's columns, for PPO), paper (the NAC paper's, which miss the last five rows), thesis (Hasani's, with 8 features or
+    a multiple) or bojarski (those of his network without memory; features=2304, core cnn-bojarski)."""
     residual: bool = False
     """The action head sees the sum of the core's output and its input, instead of the output alone."""
     d_model: int = 64
     """Features between encoder, core and action head."""
+    features: int | None = None
+    """Features of the encoder, where the core has more or fewer outputs; none: d_model."""
     dense: int = 64
     """Units of the action head's hidden layer."""
     control: str = "discrete"
@@ -51,6 +54,11 @@ class DriverConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
 
+    @property
+    def encoder_features(self) -> int:
+        """Number of features that the encoder hands to the core."""
+        return self.d_model if self.features is None else self.features
+
     def check(self) -> None:
         """Check the settings.
 
@@ -66,6 +74,13 @@ class DriverConfig:
             raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")
         for name in ("d_model", "dense", "num_actions"):
             check_whole(f"{name}:", getattr(self, name), 1, WIDEST)
+        if self.features is not None:
+            check_whole("features:", self.features, 1, WIDEST)
+        if self.residual and self.encoder_features != self.d_model:
+            raise ValueError(
+                f"features: must be d_model = {self.d_model} with a residual path, which adds the core's input to its "
+                f"output, got {self.features}; leave out one of the two."
+            )
         if len(self.frame_shape) != 3:
             raise ValueError(f"frame_shape: must be (H, W, 3), got {self.frame_shape}.")
         for size in self.frame_shape:

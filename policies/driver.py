@@ -49,9 +49,9 @@ class Driver(nn.Module):
         if config.encoder not in ENCODERS:
             hint = did_you_mean(str(config.encoder), ENCODERS)
             raise ValueError(f"encoder: must be one of {sorted(ENCODERS)}, got {config.encoder!r}.{hint}")
-        self.encoder = ENCODERS[config.encoder](config.frame_shape, config.d_model, config.dropout)
-        self.clock = nn.Linear(1, config.d_model) if config.dt_input else None
-        self.core = build_core(config.core, config.d_model, config.d_model, **config.core_args)
+        self.encoder = ENCODERS[config.encoder](config.frame_shape, config.encoder_features, config.dropout)
+        self.clock = nn.Linear(1, config.encoder_features) if config.dt_input else None
+        self.core = build_core(config.core, config.encoder_features, config.d_model, **config.core_args)
         self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)
 
     @classmethod

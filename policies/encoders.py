@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,60 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FRAMES_PER_CHUNK = 64
-"""Frames are convolved in groups of this size: the intermediate images then stay in the CPU's caches."""
-
-
-class Encoder(nn.Module, ABC):
-    """A network from frames (..., H, W, 3), uint8 in 0..255 or float in 0..1, to features (..., features).
-
-    `prepare` is the part without weights. What learns from the same frames many times does it once.
-    """
-
-    convolutions: nn.ModuleList
-    """Convolutions of stride 2, each followed by ReLU."""
-    image_size: tuple[int, int]
-    """Height and width of the image that the first of them sees."""
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return features (..., features) of frames (..., H, W, 3)."""
-        return self.encode(self.prepare(frames))
-
-    def prepare(self, frames: Tensor) -> Tensor:
-        """Return frames (..., H, W, 3) as `encode` takes them."""
-        return frames
-
-    @abstractmethod
-    def encode(self, prepared: Tensor) -> Tensor:
-        """Return the features (..., features) of what `prepare` returned (..., shape of one frame's part)."""
-
-    @abstractmethod
-    def maps(self, prepared: Tensor) -> Iterator[Tensor]:
-        """Yield the maps (n, C, h, w) of every convolution, after ReLU, of what `prepare` returned (n, ...)."""
-
-    @abstractmethod
-    def read(self, maps: Tensor, prepared: Tensor) -> Tensor:
-        """Return the features (n, features) of the maps of the last convolution."""
-
-
-def strided_convolutions(
-    channels: int, size: tuple[int, int], layers: tuple[tuple[int, int, int], ...]
-) -> tuple[nn.ModuleList, int]:
-    """Return convolutions of stride 2, channels last in memory, and the number of features that they make.
-
-    Args:
-        channels: Channels of an image.
-        size: Its height and width.
-        layers: Filters, kernel and padding of every convolution.
-    """
-    convolutions, (height, width) = nn.ModuleList(), size
-    for filters, kernel, padding in layers:
-        conv = nn.Conv2d(channels, filters, kernel, stride=2, padding=padding)
-        conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
-        convolutions.append(conv)
-        height, width = ((side + 2 * padding - kernel) // 2 + 1 for side in (height, width))
-        channels = filters
-    return convolutions, channels * height * width
+from nac_drive.policies.encoder_base import FRAMES_PER_CHUNK, Encoder, last_maps, strided_convolutions
+from nac_drive.policies.thesis_encoders import BojarskiEncoder, ThesisEncoder
 
 
 class ConvEncoder(Encoder):
@@ -110,7 +56,7 @@ class ConvEncoder(Encoder):
         """Return features (..., features) of frames (..., H, W, 3)."""
         batch = prepared.shape[:-3]
         images, first = prepared.flatten(0, -4), self._first(prepared)
-        maps = [_last(self._convolve(chunk, *first)) for chunk in images.split(FRAMES_PER_CHUNK)]
+        maps = [last_maps(self._convolve(chunk, *first)) for chunk in images.split(FRAMES_PER_CHUNK)]
         return self.read(maps[0] if len(maps) == 1 else torch.cat(maps), prepared).unflatten(0, batch)
 
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:
@@ -186,7 +132,7 @@ class PooledEncoder(Encoder):
         """Return features (..., features) of what `prepare` made (..., P)."""
         batch = prepared.shape[:-1]
         prepared = prepared.flatten(0, -2)
-        maps = [_last(self.maps(chunk)) for chunk in prepared.split(2 * FRAMES_PER_CHUNK)]  # they are smaller
+        maps = [last_maps(self.maps(chunk)) for chunk in prepared.split(2 * FRAMES_PER_CHUNK)]  # they are smaller
         return self.read(maps[0] if len(maps) == 1 else torch.cat(maps), prepared).unflatten(0, batch)
 
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:
@@ -200,11 +146,6 @@ class PooledEncoder(Encoder):
     def read(self, maps: Tensor, prepared: Tensor) -> Tensor:
         seen = torch.cat((maps.flatten(1), prepared[:, -self._columns :]), dim=1)  # (n, C h w + 3 W)
         return self.norm(self.dense(self.dropout(seen)))
-
-
-def _last(maps: Iterator[Tensor]) -> Tensor:
-    """Return the last of some maps; the others are freed as soon as the next one is there."""
-    return deque(maps, maxlen=1)[0]
 
 
 def zero_black(features: Tensor, frames: Tensor) -> Tensor:
@@ -235,5 +176,7 @@ ENCODERS: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
     "paper": partial(ConvEncoder, layers=PAPER),
     "compact": partial(ConvEncoder, layers=COMPACT),
     "pooled": PooledEncoder,
+    "thesis": ThesisEncoder,
+    "bojarski": BojarskiEncoder,
 }
 """Name -> (frame_shape, features, dropout) -> module: frames (..., H, W, 3) -> features (..., features)."""

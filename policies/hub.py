@@ -93,6 +93,8 @@ def model_card(driver: Driver, license: str | None, metrics: Mapping[str, float]
         header["model-index"] = [{"name": f"{config.core}-{config.control}", "results": [result]}]
     parameters = sum(parameter.numel() for parameter in driver.parameters())
     settings = {**config.core_args, "encoder": config.encoder, "residual": config.residual, "d_model": config.d_model}
+    if config.features is not None:
+        settings["features"] = config.features
     height, width, _ = config.frame_shape
     lines = [
         "---",

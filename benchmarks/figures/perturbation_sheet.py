@@ -22,7 +22,9 @@ from nac_drive.envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, EnvCon
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import FrameLoss, IrregularRate
 
-TRACK, SEED, DARK_SEED, LEVELS = 3, 3, 5, range(4)
+TRACK, SEED, LEVELS = 3, 3, range(4)
+HALVES = {"brightness": (5, 3), "line": (17, 29)}
+"""Seeds of the left and of the right half of an image, where two draws are shown."""
 DRIVES = tuple(name for name in PERTURBATIONS if name not in CORRUPTIONS)
 INK, SOFT = "#3b6fb6", "#c9c9c9"
 
@@ -31,6 +33,7 @@ LABELS = {
     "salt-and-pepper": "{0.fraction:.0%} of pixels",
     "brightness": "times or over {0.factor:g}",
     "shadows": "{0.lines} lines, {0.opacity:.0%} darker",
+    "line": "{0.opacity:.0%} opaque",
     "occlusion-bars": "{0.bars} of {0.width:.0%} width",
     "occlusion-blobs": "{0.fraction:.0%} hidden",
     "colour": "moved by {0.distance:g}",
@@ -56,7 +59,9 @@ def main(out: Path = Path("docs/figures")) -> None:
                 panel(axes, name, level)
             row[0].set_ylabel(name, fontsize=11, fontweight="bold")
     left.suptitle(
-        "Images: the frame that the driver sees\nbrightness: left half divided, right half multiplied", fontsize=11
+        "Images: the frame that the driver sees\n"
+        "left and right half: brightness divided and multiplied, a black and a white line",
+        fontsize=11,
     )
     right.suptitle(
         "Effects on frames, actions and tyres\n"
@@ -93,11 +98,12 @@ def label(name: str, setting: Perturbation) -> str:
 
 
 def image(spec: str) -> np.ndarray:
-    """The frame after 1.6 s of driving; half of it by another draw of the exposure."""
-    one, other = seen(spec, SEED), seen(spec, DARK_SEED)
-    if spec.startswith("brightness"):
-        one[:, :48] = other[:, :48]
-    return one
+    """The frame after 1.6 s of driving, its halves by two draws where HALVES has them."""
+    left, right = HALVES.get(spec.split(":")[0], (SEED, SEED))
+    frame = seen(spec, right)
+    if left != right:
+        frame[:, :48] = seen(spec, left)[:, :48]
+    return frame
 
 
 def seen(spec: str, seed: int) -> np.ndarray:

@@ -80,6 +80,21 @@ class Light:
 
 
 @dataclass(frozen=True)
+class Blend:
+    """Every pixel is mixed with one grey."""
+
+    opacity: NDArray[np.float32]
+    """(H, W, 1) in [0, 1]: fraction of the grey."""
+    grey: np.float32
+    """The grey, 0-255."""
+
+    def __call__(self, frames: Frames) -> Frames:
+        values = frames * (1 - self.opacity)
+        values += self.opacity * self.grey
+        return _uint8(values)
+
+
+@dataclass(frozen=True)
 class Hidden:
     """Some pixels are black."""
 

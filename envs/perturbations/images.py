@@ -1,12 +1,12 @@
 """Perturbations of images, for closed loop and for training.
 
 `draw` of a corruption is called once per episode, or once per training sequence. It returns a function of frames
-(..., H, W, 3) uint8, one frame or any batch of them. Static patterns (shadows, occlusions, colours, exposure) are drawn
-by `draw` and are the same on every frame. Noise is drawn for every pixel of every frame. Frames are never changed in
-place.
+(..., H, W, 3) uint8, one frame or any batch of them. Static patterns (shadows, lines, occlusions, colours, exposure)
+are drawn by `draw` and are the same on every frame. Noise is drawn for every pixel of every frame. Frames are never
+changed in place.
 
-Noise and exposure belong to the camera and reach the status bar too. Shadows, occlusions and colours belong to the
-world: the status bar, which is drawn over the image, keeps its pixels.
+Noise and exposure belong to the camera and reach the status bar too. Shadows, lines, occlusions and colours belong to
+the world: the status bar, which is drawn over the image, keeps its pixels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.envs.perturbations.base import Perturbation
-from nac_drive.envs.perturbations.effects import BlackAndWhite, Effect, Gain, Hidden, Light, Noise, Recolour
+from nac_drive.envs.perturbations.effects import BlackAndWhite, Blend, Effect, Gain, Hidden, Light, Noise, Recolour
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.wrappers import BAR_TOP
 
@@ -104,16 +104,26 @@ class Shadows(Corruption):
         _require("opacity", self.opacity, 0.0, 1.0, "it is the fraction of light that is taken away.")
 
     def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        height, width = size
-        shade = np.zeros(size, np.uint8)
-        for _ in range(self.lines):
-            centre = rng.random(2) * (width, world_rows(height))
-            angle, thickness = rng.uniform(0, np.pi), rng.uniform(0.06, 0.16) * height
-            reach = (height + width) * np.array([np.cos(angle), np.sin(angle)])
-            start, end = np.rint(centre - reach).astype(int), np.rint(centre + reach).astype(int)
-            cv2.line(shade, start.tolist(), end.tolist(), 255, max(1, round(thickness)), cv2.LINE_AA)
-        shade[world_rows(height) :] = 0
+        shade = _lines(rng, size, self.lines)
         return Light((1.0 - self.opacity / 255.0 * shade).astype(np.float32)[..., None])
+
+
+@dataclass(frozen=True)
+class Line(Corruption):
+    """One semi-transparent line across the image, black or, equally likely, white, of the given `opacity`.
+
+    Place, angle and width (6 to 16 % of the height) are uniform and, like the colour, drawn once. After the shadow
+    augmentation of Hasani's thesis, section 6.2, which draws a line over each training image and gives no numbers.
+    """
+
+    opacity: float
+
+    def __post_init__(self) -> None:
+        _require("opacity", self.opacity, 0.0, 1.0, "it is the fraction of the line's colour in a pixel.")
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+        opacity = (self.opacity / 255.0 * _lines(rng, size, 1)).astype(np.float32)[..., None]
+        return Blend(opacity, np.float32(0.0 if rng.random() < 0.5 else 255.0))
 
 
 @dataclass(frozen=True)
@@ -206,6 +216,20 @@ class CorruptedFrames(gym.ObservationWrapper):
 def world_rows(height: int) -> int:
     """Return the number of rows above the status bar in an image of `height` rows."""
     return height * BAR_TOP // 96
+
+
+def _lines(rng: np.random.Generator, size: tuple[int, int], count: int) -> NDArray[np.uint8]:
+    """Draw lines across the world: (H, W), 255 inside of a line, less along its edges, and 0 elsewhere."""
+    height, width = size
+    drawn = np.zeros(size, np.uint8)
+    for _ in range(count):
+        centre = rng.random(2) * (width, world_rows(height))
+        angle, thickness = rng.uniform(0, np.pi), rng.uniform(0.06, 0.16) * height
+        reach = (height + width) * np.array([np.cos(angle), np.sin(angle)])
+        start, end = np.rint(centre - reach).astype(int), np.rint(centre + reach).astype(int)
+        cv2.line(drawn, start.tolist(), end.tolist(), 255, max(1, round(thickness)), cv2.LINE_AA)
+    drawn[world_rows(height) :] = 0
+    return drawn
 
 
 def _blacked_out(hidden: NDArray[np.bool_]) -> Effect:

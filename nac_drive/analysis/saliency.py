@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
@@ -48,17 +48,20 @@ def visual_backprop(driver: Driver, frames: Tensor) -> Tensor:
         for number in range(len(maps) - 1, -1, -1):
             conv: Any = encoder.convolutions[number]
             size = tuple(maps[number - 1].shape[2:]) if number else encoder.image_size
-            result = _enlarge(result, conv.kernel_size[0], conv.padding[0], size)
+            result = _enlarge(result, conv, size)
             if number:
                 result = result * maps[number - 1]
         return _scaled(F.interpolate(result, size=frames.shape[1:3])[:, 0])
 
 
-def _enlarge(image: Tensor, kernel: int, padding: int, size: tuple[int, ...]) -> Tensor:
-    """Transposed convolution of (T, 1, h, w) by ones, of stride 2, to (T, 1, *size)."""
-    missing = [to - (2 * (side - 1) + kernel - 2 * padding) for side, to in zip(image.shape[2:], size, strict=True)]
+def _enlarge(image: Tensor, conv: nn.Conv2d, size: tuple[int, ...]) -> Tensor:
+    """Transposed convolution of (T, 1, h, w) by ones, with the geometry of `conv`, to (T, 1, *size)."""
+    stride, kernel, padding = conv.stride[0], conv.kernel_size[0], int(conv.padding[0])
+    missing = [
+        to - (stride * (side - 1) + kernel - 2 * padding) for side, to in zip(image.shape[2:], size, strict=True)
+    ]
     ones = torch.ones(1, 1, kernel, kernel, dtype=image.dtype, device=image.device)
-    return F.conv_transpose2d(image, ones, stride=2, padding=padding, output_padding=missing)
+    return F.conv_transpose2d(image, ones, stride=stride, padding=padding, output_padding=missing)
 
 
 def input_gradient(driver: Driver, frames: Tensor, dt: Tensor, target: Target = steering) -> Tensor:

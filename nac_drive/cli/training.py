@@ -88,7 +88,8 @@ class _DriverOfPpo(_DriverAndControl):
     core: str = PPOConfig().driver.core
     """Sequence model: a name in CORES, see docs/drivers.md; cnn has no memory."""
     encoder: str = PPOConfig().driver.encoder
-    """Convolutions: pooled (grey, half the size, and the status bar), compact (sees the whole frame) or paper."""
+    """Convolutions: pooled (grey, half the size, and the status bar), compact (sees the whole frame), paper, thesis or
+    bojarski."""
     d_model: int = PPOConfig().driver.d_model
     residual: bool = PPOConfig().driver.residual
 
@@ -222,7 +223,7 @@ class Dagger:
 
 @dataclass(frozen=True)
 class Compare:
-    """Train several drivers on the same dataset and evaluate them on the same tracks: one leaderboard, one figure."""
+    """Train several drivers on the same dataset and evaluate them on the same tracks: one leaderboard with figures."""
 
     dataset: Positional[Path]
     """Folder of the dataset."""

@@ -19,7 +19,7 @@ from nac_drive.envs import CrashMode, EnvConfig, RendererName, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import summarise
-from nac_drive.leaderboard.figures import LEADERBOARD_CAPTION, draw_leaderboard
+from nac_drive.leaderboard.figures import LEADERBOARD_CAPTION, LEARNING_CAPTION, draw_leaderboard, draw_learning_curves
 from nac_drive.leaderboard.page import conditions, inspect_command, save_report, track_names
 from nac_drive.leaderboard.tables import Entry, save_results
 from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
@@ -44,6 +44,8 @@ _FILES = (
     "report.html",
 )
 """Files that are written whole."""
+
+_CURVES = "learning_curves.png"
 
 _LONGEST_NAME = 100
 """Characters of the longest `folder_name` without a hash; a file system takes 255 bytes."""
@@ -82,8 +84,8 @@ def compare(
 ) -> Comparison:
     """Train drivers with several cores on one dataset, evaluate them and the expert on the same tracks, and rank them.
 
-    The run of a core is `folder/CORE-SEED`. `folder` gets report.html, table.md, results.json, rows.jsonl, summary.json
-    and figure.png.
+    The run of a core is `folder/CORE-SEED`. `folder` gets report.html, table.md, results.json, rows.jsonl,
+    summary.json, figure.png and learning_curves.png.
 
     Args:
         cores: Names in CORES, with settings of their own after a comma, such as `nac-exact,window=8`.
@@ -142,7 +144,8 @@ def compare(
             time_alone(task)
             report(task.name, {"timed": number, "of": len(timed)})
         entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
-        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries, config.seed)
+        histories = {core: [RunFolder(run.run).rows() for run in found] for core, found in finished.items()}
+        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries, histories, config.seed)
         return Comparison(entries, failures)
 
 
@@ -278,15 +281,21 @@ def _on_features(config: TrainConfig, encoder: str) -> TrainConfig:
     return replace(config, data=data, optim=optim)
 
 
-def _save(plan: _Plan, protocol: str, entries: list[Entry], seed: int) -> None:
+def _save(
+    plan: _Plan, protocol: str, entries: list[Entry], histories: dict[str, list[list[dict[str, Any]]]], seed: int
+) -> None:
+    """Write all files of the folder; `histories` are the rows of metrics.jsonl of every run of a core."""
     save_evaluations(plan.folder, [entry.evaluation for entry in entries])
     save_results(plan.folder, entries)
     draw_leaderboard(plan.folder / "figure.png", entries)
+    ranked = {entry.summary.driver: histories[entry.summary.driver] for entry in entries[1:]}
+    draw_learning_curves(plan.folder / _CURVES, ranked)
     best = entries[1:3]  # after the expert
     names = [str(plan.folder / f"{folder_name(entry.summary.driver)}-{seed}") for entry in best]
     worst = min(best[0].evaluation.rows, key=lambda row: row.episode_return).seed
     save_report(
         plan.folder, entries, title="Comparison of drivers", protocol=protocol, caption=LEADERBOARD_CAPTION,
+        curves=_CURVES, curves_caption=LEARNING_CAPTION,
         commands=inspect_command(names, worst, perturbation=plan.perturb or ""),
     )  # fmt: skip
 
@@ -344,6 +353,8 @@ def _rank(results: dict[str, list[dict[str, Any]]], expert_task: Task) -> list[E
                 runs=len(runs),
                 parameters=runs[0]["parameters"],
                 core_parameters=runs[0]["core_parameters"],
+                neurons=runs[0]["neurons"],
+                synapses=runs[0]["synapses"],
                 validation_accuracy=mean(accuracy.get("accuracy") for accuracy in accuracies),
                 validation_at_changes=mean(accuracy.get("at_changes") for accuracy in accuracies),
                 training_seconds=mean(run["training_seconds"] for run in runs),

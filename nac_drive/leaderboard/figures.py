@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from nac_drive.evaluation.formulas import SOLVED_RETURN
 from nac_drive.leaderboard.tables import Entry
@@ -15,6 +16,15 @@ from nac_drive.leaderboard.tables import Entry
 LEADERBOARD_CAPTION = (
     "Left: returns of all episodes, mean of each run (|), mean and 95 % interval. Right: agreement with the expert."
 )
+LEARNING_CAPTION = (
+    "Learning curves, mean over the runs of a core and their range. Left: loss on the training sequences. "
+    "Right: return on the validation tracks."
+)
+
+_STYLES = ("-", "--", ":", "-.")
+"""Ten colours of lines, then the same in the next style."""
+_ONE_COLUMN = 20
+"""Most lines of a legend in one column."""
 
 
 def draw_figure(path: Path, entries: Sequence[Entry]) -> None:
@@ -73,6 +83,51 @@ def draw_leaderboard(path: Path, entries: Sequence[Entry]) -> None:
         axis.grid(axis="y", color="0.92")
         axis.set_axisbelow(True)
     figure.savefig(path, dpi=150)
+
+
+def draw_learning_curves(path: Path, histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> None:
+    """Draw training loss and mean validation return by epoch: one line per driver, the range of its runs shaded.
+
+    Args:
+        path: The new PNG.
+        histories: Name of a driver -> for each of its runs the rows of metrics.jsonl, see docs/metrics.md. The legend
+            has their order.
+    """
+    lines = -(-len(histories) // 2) if len(histories) > _ONE_COLUMN else len(histories)
+    figure = Figure(figsize=(11, max(4.0, 0.6 + 0.19 * lines)), layout="constrained")
+    axes = figure.subplots(1, 2, sharex=True)
+    for axis, key, label in zip(axes, ("loss", "return_mean"), ("training loss", "validation return"), strict=True):
+        for i, (name, runs) in enumerate(histories.items()):
+            epochs, values = _by_epoch(runs, key)
+            style = {"color": f"C{i % 10}", "linestyle": _STYLES[i // 10 % len(_STYLES)]}
+            axis.plot(epochs, [np.mean(each) for each in values], marker="o", ms=2.5, lw=1.3, label=name, **style)
+            low, high = ([of(each) for each in values] for of in (min, max))
+            axis.fill_between(epochs, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(label)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axis.grid(color="0.92")
+    low, high = axes[0].dataLim.intervaly
+    if 0 < low < high / 5:
+        axes[0].set_yscale("log")
+        axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes[0].yaxis.set_minor_locator(NullLocator())
+        axes[0].yaxis.set_major_formatter("{x:g}")
+    axes[1].axhline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside right upper", ncols=1 + (lines < len(histories)),
+        fontsize=8, frameon=False, handlelength=3,
+    )  # fmt: skip
+    figure.savefig(path, dpi=150)
+
+
+def _by_epoch(runs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[list[int], list[list[float]]]:
+    """Return the epochs in which `key` was measured, and its values in each of them, one per run."""
+    values: dict[int, list[float]] = {}
+    for row in (row for rows in runs for row in rows if key in row):
+        values.setdefault(row["step"], []).append(row[key])
+    epochs = sorted(values)
+    return epochs, [values[epoch] for epoch in epochs]
 
 
 def _draw_returns(axis: Any, entries: Sequence[Entry], colors: dict[str, str]) -> None:

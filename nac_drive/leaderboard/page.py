@@ -25,6 +25,8 @@ def save_report(
     protocol: str,
     figure: str | None = "figure.png",
     caption: str = CAPTION,
+    curves: str | None = None,
+    curves_caption: str = "",
     video: str | None = None,
     video_caption: str = "",
     episode: str | None = None,
@@ -40,6 +42,8 @@ def save_report(
         protocol: One paragraph: the drivers, the tracks and the conditions.
         figure: A PNG in `folder`, which the page embeds; None for none.
         caption: Caption of the figure.
+        curves: A PNG of learning curves in `folder`, which the page embeds; None for none.
+        curves_caption: Caption of the learning curves.
         video: A video in `folder`, which the page plays from there; None for none.
         video_caption: Caption of the video.
         episode: A page of `save_episode_page` in `folder`, which the report links; None for none.
@@ -55,7 +59,8 @@ def save_report(
     page = assemble(
         "nac_drive.leaderboard", "report", panels=False, title=title, protocol=protocol, legend=legend(entries),
         columns=[every[heading] for heading in headings], rows=rows,
-        figure=_data_uri(folder / figure) if figure else None, caption=caption, video=video,
+        figure=_data_uri(folder / figure) if figure else None, caption=caption,
+        curves=_data_uri(folder / curves) if curves else None, curves_caption=curves_caption, video=video,
         video_caption=video_caption, episode=episode, episode_caption=episode_caption, commands=commands,
     )  # fmt: skip
     write_atomically(folder / "report.html", page.encode())

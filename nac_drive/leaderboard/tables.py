@@ -28,6 +28,9 @@ class Entry:
     """Runs, each from another seed; the evaluation holds the episodes of all."""
     parameters: int | None = None
     core_parameters: int | None = None
+    neurons: int | None = None
+    """Neurons and synapses of the core, see `policies.size`."""
+    synapses: int | None = None
     validation_accuracy: float | None = None
     validation_at_changes: float | None = None
     training_seconds: float | None = None
@@ -59,6 +62,14 @@ TRAINING_COLUMNS = (
     Column(
         "changes %", lambda entry: number(entry.validation_at_changes, 1, 100),
         "The same accuracy where the expert's action changes.",
+    ),
+    Column(
+        "neurons", lambda entry: _count(entry.neurons),
+        "Number of neurons of the core: units of its recurrent state; of NAC those of its circuits in all heads.",
+    ),
+    Column(
+        "synapses", lambda entry: _count(entry.synapses),
+        "Number of synapses of the core: weights from an input or a neuron to a neuron or to one of its gates.",
     ),
     Column("core", lambda entry: _count(entry.core_parameters), "Number of weights of the core."),
     Column("parameters", lambda entry: _count(entry.parameters), "Number of weights of the whole driver."),
@@ -153,6 +164,8 @@ def save_results(folder: str | os.PathLike[str], entries: Sequence[Entry]) -> No
             "runs": entry.runs,
             "parameters": entry.parameters,
             "core_parameters": entry.core_parameters,
+            "neurons": entry.neurons,
+            "synapses": entry.synapses,
             "validation_accuracy": entry.validation_accuracy,
             "validation_at_changes": entry.validation_at_changes,
             "training_seconds": entry.training_seconds,

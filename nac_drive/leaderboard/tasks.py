@@ -24,6 +24,7 @@ from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.evaluation.results import row_type
 from nac_drive.policies import Driver
+from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.read import FileError, read_json
 from nac_drive.storage.write import remove_leftovers, write_atomically
 from nac_drive.training.config import TrainConfig
@@ -180,6 +181,8 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
         result = {
             "parameters": sum(parameter.numel() for parameter in driver.parameters()),
             "core_parameters": sum(parameter.numel() for parameter in driver.core.parameters()),
+            "neurons": neurons(driver.core),
+            "synapses": synapses(driver.core),
             "training_seconds": sum(row["seconds"] for row in history),
             "validation": max(history, key=lambda row: row.get("score", float("-inf"))).get("validation"),
         }
@@ -215,10 +218,13 @@ def result_of(task: Task) -> dict[str, Any]:
     Raises:
         FileError: If its file is damaged.
     """
+    count: Any = Count
     trained = [
-        ("parameters", Count), ("core_parameters", Count), ("training_seconds", Number), ("validation", Accuracy | None)
+        ("parameters", count), ("core_parameters", count), ("training_seconds", Number),
+        ("validation", Accuracy | None),
+        ("neurons", count | None, None), ("synapses", count | None, None),  # earlier results lack them
     ]  # fmt: skip
-    kinds = [*(trained if task.config else []), *([("rows", list[row_type()])] if task.tracks else [])]
+    kinds: list[Any] = [*(trained if task.config else []), *([("rows", list[row_type()])] if task.tracks else [])]
     result = _read(task.done, kinds)
     found = [(row["driver"], row["seed"], row["crash_mode"], row["renderer"]) for row in result.get("rows", ())]
     if found != [(task.driver, track, task.crash, task.renderer) for track in task.tracks]:
@@ -226,6 +232,6 @@ def result_of(task: Task) -> dict[str, Any]:
     return result | (_read(task.latency, [("latency_ms", Number)]) if task.latency.exists() else {})
 
 
-def _read(path: Path, kinds: list[tuple[str, Any]]) -> dict[str, Any]:
-    kind = msgspec.defstruct("Result", kinds)
+def _read(path: Path, kinds: list[Any]) -> dict[str, Any]:
+    kind = msgspec.defstruct("Result", kinds, kw_only=True)
     return msgspec.to_builtins(read_json(path, kind, "the result of a run", _FIX, largest=_LARGEST_RESULT))

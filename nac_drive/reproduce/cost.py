@@ -1,4 +1,4 @@
-"""Run time and memory of cores, each in a process of its own."""
+"""Run time and memory of cores, each in a process of its own, on the CPU and on the GPU where there is one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,11 @@ class Cost(Experiment):
     """Passes that are timed, after a first one."""
     whole_sequence: bool = True
     """Whether cores with a window see the whole sequence."""
-    device: str = "cpu"
 
     alone = True
 
     def places(self) -> list[Place]:
-        return [(("length", length),) for length in self.lengths]
+        return [(("length", length), ("device", device)) for device in devices() for length in self.lengths]
 
     def measure(self, folder: Path, task: Task) -> Row:
         """Return seconds, seconds_sd, throughput, megabytes, and parameters; in a fresh process."""
@@ -45,29 +45,50 @@ class Cost(Experiment):
             return pool.apply(_measure, (self, task))
 
     def columns(self) -> list[Column]:
+        return [column for device in devices() for column in self._columns(device)]
+
+    def _columns(self, device: str) -> list[Column]:
+        key, name = ("", "") if device == "cpu" else (f"_{device}", ", GPU")
         if len(self.lengths) > 1:
             times = [
-                Column(f"ms_{length}", f"ms, T = {length}", "seconds", {"length": length}, 1, 1e3)
+                Column(f"ms_{length}{key}", f"ms, T = {length}{name}", "seconds", _on(device, length), 1, 1e3)
                 for length in self.lengths
             ]
-            return [*times, Column("exponent", "exponent of T", "", {}, 2, of=exponent)]
-        where = {"length": self.lengths[0]}
-        return [
-            Column("seconds", "run time, s", "seconds", where, 4),
-            Column("seconds_sd", "sd of passes", "seconds_sd", where, 4),
-            Column("throughput", "sequences/s", "throughput", where, 2),
-            Column("megabytes", "peak memory, MB", "megabytes", where, 1),
-            Column("parameters", "parameters", "parameters", where, 0),
+            fitted = partial(_exponent_on, device)
+            return [*times, Column(f"exponent{key}", f"exponent of T{name}", "", {}, 2, of=fitted)]
+        where = _on(device, self.lengths[0])
+        columns = [
+            Column(f"seconds{key}", f"run time, s{name}", "seconds", where, 4),
+            Column(f"seconds_sd{key}", f"sd of passes{name}", "seconds_sd", where, 4),
+            Column(f"throughput{key}", f"sequences/s{name}", "throughput", where, 2),
+            Column(f"megabytes{key}", f"peak memory, MB{name}", "megabytes", where, 1),
         ]
+        return columns if key else [*columns, Column("parameters", "parameters", "parameters", where, 0)]
 
     def describe(self) -> str:
         sees = "sees the whole sequence" if self.whole_sequence else "has its own window"
+        places = "one CPU thread"
+        if "cuda" in devices():
+            places += f" and on a GPU ({torch.cuda.get_device_name()})"
         return (
             f"A forward pass over one sequence of {', '.join(map(str, self.lengths))} steps with {self.d_model} "
-            f"features, without gradients: mean of {self.passes} passes after a first one, on "
-            f"{'one CPU thread' if self.device == 'cpu' else self.device}, and what the peak of memory rises by in "
-            f"the first. Attention {sees}. torch {torch.__version__}, Python {platform.python_version()}."
+            f"features, without gradients: mean of {self.passes} passes after a first one, on {places}, and what the "
+            f"peak of memory rises by in the first. Attention {sees}. torch {torch.__version__}, Python "
+            f"{platform.python_version()}."
         )
+
+
+def devices() -> list[str]:
+    """Return the devices of this machine: cpu, and cuda where there is a GPU."""
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def _on(device: str, length: int) -> dict[str, Any]:
+    return {"device": device, "length": length}
+
+
+def _exponent_on(device: str, rows: Sequence[Row]) -> float:
+    return exponent([row for row in rows if row["device"] == device])
 
 
 def exponent(rows: Sequence[Row]) -> float:
@@ -79,7 +100,8 @@ def exponent(rows: Sequence[Row]) -> float:
 def _measure(config: Cost, task: Task) -> Row:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    (_, length), device = task.place[0], config.device
+    place = dict(task.place)
+    length, device = place["length"], place["device"]
     args = dict(task.core_args)
     if config.whole_sequence and "window" in CORES[task.core].accepted:
         args["window"] = length
@@ -102,11 +124,16 @@ def _measure(config: Cost, task: Task) -> Row:
 
 
 def _timed(call: Any, device: str) -> float:
+    _synchronise(device)
     started = time.perf_counter()
     call()
+    _synchronise(device)
+    return time.perf_counter() - started
+
+
+def _synchronise(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - started
 
 
 def _peak(device: str, *, reset: bool) -> float:

@@ -61,7 +61,7 @@ def _cell(column: Column, rows: Sequence[Row]) -> str:
     if not len(values):
         return ""
     mean = f"{values.mean():,.{column.digits}f}"
-    return f"{mean} ± {values.std(ddof=1):,.{column.digits}f}" if len(values) > 1 else mean
+    return mean if np.ptp(values) == 0 else f"{mean} ± {values.std(ddof=1):,.{column.digits}f}"
 
 
 def verdict(reproduction: Reproduction, column: Column, by_entry: dict[str, list[Row]]) -> str:
@@ -77,10 +77,9 @@ def verdict(reproduction: Reproduction, column: Column, by_entry: dict[str, list
     if len(pairs) < _LEAST:
         return ""
     theirs, ours = np.array(pairs).T
-    rho = _rank_correlation(theirs, ours)
+    rho = rank_correlation(theirs, ours)
     drawn = np.random.default_rng(0).integers(len(pairs), size=(_RESAMPLES, len(pairs)))
-    correlations = [_rank_correlation(theirs[rows], ours[rows]) for rows in drawn]
-    low, high = np.nanquantile(correlations, [0.025, 0.975])
+    low, high = np.nanquantile(rank_correlation(theirs[drawn], ours[drawn]), [0.025, 0.975])
     found = "is found again" if low > 0 else "is turned round" if high < 0 else "is neither found again nor refuted"
     return (
         f"**{column.heading}:** the printed order {found}: rank correlation {rho:.2f} [{low:.2f}, {high:.2f}] over "
@@ -88,7 +87,9 @@ def verdict(reproduction: Reproduction, column: Column, by_entry: dict[str, list
     )
 
 
-def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's rank correlation; NaN where all values of a side are equal."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return Spearman's rank correlation along the last axis; NaN where all values of a side are equal."""
+    ranks = [rankdata(each, axis=-1) for each in (a, b)]
+    a, b = (each - each.mean(axis=-1, keepdims=True) for each in ranks)
+    with np.errstate(invalid="ignore"):
+        return (a * b).sum(axis=-1) / np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))

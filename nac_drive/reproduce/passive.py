@@ -23,6 +23,7 @@ from nac_drive.policies import Driver, DriverConfig
 from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
 from nac_drive.training.moving_average import averaged
 from nac_drive.training.offline import macro_f1
+from nac_drive.training.optimizer import adam
 
 Split = Literal["tracks", "frames"]
 DATASET, ENCODERS = "dataset", "encoders"
@@ -50,8 +51,16 @@ class Passive(Experiment):
     tested_folds: int = 5
     """Folds that are tested, of `folds`."""
     encoder: str = "compact"
+    features: int | None = None
+    """Features of the encoder where they differ from d_model."""
     d_model: int = 64
+    end_to_end: bool = False
+    """Train every driver from its own random encoder on, in place of one encoder for all cores of a fold."""
     learning_rate: float = 1e-3
+    encoder_learning_rate: float | None = None
+    """Adam's rate of the encoder's weights, end to end; None: learning_rate."""
+    curve_weight: float = 0.0
+    """Alpha of the weight exp(alpha |steering|) of a frame's loss."""
     frames_per_update: int = 128
     epochs: int = 100
     """Epochs at most."""
@@ -66,13 +75,15 @@ class Passive(Experiment):
         tracks = list(SPLITS["train"][: self.episodes])
         env = EnvConfig(self.control, renderer="fast")
         collect(dataset, self.driver, env=env, seeds=tracks, workers=0, resume=dataset.exists())
+        yield f"{self.episodes} episodes"
+        if self.end_to_end:
+            return
         (folder / ENCODERS).mkdir(exist_ok=True)
         splits: list[Split] = [split for split in get_args(Split) if split in dict(self.cells)]
         tasks = [
             task for fold in range(self.tested_folds) for split in splits
             if not _encoder_file(folder, task := self._encoder_task(split, fold)).exists()
         ]  # fmt: skip
-        yield f"{self.episodes} episodes"
         for done, _ in enumerate(each(partial(_train_encoder, self, folder), tasks), 1):
             yield f"encoder {done} of {len(tasks)}"
 
@@ -86,11 +97,14 @@ class Passive(Experiment):
     def measure(self, folder: Path, task: Task) -> Row:
         """Return epochs, and loss, accuracy, macro_f1 (discrete), squared and absolute error (continuous) of a test."""
         place = dict(task.place)
-        encoder = _encoder_file(folder, self._encoder_task(place["split"], place["fold"]))
-        fold = _Fold(self, folder, task, _features(self, folder, encoder))
         torch.manual_seed(place["fold"])
         driver = Driver(self._driver_config(task.core, dict(task.core_args)))
-        driver.encoder.load_state_dict(load_file(encoder))
+        if self.end_to_end:
+            fold = _Fold(self, folder, task)
+        else:
+            encoder = _encoder_file(folder, self._encoder_task(place["split"], place["fold"]))
+            fold = _Fold(self, folder, task, _features(self, folder, encoder))
+            driver.encoder.load_state_dict(load_file(encoder))
         driver, epochs = fold.train(driver)
         trained = {f"training_{name}": value for name, value in fold.test(driver, fold.parts.train).items()}
         return {"epochs": epochs, **fold.test(driver, fold.parts.test), **trained}
@@ -107,20 +121,31 @@ class Passive(Experiment):
                 for part, key in (("training", "training_squared_error"), ("test", "squared_error")):
                     heading = f"squared error of steering x 100, {part}: {name}"
                     columns.append(Column(f"{part}_{split}_{length}", heading, key, where, 3, 100))
+                heading = f"absolute error x 100, test: {name}"
+                columns.append(Column(f"absolute_{split}_{length}", heading, "absolute_error", where, 2, 100))
         return columns
 
     def describe(self) -> str:
+        if self.end_to_end:
+            learned = f"Every driver learned with an encoder {self.encoder} of its own"
+        else:
+            learned = (
+                f"Encoder {self.encoder}, trained in each fold with a memoryless head; cores learn on its "
+                f"{self.features or self.d_model} features"
+            )
+        weighted = f", weights exp({self.curve_weight:g} |steering|)" if self.curve_weight else ""
         return (
             f"{self.driver} drove {self.episodes} episodes ({self.control} control, fast frames). "
             f"{self.tested_folds} of {self.folds} folds were tested; ± is the standard deviation over them. "
             f"Adam at {self.learning_rate:g}, {self.frames_per_update} frames an update, at most {self.epochs} epochs, "
             f"stopped after {self.patience} without progress on an eighth of the training part, moving average of the "
-            f"weights {self.ema_decay:g}. Encoder {self.encoder}, trained in each fold with a memoryless head; cores "
-            f"learn on its {self.d_model} features."
+            f"weights {self.ema_decay:g}{weighted}. {learned}."
         )
 
     def _driver_config(self, core: str, args: dict[str, Any]) -> DriverConfig:
-        return DriverConfig(core, args, encoder=self.encoder, d_model=self.d_model, control=self.control)
+        return DriverConfig(
+            core, args, encoder=self.encoder, features=self.features, d_model=self.d_model, control=self.control
+        )
 
     def _encoder_task(self, split: Split, fold: int) -> Task:
         return Task("encoder", "cnn", {}, (("split", split), ("length", 1), ("fold", fold)))
@@ -215,7 +240,7 @@ class _Fold:
     def train(self, driver: Driver) -> tuple[Driver, int]:
         """Train until the loss on the stopping part no longer falls; return the best average, and the epochs."""
         config = self._config
-        optimizer = torch.optim.Adam(driver.parameters(), config.learning_rate)
+        optimizer = adam(driver, config.learning_rate, config.encoder_learning_rate)
         average = averaged(driver, config.ema_decay)
         mean, best = average.module, Driver(driver.config)
         assert isinstance(mean, Driver)
@@ -229,10 +254,12 @@ class _Fold:
                 frames, dt, labels = self._windows(batch)
                 with self._autocast():
                     prediction, _ = self._decide(driver, frames, dt)
-                loss = driver.action_head.loss(prediction.float(), labels) + driver.core.penalty()
+                weight = torch.exp(config.curve_weight * labels[..., 0].abs()) if config.curve_weight else None
+                loss = driver.action_head.loss(prediction.float(), labels, weight) + driver.core.penalty()
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                driver.core.after_step()
                 average.update_parameters(driver)
             epoch, since = epoch + 1, since + 1
             stopping = self._loss(*self.predict(mean, self.parts.stop))
@@ -246,7 +273,12 @@ def _train_encoder(config: Passive, folder: Path, task: Task) -> None:
     """Save the encoder of a memoryless driver of this split and fold."""
     torch.manual_seed(dict(task.place)["fold"])
     driver_config = DriverConfig(
-        "cnn", encoder=config.encoder, d_model=config.d_model, control=config.control, dropout=0.2
+        "cnn",
+        encoder=config.encoder,
+        features=config.features,
+        d_model=config.d_model,
+        control=config.control,
+        dropout=0.2,
     )
     driver, _ = _Fold(config, folder, task).train(Driver(driver_config))
     file = _encoder_file(folder, task)

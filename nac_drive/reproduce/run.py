@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,33 @@ import msgspec
 
 from nac_drive.data_collection.processes import worker_pool
 from nac_drive.policies.ops.threads import one_thread
+from nac_drive.reproduce.circuits import Circuits
 from nac_drive.reproduce.cost import Cost
+from nac_drive.reproduce.driving import Driving
 from nac_drive.reproduce.experiment import Each, Experiment, Place, Row, Task, key_of
+from nac_drive.reproduce.flow import Flow
+from nac_drive.reproduce.learning import Learning
 from nac_drive.reproduce.page import save_page
 from nac_drive.reproduce.passive import Passive
 from nac_drive.reproduce.protocol import Entry, Reproduction, chosen, load
+from nac_drive.reproduce.responses import Responses
 from nac_drive.reproduce.size import Size
+from nac_drive.reproduce.trajectory import Trajectory
 from nac_drive.storage.lock import locked
 from nac_drive.storage.read import read_json, read_json_lines
 from nac_drive.storage.write import write_atomically
 
-EXPERIMENTS: dict[str, type[Experiment]] = {"cost": Cost, "passive": Passive, "size": Size}
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    "circuits": Circuits,
+    "cost": Cost,
+    "driving": Driving,
+    "flow": Flow,
+    "learning": Learning,
+    "passive": Passive,
+    "responses": Responses,
+    "size": Size,
+    "trajectory": Trajectory,
+}
 """Name of an experiment -> its settings and its work."""
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
 
@@ -100,7 +117,7 @@ def _task(reproduction: Reproduction, entry: Entry, place: Place) -> Task:
 
 def _measured(folder: Path, measurement: tuple[Experiment, Task]) -> Row:
     experiment, task = measurement
-    with one_thread():
+    with nullcontext() if experiment.alone else one_thread():
         return {"entry": task.entry, "core": task.core, **dict(task.place), **experiment.measure(folder, task)}
 
 

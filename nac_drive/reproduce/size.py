@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
-
-from nac_drive.policies import Driver, DriverConfig, build_core
-from nac_drive.policies.ops.liquid import Synapses
-from nac_drive.policies.ops.sparse import SparseMatrix
+from nac_drive.policies import ENCODERS, build_core
+from nac_drive.policies.size import neurons, synapses
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
 
@@ -19,45 +16,37 @@ class Size(Experiment):
 
     input_size: int = 32
     """Features that the encoder hands to the core."""
-    output_size: int = 64
-    encoder: str = "compact"
+    output_size: int = 1
+    encoder: str = "thesis"
+    frame_shape: tuple[int, int, int] = (78, 200, 3)
 
     def places(self) -> list[Place]:
-        return [(("input_size", self.input_size),)]
+        return [()]
 
     def measure(self, folder: Path, task: Task) -> Row:
-        """Return neurons, synapses, parameters of the core, and encoder_parameters."""
+        """Return neurons, synapses, parameters of the core, encoder_parameters, and total_parameters of both."""
         core = build_core(task.core, self.input_size, self.output_size, **task.core_args)
-        driver = Driver(DriverConfig("cnn", encoder=self.encoder, d_model=self.input_size))
-        shapes = [shape for (shape, _), name in zip(core.state_shapes(), core.neuron_names, strict=False) if name]
+        encoder = ENCODERS[self.encoder](self.frame_shape, self.input_size, 0.0)
+        sizes = {
+            name: sum(each.numel() for each in part.parameters())
+            for name, part in (("parameters", core), ("encoder_parameters", encoder))
+        }
         return {
-            "neurons": shapes[0][0] if shapes else None,
+            "neurons": neurons(core),
             "synapses": synapses(core),
-            "parameters": sum(each.numel() for each in core.parameters()),
-            "encoder_parameters": sum(each.numel() for each in driver.encoder.parameters()),
+            "total_parameters": sum(sizes.values()),
+            **sizes,
         }
 
     def columns(self) -> list[Column]:
         names = {"encoder_parameters": "parameters of the encoder", "neurons": "neurons", "synapses": "synapses"}
-        names |= {"parameters": "parameters of the core"}
+        names |= {"parameters": "parameters of the core", "total_parameters": "of both"}
         return [Column(key, heading, key, {}, 0) for key, heading in names.items()]
 
     def describe(self) -> str:
         return (
-            f"Encoder {self.encoder} with {self.input_size} features; cores have {self.output_size} outputs. "
+            f"Encoder {self.encoder} on frames of {self.frame_shape[0]} x {self.frame_shape[1]} pixels, with "
+            f"{self.input_size} features (CNN: bojarski with all of its own); cores have {self.output_size} output. "
             "Neurons are those of the recurrent state. A synapse is a weight from an input or a neuron to a neuron or "
             "to a gate of one."
         )
-
-
-def synapses(core: nn.Module) -> int:
-    """Return the number of connections of a recurrent core: weights that are not fixed at zero, without a readout."""
-    kinds = {Synapses: "weight", SparseMatrix: "values", nn.RNNBase: "weight_"}
-    return sum(
-        values.numel()
-        for module in core.modules()
-        for kind, prefix in kinds.items()
-        if isinstance(module, kind)
-        for name, values in module.named_parameters(recurse=False)
-        if name.startswith(prefix)
-    )

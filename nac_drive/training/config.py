@@ -33,6 +33,8 @@ HIGHEST_RATE = 10.0
 """Largest learning rate."""
 LARGEST_FACTOR = 1e6
 """Largest weight, scale or penalty."""
+LARGEST_CURVE_WEIGHT = 50.0
+"""Largest alpha of `curve_weight`: exp(50) is still far from the largest float32."""
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true", "16-true", "64", "32", "16", "bf16")
 """auto, and precisions of lightning-fabric."""
 
@@ -60,6 +62,9 @@ class DataConfig:
     """Weigh each of the discrete actions by its inverse frequency."""
     change_weight: float = 1.0
     """Weight of the frames where the expert's action changes."""
+    curve_weight: float = 0.0
+    """Alpha of the weight exp(alpha |steering|) of every frame: curves count more (Hasani's thesis, Section 6.2, with
+    0.1). Continuous actions only."""
     mask_bar: bool = False
     """Hide the status bar from the driver."""
 
@@ -74,6 +79,7 @@ class DataConfig:
         for name in ("horizontal_flip", "class_weights", "mask_bar"):
             check_flag(name, getattr(self, name))
         check_positive("change_weight", self.change_weight, LARGEST_FACTOR, "1 weighs all frames alike")
+        check_number("curve_weight", self.curve_weight, 0, LARGEST_CURVE_WEIGHT)
         check_whole("shift", self.shift, 0, MOST)
         check_number("shift_steering", self.shift_steering, 0, 1)
         check_words("augment", self.augment)
@@ -86,6 +92,8 @@ class OptimConfig:
 
     learning_rate: float = 1e-3
     """Adam's rate."""
+    encoder_learning_rate: float | None = None
+    """Adam's rate of the encoder's weights; none: learning_rate."""
     ema_decay: float = 0.999
     """Decay per update of an exponential moving average of the weights: the average is validated and saved, the
     optimizer updates the weights themselves. 0: no average."""
@@ -111,6 +119,10 @@ class OptimConfig:
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must name a driver, got ''; leave it out for none.")
         check_positive("learning_rate", self.learning_rate, HIGHEST_RATE, "0.001 is usual")
+        if self.encoder_learning_rate is not None:
+            check_positive("encoder_learning_rate", self.encoder_learning_rate, HIGHEST_RATE, "0.0001 is usual")
+            if self.freeze_encoder_from:
+                raise ValueError("encoder_learning_rate: a frozen encoder does not learn; leave out one of the two.")
         check_number("ema_decay", self.ema_decay)
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}.")

@@ -86,7 +86,7 @@ class TrainingData:
             `frozen_features`; None keeps none.
 
     Raises:
-        ValueError: For class weights in continuous control, or shifts in discrete control.
+        ValueError: For class weights in continuous control, or shifts or curve weights in discrete control.
     """
 
     def __init__(
@@ -101,6 +101,8 @@ class TrainingData:
             raise ValueError(f"class_weights applies to discrete actions; this dataset has {env.control} control.")
         if config.shift and env.control == "discrete":
             raise ValueError("shift corrects the steering of continuous actions; this dataset has discrete control.")
+        if config.curve_weight and env.control == "discrete":
+            raise ValueError("curve_weight needs the steering of continuous actions; this dataset is discrete.")
         self.env, self.config, self.device, self._encoder, self._dataset = env, config, device, encoder, dataset
         self.length = config.sequence_length
         self.black = torch.zeros(env.spec.frame_shape, dtype=torch.uint8, device=device)
@@ -142,9 +144,12 @@ class TrainingData:
             )
         weight = None
         labelled = np.ones(len(frames), np.bool_) if frames.labelled is None else frames.labelled
-        if self.config.change_weight != 1 or not labelled.all():
+        if self.config.change_weight != 1 or self.config.curve_weight or not labelled.all():
             changes = action_changes(frames.labels, frames.offsets)
-            weight = self._place(np.where(changes, self.config.change_weight, 1.0).astype(np.float32) * labelled)
+            weights = np.where(changes, self.config.change_weight, 1.0).astype(np.float32) * labelled
+            if self.config.curve_weight:
+                weights *= curve_weights(frames.labels, self.config.curve_weight)
+            weight = self._place(weights)
         self._unlabelled = np.concatenate([self._unlabelled, len(self) + np.flatnonzero(~labelled)])
         labels, dt = self._place(frames.labels), self._place(frames.dt)
         self._begins.append(len(self))
@@ -269,6 +274,11 @@ class TrainingData:
             parts = self._flipped if of_flipped else self._parts
             places.append((parts[part], slice(first, first + self.length)))
         return places
+
+
+def curve_weights(labels: np.ndarray, alpha: float) -> np.ndarray:
+    """Return the weights (N,) exp(alpha |steering|) of continuous actions (N, 3), float32."""
+    return np.exp(alpha * np.abs(labels[:, 0])).astype(np.float32)
 
 
 def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from nac_drive.envs.perturbations.effects import (
     GRASS,
     ROAD,
     BlackAndWhite,
+    Blend,
     Chain,
     Effect,
     Gain,
@@ -48,6 +49,9 @@ def apply_on_device(effect: Effect, frames: Tensor, generator: torch.Generator) 
             return _like(effect.table, frames)[frames.long()]
         case Light(light):
             return _uint8(frames * _like(light, frames))
+        case Blend(opacity, grey):
+            mixed = _like(opacity, frames)
+            return _uint8(frames * (1 - mixed) + mixed * float(grey))
         case Hidden(visible):
             return frames * _like(visible, frames)
         case Recolour(road, grass, rows):

@@ -165,6 +165,8 @@ class Learner:
         for parameters in self._clipped:
             torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_GRADIENT)
         self.optimizer.step()
+        if actor:
+            self.policy.driver.core.after_step()
         if actor and self.average is not None:
             self.average.update_parameters(self.policy.driver)
         return metrics

@@ -136,6 +136,8 @@ class RunFolder:
         if isinstance(driver, dict):
             config["driver"] = settings_in_seconds(driver)
         config.setdefault("perturb", None)  # not yet a setting in version 0.1
+        if isinstance(data := config.get("data"), dict):
+            data.setdefault("curve_weight", 0.0)  # nor was this one
         return config
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from nac_drive.training.finite import require_finite_number, require_finite_weig
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.memory import peak_memory_mb
 from nac_drive.training.moving_average import averaged
+from nac_drive.training.optimizer import adam, set_rate
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from nac_drive.training.validation import Report, closed_loop
@@ -55,7 +57,7 @@ class Trainer:
         self.done: int | None = None
         """The last step that is finished."""
         self._learner = learner
-        optimizer = torch.optim.Adam(learner.parameters(), config.optim.learning_rate)
+        optimizer = adam(learner, config.optim.learning_rate, config.optim.encoder_learning_rate)
         self._model, self._optimizer = fabric.setup(learner, optimizer)
         self._model.mark_forward_method("decide")
         self._ema: AveragedModel | None = None
@@ -196,8 +198,7 @@ class Trainer:
 
     def set_rate(self, rate: float) -> None:
         """Set Adam's rate from now on."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(self._optimizer, rate)
 
     def epoch(self, data: TrainingData, number: int, report: Report) -> dict[str, float]:
         """Train for one epoch. All random numbers are drawn from (seed, number), so that a resumed run does the same.
@@ -246,6 +247,7 @@ class Trainer:
             self._optimizer.zero_grad()
             self.fabric.backward(part + driver.core.penalty())
             self._optimizer.step()
+            driver.core.after_step()
             if self._ema is not None and self.is_main:
                 self._ema.update_parameters(self._learner)
             value = loss.item()
@@ -329,7 +331,8 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
 def _freeze_encoder(learner: Driver, driver: Driver) -> None:
     """Take over the encoder of `driver` and freeze it: `epoch` then trains on features."""
     mine, other = learner.config, driver.config
-    if (mine.encoder, mine.d_model, mine.frame_shape) != (other.encoder, other.d_model, other.frame_shape):
+    of_encoder = attrgetter("encoder", "encoder_features", "frame_shape")
+    if of_encoder(mine) != of_encoder(other):
         raise ValueError(
             f"freeze_encoder_from must name a driver of the same encoder, got {other}, training {mine}; "
             "pass the options that it was trained with."

@@ -74,6 +74,12 @@ class Core(nn.Module, ABC):
         """Return a term to add to the loss in training, such as a loss of stability; 0 for most cores."""
         return 0.0
 
+    def after_step(self) -> None:
+        """Correct the weights after a step of the optimizer, such as to keep the core stable; nothing for most cores.
+
+        Training calls it after every step.
+        """
+
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:

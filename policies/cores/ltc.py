@@ -19,7 +19,37 @@ from nac_drive.policies.wiring.graphs import fully_connected_wiring, ncp_wiring
 from nac_drive.policies.wiring.wiring import Groups, Wiring
 
 
-class LTC(Core):
+class LiquidCore(Core):
+    """Base of cores of LTC neurons.
+
+    State: (v,), (B, N), the potentials of the neurons.
+    """
+
+    continuous_time = True
+    neuron_names = ("v",)
+    network: LiquidNetwork
+
+    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        return (((len(self.network.leak),), None),)
+
+    def coupling_sensitivity(self, x: Tensor, state: State) -> Tensor:
+        """Return tau_sys, the time constant with which every neuron follows its inputs (thesis, Eq. 3.7 and 3.28).
+
+            dv_i/dt = -v_i / tau_sys_i + ...,    tau_sys_i = C_i / (g_i + sum_j w_ij s_ij)
+
+        It lies between C / (g + sum_j w) and C / g (Lemma 8). A small one means a fast reaction (section 6.4.6).
+
+        Args:
+            x: Inputs of one frame, (B, F).
+            state: The state at that frame.
+
+        Returns:
+            Seconds, (B, N).
+        """
+        return self.network.coupling_sensitivity(x, state[0])
+
+
+class LTC(LiquidCore):
     """Liquid time-constant neurons, fully connected: every input and every neuron to every neuron.
 
     The output is their state. The hybrid solver (Eq. 3.72, Algorithm 2) takes `unfolds` steps of D = dt / unfolds per
@@ -47,17 +77,11 @@ class LTC(Core):
         ValueError: `unfolds` is less than 1, or `solver` is unknown.
     """
 
-    continuous_time = True
-    neuron_names = ("v",)
-
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 6, solver: Solver = "hybrid") -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
         full = torch.ones(input_size + output_size, output_size, dtype=torch.bool)
         self.network = LiquidNetwork(full[:input_size], full[input_size:], unfolds, solver)
-
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
-        return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         y = self.network(x, dt, state[0])  # (B, T, N)
@@ -68,7 +92,7 @@ DRAWS = 1000
 """Largest number of random wirings drawn."""
 
 
-def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
+def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int, **fans: int | None) -> Wiring:
     """Draw a wiring with as many synapses as the NCP of these settings, at random places.
 
     Synapses from inputs are drawn among all pairs of an input and a neuron of the input group. The others are drawn
@@ -77,7 +101,7 @@ def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int)
     Raises:
         ValueError: `sparsity` is outside [0, 1), or so high that 1000 draws all fail.
     """
-    model = ncp_wiring(inputs, groups, sparsity=sparsity, seed=seed)
+    model = ncp_wiring(inputs, groups, sparsity=sparsity, seed=seed, **fans)
     entry, rng, error = groups.slice(groups.input_group), np.random.default_rng(seed), None
     for _ in range(DRAWS):
         count_mask(*model.recurrent_mask.shape)
@@ -91,15 +115,15 @@ def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int)
     raise ValueError(f"sparsity: {DRAWS} wirings drawn at sparsity={sparsity} all failed ({error}); lower it.")
 
 
-def _full(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
+def _full(inputs: int, groups: Groups, **settings: float | None) -> Wiring:
     return fully_connected_wiring(inputs, groups)
 
 
 DRAWN: dict[str, Callable[..., Wiring]] = {"ncp": ncp_wiring, "random": scattered_wiring, "full": _full}
-"""The wirings of Table 6.1 by name; `sparsity` and `seed` have no effect on "full"."""
+"""The wirings of Table 6.1 by name; only sizes have an effect on "full"."""
 
 
-class NCP(Core):
+class NCP(LiquidCore):
     """A Neural Circuit Policy: LTC neurons on a layered wiring, y = W v_motor + b.
 
     The inputs are the sensory layer; 12 inter neurons, 6 command neurons and the motor neurons are LTC neurons (see
@@ -126,13 +150,15 @@ class NCP(Core):
         seed: Seed of the wiring.
         unfolds: Solver steps per frame.
         wiring: "ncp", "random" or "full".
+        sensory_fanout: See `ncp_wiring`, as for the next three. With 6, 4, 6 and 6, 19 neurons
+            and 32 inputs, the circuit has the 1,065 parameters of the thesis (Table 6.6) if the six draws differ.
+        inter_fanout: Synapses of each inter neuron.
+        recurrent_command_synapses: Draws among the command neurons.
+        motor_fanin: Synapses into each motor neuron.
 
     Raises:
         ValueError: A group is empty, `unfolds` is less than 1, `wiring` is unknown or `sparsity` outside [0, 1).
     """
-
-    continuous_time = True
-    neuron_names = ("v",)
 
     def __init__(
         self,
@@ -146,20 +172,24 @@ class NCP(Core):
         seed: int = 0,
         unfolds: int = 6,
         wiring: str = "ncp",
+        sensory_fanout: int | None = None,
+        inter_fanout: int | None = None,
+        recurrent_command_synapses: int | None = None,
+        motor_fanin: int | None = None,
     ) -> None:
         super().__init__()
         if wiring not in DRAWN:
             raise ValueError(f"wiring: must be one of {sorted(DRAWN)}, got {wiring!r}.")
         groups = Groups(inter=inter, command=command, motor=motor, input_group="inter")
         self.input_size, self.output_size = input_size, output_size
-        self.wiring = DRAWN[wiring](input_size, groups, sparsity=sparsity, seed=seed)
+        self.wiring = DRAWN[wiring](
+            input_size, groups, sparsity=sparsity, seed=seed, sensory_fanout=sensory_fanout, inter_fanout=inter_fanout,
+            recurrent_command_synapses=recurrent_command_synapses, motor_fanin=motor_fanin,
+        )  # fmt: skip
         masks = self.wiring.input_mask, self.wiring.recurrent_mask
         sensory, recurrent = (torch.from_numpy(mask.copy()) for mask in masks)
         self.network = LiquidNetwork(sensory, recurrent, unfolds)
         self.readout = nn.Linear(motor, output_size)
-
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
-        return (((self.wiring.units,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         v = self.network(x, dt, state[0])  # (B, T, neurons)

@@ -23,11 +23,14 @@ from nac_drive.policies.cores.memoryless import Bojarski, Feedforward
 from nac_drive.policies.cores.mmrnn import MMRNN
 from nac_drive.policies.cores.mtan import MTAN
 from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.ode_rnn import ODERNN
 from nac_drive.policies.cores.odeformer import ODEFormer
 from nac_drive.policies.cores.pdna import PDNA, PDNAODE, NoisyCfC
 from nac_drive.policies.cores.phased_lstm import PhasedLSTM
 from nac_drive.policies.cores.rnn import GRU, LSTM, RIN, RNN, SparseLSTM
+from nac_drive.policies.cores.s4 import S4
 from nac_drive.policies.cores.s4d import S4D
+from nac_drive.policies.cores.tap_withdrawal import TapWithdrawal
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 from nac_drive.policies.ranges import check_number, check_type, check_whole
 from nac_drive.suggest import did_you_mean
@@ -63,7 +66,8 @@ def _nac(name: str, about: str, **defaults: Any) -> CoreFactory:
 
 
 _HEADS = ("num_heads", "window")
-_NCP = ("inter", "command", "motor", "sparsity", "seed", "unfolds")
+_FANS = ("sensory_fanout", "inter_fanout", "recurrent_command_synapses", "motor_fanin")
+_NCP = ("inter", "command", "motor", "sparsity", "seed", "unfolds", *_FANS)
 _CIRCUIT = ("units", "neurons", "iterations")
 _PURE = ("backbone_units",)
 _UNITS = ("backbone_units", "time_unit")
@@ -124,6 +128,9 @@ CORES: dict[str, CoreFactory] = {
     "gru-ode": CoreFactory(
         GRUODE, "De Brouwer et al. 2019: GRU-ODE between frames, a GRU at each; no Bayesian part", ("unfolds",)
     ),
+    "ode-rnn": CoreFactory(
+        ODERNN, "Rubanova et al. 2019: an ODE network between frames, a GRU at each; midpoint steps", ("ode_steps",)
+    ),
     "phased-lstm": CoreFactory(
         PhasedLSTM, "Neil et al. 2016; no peepholes; the open ratio is a setting, 0.1", ("open_ratio", "leak")
     ),
@@ -140,8 +147,13 @@ CORES: dict[str, CoreFactory] = {
     "ncp-full": CoreFactory(
         NCP,
         "the same neurons with all synapses (thesis, Table 6.1)",
-        tuple(name for name in _NCP if name not in ("sparsity", "seed")),
+        tuple(name for name in _NCP if name not in ("sparsity", "seed", *_FANS)),
         wiring="full",
+    ),
+    "tap-withdrawal": CoreFactory(
+        TapWithdrawal,
+        "LTC neurons wired as a reflex of C. elegans: 11 neurons, 28 synapses, two inputs (thesis, Chapter 4)",
+        ("wiring", "seed", "unfolds"),
     ),
     "cfc": CoreFactory(
         CfC, "closed-form continuous time (Hasani et al. 2022); variant A of the PDNA paper", _UNITS, mode="gated"
@@ -152,11 +164,16 @@ CORES: dict[str, CoreFactory] = {
         WiredCfC, "CfC layers on an NCP wiring, as ncps wires them", ("units", "sparsity", "seed", "time_unit")
     ),
     "lds": CoreFactory(
-        LDS, "a linear dynamical system (thesis, 2.8.3) with the Gershgorin loss of its matrix", ("unfolds", "margin")
+        LDS,
+        "a linear dynamical system (thesis, 2.8.3) with the Gershgorin loss of its matrix",
+        ("unfolds", "margin", "stability"),
     ),
     # state space
     "deepstate": CoreFactory(
         DeepState, "Rangapuram et al. 2018 as a filter: an LSTM sets the gains; no noise, no likelihood", ("rnn_size",)
+    ),
+    "s4": CoreFactory(
+        S4, "S4 (Gu et al. 2022): diagonal plus low-rank, from HiPPO-LegS; bilinear over the true gap", ("state_size",)
     ),
     "s4d": CoreFactory(S4D, "diagonal S4 (Gu et al. 2022), zero-order hold over the true gap", ("state_size",)),
     # attention
@@ -228,7 +245,8 @@ MOST: dict[str, int] = {
     **dict.fromkeys(("num_heads", "top_k", "units", "backbone_units"), 65_536),
     **dict.fromkeys(("rnn_size", "state_size", "time_size", "num_features"), 65_536),
     **dict.fromkeys(("settle_steps", "unfolds", "iterations", "euler_steps", "ode_steps"), 1000),
-    **dict.fromkeys(("inter", "command", "motor"), 128),
+    **dict.fromkeys(("inter", "command", "motor", "sensory_fanout", "inter_fanout", "motor_fanin"), 128),
+    "recurrent_command_synapses": 128**2,
     "window": 16_384,
     "delays": 1000,
     "neurons": 4096,
@@ -240,8 +258,8 @@ _MOST_UNITS = 64
 """Largest number of motif units of CircuitNet, which connects every one with every other."""
 _NUMBERS = ("sparsity", "open_ratio", "leak", "margin", "delta_t", "time_unit", "gain", "recency")
 _LARGEST_NUMBER = 1e6
-_WORDS = ("phi_activation", "output", "value")
-_NONE = ("units", "neurons", "backbone", "gain", "recency")
+_WORDS = ("phi_activation", "output", "value", "stability", "wiring")
+_NONE = ("units", "neurons", "backbone", "gain", "recency", *_FANS)
 """Settings that may be None."""
 
 

@@ -8,63 +8,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import State, scan
+from nac_drive.policies.cores.state_space import StateSpaceCore
 
 
-class S4D(Core):
-    """Diagonal state space model: each of the d channels of u = W_i x + b_i drives N / 2 independent complex modes.
+class S4D(StateSpaceCore):
+    """Diagonal state space model: each of the d channels drives N / 2 independent complex modes.
 
         ds/dt = r (A s + u),    y = 2 Re(C s) + D u,    output = GLU(W_o GELU(y) + b_o)
 
-    with A = -exp(a) + i w diagonal and r > 0 a rate, learned per channel. Between two observations u is held
+    with A = -exp(a) + i w diagonal; the rest is that of `StateSpaceCore`. Between two observations u is held
     (zero-order hold), so that over dt seconds s' = exp(r dt A) s + (exp(r dt A) - 1) / A u: the S4D-Lin of Gu et al.
-    2022, "On the Parameterization and Initialization of Diagonal State Space Models", sec. 3 and 4, whose step size
-    Delta is r dt. At first A_n = -1/2 + i pi n, C is standard complex normal, D normal, and r spread log-uniformly over
-    0.2..5 per second: memories 2 / r of 0.4 to 10 s, within which the modes turn 0 to N / 2 - 1 times. (There Delta
-    starts in 0.001..0.1; r = 5 at dt = 0.02 s is that upper end.)
+    2022, "On the Parameterization and Initialization of Diagonal State Space Models", sec. 3 and 4. At first A_n = -1/2
+    + i pi n: memories 2 / r of 0.4 to 10 s, within which the modes turn 0 to N / 2 - 1 times.
 
     Two routes lead to the same numbers. Where all steps after the first of a call have one dt in the whole batch, the
     modes sum to one kernel and whole sequences are convolved with it, by FFT; otherwise, and for single steps, the
-    recurrence runs. One layer, without norm, dropout and residual path, and N is half of the usual; the input map is
-    ours, since S4 layers have as many inputs as outputs.
+    recurrence runs.
 
     State: real and imaginary part of A s, each (B, d, N / 2).
-
-    Args:
-        input_size: Number of input features, F.
-        output_size: Number of output features, d.
-        state_size: Number of real state variables per channel, N.
-
-    Raises:
-        ValueError: `state_size` is odd or less than 2.
     """
 
-    continuous_time = True
-    neuron_names = ("real part", "imaginary part")
+    log_decay: nn.Parameter
+    frequency: nn.Parameter
 
-    def __init__(self, input_size: int, output_size: int, *, state_size: int = 32) -> None:
-        super().__init__()
-        if state_size < 2 or state_size % 2:
-            raise ValueError(f"state_size: must be even and at least 2 (conjugate pairs), got {state_size}.")
-        self.input_size, self.output_size, self.modes = input_size, output_size, state_size // 2
-        self.input = nn.Linear(input_size, output_size)
-        low, high = math.log(0.2), math.log(5.0)
-        self.log_rate = nn.Parameter(low + (high - low) * torch.rand(output_size, 1))
-        self.log_decay = nn.Parameter(torch.full((output_size, self.modes), math.log(0.5)))
-        self.frequency = nn.Parameter(math.pi * torch.arange(float(self.modes)).repeat(output_size, 1))
-        self.readout = nn.Parameter(0.5**0.5 * torch.randn(2, output_size, self.modes))
-        self.skip = nn.Parameter(torch.randn(output_size))
-        self.output = nn.Linear(output_size, 2 * output_size)
+    def initial_system(self) -> dict[str, Tensor]:
+        return {
+            "log_decay": torch.full((self.output_size, self.modes), math.log(0.5)),
+            "frequency": math.pi * torch.arange(float(self.modes)).repeat(self.output_size, 1),
+        }
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
-        return (((self.output_size, self.modes), None),) * 2
-
-    def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        u = self.input(x).to(self.skip.dtype)  # (B, T, d)
+    def respond(self, u: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         later = dt[:, 1:]
         even = later.numel() > 0 and bool((later == later[0, 0]).all())
-        y, state = (self.convolve if even else self.recur)(u, dt, state)
-        return F.glu(self.output(F.gelu(y + self.skip * u)), dim=2), state
+        return (self.convolve if even else self.recur)(u, dt, state)
 
     def recur(self, u: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         """Run step by step, in terms of h = A s.

@@ -42,12 +42,21 @@ class LiquidNetwork(nn.Module):
         unfolds: Solver steps per frame.
         solver: See `Solver`. An explicit one diverges where a step is long beside a time constant; the hybrid one does
             not, and is the only one that is written for speed.
+        electrical_mask: (F, N) bool, electrical synapses from inputs to neurons, which add the current w (x_j - v_i);
+            None for none.
 
     Raises:
         ValueError: `unfolds` is less than 1, or `solver` is unknown.
     """
 
-    def __init__(self, input_mask: Tensor, recurrent_mask: Tensor, unfolds: int, solver: Solver = "hybrid") -> None:
+    def __init__(
+        self,
+        input_mask: Tensor,
+        recurrent_mask: Tensor,
+        unfolds: int,
+        solver: Solver = "hybrid",
+        electrical_mask: Tensor | None = None,
+    ) -> None:
         super().__init__()
         if unfolds < 1:
             raise ValueError(f"unfolds: must be at least 1 solver step per frame, got {unfolds}.")
@@ -55,6 +64,7 @@ class LiquidNetwork(nn.Module):
             raise ValueError(f"solver: must be one of {', '.join(get_args(Solver))}, got {solver!r}.")
         self.unfolds, self.solver, units = unfolds, solver, recurrent_mask.shape[0]
         self.sensory, self.recurrent = Synapses(input_mask.T), Synapses(recurrent_mask.T)
+        self.electrical = None if electrical_mask is None else ElectricalSynapses(electrical_mask.T)
         self.capacitance = nn.Parameter(_positive(0.4, 0.6, units))
         self.conductance = nn.Parameter(_positive(0.001, 1.0, units))
         self.leak = nn.Parameter(torch.empty(units).uniform_(-0.2, 0.2))
@@ -62,7 +72,7 @@ class LiquidNetwork(nn.Module):
 
     def forward(self, x: Tensor, dt: Tensor, v: Tensor) -> Tensor:
         """Return the potentials after each frame (B, T, N) of x (B, T, F), dt (B, T) seconds, from v (B, N)."""
-        tensors = weights_of(self, self.sensory, self.recurrent)
+        tensors = weights_of(self, *self.children())
         with torch.autocast(x.device.type, enabled=False):
             sensory, recurrent, leak, capacitance = self._cache(tensors, self._fuse)
             if self.solver != "hybrid":
@@ -111,22 +121,27 @@ class LiquidNetwork(nn.Module):
             path.append(v)
         return torch.stack(path, dim=1)
 
-    def time_constants(self, x: Tensor, v: Tensor) -> Tensor:
-        """Return the coupling sensitivity of every neuron, C / (g + sum_j w s), in seconds (thesis, Eq. 3.7).
+    def coupling_sensitivity(self, x: Tensor, v: Tensor) -> Tensor:
+        """Return the time constant of every neuron, C / (g + sum_j w s), in seconds (thesis, Eq. 3.7).
 
         Args:
             x: Inputs, (B, F).
             v: Potentials, (B, N).
+
+        Returns:
+            (B, N).
         """
-        (_, leak), conducted = self._fuse()[2].unbind(dim=1), []
-        for part, source in ((self.sensory, x), (self.recurrent, v)):
-            conducted.append(_currents(source.to(v.dtype), *part.dense())[:, 1])  # (N, B)
-        return (F.softplus(self.capacitance).unsqueeze(1) / (leak + sum(conducted))).t()
+        *parts, leak, capacitance = self._fuse()
+        conducted = [  # (N, B) each
+            _currents(source.to(v.dtype), *part)[:, 1] for part, source in zip(parts, (x, v), strict=True)
+        ]
+        return (capacitance.unsqueeze(1) / (leak[:, 1] + sum(conducted))).t()
 
     def _fuse(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, Tensor]:
         conductance = F.softplus(self.conductance)
         leak = torch.stack((conductance * self.leak, conductance), dim=1).unsqueeze(2)  # (N, 2, 1)
-        return self.sensory.dense(), self.recurrent.dense(), leak, F.softplus(self.capacitance)
+        electrical = () if self.electrical is None else (self.electrical.dense(),)
+        return (*self.sensory.dense(), *electrical), self.recurrent.dense(), leak, F.softplus(self.capacitance)
 
 
 class Synapses(nn.Module):
@@ -148,6 +163,21 @@ class Synapses(nn.Module):
         values = torch.stack((weight * self.reversal, weight, self.gain, -self.gain * self.center))  # (4, synapses)
         full = values.new_zeros(4, *self.mask.shape).masked_scatter(self.mask, values)  # (4, N, M)
         return full[:2].transpose(0, 1).contiguous(), full[2].unsqueeze(1), full[3].unsqueeze(1)
+
+
+class ElectricalSynapses(nn.Module):
+    """The conductance w of each electrical synapse (gap junction) of `mask` (targets, sources) bool."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.mask: Tensor
+        self.register_buffer("mask", mask.contiguous())
+        self.weight = nn.Parameter(_positive(0.001, 1.0, int(mask.sum())))  # w = softplus of it
+
+    def dense(self) -> Tensor:
+        """Return w (N, M); 0 where there is no synapse."""
+        weight = F.softplus(self.weight)
+        return weight.new_zeros(self.mask.shape).masked_scatter(self.mask, weight)
 
 
 def _solve(
@@ -236,9 +266,12 @@ def _activation(u: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, gain, u).sigmoid_()
 
 
-def _currents(u: Tensor, weight: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-    """Return the sums of w s E and of w s over the sources u (R, M): (N, 2, R)."""
-    return torch.bmm(weight, _activation(u, gain, shift).mT)
+def _currents(u: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, electrical: Tensor | None = None) -> Tensor:
+    """Return the sums of w s E and of w s over the sources u (R, M); electrical ones add w u and w: (N, 2, R)."""
+    chemical = torch.bmm(weight, _activation(u, gain, shift).mT)
+    if electrical is None:
+        return chemical
+    return chemical + torch.stack((electrical @ u.t(), electrical.sum(dim=1, keepdim=True).expand(-1, len(u))), dim=1)
 
 
 def _positive(low: float, high: float, count: int) -> Tensor:

@@ -30,14 +30,15 @@ def naive_liquid_network(network: LiquidNetwork, x: Tensor, dt: Tensor, v: Tenso
     """
     w, E, gamma, mu = synapses(network)  # (N, M) each
     C, g, leak = F.softplus(network.capacitance), F.softplus(network.conductance), network.leak  # (N,) each
+    gap = network.electrical.dense() if network.electrical else w.new_zeros(len(w), x.shape[2])  # (N, F)
     path = []
     for x_t, dt_t in zip(x.unbind(1), dt.unbind(1), strict=True):  # (B, F), (B,)
         delta = dt_t.clamp(min=1e-6).unsqueeze(1) / network.unfolds  # (B, 1) seconds per solver step
         for _ in range(network.unfolds):
             u = torch.cat((x_t, v), dim=1).unsqueeze(1)  # (B, 1, M): inputs and neurons send
             s = torch.sigmoid(gamma * (u - mu))  # (B, N, M): how far each synapse is open
-            numerator = v * C / delta + g * leak + (w * s * E).sum(dim=2)  # (B, N)
-            denominator = C / delta + g + (w * s).sum(dim=2)  # (B, N)
+            numerator = v * C / delta + g * leak + (w * s * E).sum(dim=2) + x_t @ gap.t()  # (B, N)
+            denominator = C / delta + g + (w * s).sum(dim=2) + gap.sum(dim=1)  # (B, N)
             v = numerator / denominator  # Eq. 3.72
         path.append(v)
     return torch.stack(path, dim=1)

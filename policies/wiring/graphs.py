@@ -15,7 +15,17 @@ from nac_drive.policies.ops.size_limit import count_mask
 from nac_drive.policies.wiring.wiring import Groups, Wiring, reached
 
 
-def ncp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
+def ncp_wiring(
+    inputs: int,
+    groups: Groups,
+    *,
+    sparsity: float,
+    seed: int,
+    sensory_fanout: int | None = None,
+    inter_fanout: int | None = None,
+    recurrent_command_synapses: int | None = None,
+    motor_fanin: int | None = None,
+) -> Wiring:
     """Draw the four-layer NCP graph: inputs -> (sensory ->) inter -> command -> motor, and command -> command.
 
     With density = 1 - sparsity, each source has max(1, floor(density * targets)) synapses, each motor neuron max(1,
@@ -29,24 +39,34 @@ def ncp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wi
         groups: Sizes of the groups of neurons.
         sparsity: Fraction of synapses left out, in [0, 1).
         seed: Seed of the draw.
+        sensory_fanout: Synapses of each input, k_s of Algorithm 9; None: from `sparsity`, as the other three.
+        inter_fanout: Synapses of each inter neuron, k_i of Algorithm 10.
+        recurrent_command_synapses: Draws among the command neurons, k_c of Algorithm 11.
+        motor_fanin: Synapses into each motor neuron, k_m of Algorithm 12.
 
     Raises:
-        ValueError: `sparsity` is outside [0, 1), or `inputs` is less than 1.
+        ValueError: `sparsity` is outside [0, 1), `inputs` is less than 1, or a number of synapses does not fit.
     """
     density = _density(sparsity)
     rng = np.random.default_rng(seed)
     masks = _Masks(inputs, groups)
-    masks.input[:, groups.slice(groups.input_group)] = _fan_out(rng, inputs, groups.size(groups.input_group), density)
+    first = groups.size(groups.input_group)
+    masks.input[:, groups.slice(groups.input_group)] = _fan_out(
+        rng, inputs, first, _fan("sensory_fanout", sensory_fanout, first, density)
+    )
     for source, target in pairwise(groups.active):
+        sources, targets = groups.size(source), groups.size(target)
         if target == "motor":  # this layer is drawn by fan-in
-            block = _fan_out(rng, groups.motor, groups.size(source), density).T
+            block = _fan_out(rng, targets, sources, _fan("motor_fanin", motor_fanin, sources, density)).T
         else:
-            block = _fan_out(rng, groups.size(source), groups.size(target), density)
+            given = inter_fanout if source == "inter" else None
+            block = _fan_out(rng, sources, targets, _fan("inter_fanout", given, targets, density))
         masks.recurrent[groups.slice(source), groups.slice(target)] = block
     masks.complete(rng)
     if "command" in groups.active:
         command = groups.command
-        ends = rng.integers(command, size=(2, max(1, int(2 * density * command))))
+        draws = _fan("recurrent_command_synapses", recurrent_command_synapses, command**2, 2 * density / command)
+        ends = rng.integers(command, size=(2, draws))
         masks.recurrent[groups.slice("command"), groups.slice("command")][ends[0], ends[1]] = True
     return masks.freeze()
 
@@ -177,9 +197,21 @@ def _density(sparsity: float) -> float:
     return 1.0 - sparsity
 
 
-def _fan_out(rng: np.random.Generator, sources: int, targets: int, density: float) -> np.ndarray:
-    """Draw a (sources, targets) mask: each source has max(1, floor(density * targets)) targets, no target has none."""
-    count = max(1, int(density * targets))
+def _fan(name: str, given: int | None, most: int, density: float) -> int:
+    """Return the number of synapses that is given, or max(1, floor(density * most)).
+
+    Raises:
+        ValueError: It is given, and is less than 1 or more than `most`.
+    """
+    if given is None:
+        return max(1, int(density * most))
+    if not 1 <= given <= most:
+        raise ValueError(f"{name}: must lie in 1 to {most} in a circuit of this size, got {given}.")
+    return given
+
+
+def _fan_out(rng: np.random.Generator, sources: int, targets: int, count: int) -> np.ndarray:
+    """Draw a (sources, targets) mask: each source has `count` targets, and no target has none."""
     mask = np.zeros((sources, targets), dtype=bool)
     for row in mask:
         row[rng.choice(targets, size=count, replace=False)] = True

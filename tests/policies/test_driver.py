@@ -172,6 +172,8 @@ def test_a_driver_acts_after_a_gap_of_thirty_years() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"residual": True, "features": 12}, r"features: must be d_model = 8 with a residual path.*got 12"),
+        ({"features": 0}, "features: must be"),
         ({"control": "joystick"}, "control: must be one of .*got 'joystick'"),
         ({"d_model": 0}, "d_model: must be at least 1, got 0"),
         ({"dense": -1}, "dense: must be at least 1, got -1"),
@@ -184,7 +186,7 @@ def test_a_driver_acts_after_a_gap_of_thirty_years() -> None:
         ({"frame_shape": (96, 96)}, "frame_shape: must be"),
         (
             {"encoder": "papr"},
-            r"encoder: must be one of \['compact', 'paper', 'pooled'\], got 'papr'. Did you mean 'paper'\?",
+            r"encoder: must be one of \['bojarski', 'compact', .*'thesis'\], got 'papr'. Did you mean 'paper'\?",
         ),
         ({"core": "transformer"}, "core: unknown name 'transformer'"),
         ({"core_args": {"layers": 3}}, r"core_args: unknown \['layers'\]"),
@@ -211,3 +213,16 @@ def test_a_residual_driver_decides_by_the_sum_of_features_and_memory() -> None:
     y, _ = driver.core(features, DT, driver.initial_state(len(GOOD)))
     torch.testing.assert_close(driver(GOOD, DT)[0], driver.action_head(y + features))
     torch.testing.assert_close(plain(GOOD, DT)[0], driver.action_head(y))
+
+
+@pytest.mark.parametrize("dt_input", [False, True])
+def test_an_encoder_may_have_other_features_than_the_core(dt_input: bool) -> None:
+    driver = make("cfc", features=12, dt_input=dt_input).eval()
+    assert (driver.core.input_size, driver.core.output_size) == (12, 8)
+    video, dt = torch.from_numpy(frames(2, 3)), torch.full((2, 3), 0.06)
+    with torch.no_grad():
+        features = driver.features(video)
+        assert features.shape == (2, 3, 12)
+        inputs = features + driver.clock(torch.log1p(dt / 0.02).unsqueeze(2)) if driver.clock else features
+        memory, _ = driver.core(inputs, dt, driver.initial_state(2))
+        torch.testing.assert_close(driver(video, dt)[0], driver.action_head(memory))

@@ -12,6 +12,7 @@ from nac_drive.envs.perturbations.images import (
     ColourChange,
     Corruption,
     GaussianNoise,
+    Line,
     OcclusionBars,
     OcclusionBlobs,
     SaltAndPepper,
@@ -146,6 +147,32 @@ def test_shadows_take_the_fraction_of_light_of_their_opacity():
     assert (drawn(Shadows(0, 0.4))(grey(200)) == 200).all()
 
 
+def test_a_line_mixes_its_pixels_with_black_or_white_and_leaves_the_others():
+    """Of 200 and a colour of 0 or 255, at an opacity of 0.4, 120 or 222 is left where the line is."""
+    rows, columns = np.mgrid[:BAR_TOP, :96]
+    white = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x, y = rng.random(2) * (96, BAR_TOP)
+        angle, width = rng.uniform(0, np.pi), rng.uniform(0.06, 0.16) * 96
+        distance = np.abs((rows - y) * np.cos(angle) - (columns - x) * np.sin(angle))  # of a pixel from the middle
+        after = drawn(Line(0.4), seed)(grey(200, 1))[0, :BAR_TOP, :, 0]
+        white.append(after.max() > 200)
+        assert (after[distance < width / 2 - 1.5] == (222 if white[-1] else 120)).all()
+        assert (after[distance > width / 2 + 3.5] == 200).all()  # an edge is smooth
+        assert (after.mean() > 200) == white[-1]
+    assert 10 < sum(white) < 30
+
+
+def test_levels_of_a_line_share_its_place_and_its_colour():
+    for seed, colour in ((0, 255), (5, 0)):
+        one, two, three = (drawn(line, seed)(grey(100, 1)).astype(float) - 100 for line in settings("line"))
+        np.testing.assert_allclose(two, one * 5 / 3, atol=1.4)
+        np.testing.assert_allclose(three, one * 7 / 3, atol=1.7)
+        assert np.abs(three).max() == pytest.approx(0.7 * abs(colour - 100), abs=0.5)
+    assert (drawn(Line(0.0))(grey(200)) == 200).all()
+
+
 @pytest.mark.parametrize(("bars", "width"), [(1, 0.1), (3, 0.1), (5, 0.19), (2, 0.5), (0, 0.5)])
 def test_bars_hide_their_fraction_and_do_not_overlap(bars, width):
     directions = set()
@@ -233,6 +260,7 @@ def test_recorded_frames_take_image_perturbations_only():
         (lambda: Brightness(0.5), "factor must be at least 1 and finite, got 0.5; .* pass 2 rather than 0.5"),
         (lambda: Shadows(-1, 0.5), "lines must be at least 0"),
         (lambda: Shadows(1, 1.5), r"opacity must be in \[0, 1\], got 1.5"),
+        (lambda: Line(-0.1), r"opacity must be in \[0, 1\], got -0.1; it is the fraction of the line's colour"),
         (lambda: OcclusionBars(3, 0.4), r"bars x width must be in \[0, 1\], got 1.2"),
         (lambda: OcclusionBlobs(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
         (lambda: ColourChange(-1.0), r"distance must be in \[0, 255\], got -1"),

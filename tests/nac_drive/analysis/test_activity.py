@@ -6,11 +6,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from nac_drive.analysis.activity import curvature, lipschitz, manoeuvres, principal_components, separation
 from nac_drive.envs.telemetry import Track
-from nac_drive.policies.ops.liquid import LiquidNetwork
 
 T = np.linspace(0, 1, 201)
 
@@ -63,21 +61,3 @@ def test_separation_of_groups():
     assert only_left.means[0] == 2
     assert math.isnan(only_left.means[1])
     assert math.isnan(only_left.left_or_right)
-
-
-def test_the_coupling_sensitivity_of_liquid_neurons_is_that_of_their_synapses():
-    torch.manual_seed(0)
-    network = LiquidNetwork(torch.rand(3, 4) > 0.3, torch.rand(4, 4) > 0.3, 2).double()
-    x, v = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
-    network.requires_grad_(False)
-    found = network.time_constants(x, v)
-    softplus = torch.nn.functional.softplus
-    for b in range(2):
-        for i in range(4):
-            total = softplus(network.conductance[i])
-            for part, source in ((network.sensory, x[b]), (network.recurrent, v[b])):
-                rows, columns = part.mask.nonzero(as_tuple=True)
-                for n in (rows == i).nonzero()[:, 0]:
-                    s = torch.sigmoid(part.gain[n] * (source[columns[n]] - part.center[n]))
-                    total = total + softplus(part.weight[n]) * s
-            assert float(found[b, i]) == pytest.approx(float(softplus(network.capacitance[i]) / total))

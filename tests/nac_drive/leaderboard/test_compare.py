@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.leaderboard import tasks
 from nac_drive.leaderboard.compare import Comparison, compare, folder_name
+from nac_drive.leaderboard.figures import LEARNING_CAPTION
 from nac_drive.leaderboard.tasks import Task
 from nac_drive.policies import Driver, load_driver
 from nac_drive.policies.ops.threads import one_thread
@@ -113,7 +115,7 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
     assert comparison.failures == {}
     assert {path.name for path in folder.iterdir()} == {
         *names, "expert", "config.yaml", "command.txt", "env.json", "rows.jsonl", "summary.json", "table.md",
-        "results.json", "figure.png", "report.html", ".lock",
+        "results.json", "figure.png", "learning_curves.png", "report.html", ".lock",
     }  # fmt: skip
     expert, *trained = comparison.entries
     assert (expert.summary.driver, expert.runs, expert.summary.tracks) == ("controller", None, 2)
@@ -132,6 +134,8 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
         driver: Any = resolve_driver(str(runs[0]), dataset.meta.env)
         assert entry.parameters == sum(p.numel() for p in driver.parameters())
         assert entry.core_parameters == sum(p.numel() for p in driver.core.parameters())
+        counts = {"cnn": (None, None), "lstm": (64, 4 * 64 * (64 + 64))}  # of 64 features
+        assert (entry.neurons, entry.synapses) == counts[entry.summary.driver]
         accuracy = [row["validation"]["accuracy"] for row in last]
         changes = [row["validation"]["at_changes"] for row in last]  # None where the expert changes nothing
         assert entry.validation_accuracy == pytest.approx(sum(accuracy) / 2)  # validated in the last epoch alone
@@ -140,13 +144,38 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
         assert not (runs[1] / "latency.json").exists()  # one run of a core is timed, once
         alone = json.loads((runs[0] / "latency.json").read_text())
         assert alone == {"latency_ms": entry.summary.latency_ms}
-    figure = cv2.imread(str(folder / "figure.png"))
-    assert figure is not None
-    assert figure.std() > 5  # something is drawn
-    assert (
-        "Every core was trained end to end on dataset (3 episodes). Epochs: 1. Seeds: 2."
-        in (folder / "report.html").read_text()
-    )
+    page = (folder / "report.html").read_text()
+    for name in ("figure.png", "learning_curves.png"):
+        figure = cv2.imread(str(folder / name))
+        assert figure is not None
+        assert figure.std() > 5  # something is drawn
+        assert base64.b64encode((folder / name).read_bytes()).decode() in page
+    assert "Every core was trained end to end on dataset (3 episodes). Epochs: 1. Seeds: 2." in page
+    assert LEARNING_CAPTION in page
+
+
+def test_learning_curves_are_those_of_all_finished_runs(whole, dataset, tmp_path, in_this_process, monkeypatch):
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr("nac_drive.leaderboard.compare.draw_learning_curves", lambda path, curves: drawn.update(curves))
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+    (folder / "cnn-1" / "metrics.jsonl").unlink()  # a finished run stays one
+    run(dataset, folder, num_seeds=2, resume=True)
+    assert list(drawn) == [entry.summary.driver for entry in whole[1].entries[1:]]
+    for core, histories in drawn.items():
+        files = [folder / f"{core}-{seed}" / "metrics.jsonl" for seed in (0, 1)]
+        lines = [file.read_text().splitlines() if file.exists() else [] for file in files]
+        assert histories == [[json.loads(line) for line in each] for each in lines]
+
+
+def test_results_without_neurons_and_synapses_are_read(whole, dataset, tmp_path, in_this_process):
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+    for file in folder.glob("*/result.json"):
+        result = json.loads(file.read_text())
+        file.write_text(json.dumps({key: result[key] for key in result if key not in ("neurons", "synapses")}))
+    (folder / "lstm-0" / "result.json").unlink()
+    comparison, _ = run(dataset, folder, num_seeds=2, resume=True)
+    counts = {entry.summary.driver: (entry.neurons, entry.synapses) for entry in comparison.entries}
+    assert counts == {"controller": (None, None), "cnn": (None, None), "lstm": (64, 4 * 64 * (64 + 64))}
 
 
 def test_all_are_paired_with_the_lstm_where_it_takes_part(whole):
@@ -318,6 +347,7 @@ def test_damaged_results_are_refused_in_one_line(whole, dataset, tmp_path, in_th
     bad: list[Any] = [
         [], None, {}, {**good, "parameters": "many"}, {**good, "rows": []}, {**good, "rows": [None, None]},
         {**good, "rows": [{**row, "crashes": {}} for row in good["rows"]]}, {**good, "training_seconds": 1e300},
+        {**good, "neurons": "many"}, {**good, "synapses": -1},
         {**good, "rows": list(reversed(good["rows"]))}, {**good, "validation": []},
     ]  # fmt: skip
     for content in [json.dumps(each) for each in bad] + ["", "[" * 100_000, '{"parameters": NaN}']:

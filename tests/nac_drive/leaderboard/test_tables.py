@@ -31,6 +31,8 @@ def entries() -> list[Entry]:
             runs=2,
             parameters=12_345,
             core_parameters=5_432,
+            neurons=64,
+            synapses=5_120,
             validation_accuracy=0.9,
             validation_at_changes=0.456,
             training_seconds=61.2,
@@ -39,8 +41,8 @@ def entries() -> list[Entry]:
 
 
 UNFILLED = {
-    "vs baseline [95 %]", "agreement %", "validation %", "changes %", "core", "parameters", "each run", "trained s",
-    "interventions/episode",
+    "vs baseline [95 %]", "agreement %", "validation %", "changes %", "neurons", "synapses", "core", "parameters",
+    "each run", "trained s", "interventions/episode",
 }  # fmt: skip
 """Columns that stay empty for a driver that was not trained here and was not put back on the road."""
 
@@ -63,6 +65,7 @@ def test_the_markdown_table_shows_the_results():
     assert (mine["agreement %"], mine["validation %"], mine["parameters"]) == ("75.0", "90.0", "12,345")
     assert (mine["ms/act"], mine["trained s"]) == ("2.50", "61")
     assert (mine["changes %"], mine["core"], mine["each run"]) == ("45.6", "5,432", "880 900")
+    assert (mine["neurons"], mine["synapses"]) == ("64", "5,120")
     assert (expert[">= 900 %"], mine[">= 900 %"]) == ("100", "25")
     empty = {expert[name] for name in UNFILLED}
     assert len(empty) == 1
@@ -91,6 +94,7 @@ def test_results_are_saved_as_numbers(tmp_path):
     save_results(tmp_path, entries())
     saved = json.loads((tmp_path / "results.json").read_text())
     assert saved[1]["parameters"] == 12_345
+    assert [(row["neurons"], row["synapses"]) for row in saved] == [(None, None), (64, 5_120)]
     assert (saved[1]["runs"], saved[1]["run_returns"]) == (2, [880.0, 900.0])
     assert saved[0]["return_interval"] == asdict(entries()[0].summary.return_interval)
     assert (tmp_path / "table.md").read_text().startswith(markdown_table(entries()))

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from nac_drive.policies import CORES, build_core
-from nac_drive.policies.ops.liquid import Synapses
 from nac_drive.reproduce import passive, run
 from nac_drive.reproduce.cost import Cost, exponent
 from nac_drive.reproduce.experiment import Column, Task
@@ -25,7 +24,8 @@ from nac_drive.reproduce.size import Size
 from tests.nac_drive.small import demonstrations, synthetic
 
 TINY = Reproduction(
-    "Title", "A paper, Table 0", "cost", "All.", [Entry(name, name, printed={"seconds": 1.0}) for name in ("lstm", "gru")],
+    "Title", "A paper, Table 0", "cost", "All.",
+    [Entry(name, name, printed={"seconds": 1.0}) for name in ("lstm", "gru")],
     settings={"lengths": [12], "d_model": 8, "passes": 2},
 )  # fmt: skip
 
@@ -71,6 +71,16 @@ def test_run_times_are_measured_again_where_they_are_missing(tmp_path: Path, mon
         reproduce("tiny", tmp_path / "out", resume=True)
 
 
+def test_a_line_may_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    wide = Entry("wide", "gru", settings={"d_model": 12})
+    monkeypatch.setattr(run, "load", lambda name: replace(TINY, entries=[*TINY.entries, wide]))
+    reports: list[dict[str, Any]] = []
+    reproduce("tiny", tmp_path / "out", only=["gru"], report=reports.append)
+    sizes = {row["entry"]: row["parameters"] for row in reports}
+    for name, units in (("gru", 8), ("wide", 12)):
+        assert sizes[name] == sum(p.numel() for p in build_core("gru", units, units).parameters())
+
+
 def test_unknown_names_are_refused_before_anything_is_written(tmp_path: Path):
     with pytest.raises(ValueError, match=r"name must be one of .*, got 'nac-tabel5'.*nac-table5"):
         reproduce("nac-tabel5", tmp_path / "out")
@@ -79,11 +89,21 @@ def test_unknown_names_are_refused_before_anything_is_written(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_exponent_of_a_power_is_its_exponent():
-    rows = [{"length": length, "seconds": 3e-5 * length**1.5} for length in (64, 256, 1024)]
-    assert exponent(rows) == pytest.approx(1.5)
-    (column,) = (column for column in Cost(lengths=[64, 256, 1024]).columns() if column.key == "exponent")
-    assert column.values(rows).tolist() == [pytest.approx(1.5)]
+def test_the_exponent_of_a_power_is_its_exponent_on_each_device(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    rows = [
+        {"length": length, "device": device, "seconds": 3e-5 * length**power}
+        for device, power in (("cpu", 1.5), ("cuda", 0.5))
+        for length in (64, 256, 1024)
+    ]
+    assert exponent(rows[:3]) == pytest.approx(1.5)
+    columns = {column.key: column for column in Cost(lengths=[64, 256, 1024]).columns()}
+    assert columns["exponent"].values(rows).tolist() == [pytest.approx(1.5)]
+    assert columns["exponent_cuda"].values(rows).tolist() == [pytest.approx(0.5)]
+    assert columns["ms_256_cuda"].values(rows).tolist() == [pytest.approx(3e-2 * 256**0.5)]
+    assert [dict(place) for place in Cost(lengths=[8]).places()] == [
+        {"length": 8, "device": "cpu"}, {"length": 8, "device": "cuda"}
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -134,14 +154,13 @@ def test_sizes_are_those_counted_by_hand():
     measured = {}
     for entry in load("thesis-6.6").entries:
         task = Task(entry.name, entry.core, entry.args, ())
-        measured[entry.core] = Size().measure(Path(), task)
-    assert (measured["ct-rnn"]["neurons"], measured["ct-rnn"]["synapses"]) == (64, 64 * 64 + 32 * 64)
-    assert (measured["lstm"]["neurons"], measured["lstm"]["synapses"]) == (64, 4 * (64 * 64 + 32 * 64))
-    assert measured["ncp"]["neurons"] == 19
-    circuit = build_core("ncp", 32, 64, inter=12, command=6, motor=1)
-    masks = [module.mask for module in circuit.modules() if isinstance(module, Synapses)]
-    assert measured["ncp"]["synapses"] == sum(int(mask.sum()) for mask in masks)
-    assert measured["ncp"]["parameters"] == 4 * measured["ncp"]["synapses"] + 3 * 19 + 2 * 64
+        measured[entry.name] = msgspec.convert(entry.settings, Size).measure(Path(), task)
+    assert measured["CNN"]["total_parameters"] == 5_068_900 + 1
+    assert {measured[name]["encoder_parameters"] for name in ("CT-RNN", "LSTM", "NCP")} == {79_420}
+    assert (measured["CT-RNN"]["neurons"], measured["CT-RNN"]["synapses"]) == (64, 64 * 64 + 32 * 64)
+    assert (measured["LSTM"]["neurons"], measured["LSTM"]["synapses"]) == (64, 4 * (64 * 64 + 32 * 64))
+    assert (measured["NCP"]["neurons"], measured["NCP"]["synapses"]) == (19, 252)
+    assert measured["NCP"]["parameters"] == 1065 + 2  # as printed, and the output's weight and bias
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
@@ -155,13 +174,18 @@ def test_a_passive_test_of_a_small_dataset(control: Any, tmp_path: Path, monkeyp
         "control": control, "cells": [["tracks", 5]] if control == "continuous" else [["frames", 1], ["tracks", 5]],
         "folds": 3, "tested_folds": 1, "d_model": 8, "epochs": 2, "encoder": "pooled",
     }  # fmt: skip
+    encoders = len(settings["cells"])
+    if control == "continuous":
+        settings |= {"end_to_end": True, "encoder": "thesis", "features": 16, "encoder_learning_rate": 1e-4}
+        settings |= {"curve_weight": 0.1}
+        encoders = 0
     tiny = replace(TINY, experiment="passive", settings=settings)
     monkeypatch.setattr(run, "load", lambda name: tiny)
     reports: list[dict[str, Any]] = []
     page = reproduce("tiny", tmp_path / "out", workers=1, report=reports.append)
     cells = len(Passive(**settings).cells)
     assert [row["ready"] for row in reports if "ready" in row] == [
-        "20 episodes", *(f"encoder {i + 1} of {cells}" for i in range(cells))
+        "20 episodes", *(f"encoder {i + 1} of {encoders}" for i in range(encoders))
     ]  # fmt: skip
     rows = [row for row in reports if "entry" in row]
     assert len(rows) == 2 * cells

@@ -15,6 +15,7 @@ import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_policy import Policy
@@ -141,6 +142,20 @@ def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(
         assert learned["clipped"] == 0
         assert abs(learned["kl"]) < 1e-6
         assert all(torch.equal(*pair) for pair in zip(before, mine.parameters(), strict=True))
+
+
+def test_a_core_is_corrected_after_every_step_of_the_driver(monkeypatch):
+    corrected: list[bool] = []
+    monkeypatch.setattr(LDS, "after_step", lambda core: corrected.append(True))
+    mine = policy("lds")
+    learner = Learner(mine, SMALL)
+    driving = workers(mine, SMALL, learner.sequence_length)
+    driving.start_at(0, 1)
+    rollout = driving.drive()
+    learner.update(rollout, 1e-3, np.random.default_rng(0), actor=False)
+    assert not corrected
+    learner.update(rollout, 1e-3, np.random.default_rng(0))
+    assert len(corrected) == SMALL.n_epochs * SMALL.n_envs * SMALL.n_steps // SMALL.batch_size
 
 
 @pytest.mark.parametrize("encoder", ["pooled", "compact"])

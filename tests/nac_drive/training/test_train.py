@@ -470,3 +470,15 @@ def test_the_penalty_of_a_core_is_minimised_too(dataset, tmp_path, monkeypatch):
         patch.setattr(LDS, "penalty", lambda core: 0.0)
         without = train(settings, dataset, tmp_path / "without")
     assert 0 < penalty < load_driver(without).core.penalty()
+
+
+def test_a_core_is_corrected_after_every_step(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(LDS, "after_step", lambda core: seen.append(core.dynamics.detach().clone()))
+    reports: list[dict[str, Any]] = []
+    settings = config("lds", core_args={"stability": "descent"}, epochs=1)
+    best = load_driver(train(settings, dataset, tmp_path / "run", report=reports.append))
+    assert len(seen) == sum("batch" in row for row in reports) > 1
+    assert not torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[-1], best.core.get_parameter("dynamics"))

@@ -43,7 +43,7 @@ CASES = {
     "nac-exact": ("discrete", config("nac-exact", epochs=2, ema_decay=0.9)),
     "all options": ("discrete", config("nac-pw", **FLIPPED, class_weights=True, change_weight=3.0, mask_bar=True)),
     "augmented": ("discrete", config("lstm", **FLIPPED, augment=("gaussian-noise:1+shadows:2", "colour:3"))),
-    "continuous": ("continuous", config("cfc", **FLIPPED, change_weight=2.0)),
+    "continuous": ("continuous", config("cfc", **FLIPPED, curve_weight=2.0, encoder_learning_rate=1e-4)),
     "frozen": ("discrete", config("cfc", **FLIPPED, encoder="compact", freeze_encoder_from="expert", ema_decay=0.9)),
 }
 

@@ -67,7 +67,7 @@ def test_it_equals_an_adaptive_solution_of_path_and_integrals() -> None:
     with torch.no_grad():
         for t in range(5):
             solution: Any = odeint(field, joint, torch.stack((torch.zeros(()), dt[0, t])), rtol=1e-9, atol=1e-11)
-            z = core._update(core.input(x[:, t]), solution[1][None, :8])[0]
+            z = core.update(core.input(x[:, t]), solution[1][None, :8])[0]
             joint = torch.cat((z, solution[1][8:]))
             e_q = core.query(z).exp()
             context = joint[16:].view(8, 8) @ e_q / (joint[8:16] @ e_q)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import expm
 
 from nac_drive.policies.cores.base import Core
-from nac_drive.policies.cores.lds import LDS
+from nac_drive.policies.cores.lds import DESCENT, LDS
 from tests.contracts import CoreContract
 
 
@@ -63,7 +66,8 @@ class TestLDS(CoreContract):
         with torch.no_grad():
             core.dynamics.copy_(matrix * core.tau)
         # rows: -3 + 2 + 0.5 < 0, -1 + 1.5 + 0.5 = 1, 1 + 2 + 0.5 = 3.5
-        assert core.penalty().item() == pytest.approx(4.5)
+        assert core.gershgorin_loss().item() == pytest.approx(4.5)
+        assert core.penalty() == core.gershgorin_loss()
 
     def test_minimising_the_loss_gives_eigenvalues_of_negative_real_part(self) -> None:
         torch.manual_seed(0)
@@ -71,17 +75,79 @@ class TestLDS(CoreContract):
         torch.nn.init.normal_(core.dynamics)
         assert largest_real_part(core) > 1.0
         for _ in range(500):
-            (gradient,) = torch.autograd.grad(core.penalty(), core.dynamics)
+            (gradient,) = torch.autograd.grad(core.gershgorin_loss(), core.dynamics)
             with torch.no_grad():
                 core.dynamics.sub_(0.01 * gradient)
-        assert core.penalty().item() == 0.0
+        assert core.gershgorin_loss().item() == 0.0
         assert largest_real_part(core) <= -core.margin
 
     def test_a_new_one_is_stable_and_has_no_loss(self) -> None:
         torch.manual_seed(0)
         core = LDS(5, 64)
-        assert core.penalty().item() == 0.0
+        assert core.gershgorin_loss().item() == 0.0
         assert largest_real_part(core) < 0.0
+
+    def test_descent_restores_stability_by_the_loss_alone(self) -> None:
+        torch.manual_seed(0)
+        core, corrected = LDS(5, 8, stability="descent"), 0
+        optimizer = torch.optim.Adam(core.parameters(), 0.05)
+        for _ in range(40):
+            optimizer.zero_grad()
+            (-core.state_matrix().diagonal().sum()).backward()  # away from stability
+            optimizer.step()
+            before, unstable = core.gershgorin_loss().item(), largest_real_part(core) > 1e-5
+            kept = [core.drive.weight.clone(), core.readout.weight.clone()]
+            core.after_step()
+            assert largest_real_part(core) <= 1e-5
+            if unstable:
+                assert core.gershgorin_loss().item() < before
+                corrected += 1
+            assert all(map(torch.equal, kept, [core.drive.weight, core.readout.weight]))
+        assert corrected > 5
+
+    def test_a_step_of_descent_is_that_of_the_gradient(self) -> None:
+        core = LDS(5, 3, margin=0.5, stability="descent").double()
+        matrix = torch.tensor([[-3.0, 1.0, -1.0], [0.5, -1.0, 1.0], [0.0, 2.0, 0.2]], dtype=torch.float64)
+        with torch.no_grad():
+            core.dynamics.copy_(matrix * core.tau)
+        steps = iter([True, False])
+        core._unstable = lambda: next(steps)  # type: ignore[method-assign]
+        core.after_step()
+        # rows: no disc beyond the margin; towards 0 and a lesser diagonal; the same
+        signs = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+        torch.testing.assert_close(core.dynamics.detach(), matrix * core.tau - DESCENT * signs)
+
+    def test_a_stable_matrix_is_left_alone_whatever_its_loss(self) -> None:
+        core = LDS(5, 2, stability="descent")
+        with torch.no_grad():
+            core.dynamics.copy_(torch.tensor([[-1.0, 5.0], [0.0, -1.0]]) * core.tau)
+        before = core.dynamics.clone()
+        core.after_step()
+        assert core.gershgorin_loss() > 0.0
+        assert torch.equal(core.dynamics, before)
+        assert core.penalty() == 0.0
+
+    @pytest.mark.parametrize("stability", ["penalty", "descent"])
+    def test_what_is_not_to_be_corrected_is_not(self, stability: Literal["penalty", "descent"]) -> None:
+        """An unstable matrix with the penalty, and one that has diverged: training reports that."""
+        torch.manual_seed(0)
+        core = LDS(5, 8, stability=stability)
+        torch.nn.init.normal_(core.dynamics)
+        if stability == "descent":
+            core.dynamics.data[0, 0] = torch.nan
+        before = core.dynamics.clone()
+        core.after_step()
+        torch.testing.assert_close(core.dynamics, before, atol=0, rtol=0, equal_nan=True)
+
+    def test_the_setting_does_not_move_the_function(self) -> None:
+        x, dt, outputs = torch.randn(2, 5, 5), torch.rand(2, 5), []
+        for make in (LDS, partial(LDS, stability="penalty"), partial(LDS, stability="descent")):
+            torch.manual_seed(0)
+            core = make(5, 8)
+            outputs.append(core(x, dt, core.initial_state(2))[0])
+            assert core.penalty() == 0.0  # of a new one
+        assert torch.equal(outputs[0], outputs[1])
+        assert torch.equal(outputs[0], outputs[2])
 
     @pytest.mark.parametrize("seconds", [0.02, 0.5, 100.0])
     def test_without_loss_it_never_grows_and_explicit_euler_would(self, seconds: float) -> None:
@@ -102,6 +168,7 @@ class TestLDS(CoreContract):
         [
             ({"unfolds": 0}, "unfolds: must be at least 1 solver step per frame, got 0"),
             ({"margin": 0.0}, "margin: must be positive, got 0.0"),
+            ({"stability": "none"}, "stability: must be one of penalty, descent, got 'none'"),
         ],
     )
     def test_bad_settings_are_named(self, settings: dict, message: str) -> None:

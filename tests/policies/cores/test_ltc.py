@@ -139,7 +139,7 @@ def test_a_neuron_driven_by_one_strong_synapse_settles_at_its_potential() -> Non
     assert y.item() == pytest.approx(0.7, abs=1e-3)
 
 
-def test_time_constants_are_bounded() -> None:
+def test_coupling_sensitivities_are_bounded() -> None:
     """Lemma 8. One solver step gives dv'/dleak = g / (C / dt + g + sum w s), hence tau = C / (g + sum w s)."""
     torch.manual_seed(0)
     core, seconds = LTC(5, 8, unfolds=1), 0.02
@@ -150,13 +150,55 @@ def test_time_constants_are_bounded() -> None:
     fastest = capacitance / (conductance + sum(weights))
     taus = []
     for size in (0.0, 1.0, 100.0):
-        y, _ = core(torch.full((1, 1, 5), size), torch.full((1, 1), seconds), (torch.rand(1, 8),))
+        x, start = torch.full((1, 1, 5), size), torch.rand(1, 8)
+        y, _ = core(x, torch.full((1, 1), seconds), (start,))
         (slope,) = torch.autograd.grad(y.sum(), network.leak)
         tau = capacitance / (conductance / slope - capacitance / seconds)
+        torch.testing.assert_close(core.coupling_sensitivity(x[:, 0], (start,))[0], tau, rtol=1e-3, atol=0)
         assert ((tau > fastest * 0.999) & (tau < slowest * 1.001)).all()
         taus.append(tau)
     assert (taus[0] > 1.1 * taus[2]).all()  # liquid: inputs make it faster
     assert 0.02 < fastest.median() < 0.2 < slowest.median() < 20.0  # 13 synapses per neuron, at the start
+
+
+@pytest.mark.parametrize("name", ["ltc", "ncp"])
+def test_the_coupling_sensitivity_is_the_linear_response(name: str) -> None:
+    """tau = -1 / (d/dv dv/dt), from a small displacement of every neuron, without synapses to itself."""
+    torch.manual_seed(0)
+    core = LTC(5, 8, unfolds=1, solver="euler") if name == "ltc" else NCP(5, 8)
+    core, step, seconds = core.double().requires_grad_(False), 1e-5, 1e-5
+    network, (units,) = core.network, core.state_shapes()[0][0]
+    rows, columns = network.recurrent.mask.nonzero(as_tuple=True)
+    network.recurrent.weight[rows == columns] = -40.0
+    x, v = torch.randn(3, 1, 5, dtype=torch.float64), torch.randn(3, units, dtype=torch.float64)
+    dt, found = torch.full((3, 1), seconds, dtype=torch.float64), torch.empty(3, units, dtype=torch.float64)
+    for i in range(units):
+        ends = []
+        for side in (-step, step):
+            displaced = v.clone()
+            displaced[:, i] += side
+            _, (after,) = core(x, dt, (displaced,))
+            ends.append((after - displaced)[:, i] / seconds)  # dv/dt
+        found[:, i] = -2.0 * step / (ends[1] - ends[0])
+    expected = core.coupling_sensitivity(x[:, 0], (v,))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
+    assert expected.std(dim=0).min() > 0  # it varies with the input and the state
+
+
+def test_the_coupling_sensitivity_is_a_sum_over_synapses() -> None:
+    torch.manual_seed(0)
+    network = LiquidNetwork(torch.rand(3, 4) > 0.3, torch.rand(4, 4) > 0.3, 2).double().requires_grad_(False)
+    x, v = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+    found = network.coupling_sensitivity(x, v)
+    for b in range(2):
+        for i in range(4):
+            total = F.softplus(network.conductance[i])
+            for part, source in ((network.sensory, x[b]), (network.recurrent, v[b])):
+                rows, columns = part.mask.nonzero(as_tuple=True)
+                for n in (rows == i).nonzero()[:, 0]:
+                    s = torch.sigmoid(part.gain[n] * (source[columns[n]] - part.center[n]))
+                    total = total + F.softplus(part.weight[n]) * s
+            assert found[b, i].item() == pytest.approx((F.softplus(network.capacitance[i]) / total).item())
 
 
 def test_more_unfolds_converge_to_the_differential_equation() -> None:

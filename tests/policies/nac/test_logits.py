@@ -36,6 +36,23 @@ def test_corollary_1_the_distance_to_the_target_decays_exponentially(phi: float,
 
 
 @settings(deadline=None)
+@given(phis, omegas, spans, st.floats(0.01, 20.0), st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=6))
+def test_corollary_2_one_bound_holds_for_all_initial_logits(
+    phi: float, omega: float, t: float, largest: float, parts: list[float]
+) -> None:
+    """Of all |a(0) - a*| <= M, the distance is at most M exp(-omega t), and equal to it where |a(0) - a*| = M.
+
+    The layer starts at 0. A logit that starts at a(0) is a(0) + b, with db/dt = (phi - omega a(0)) - omega b, b(0) = 0.
+    """
+    target = phi / omega
+    starts = [target + largest * part for part in (*parts, -1.0, 1.0)]
+    errors = [abs(a + logit("exact", phi - omega * a, omega, t) - target) for a in starts]
+    bound, slack = largest * np.exp(-omega * t), 1e-12 * (largest + abs(target))
+    assert max(errors) <= bound + slack
+    assert errors[-2:] == pytest.approx([bound, bound], abs=slack)
+
+
+@settings(deadline=None)
 @given(st.lists(st.tuples(phis, omegas), min_size=2, max_size=6), spans, st.sampled_from(["exact", "euler", "steady"]))
 def test_theorem_1_of_several_connections(connections: list[tuple[float, float]], t: float, mode: str) -> None:
     """phi and omega are sums over connections: the logit stays between 0 and their extreme equilibria."""
@@ -48,10 +65,7 @@ def test_theorem_1_of_several_connections(connections: list[tuple[float, float]]
 @settings(deadline=None)
 @given(st.floats(0.01, 5.0), omegas, st.floats(1e-6, 0.5))
 def test_corollary_3_is_the_time_to_a_tolerance(phi: float, omega: float, fraction: float) -> None:
-    """From a(0) = 0 the distance to a* is the tolerance at t = ln(a* / tolerance) / omega, and less from then on.
-
-    This is Corollary 2 with M = a*, too.
-    """
+    """From a(0) = 0 the distance to a* is the tolerance at t = ln(a* / tolerance) / omega, and less from then on."""
     target, t = phi / omega, -np.log(fraction) / omega
     assert target - logit("exact", phi, omega, t) == pytest.approx(fraction * target, rel=1e-6, abs=1e-14 * target)
     assert target - logit("exact", phi, omega, 1.5 * t) < fraction * target

@@ -64,6 +64,20 @@ def test_synapses_follow_the_layers_and_the_fan_outs() -> None:
     assert 1 <= rec[c, c].sum() <= 8
 
 
+def test_given_fans_are_those_of_algorithms_8_to_12() -> None:
+    groups = Groups(inter=12, command=6, motor=1, input_group="inter")
+    fans = {"sensory_fanout": 6, "inter_fanout": 4, "recurrent_command_synapses": 7, "motor_fanin": 6}
+    wiring = ncp_wiring(32, groups, sparsity=0.5, seed=0, **fans)
+    i, c, m = (wiring.group(name) for name in ("inter", "command", "motor"))
+    assert (wiring.input_mask[:, i].sum(axis=1) == 6).all()
+    assert (wiring.recurrent_mask[i, c].sum(axis=1) == 4).all()
+    assert 1 <= wiring.recurrent_mask[c, c].sum() <= 7
+    assert wiring.recurrent_mask[c, m].sum() == 6
+    for name, most in (("sensory_fanout", 12), ("inter_fanout", 6), ("motor_fanin", 6)):
+        with pytest.raises(ValueError, match=f"{name}: must lie in 1 to {most} in a circuit of this size, got 13"):
+            ncp_wiring(32, groups, sparsity=0.5, seed=0, **{name: 13})
+
+
 def test_sparsity_zero_keeps_every_feed_forward_synapse() -> None:
     wiring = ncp_wiring(5, SIZES, sparsity=0.0, seed=0)
     for source, target in (("sensory", "inter"), ("inter", "command"), ("command", "motor")):

@@ -1,0 +1,185 @@
+"""Responses of single cells to a step and a sine, and the damage that their loss does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nac_drive.analysis.ablation import ablated_predictions, without_cell
+from nac_drive.analysis.response import FREQUENCY, SECONDS, characterise
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.experts import clean_env
+from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.leaderboard.compare import folder_name
+from nac_drive.policies import Driver, load_driver
+from nac_drive.reproduce.driving import DATASET, RUNS, Driving
+from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
+from nac_drive.reproduce.response_figures import METRICS, draw_ablation, draw_capacity, draw_distributions
+from nac_drive.reproduce.response_statistics import (
+    DAMAGES,
+    PREDICTIONS,
+    capacity,
+    correlation,
+    spread,
+    verdict,
+)
+from nac_drive.training.offline import counted
+from nac_drive.training.train import Splits, load_splits, train
+
+DISTRIBUTIONS, ABLATION, CAPACITY = (f"thesis-7-{name}.png" for name in ("distributions", "ablation", "capacity"))
+_EXTREMES = (0.05, 0.95)
+"""Quantiles of the features whose half distance is the amplitude of the signals."""
+
+
+@dataclass(frozen=True)
+class Responses(Experiment):
+    """Train each core at several widths, characterise its cells, and take them out one by one. Fields are settings."""
+
+    units: list[int] = field(default_factory=lambda: [16, 32, 64, 128])
+    """Cells of the networks."""
+    width: int = 64
+    """Cells of the networks in the table and the figures of single cells; these alone drive without some of them."""
+    driven_cells: int = 16
+    """Cells that are taken out in closed loop, evenly over the ranks of the amplitude."""
+    runs: int = 1
+    """Trainings of every entry and width, with the seeds 0, 1, ..."""
+    tracks: str = "test-2"
+    expert: str = "controller"
+    episodes: int = 20
+    epochs: int = 12
+    learning_rate: float = 2e-3
+    features: int = 64
+    """Features of the frozen encoder, that of the driver "expert" which comes with the package."""
+
+    def prepare(self, folder: Path, each: Each) -> Iterator[str]:
+        """Record the episodes and compute the features."""
+        return self._driving(self.features).prepare(folder, each)
+
+    def places(self) -> list[Place]:
+        return [(("units", units), ("run", run)) for run in range(self.runs) for units in self.units]
+
+    def measure(self, folder: Path, task: Task) -> Row:
+        """Return `return`, the mean and the sd over cells of METRICS, and rank correlations PREDICTION_DAMAGE.
+
+        `cells` has each metric and `offline`, the increase of the squared error of steering on the validation tracks,
+        of all cells; at `width`, `driven` has the `index` of some cells and the return that is lost without them.
+        """
+        place = dict(task.place)
+        path = folder / RUNS / f"{folder_name(task.entry)}-{place['units']}-{place['run']}"
+        config = self._driving(place["units"]).training(task.core, dict(task.core_args), place["run"])
+        dataset, resume = Demonstrations.open(folder / DATASET), (path / "config.yaml").exists()
+        splits = load_splits(config, dataset, torch.device("cpu"))
+        driver = load_driver(train(config, dataset, path, device="cpu", resume=resume, splits=splits))
+        scale = _scale(splits)
+        responses = characterise(driver.core, scale)
+        cells = {metric: getattr(responses, metric).tolist() for metric in METRICS}
+        error, cells["offline"] = offline_damage(driver, splits)
+        intact = self._drive(driver)
+        row: Row = {"scale": scale, "squared_error": error, "return": intact, "cells": cells}
+        if place["units"] == self.width:
+            index = spread(responses.amplitude, self.driven_cells)
+            lost = [intact - self._drive(driver, cell) for cell in index]
+            row["driven"] = {"index": index, "lost": lost}
+        for metric in METRICS:
+            row |= {metric: float(np.mean(cells[metric])), f"{metric}_sd": float(np.std(cells[metric]))}
+        for prediction in PREDICTIONS:
+            for damage in DAMAGES:
+                if found := correlation([row], prediction, damage):
+                    row[f"{prediction}_{damage}"] = found.mean
+                    row[f"{prediction}_{damage}_interval"] = [found.low, found.high]
+        return row
+
+    def _drive(self, driver: Driver, without: int | None = None) -> float:
+        """Return the mean return, perhaps without a cell; rounded, so that equal episodes are equally good."""
+        env = replace(clean_env(driver), renderer="fast")
+        tested = driver if without is None else without_cell(driver, without)
+        return round(evaluate(tested, self.tracks, env=env, renderer="fast").summary.return_mean, 6)
+
+    def _driving(self, units: int) -> Driving:
+        return Driving(
+            [], "continuous", self.expert, episodes=self.episodes, epochs=self.epochs, d_model=units,
+            features=self.features, learning_rate=self.learning_rate,
+        )  # fmt: skip
+
+    def columns(self) -> list[Column]:
+        where = {"units": self.width}
+        columns = [Column("return", "return", "return", where, 0)]
+        for metric, (name, unit) in METRICS.items():
+            heading = f"{name}, {unit}" if unit else name
+            columns += [
+                Column(metric, heading, metric, where, 3),
+                Column(f"{metric}_sd", f"{name}, sd over cells", f"{metric}_sd", where, 3),
+            ]
+        return columns + [
+            Column(key := f"{prediction}_{damage}", f"rank correlation, {of}, with {name}", key, where, 2)
+            for damage, name in (("offline", "damage offline"), ("driven", "damage driven"))
+            for prediction, of in PREDICTIONS.items()
+        ]
+
+    def describe(self) -> str:
+        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return (
+            f"{self.expert} drove {self.episodes} training tracks (continuous control, fast frames). Cores of "
+            f"{', '.join(map(str, self.units))} cells learned from them for {self.epochs} epochs on the "
+            f"{self.features} features of the frozen encoder of expert, {runs} each. Every cell was then taken out of "
+            "its core: the state of all others is 0 before every frame. All its inputs get the same signal of "
+            f"{SECONDS:g} s at 50 frames a second, a step at half time or a sine of {FREQUENCY:g} Hz, as high as half "
+            "the distance between the 5 % and 95 % quantiles of the features. Amplitude and frequency are those of the "
+            "second half of the sine; the correlation is a sum over all its frames. Damage is done by one cell whose "
+            "state and output are held at 0. Offline it is the increase of the squared error of steering on validation "
+            f"tracks. Driven it is the loss of return on {self.tracks}, for {self.driven_cells} cells over all ranks "
+            f"of the amplitude. The table is that of {self.width} cells."
+        )
+
+    def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
+        """Draw the figures, fit the exponents of the capacity, and compare predictions with damages."""
+        wide = [row for row in rows if row["units"] == self.width]
+        parts = []
+        if wide:
+            draw_distributions(folder / DISTRIBUTIONS, wide)
+            draw_ablation(folder / ABLATION, wide)
+            parts += [
+                f"![Distributions of the metrics]({DISTRIBUTIONS})",
+                f"Metrics of the {self.width} cells of the first run, each sorted by its value (thesis, Fig. 7.3).",
+                f"![Damage of single cells]({ABLATION})",
+                "Cells of the first run in the order of the prediction, the grey line, with the damage that their loss "
+                "does (thesis, Fig. 7.4).",
+                verdict(wide),
+            ]
+        if len({row["units"] for row in rows}) > 1:
+            draw_capacity(folder / CAPACITY, rows)
+            parts += [
+                f"![Metrics against the number of cells]({CAPACITY})",
+                "Mean over cells and runs, with the standard deviation over cells (thesis, Fig. 7.5).",
+                capacity(rows),
+            ]
+        return "\n\n".join(parts)
+
+
+def _scale(splits: Splits) -> float:
+    assert splits.features is not None  # the encoder is frozen
+    low, high = np.quantile(splits.features.numpy(), _EXTREMES)
+    return float(high - low) / 2
+
+
+def offline_damage(driver: Driver, splits: Splits) -> tuple[float, list[float]]:
+    """Return the mean squared error of steering on the validation tracks, and its increase without each cell.
+
+    Args:
+        driver: A driver with a frozen encoder, in evaluation mode.
+        splits: The data that it learned from.
+    """
+    frames, features = splits.validation, splits.features
+    assert frames is not None
+    assert features is not None
+    squares, rows = [], counted(frames)
+    for episode in map(slice, frames.offsets[:-1], frames.offsets[1:]):
+        predicted = ablated_predictions(driver, features[episode], torch.from_numpy(frames.dt[episode]))
+        error = predicted[..., 0].numpy() - frames.labels[episode, 0]  # (U + 1, T)
+        squares.append(np.square(error[:, rows[episode]]))
+    *without, intact = np.concatenate(squares, axis=1).mean(axis=1).tolist()
+    return intact, [each - intact for each in without]

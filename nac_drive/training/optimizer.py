@@ -1,0 +1,34 @@
+"""Adam, with a rate of its own for the encoder where one is asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from nac_drive.policies import Driver
+
+_FACTOR = "factor"
+"""Key of a group of parameters: its rate as a multiple of the optimizer's."""
+
+
+def adam(driver: Driver, rate: float, encoder_rate: float | None = None) -> torch.optim.Adam:
+    """Return Adam over all weights of a driver.
+
+    Args:
+        driver: The driver.
+        rate: The learning rate.
+        encoder_rate: That of the encoder's weights; None for `rate`.
+    """
+    if encoder_rate is None:
+        return torch.optim.Adam(driver.parameters(), rate)
+    encoder = list(driver.encoder.parameters())
+    rest = [parameter for name, parameter in driver.named_parameters() if not name.startswith("encoder.")]
+    groups = [{"params": encoder, _FACTOR: encoder_rate / rate}, {"params": rest, _FACTOR: 1.0}]
+    optimizer = torch.optim.Adam(groups, rate)
+    set_rate(optimizer, rate)
+    return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate from now on; that of the encoder keeps its ratio to it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get(_FACTOR, 1.0)

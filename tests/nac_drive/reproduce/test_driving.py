@@ -1,0 +1,125 @@
+"""Closed-loop reproductions: rows against separate evaluations of the saved drivers, differences by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.policies import DriverConfig, load_driver, save_driver
+from nac_drive.policies.driver import Driver
+from nac_drive.reproduce import driving, learning
+from nac_drive.reproduce.driving import Driving
+from nac_drive.reproduce.experiment import Task
+from nac_drive.reproduce.learning import Learning
+from nac_drive.training.run_folder import RunFolder
+from tests.nac_drive.small import demonstrations
+
+DROP = "frame-drop:2:zero"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("driving")
+    demonstrations(folder / driving.DATASET, "continuous", tracks=4)
+    return folder
+
+
+@pytest.fixture
+def experiment() -> Driving:
+    return Driving(
+        [DROP], encoder="pooled", encoder_from=None, d_model=8, runs=1, epochs=1, sequence_length=16,
+        tracks="test-2", clamp=DROP,
+    )  # fmt: skip
+
+
+def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Driving):
+    task = Task("C, pulse", "pdna-c", {"backbone_units": 8}, (("run", 0),))
+    row = experiment.measure(folder, task)
+    (run,) = (folder / driving.RUNS).iterdir()
+    best = RunFolder.open(run).checkpoint_folder("best")
+    assert best is not None
+    for spec in ("", DROP):
+        again = evaluate(load_driver(best), "test-2", perturbation=spec, renderer="fast")
+        returns = [each.episode_return for each in again.rows]
+        assert row["episodes"][spec]["return"] == returns
+        assert row[f"return_{spec}"] == pytest.approx(np.mean(returns))
+    assert row[f"lost_{DROP}"] == pytest.approx(1 - row[f"return_{DROP}"] / row["return_"])
+    core: Any = load_driver(best).core
+    assert row["above_nyquist"] == pytest.approx((core.pulse.omega > math.pi).float().mean().item())
+    assert row["above_nyquist"] > 0
+    with torch.no_grad():
+        core.pulse.omega.clamp_(max=math.pi)
+    driver = load_driver(best)
+    driver.core = core
+    clamped = evaluate(driver, "test-2", perturbation=DROP, renderer="fast").summary.return_mean
+    assert row["clamped_return"] == pytest.approx(clamped)
+    before = (run / "metrics.jsonl").read_text()
+    assert experiment.measure(folder, task)["episodes"] == row["episodes"]  # a run that is there is not trained again
+    assert (run / "metrics.jsonl").read_text() == before
+    json.dumps(row)
+
+
+def test_columns_and_conclusion_show_the_numbers_of_the_rows():
+    experiment = Driving([DROP], runs=2, crash="intervene")
+
+    def row(entry: str, run: int, clean: list[int], dropped: list[int], **more: float) -> dict[str, Any]:
+        episodes = {
+            spec: {"return": [0.0, 0.0], "interventions": each} for spec, each in (("", clean), (DROP, dropped))
+        }
+        means = {f"interventions_{spec}": float(np.mean(each["interventions"])) for spec, each in episodes.items()}
+        return {"entry": entry, "run": run, "episodes": episodes, **means, **more}
+
+    rows = [
+        row("A", 0, [0, 0], [1, 3]), row("A", 1, [0, 0], [1, 3]),
+        row("B", 0, [1, 1], [4, 6], gate=0.2, strength=0.4, omega_median=1.0, above_nyquist=0.25),
+        row("B", 1, [1, 1], [4, 6], gate=0.4, strength=0.6, omega_median=1.0, above_nyquist=0.25),
+    ]  # fmt: skip
+    columns = {column.key: column for column in experiment.columns()}
+    assert columns[f"interventions_{DROP}"].values(rows[:2]).tolist() == [2.0, 2.0]
+    text = experiment.conclude(Path(), rows)
+    assert "| B | +1 [+1, +1] | +3 [+3, +3] |" in text
+    assert "| B | 0.3 | 0.5 | 1 | 0.25 |" in text
+    assert "| A |" not in text
+    assert "**2 of 2 differences lie in an interval without zero**: B, undisturbed; B, `frame-drop:2:zero`." in text
+    assert experiment.conclude(Path(), rows[:2]) == ""
+
+
+def _save(driver: Driver, path: Path) -> None:
+    save_driver(path, driver)
+
+
+def test_learning_curves_become_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    curve = [(0, [-50.0, -60.0]), (1000, [790.0, 830.0]), (2000, [700.0, 720.0])]
+
+    def ppo(config: Any, folder: Path, *, resume: bool) -> Path:
+        run = RunFolder.open(folder) if resume else RunFolder.create(folder, {})
+        for step, returns in [] if resume else curve:
+            row = {"step": step, "score": float(step), "returns": returns}
+            run.finish_step(row, partial(_save, Driver(config.driver)))
+        best = run.checkpoint_folder("best")
+        assert best is not None
+        return best
+
+    monkeypatch.setattr(learning, "ppo", ppo)
+    experiment = Learning(threshold=800.0)
+    task = Task("MLP", "cnn", {}, (("run", 0),))
+    (tmp_path / learning.RUNS).mkdir()
+    row = experiment.measure(tmp_path, task)
+    assert row == experiment.measure(tmp_path, task)
+    assert (row["best"], row["last"], row["first"]) == (810.0, 710.0, 1000)
+    driver = Driver(DriverConfig("cnn", encoder="pooled", d_model=128, control="continuous"))
+    outside = sum(parameter.numel() for parameter in driver.encoder.parameters())
+    assert row["parameters"] == sum(parameter.numel() for parameter in driver.parameters()) - outside
+    other = {"entry": "other", "curve": [*row["curve"][:2], [2000, [800.0, 820.0]]]}
+    text = experiment.conclude(tmp_path, [{"entry": "MLP", **row}, other])
+    assert learning.FIGURE in text
+    assert "difference from MLP** (95 % over runs and tracks): other +100 [+100, +100]." in text
+    assert (tmp_path / learning.FIGURE).stat().st_size > 10_000
