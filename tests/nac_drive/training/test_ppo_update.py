@@ -204,7 +204,7 @@ def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core,
     driving = workers(mine, SMALL, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
     driving.start_at(0, 1)
     order, means = np.random.default_rng(0), []
-    for _ in range(25 if distribution == "beta" and not delay else 40):
+    for _ in range(40 if delay else 25 if distribution == "beta" else 50):
         rollout = driving.drive()
         learner.update(rollout, SMALL.learning_rate, order)
         means.append(
