@@ -118,19 +118,23 @@ class Circuits(Experiment):
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
-        """Return how the neurons of the first trained tap-withdrawal circuit contribute (Definition 6)."""
-        found = [row for row in rows if "contributions" in row and row["run"] == 0]
+        """Return how the neurons of the best tap-withdrawal circuit of each task contribute (Definition 6)."""
         lines = []
-        for row in sorted(found, key=lambda row: list(self.budgets).index(row["task"])):
+        for task in self.budgets:
+            found = [row for row in rows if "contributions" in row and row["task"] == task]
+            if not found:
+                continue
+            row = max(found, key=lambda row: row["return"])
             for motor, kinds in row["contributions"].items():
                 groups = {kind: [name for name in kinds if kinds[name] == kind] for kind in sorted({*kinds.values()})}
                 text = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in groups.items())
-                lines.append(f"- {row['task']}, return {row['return']:.1f}, {motor}: {text}")
+                lines.append(f"- {task}, return {row['return']:.1f}, {motor}: {text}")
         if not lines:
             return ""
         return "\n".join([
             "**Contributions** (Definition 6) of neurons to the motor neurons, in the first test episode of the "
-            "tap-withdrawal circuit of run 0. *phases*: of either sign; *none*: never moved together.", "", *lines,
+            "best tap-withdrawal circuit of each task. *phases*: of either sign; *none*: never moved together.", "",
+            *lines,
         ])  # fmt: skip
 
 
