@@ -29,7 +29,7 @@ class Task:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a finished row is recognised by."""
+        """Return the key by which a finished row is recognised."""
         return (self.entry, *self.place)
 
 
