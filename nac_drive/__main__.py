@@ -2,7 +2,20 @@
 
 import sys
 
-from nac_drive.cli.main import main
+from nac_drive.memory import NO_MEMORY, out_of_memory
+
+
+def main() -> int:
+    """Run one command and return its exit status, also where its modules do not fit into the memory."""
+    try:
+        from nac_drive.cli.main import main as run
+    except (ImportError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        print(f"nac-drive: {NO_MEMORY}", file=sys.stderr)
+        return 2
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one line from the command, nothing from the processes that it starts."""
+"""Ctrl-C, SIGTERM and SIGHUP: one line from the command, nothing from the processes that it starts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,39 @@ from types import FrameType
 _CAN_HOLD = hasattr(signal, "pthread_sigmask")  # not on Windows
 
 
+_TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""SIGHUP comes when the terminal of a command is closed."""
+
+
 class Terminated(BaseException):
-    """SIGTERM came: like KeyboardInterrupt, no error of the work."""
+    """SIGTERM or SIGHUP came: like KeyboardInterrupt, no error of the work."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.exit_status = 128 + number
 
 
 @contextmanager
 def termination_raised() -> Iterator[None]:
-    """Raise Terminated at a SIGTERM during the `with` block, so that everything is closed on the way out.
+    """Raise Terminated at a SIGTERM or SIGHUP during the `with` block, so that everything is closed on the way out.
 
-    Outside of the main thread, where Python handles no signals, nothing changes.
+    Outside of the main thread, where Python handles no signals, nothing changes. A signal that is ignored (SIGHUP under
+    `nohup`) stays ignored.
     """
     if current_thread() is not main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _raise)
+    handled = [number for number in _TERMINATIONS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _raise) for number in handled}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(number)
 
 
 @contextmanager

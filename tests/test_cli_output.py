@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 
 import nac_drive
+from nac_drive.__main__ import main as start
 from nac_drive.cli.output import Output
+from nac_drive.memory import NO_MEMORY
 from nac_drive.policies import Driver, DriverConfig, save_driver
+from nac_drive.signals import termination_raised
 from tests.commands import call
 
 REPOSITORY = Path(__file__).parents[1]
@@ -153,3 +157,65 @@ def test_only_what_exists_is_gone_on_with(out, tmp_path, monkeypatch, capsys):
     words = ("--out", str(tmp_path)) if out else ("--out", str(tmp_path / "new"))
     assert call("evaluate", "--driver", "controller", "--workers", "1", *words) == 130
     assert capsys.readouterr().err == f"nac-drive: stopped{'; go on with --resume' if out else ''}\n"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_termination_has_the_exit_status_of_its_signal(number, status, tmp_path, monkeypatch, capsys):
+    def terminated(*_: object, **__: object) -> None:
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(nac_drive, "evaluate_with_baseline", terminated)
+    assert call("evaluate", "--driver", "controller", "--workers", "1", "--out", str(tmp_path)) == status
+    assert capsys.readouterr().err == "nac-drive: terminated; go on with --resume\n"
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        with termination_raised():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_full_memory_is_one_line(error, monkeypatch, capsys):
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(nac_drive, "evaluate_with_baseline", full)
+    assert call("evaluate", "--driver", "controller", "--workers", "1") == 2
+    assert capsys.readouterr().err == f"nac-drive: {NO_MEMORY}\n"
+
+
+def test_modules_that_do_not_fit_into_the_memory_are_one_line(monkeypatch, capsys):
+    class Full:
+        """Finds no module: there is no memory for its libraries."""
+
+        def find_spec(self, name: str, *_: object) -> None:
+            raise ImportError(f"{name}.so: failed to map segment from shared object")
+
+    monkeypatch.delitem(sys.modules, "nac_drive.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Full()])
+    assert start() == 2
+    assert capsys.readouterr().err == f"nac-drive: {NO_MEMORY}\n"
+
+
+@pytest.mark.parametrize("error", [ImportError("cannot import name 'x'"), RuntimeError("a bug"), KeyError("a bug")])
+def test_a_bug_is_no_full_memory(error, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(nac_drive, "evaluate_with_baseline", fails)
+    with pytest.raises(type(error)):
+        call("evaluate", "--driver", "controller", "--workers", "1")

@@ -20,6 +20,7 @@ SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 MAY_IMPORT = {
     "suggest": set(),
     "signals": set(),
+    "memory": set(),
     "storage": set(),
     "envs": {"suggest", "signals"},
     "policies": {"suggest", "storage"},

@@ -23,7 +23,9 @@ from nac_drive.cli.live import Arena, ServeUdacity
 from nac_drive.cli.output import Output
 from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
+from nac_drive.memory import NO_MEMORY, out_of_memory
 from nac_drive.signals import Terminated, termination_raised
+from nac_drive.storage.write import WriteError
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.main_process import is_main_process
 
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0; 1 after one line that a training diverged; 2 after one line that names what was wrong and
-        the fix; 130 after Ctrl-C and 143 after SIGTERM, with one line that says how to go on.
+        the fix; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with one line that says how to go on.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     warnings.formatwarning = lambda message, *_: f"nac-drive: warning: {message}\n"
@@ -112,12 +114,15 @@ def _run(arguments: list[str]) -> int:
             command.run(main_console())
     except KeyboardInterrupt:
         return _report(f"stopped{_to_go_on(command)}", 130)
-    except Terminated:
-        return _report(f"terminated{_to_go_on(command)}", 143)
-    except (ValueError, OSError, MemoryError) as error:
-        if os.environ.get("NAC_DRIVE_TRACEBACK"):
+    except Terminated as end:
+        return _report(f"terminated{_to_go_on(command)}", end.exit_status)
+    except Exception as error:
+        no_memory = out_of_memory(error)
+        if os.environ.get("NAC_DRIVE_TRACEBACK") or not (no_memory or isinstance(error, ValueError | OSError)):
             raise
-        message = str(error) or "out of memory; use fewer workers or a smaller batch."
+        message = NO_MEMORY if no_memory else str(error)
+        if isinstance(error, WriteError):
+            message = f"{message.removesuffix('.')}{_to_go_on(command)}."
         return _report(message, getattr(error, "exit_status", 2))
     return 0
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from nac_drive.storage.held import holding
 from nac_drive.storage.write import writing
 
 LOCK = ".lock"
@@ -25,7 +26,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Hold `folder` for the `with` block. The system lets go of it when the process ends, however it ends.
 
     The folder is made if needed. If nothing else was put into it, it is removed again at the end, with the parents
-    that were made for it.
+    that were made for it. If it is removed or replaced in the meantime, `writing` refuses to write to it.
 
     Args:
         folder: The folder to write to.
@@ -48,13 +49,12 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
                 f"{folder} is in use by another process; wait until it has ended, or choose another folder."
             ) from None
     try:
-        yield
+        with holding(folder / LOCK):
+            yield
     finally:
-        if made and not any(path.name != LOCK for path in folder.iterdir()):
-            (folder / LOCK).unlink(missing_ok=True)
-            for path in made:
-                try:
+        with suppress(OSError):  # the folder is gone, or something else has come to be in it
+            if made and all(path.name == LOCK for path in folder.iterdir()):
+                (folder / LOCK).unlink(missing_ok=True)
+                for path in made:
                     path.rmdir()
-                except OSError:  # something else has come to be in it
-                    break
         lock.release()

@@ -14,6 +14,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from nac_drive.storage.held import lost_folder
+
 
 class WriteError(ValueError):
     """A file cannot be written. The message is one line: where, the cause, and the fix."""
@@ -23,20 +25,21 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new one, and nothing between.
 
     Raises:
-        OSError: If it cannot be written; `path` stays as it was and nothing is left beside it.
+        WriteError: If it cannot be written; `path` stays as it was and nothing is left beside it.
     """
     temporary = temporary_path(path)
-    temporary.unlink(missing_ok=True)  # perhaps of a killed process of the same number, or a link
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with writing(path):
+        temporary.unlink(missing_ok=True)  # perhaps of a killed process of the same number, or a link
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def temporary_path(path: Path) -> Path:
@@ -82,7 +85,15 @@ def require_writable(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk in a write to `path` into a WriteError of one line. FileExistsError stays as it is."""
+    """Turn an error of the disk in a write to `path` into a WriteError of one line. FileExistsError stays as it is.
+
+    Raises:
+        WriteError: Also if `path` is in a folder that this process held and that was removed or replaced.
+    """
+    if folder := lost_folder(path):
+        raise WriteError(
+            f"cannot write {path}: {folder} was removed or replaced while this process wrote to it; start again."
+        )
     try:
         yield
     except FileExistsError:
@@ -90,13 +101,13 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         number = error.errno if isinstance(error, OSError) else _number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
-            fix = "free some space and go on with --resume: finished episodes are kept"
+            fix = "free some space"
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             fix = "make the folder writable or choose another"
         elif number in (errno.ENOTDIR, errno.ENOENT, errno.EISDIR):
             fix = "choose another folder"
         else:
-            fix = "choose another folder or repair the disk, then go on with --resume"
+            fix = "choose another folder or repair the disk"
         cause = os.strerror(number) if number else error
         raise WriteError(f"cannot write {path}: {cause}; {fix}.") from error
 

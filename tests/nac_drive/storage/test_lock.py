@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nac_drive.storage.lock import LOCK, FolderInUseError, locked
-from nac_drive.storage.write import WriteError
+from nac_drive.storage.write import WriteError, write_atomically
 
 HOLDER = """
 import sys
@@ -95,3 +96,27 @@ def test_places_that_cannot_hold_a_folder(tmp_path):
         tmp_path.chmod(0o500)
         with pytest.raises(WriteError, match="make the folder writable"), locked(tmp_path / "run"):
             pytest.fail("locked a folder that is read-only")
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_writer_notices_that_its_folder_was_removed(tmp_path, made_anew):
+    folder = tmp_path / "run"
+    with locked(folder):
+        write_atomically(folder / "first", b"")
+        shutil.rmtree(folder)
+        if made_anew:
+            folder.mkdir()
+            (folder / LOCK).touch()
+        with pytest.raises(WriteError) as caught:
+            write_atomically(folder / "second", b"")
+    message = f"cannot write {folder / 'second'}: {folder} was removed or replaced while this process wrote to it"
+    assert str(caught.value) == f"{message}; start again."
+    assert not (folder / "second").exists()
+    write_atomically(tmp_path / "other", b"")  # a folder that nobody holds any more
+
+
+def test_other_folders_are_not_held(tmp_path):
+    with locked(tmp_path / "run"):
+        shutil.rmtree(tmp_path / "run")
+        write_atomically(tmp_path / "other", b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside_it(tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(files.os, call, full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(WriteError, match=f"cannot write {re.escape(str(path))}: No space left .*; free some space"):
             write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
@@ -47,11 +48,11 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside_it(tmp_pat
 @pytest.mark.parametrize(
     ("code", "fix"),
     [
-        (errno.ENOSPC, "free some space and go on with --resume"),
+        (errno.ENOSPC, "free some space"),
         (errno.EDQUOT, "free some space"),
         (errno.EACCES, "make the folder writable or choose another"),
         (errno.EROFS, "make the folder writable"),
-        (errno.EIO, "repair the disk, then go on with --resume"),
+        (errno.EIO, "choose another folder or repair the disk"),
     ],
 )
 def test_an_error_becomes_one_line_with_cause_and_fix(tmp_path, code, fix):
