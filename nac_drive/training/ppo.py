@@ -27,6 +27,7 @@ from nac_drive.data_collection.experts import driver_hash, resolve_driver, train
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, track_seeds
 from nac_drive.policies import Driver, load_driver, save_driver
+from nac_drive.policies.cores.pdna import NoisyCfC
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import for_env
@@ -55,13 +56,13 @@ def ppo(
     """Train a driver by PPO.
 
     Args:
-        config: Settings.
+        config: Settings. The driver learns in evaluation mode: what drives is what learns.
         folder: The folder of the run.
         resume: Go on from the last checkpoint, bit for bit as if never interrupted. `total_timesteps` may have grown;
             the learning rate then falls to zero over the new number.
         report: Called with each row of metrics.jsonl, one per validation, of which `seconds` is the time of driving and
             learning so far. Before it, called with a dict per rollout (timesteps, total_timesteps, return: the mean of
-            the last episodes, or None, and what `Learner.update` returns) and per validation episode
+            the last whole episodes, or None, and what `Learner.update` returns) and per validation episode
             (validation_episode, validation_episodes, return).
 
     Returns:
@@ -70,8 +71,8 @@ def ppo(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If `init_from` drives another environment, or the run was started with other settings or by
-            version 0.1.
+        ValueError: If the driver would have dropout or noise in training, `init_from` drives another environment, or
+            the run was started with other settings or by version 0.1.
         DivergedError: If a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
     """
@@ -137,6 +138,11 @@ def build_policy(config: PPOConfig, env: EnvConfig) -> Policy:
 def _random(config: PPOConfig, env: EnvConfig) -> Driver:
     """A driver whose first actions hardly depend on the frame: half gas and no brake, or all actions alike."""
     driver = Driver(for_env(config.driver, env))
+    if isinstance(driver.core, NoisyCfC):
+        raise ValueError(
+            f"core must add no noise in training, got {config.driver.core}: the policy that learns must be the one "
+            "that drove; cfc is the same core without noise."
+        )
     with torch.no_grad():
         driver.action_head.out.weight.mul_(0.1)
         driver.action_head.out.bias.zero_()

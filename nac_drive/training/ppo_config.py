@@ -61,7 +61,7 @@ class PPOConfig:
     value_warmup_steps: int = 0
     """Frames during which only the value network learns."""
     batch_size: int = 512
-    """Actions per update."""
+    """Actions per update; in a core with memory a multiple of sequence_length, or as near as whole sequences come."""
     n_epochs: int = 4
     """Epochs over each rollout."""
     learning_rate: float = 5e-4
@@ -107,6 +107,11 @@ class PPOConfig:
             ValueError: The settings cannot be trained with.
         """
         self.driver.check()
+        if self.driver.dropout:
+            raise ValueError(
+                f"dropout must be 0 in ppo, got {self.driver.dropout}: the policy that learns must be the one that "
+                "drove; leave it out."
+            )
         check_type("validation_tracks", self.validation_tracks, str)
         track_seeds(self.validation_tracks)
         check_words("augment", self.augment)

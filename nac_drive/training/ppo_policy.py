@@ -22,8 +22,8 @@ from nac_drive.policies import Driver
 from nac_drive.policies.action_heads import ContinuousActionHead
 from nac_drive.policies.cores.base import State
 
-_MARGIN = 1e-4
-"""Samples of a Beta distribution keep this distance from 0 and 1, where its density may be 0."""
+MARGIN = 1e-4
+"""Samples and means of a Beta distribution keep this distance from 0 and 1, where its density may be 0."""
 _HIDDEN = 128
 
 
@@ -31,7 +31,8 @@ class Policy(nn.Module):
     """A driver, the spread of its actions and a value network.
 
     Args:
-        driver: The driver; it is trained in place.
+        driver: The driver. It is trained in place and in evaluation mode, without dropout and noise of its own: the
+            policy that learns is the one that drove.
         privileged: Number of inputs of the value network, K.
         distribution: Of continuous actions: beta or gaussian.
         action_noise: Of continuous actions: their standard deviation at the start, as a fraction of their range, for an
@@ -40,7 +41,7 @@ class Policy(nn.Module):
 
     def __init__(self, driver: Driver, privileged: int, distribution: str, action_noise: float) -> None:
         super().__init__()
-        self.driver, self.distribution = driver, distribution
+        self.driver, self.distribution = driver.eval(), distribution
         self.spread: nn.Linear | None = None
         if driver.config.control != "discrete":
             self.spread = nn.Linear(driver.config.d_model, 3)
@@ -66,7 +67,8 @@ class Policy(nn.Module):
         if self.distribution == "gaussian":
             return Independent(Normal(z, self.spread(y).clamp(-5, 1).exp(), validate_args=False), 1), state
         squashed = ContinuousActionHead.squash(z)
-        mean = torch.cat(((squashed[..., :1] + 1) / 2, squashed[..., 1:]), dim=-1).clamp(_MARGIN, 1 - _MARGIN)
+        mean = torch.cat(((squashed[..., :1] + 1) / 2, squashed[..., 1:]), dim=-1)
+        mean = MARGIN + (1 - 2 * MARGIN) * mean  # a clamp would have no gradient at the ends
         concentration = 1 / (mean * (1 - mean)) + F.softplus(self.spread(y))  # both parameters exceed 1: one mode
         return Independent(Beta(mean * concentration, (1 - mean) * concentration, validate_args=False), 1), state
 
@@ -74,7 +76,7 @@ class Policy(nn.Module):
         """Draw samples, of which `distribution` has a finite density."""
         drawn = distribution.sample()
         beta = self.spread is not None and self.distribution == "beta"
-        return drawn.clamp(_MARGIN, 1 - _MARGIN) if beta else drawn
+        return drawn.clamp(MARGIN, 1 - MARGIN) if beta else drawn
 
     def actions(self, samples: Tensor) -> Tensor:
         """Return the actions of the environment, (...) or (..., 3), of samples."""

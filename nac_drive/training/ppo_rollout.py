@@ -57,7 +57,7 @@ class Rollout:
     states: tuple[np.ndarray, ...]
     """(T / L, E, ...) each: the driver's state before every action whose number is a multiple of L."""
     returns: list[float]
-    """Undiscounted native rewards of the episodes that ended."""
+    """Undiscounted native rewards of the episodes that ended by a rule; one that was cut is not whole."""
 
 
 Part = tuple[dict[str, np.ndarray], tuple[np.ndarray, ...], list[float]]
@@ -138,8 +138,9 @@ class RolloutWorker:
         observation, reward, terminated, truncated, info = env.step(action)
         after, duration = env.privileged(), info["dt"]
         self._observations[index], self._privileged[index] = observation, after
-        if terminated or truncated:
+        if terminated:
             returns.append(env.native_return)
+        if terminated or truncated:
             self._observations[index], info = env.reset()
             self._privileged[index] = env.privileged()
         return after, reward, duration, terminated, terminated or truncated, info["dt"]

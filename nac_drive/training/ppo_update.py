@@ -66,6 +66,31 @@ def cut(starts: np.ndarray, length: int) -> np.ndarray:
     return np.stack((rows, columns, ends - rows), axis=1)
 
 
+def batches(sequences: np.ndarray, length: int, size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Shuffle the sequences of a rollout into the batches of an epoch.
+
+    Sequences are shuffled in blocks of `length` rows of one environment. All blocks hold as many actions, wherever
+    episodes begin, so all batches do too.
+
+    Args:
+        sequences: (S, 3), the result of `cut`.
+        length: The longest sequence; it divides the rows of the rollout.
+        size: Actions per batch.
+        rng: Draws the order of the blocks.
+
+    Returns:
+        Indices of the sequences of each batch. A batch holds `size` actions where `length` divides `size`; elsewhere
+        whole blocks, as even as they can be.
+    """
+    new = np.diff(sequences[:, 1]).astype(bool) | np.diff(sequences[:, 0] // length).astype(bool)
+    blocks = np.split(np.arange(len(sequences)), np.flatnonzero(new) + 1)
+    count = min(len(blocks) * length // size, len(blocks))
+    return [
+        np.concatenate([blocks[block] for block in batch])
+        for batch in np.array_split(rng.permutation(len(blocks)), count)
+    ]
+
+
 class Learner:
     """The optimizer of a policy, and updates from rollouts.
 
@@ -127,13 +152,9 @@ class Learner:
         sequences = cut(rollout.starts, self.sequence_length)
         totals: dict[str, list[float]] = {}
         for _ in range(config.n_epochs):
-            order = rng.permutation(len(sequences))
-            sizes = sequences[order, 2].cumsum()
-            ends = np.arange(config.batch_size, sizes[-1], config.batch_size)
-            for batch in np.split(order, np.searchsorted(sizes, ends)):
-                if len(batch):
-                    for name, value in self._step(rollout, data, sequences[batch], actor).items():
-                        totals.setdefault(name, []).append(value)
+            for batch in batches(sequences, self.sequence_length, config.batch_size, rng):
+                for name, value in self._step(rollout, data, sequences[batch], actor).items():
+                    totals.setdefault(name, []).append(value)
         return {name: float(np.mean(values)) for name, values in totals.items()}
 
     def _step(self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool) -> dict[str, float]:
@@ -156,6 +177,7 @@ class Learner:
             clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)
             entropy = distribution.entropy()[valid].mean()
             loss = loss - torch.minimum(ratio * advantage, clipped * advantage).mean() - config.ent_coef * entropy
+            loss = loss + self.policy.driver.core.penalty()
             with torch.no_grad():
                 metrics["entropy"] = float(entropy)
                 metrics["clipped"] = float(((ratio - 1).abs() > config.clip_range).float().mean())

@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 
 from nac_drive.data_collection.experts import driver_hash
 from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
-from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies import CORES, Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.lock import FolderInUseError
 from nac_drive.training import ppo as ppo_module
@@ -146,10 +146,15 @@ def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp
     assert contents(folder) == left
 
 
-@pytest.mark.parametrize("core", ["cnn", "lstm"])
-def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation, core):
+@pytest.mark.parametrize("start", ["cnn", "lstm", "a driver with dropout"])
+def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation, start):
     """Four checkpoints; the value warm-up ends, an augmentation is drawn and the learning rate falls on the way."""
-    config = controlled(core, total_timesteps=128, n_epochs=2, augment=("colour:3",), ent_coef=0.01)
+    settings: dict[str, Any] = {"total_timesteps": 128, "n_epochs": 2, "augment": ("colour:3",), "ent_coef": 0.01}
+    if start in CORES:
+        config = controlled(start, **settings)
+    else:
+        saved(tmp_path / "clone", "discrete", dropout=0.5)
+        config = controlled(init_from=str(tmp_path / "clone"), **settings)
     ppo(config, tmp_path / "straight")
     folder = tmp_path / "resumed"
     for step in (32, 96):
@@ -446,6 +451,8 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"off_road_penalty": float("nan")}, "off_road_penalty must be finite, got nan"),
         ({"missed_tile_penalty": -1.0}, r"missed_tile_penalty must lie in \[0, "),
         ({"init_from": "nope"}, "no folder nope"),
+        ({"driver": DriverConfig("cnn", dropout=0.2)}, "dropout must be 0 in ppo, got 0.2: .*; leave it out"),
+        ({"driver": DriverConfig("pdna-b")}, "core must add no noise in training, got pdna-b: .*; cfc is the same"),
     ],
 )
 def test_a_bad_setting_is_named_before_a_run_is_made(changed, message, tmp_path):
@@ -454,9 +461,9 @@ def test_a_bad_setting_is_named_before_a_run_is_made(changed, message, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def saved(path: Path, control: Control, core: str = "cnn", *, residual: bool = False, mask_bar: bool = False) -> Driver:
+def saved(path: Path, control: Control, core: str = "cnn", *, mask_bar: bool = False, **settings: Any) -> Driver:
     torch.manual_seed(3)
-    driver = Driver(DriverConfig(core=core, encoder="compact", dropout=0.0, control=control, residual=residual)).eval()
+    driver = Driver(DriverConfig(core=core, encoder="compact", control=control, **settings)).eval()
     save_driver(path, driver, env=asdict(EnvConfig(control, mask_bar=mask_bar)))
     return driver
 

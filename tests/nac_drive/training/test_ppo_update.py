@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import pytest
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies import CORES, Driver, DriverConfig
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_policy import Policy
+from nac_drive.training.ppo_policy import MARGIN, Policy
 from nac_drive.training.ppo_rollout import RolloutWorkers
-from nac_drive.training.ppo_update import Learner, advantages, cut
+from nac_drive.training.ppo_update import Learner, advantages, batches, cut
 
 SIDE = 16
 ROOT = Path(__file__).parents[3]
@@ -37,10 +38,14 @@ class Toy:
 
     With `delay` 0 the best action is the brightness: steer = 2 x - 1, gas = x, brake = 1 - x, or discrete action 1 for
     bright and 0 for dark frames. With a delay, the brightness of the first frame counts, and all later ones are grey.
+    With `noise` every frame is random. With `is_cut` episodes are cut by a time limit in place of a rule.
     """
 
-    def __init__(self, rank: int, control: str, delay: int = 0, length: int = 5):
+    def __init__(
+        self, rank: int, control: str, delay: int = 0, length: int = 5, noise: bool = False, is_cut: bool = False
+    ):
         self._rank, self._control, self._delay, self._length = rank, control, delay, length
+        self._noise, self._is_cut = noise, is_cut
 
     def start_at(self, timesteps: int) -> None:
         self._rng = np.random.default_rng((self._rank, timesteps))
@@ -60,7 +65,8 @@ class Toy:
         self._step += 1
         self.native_return += reward
         self._now = 0.5 if self._delay else float(self._rng.integers(2))
-        return self._frame(), reward, self._step == self._length, False, {"dt": 0.02}
+        ended = self._step == self._length
+        return self._frame(), reward, ended and not self._is_cut, ended and self._is_cut, {"dt": 0.02}
 
     def privileged(self) -> np.ndarray:
         return np.array([self._first, self._now, self._step / self._length], dtype=np.float32)
@@ -69,15 +75,18 @@ class Toy:
         pass
 
     def _frame(self) -> np.ndarray:
+        if self._noise:
+            return self._rng.integers(256, size=(SIDE, SIDE, 3), dtype=np.uint8)
         return np.full((SIDE, SIDE, 3), round(255 * self._now), dtype=np.uint8)
 
 
 def policy(
-    core: str = "cnn", control: str = "continuous", distribution: str = "beta", encoder: str = "pooled"
+    core: str = "cnn", control: str = "continuous", distribution: str = "beta", encoder: str = "pooled", **settings: Any
 ) -> Policy:
     torch.manual_seed(0)
     driver = Driver(DriverConfig(
-        core=core, encoder=encoder, control=control, d_model=16, dense=8, frame_shape=(SIDE, SIDE, 3), num_actions=3
+        core=core, encoder=encoder, control=control, d_model=16, dense=8, frame_shape=(SIDE, SIDE, 3), num_actions=3,
+        **settings,
     ))  # fmt: skip
     return Policy(driver, 3, distribution, 0.19)
 
@@ -126,6 +135,71 @@ def test_sequences_hold_every_action_once_and_stay_within_an_episode(length):
     assert (count == 1).all()
 
 
+@pytest.mark.parametrize("actor", [True, False])
+@pytest.mark.parametrize(("core", "length"), [("cnn", 4), ("lstm", 1), ("lstm", 4), ("lstm", 16)])
+def test_every_batch_has_its_size_and_every_epoch_every_action_once(monkeypatch, core, length, actor):
+    """Episodes of 5 and 7 actions end within sequences."""
+    config = replace(SMALL, sequence_length=length)
+    steps: list[np.ndarray] = []
+    real = Learner._step
+
+    def step(learner: Learner, rollout: Any, data: Any, sequences: np.ndarray, actor: bool) -> dict[str, float]:
+        steps.append(sequences)
+        return real(learner, rollout, data, sequences, actor)
+
+    monkeypatch.setattr(Learner, "_step", step)
+    mine = policy(core)
+    learner = Learner(mine, config)
+    envs: Any = [partial(Toy, rank, "continuous", length=5 + rank % 2 * 2) for rank in range(config.n_envs)]
+    driving = RolloutWorkers(envs, mine, config.n_steps, learner.sequence_length, 1)
+    driving.start_at(0, 1)
+    learner.update(driving.drive(), 0.0, np.random.default_rng(0), actor=actor)
+    actions = config.n_steps * config.n_envs
+    updates = actions // config.batch_size
+    assert [int(batch[:, 2].sum()) for batch in steps] == [config.batch_size] * updates * config.n_epochs
+    orders = set()
+    for epoch in range(config.n_epochs):
+        sequences = np.concatenate(steps[epoch * updates : (epoch + 1) * updates])
+        rows = [(column, row + i) for row, column, count in sequences.tolist() for i in range(count)]
+        assert len(set(rows)) == len(rows) == actions
+        orders.add(tuple(rows))
+    assert len(orders) == config.n_epochs, "every epoch has an order of its own"
+
+
+def test_batches_that_sequences_do_not_fill_are_as_even_as_whole_sequences_allow():
+    starts = np.zeros((24, 5), dtype=bool)
+    starts[7, 2] = True
+    sequences = cut(starts, 8)
+    for size, expected in ((20, {16, 24}), (60, {56, 64}), (2, {8}), (120, {120})):
+        sizes = [int(sequences[batch, 2].sum()) for batch in batches(sequences, 8, size, np.random.default_rng(0))]
+        assert set(sizes) == expected
+        assert sum(sizes) == starts.size
+
+
+@pytest.mark.parametrize(
+    ("core", "settings"),
+    [
+        *((core, {}) for core in CORES),
+        ("gru", {"dropout": 0.5}),
+        ("cnn", {"dropout": 0.5, "encoder": "compact", "control": "discrete"}),
+        ("gru", {"zero_lost_frames": True, "control": "discrete"}),
+        ("cfc", {"dt_input": True, "residual": True}),
+        ("cfc", {"clockless": True, "distribution": "gaussian"}),
+    ],
+)
+def test_the_policy_that_learns_is_the_one_that_drove(core, settings):
+    """At unchanged weights every ratio is 1, also with dropout or a core that adds noise in training."""
+    config = replace(SMALL, n_envs=2, n_steps=8, batch_size=8, n_epochs=1)
+    mine = policy(core, **settings)
+    learner = Learner(mine, config)
+    driving = workers(mine, config, learner.sequence_length, noise=True)
+    driving.start_at(0, 1)
+    for _ in range(2):
+        learned = learner.update(driving.drive(), 0.0, np.random.default_rng(0))
+        assert learned["clipped"] == 0
+        assert abs(learned["kl"]) < 1e-6
+
+
 @pytest.mark.parametrize("control", ["continuous", "discrete"])
 @pytest.mark.parametrize("core", ["cnn", "lstm", "nac-exact", "cfc"])
 def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(core, control):
@@ -172,6 +246,23 @@ def test_the_middle_of_the_distribution_is_the_drivers_own_action(encoder, distr
     torch.testing.assert_close(mine.actions(drawn.mean), expected, atol=3e-4, rtol=0)
 
 
+@pytest.mark.parametrize("squashed", [1e-6, 3e-5, 1e-3, 0.3, 0.999, 0.99997])
+def test_the_mean_of_a_beta_distribution_has_a_gradient_up_to_the_ends_of_the_range(squashed):
+    """The mean is an affine map of the driver's action, which keeps the margin of the samples at both ends."""
+    mine, z = policy(), torch.tensor(squashed, dtype=torch.float64).logit().float()
+    head: Any = mine.driver.action_head
+    torch.nn.init.zeros_(head.out.weight)
+    head.out.bias.data = torch.stack((z / 2, z, z))  # tanh(z / 2) is 2 sigmoid(z) - 1
+    frame = torch.zeros(1, 1, SIDE, SIDE, 3, dtype=torch.uint8)
+    drawn: Any = mine(mine.driver.prepare(frame), torch.zeros(1, 1), ())[0]
+    mean = drawn.mean[0, 0]
+    expected = MARGIN + (1 - 2 * MARGIN) * squashed
+    torch.testing.assert_close(mean, torch.full((3,), expected), atol=2e-7, rtol=0)
+    (gradient,) = torch.autograd.grad(mean.sum(), head.out.bias)
+    slope = (1 - 2 * MARGIN) * squashed * (1 - squashed)
+    torch.testing.assert_close(gradient, torch.tensor([2 * slope, slope, slope]), atol=0, rtol=0.15)
+
+
 @pytest.mark.parametrize(("distribution", "noise"), [("beta", 0.05), ("beta", 0.22), ("gaussian", 0.02)])
 def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(distribution, noise):
     """Of 20,000 samples; squashed normal ones have it in the limit of small noise."""
@@ -213,6 +304,20 @@ def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core,
     chance = 1 / 3 if control == "discrete" else 0.5
     assert np.mean(means[:3]) < chance + 0.15
     assert np.mean(means[-5:]) > 0.85
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_the_returns_are_those_of_whole_episodes(is_cut):
+    """An episode that a time limit of training has cut is none, but its rewards are learned from."""
+    driving = workers(policy(), SMALL, 1, is_cut=is_cut)
+    driving.start_at(0, 1)
+    rollout = driving.drive()
+    assert rollout.ended.sum() == SMALL.n_envs * (SMALL.n_steps // 5)
+    assert rollout.terminated.any() != is_cut
+    assert len(rollout.returns) == (0 if is_cut else rollout.ended.sum())
+    if not is_cut:
+        rewards = [rollout.rewards[first : first + 5].sum(axis=0) for first in (0, 5, 10)]
+        np.testing.assert_allclose(sorted(rollout.returns), sorted(np.concatenate(rewards)), rtol=1e-5)
 
 
 def test_two_processes_drive_as_two_would_alone():
