@@ -65,7 +65,7 @@ def export_dataset(
             f"{dataset.path} holds episodes that a person corrected, and {to} cannot say which frames have a label; "
             "train on the dataset itself."
         )
-    building = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    building = path.absolute().with_name(f".{path.name}.{os.getpid()}.tmp")  # Minari joins a relative path twice
     try:
         with writing(path):
             _remove_leftovers(path)

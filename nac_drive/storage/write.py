@@ -104,12 +104,25 @@ def writing(path: Path) -> Iterator[None]:
             fix = "free some space"
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             fix = "make the folder writable or choose another"
+        elif missing := _missing_inside(error, path):
+            raise WriteError(
+                f"cannot write {path}: {missing} is missing; if nothing removed it, report this with the traceback "
+                "that NAC_DRIVE_TRACEBACK=1 shows."
+            ) from error
         elif number in (errno.ENOTDIR, errno.ENOENT, errno.EISDIR):
             fix = "choose another folder"
         else:
             fix = "choose another folder or repair the disk"
         cause = os.strerror(number) if number else error
         raise WriteError(f"cannot write {path}: {cause}; {fix}.") from error
+
+
+def _missing_inside(error: Exception, path: Path) -> str | None:
+    """Return the missing file, unless it is `path` or the folder of `path` is missing too."""
+    if not isinstance(error, FileNotFoundError) or not path.parent.is_dir():
+        return None
+    name = os.fsdecode(error.filename or "a file")
+    return None if Path(name).absolute() == path.absolute() else name
 
 
 def _number(error: SafetensorError) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 
 import imageio.v3 as iio
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.dataset.episode_file import read_episode
 from nac_drive.data_collection.interchange.export import WRITERS, export_dataset
-from tests.commands import call
+from tests.commands import call, refused
 from tests.data_collection.dataset.exports import CONTINUOUS, DISCRETE, OWN, episodes_of
+from tests.data_collection.recordings import contents
 
 
 @pytest.mark.parametrize("to", WRITERS)
@@ -25,6 +27,34 @@ def test_a_damaged_episode_leaves_no_export(datasets, tmp_path, to):
         export_dataset(copy, tmp_path / "out", to)
     assert "\n" not in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} == {"dataset"}
+
+
+@pytest.mark.parametrize("to", WRITERS)
+def test_relative_folders_are_as_good_as_absolute_ones(datasets, tmp_path, to, monkeypatch, capsys):
+    """As docs/interchange.md writes the commands: in the reader's folder."""
+    shutil.copytree(datasets[OWN].path, tmp_path / "demos")
+    monkeypatch.chdir(tmp_path)
+    assert call("dataset", "export", "demos", "--to", to, "--out", "exported") == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.splitlines()[-1].startswith("exported: 2 episodes in ")
+    export_dataset("demos", "deep/in/exported", to)  # type: ignore[arg-type]
+    for folder in ("exported", "deep/in/exported"):
+        assert any(path.is_file() for path in (tmp_path / folder).rglob("*"))
+    if to == "minari":
+        assert call("dataset", "import", "exported", "--out", "demos-again") == 0, capsys.readouterr().err
+        assert contents(tmp_path / "demos-again") == contents(tmp_path / "demos")
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("to", WRITERS)
+def test_a_file_that_a_library_misses_is_not_the_users_folder(datasets, tmp_path, to, monkeypatch, capsys):
+    def miss(folder: Path, recording: object) -> None:
+        (folder / "twice" / "twice" / "metadata.json").read_text()
+
+    monkeypatch.setitem(WRITERS, to, miss)
+    message = refused(capsys, "dataset", "export", str(datasets[OWN].path), "--to", to, "--out", str(tmp_path / "out"))
+    assert "twice/metadata.json is missing" in message
+    assert "choose another folder" not in message
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("to", WRITERS)
