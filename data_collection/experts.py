@@ -100,6 +100,17 @@ def clean_env(driver: Driver, control: Control | None = None) -> EnvConfig:
     return replace(trained, perturb=None, control=control)
 
 
+def measured_env(driver: Driver, control: Control | None = None, perturbation: str = "") -> EnvConfig:
+    """Return the environment in which `evaluate` measures a driver.
+
+    Args:
+        driver: A driver.
+        control: See `clean_env`.
+        perturbation: See `envs.perturb`.
+    """
+    return replace(clean_env(driver, control), renderer=EnvConfig.renderer, perturb=perturbation or None)
+
+
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
     """Return the SHA-256 of what decides a driver's actions: its weights and config, or the controller's numbers.
 

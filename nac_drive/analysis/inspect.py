@@ -10,9 +10,9 @@ from pathlib import Path
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
-from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver
+from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
 from nac_drive.data_collection.optional import optional_module
-from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, perturb, track_seeds
+from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 
 PAGE = "episode.html"
@@ -71,7 +71,7 @@ def inspect(
     folder.mkdir(parents=True, exist_ok=True)
     recordings: list[Recording] = []
     for name, driver in zip(names, loaded, strict=True):
-        with closing(perturb(make_env(clean_env(driver, control), crash=crash), perturbation)) as env:
+        with closing(make_env(measured_env(driver, control, perturbation), crash=crash)) as env:
             recordings.append(
                 record(
                     env, driver, track, name=name, perturbation=perturbation,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
-from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver
+from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
 from nac_drive.envs import (
     SPLITS,
     Control,
@@ -19,7 +19,6 @@ from nac_drive.envs import (
     Episode,
     Step,
     make_env,
-    perturb,
     rollout,
     track_seeds,
 )
@@ -74,18 +73,16 @@ def watch(
     name = "driver"
     if isinstance(driver, str | os.PathLike):
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
-    env = clean_env(driver, control)
+    env = measured_env(driver, control, perturbation)
     if video is not None:
-        return record_video(
-            video, driver, track, name=name, env=env, crash=crash, perturbation=perturbation, on_step=on_step
-        )
+        return record_video(video, driver, track, name=name, env=env, crash=crash, on_step=on_step)
     if html is not None:
-        with closing(perturb(make_env(env, crash=crash), perturbation)) as simulator:
+        with closing(make_env(env, crash=crash)) as simulator:
             recording = record(simulator, driver, track, name=name, perturbation=perturbation, on_step=on_step)
         save_episode_page(html, [recording], f"{name} on track {track}")
         assert recording.episode
         return recording.episode
-    window = perturb(make_env(env, crash=crash, render_mode="human"), perturbation)
+    window = make_env(env, crash=crash, render_mode="human")
     try:
         return rollout(window, driver, track, subscribers=[on_step])
     finally:

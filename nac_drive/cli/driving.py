@@ -253,7 +253,7 @@ class Evaluate:
                 report=reports.evaluation_reporter(), **conditions,
             )  # fmt: skip
         if self.out:
-            save_evaluation_report(self.out, evaluations, self.tracks, self.driver, self.control)
+            save_evaluation_report(self.out, evaluations, self.tracks, self.driver, self.control, self.mask_bar)
         setting = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
         console.print(terminal_table([Entry(e) for e in evaluations], f"{self.tracks}, {setting}"))
         if self.out:
@@ -303,7 +303,9 @@ class Stress:
         console.print(terminal_stress(result))
         console.print(f"page: {page}", highlight=False, soft_wrap=True)
         if self.video is not None:
-            video = video_of(self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control)
+            video = video_of(
+                self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control, self.crash, self.renderer
+            )
             console.print(f"video: {video}", highlight=False, soft_wrap=True)
 
 

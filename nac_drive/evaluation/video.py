@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
+from nac_drive.data_collection.experts import measured_env
 from nac_drive.envs import (
     FRAMES_PER_SECOND,
     CrashMode,
@@ -23,7 +25,6 @@ from nac_drive.envs import (
     Episode,
     Step,
     make_env,
-    perturb,
     rollout,
     track_seeds,
 )
@@ -64,9 +65,9 @@ def record_video(
         driver: The driver.
         seed: Seed of the track.
         name: Name of the driver in the video.
-        env: The environment.
+        env: The environment; by default the one in which `evaluate` measures the driver.
         crash: The effect of a crash, see `CarRacing`.
-        perturbation: See `envs.perturb`.
+        perturbation: See `envs.perturb`, in place of that of `env`.
         on_step: Called with every step.
 
     Returns:
@@ -78,7 +79,9 @@ def record_video(
     """
     path = check_video_path(path)
     track_seeds([seed])
-    car_racing = perturb(make_env(env, crash=crash, render_mode="rgb_array"), perturbation)
+    env = env or measured_env(driver)
+    config = replace(env, perturb=perturbation or env.perturb)
+    car_racing = make_env(config, crash=crash, render_mode="rgb_array")
     try:
         with _writer(path, new=True) as write:
             return rollout(car_racing, driver, seed, subscribers=[_Overlay(car_racing, name, seed, write), on_step])

@@ -145,7 +145,7 @@ def compare(
             report(task.name, {"timed": number, "of": len(timed)})
         entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
         histories = {core: [RunFolder(run.run).rows() for run in found] for core, found in finished.items()}
-        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries, histories, config.seed)
+        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries, histories, finished)
         return Comparison(entries, failures)
 
 
@@ -282,21 +282,26 @@ def _on_features(config: TrainConfig, encoder: str) -> TrainConfig:
 
 
 def _save(
-    plan: _Plan, protocol: str, entries: list[Entry], histories: dict[str, list[list[dict[str, Any]]]], seed: int
+    plan: _Plan,
+    protocol: str,
+    entries: list[Entry],
+    histories: dict[str, list[list[dict[str, Any]]]],
+    finished: dict[str, list[Task]],
 ) -> None:
-    """Write all files of the folder; `histories` are the rows of metrics.jsonl of every run of a core."""
+    """Write all files of the folder; `histories` are the rows of metrics.jsonl of every finished run of a core."""
     save_evaluations(plan.folder, [entry.evaluation for entry in entries])
     save_results(plan.folder, entries)
     draw_leaderboard(plan.folder / "figure.png", entries)
     ranked = {entry.summary.driver: histories[entry.summary.driver] for entry in entries[1:]}
     draw_learning_curves(plan.folder / _CURVES, ranked)
     best = entries[1:3]  # after the expert
-    names = [str(plan.folder / f"{folder_name(entry.summary.driver)}-{seed}") for entry in best]
-    worst = min(best[0].evaluation.rows, key=lambda row: row.episode_return).seed
+    number, worst = min(enumerate(best[0].evaluation.rows), key=lambda row: row[1].episode_return)
+    runs = [finished[entry.summary.driver] for entry in best]
+    names = [str(runs[0][number // len(plan.tracks)].run), *(str(other[0].run) for other in runs[1:])]
     save_report(
         plan.folder, entries, title="Comparison of drivers", protocol=protocol, caption=LEADERBOARD_CAPTION,
         curves=_CURVES, curves_caption=LEARNING_CAPTION,
-        commands=inspect_command(names, worst, perturbation=plan.perturb or ""),
+        commands=inspect_command(names, worst),
     )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nac_drive.analysis.page import assemble
-from nac_drive.envs import Control
+from nac_drive.envs import Control, EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation
+from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.tables import Entry, cells, columns, legend
 from nac_drive.storage.write import write_atomically
@@ -77,6 +78,7 @@ def save_evaluation_report(
     tracks: str | Sequence[int],
     driver: str,
     control: Control | None = None,
+    mask_bar: bool | None = None,
 ) -> Path:
     """Write `report.html` and its `figure.png` of drivers that were evaluated on the same tracks.
 
@@ -86,6 +88,7 @@ def save_evaluation_report(
         tracks: Named tracks, or their seeds.
         driver: The driver as a command takes it.
         control: The control that a command chooses; None for the driver's own.
+        mask_bar: Whether the status bar was hidden; None for as in the driver's training.
 
     Returns:
         The page.
@@ -102,17 +105,31 @@ def save_evaluation_report(
         folder, entries, title=f"Evaluation of {names[-1]}",
         protocol=f"{names[-1]} drove the tracks {track_names(tracks)} once each. "
         f"{conditions(row.crash_mode, row.renderer, row.perturbation)}{expert}",
-        commands=inspect_command([driver], worst.seed, control, row.perturbation),
+        commands=inspect_command([driver], worst, control, as_trained=mask_bar is None),
     )  # fmt: skip
 
 
 def inspect_command(
-    drivers: Sequence[str], worst_track: int, control: Control | None = None, perturbation: str = ""
+    drivers: Sequence[str], worst: EpisodeResult, control: Control | None = None, *, as_trained: bool = True
 ) -> str:
-    """The command that shows the worst episode frame by frame."""
+    """Return the command that shows the worst episode frame by frame.
+
+    `inspect` draws gymnasium's frames and hides the status bar as in training. Of an episode under other conditions it
+    shows the track alone, and the text says so.
+
+    Args:
+        drivers: Drivers as a command takes them, the one that drove the episode first.
+        worst: The episode.
+        control: The control that a command chooses; None for the driver's own.
+        as_trained: Whether the status bar was hidden as in the driver's training.
+    """
     chosen = f"--driver {drivers[0]}" if len(drivers) == 1 else f"--compare {' '.join(drivers)}"
-    options = (f" --control {control}" if control else "") + (f" --perturb {perturbation}" if perturbation else "")
-    return f"# the worst episode, frame by frame\nnac-drive inspect {chosen} --track {worst_track}{options} --out seen"
+    options = f" --control {control}" if control else ""
+    options += f" --perturb {worst.perturbation}" if worst.perturbation else ""
+    options += f" --crash {worst.crash_mode}" if worst.crash_mode != "ignore" else ""
+    command = f"nac-drive inspect {chosen} --track {worst.seed}{options} --out seen"
+    same = as_trained and worst.renderer == EnvConfig.renderer
+    return f"# the {'' if same else 'track of the '}worst episode, frame by frame\n{command}"
 
 
 def conditions(crash: str, renderer: str, perturbation: str = "", max_steps: int | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from nac_drive.analysis.watch import watch
-from nac_drive.envs import Control, track_seeds
+from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
+from nac_drive.envs import Control, CrashMode, EnvConfig, RendererName, track_seeds
 from nac_drive.evaluation.statistics import Interval
-from nac_drive.evaluation.video import side_by_side
+from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.robustness.plan import CLEAN
 from nac_drive.robustness.statistics import Cell, survival
 from nac_drive.robustness.stress import Stress
@@ -95,8 +96,12 @@ def video_of(
     tracks: str | Sequence[int],
     spec: str,
     control: Control | None = None,
+    crash: CrashMode = "ignore",
+    renderer: RendererName = "gymnasium",
 ) -> Path:
     """Write a video of up to four drivers on the first track under one perturbation.
+
+    The episodes are those that `stress` measures.
 
     Args:
         path: The new file; an existing one is replaced.
@@ -104,15 +109,19 @@ def video_of(
         tracks: See `track_seeds`.
         spec: The perturbation, see `envs.perturb`.
         control: Control of shipped drivers.
+        crash: The effect of a crash, see `CarRacing`.
+        renderer: Draws the frames that the drivers see.
 
     Returns:
         `path`.
     """
     with tempfile.TemporaryDirectory() as folder:
         videos = []
-        for number, driver in enumerate(drivers[:4]):
+        for number, name in enumerate(drivers[:4]):
             videos.append(Path(folder) / f"{number}.mp4")
-            watch(driver, track_seeds(tracks)[0], video=videos[-1], control=control, perturbation=spec)
+            driver = resolve_driver(name, EnvConfig(control=control) if control else None)
+            env = replace(measured_env(driver, control, spec), renderer=renderer)
+            record_video(videos[-1], driver, track_seeds(tracks)[0], name=driver_name(name), env=env, crash=crash)
         side_by_side(path, videos, columns=2 if len(videos) > 2 else None)
     return path
 

@@ -154,6 +154,19 @@ def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, 
     assert LEARNING_CAPTION in page
 
 
+def test_the_command_of_the_page_names_the_run_of_the_worst_episode(whole, dataset, tmp_path, in_this_process):
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+    best, other = (entry.summary.driver for entry in whole[1].entries[1:])
+    for seed, returns in enumerate(((100.0, 100.0), (100.0, 50.0))):
+        file = folder / f"{best}-{seed}" / "result.json"
+        result = json.loads(file.read_text())
+        rows = [{**row, "episode_return": value} for row, value in zip(result["rows"], returns, strict=True)]
+        file.write_text(json.dumps({**result, "rows": rows}))
+    run(dataset, folder, num_seeds=2, resume=True)
+    command = f"nac-drive inspect --compare {folder / best}-1 {folder / other}-0 --track {TRACKS[1]} --out seen"
+    assert f"# the track of the worst episode, frame by frame\n{command}" in (folder / "report.html").read_text()
+
+
 def test_learning_curves_are_those_of_all_finished_runs(whole, dataset, tmp_path, in_this_process, monkeypatch):
     drawn: dict[str, Any] = {}
     monkeypatch.setattr("nac_drive.leaderboard.compare.draw_learning_curves", lambda path, curves: drawn.update(curves))
@@ -254,7 +267,9 @@ def test_a_dataset_under_a_perturbation_settles_the_comparison(tmp_path, in_this
     assert not (tmp_path / "c").exists()
     comparison, _ = run(recorded, tmp_path / "c", cores=("cnn",))
     assert {row.perturbation for entry in comparison.entries for row in entry.evaluation.rows} == {"weak-tyres:1"}
-    assert "Perturbation: weak-tyres:1. The expert" in (tmp_path / "c" / "report.html").read_text()
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "Perturbation: weak-tyres:1. The expert" in page
+    assert " --perturb weak-tyres:1 --out seen" in page
 
 
 def test_every_run_is_announced_when_it_starts_and_when_it_is_timed(whole, dataset, tmp_path, in_this_process):
