@@ -27,7 +27,7 @@ from nac_drive.envs.telemetry import (
     wrap_angle,
 )
 from nac_drive.envs.tracks import LARGEST_SEED, SPLITS, track_seeds
-from nac_drive.envs.udacity import UDACITY, udacity_frame
+from nac_drive.envs.udacity import UDACITY, decode_image, image_size, udacity_frame
 from nac_drive.envs.vector import ProcessVectorEnv, make_vec_env
 from nac_drive.envs.wrappers import BAR_TOP, MaskBar
 
@@ -62,7 +62,9 @@ __all__ = [
     "RendererName",
     "Step",
     "Track",
+    "decode_image",
     "draw_effect",
+    "image_size",
     "make_env",
     "make_vec_env",
     "parse_corruptions",
