@@ -59,7 +59,7 @@ class DataConfig:
     """Perturbations of images and time, such as gaussian-noise:1 shadows:2+frame-drop:1:zero frame-rate:3: every
     sequence is put under one of them or left clean, all equally likely, with a draw of its own."""
     class_weights: bool = False
-    """Weigh each of the discrete actions by its inverse frequency."""
+    """Weigh each of the discrete actions by its inverse frequency, flipped sequences included."""
     change_weight: float = 1.0
     """Weight of the frames where the expert's action changes."""
     curve_weight: float = 0.0

@@ -166,7 +166,10 @@ class TrainingData:
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
         if self.config.class_weights:
             self._counts += np.bincount(frames.labels[labelled], minlength=len(self._counts))
-            counts = self._counts.clip(min=1)
+            counts = self._counts
+            if self.config.horizontal_flip:  # half of the sequences are trained on as in a mirror
+                counts = counts + counts[list(self.env.spec.flipped_actions)]
+            counts = counts.clip(min=1)
             self.classes = torch.tensor(counts.mean() / counts, dtype=torch.float32, device=self.device)
 
     def to(self, device: torch.device) -> TrainingData:

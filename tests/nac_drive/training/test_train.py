@@ -95,6 +95,29 @@ def test_episodes_added_in_parts_give_the_same_sequences_as_all_at_once(control)
     assert whole.frames.any(axis=(1, 2, 3)).all()
 
 
+@pytest.mark.parametrize("flips", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_class_weights_are_the_inverse_frequencies_of_the_actions_that_are_trained_on(flips, frozen):
+    """Every sequence is flipped in half of all epochs: both halves together hold what is trained on."""
+    frames = synthetic([60, 45])
+    rng = np.random.default_rng(1)
+    frames = replace(frames, labels=rng.choice(5, p=[0.1, 0.05, 0.5, 0.3, 0.05], size=len(frames)))
+    labelled = rng.random(len(frames)) < 0.8
+    encoder = torch.nn.Flatten(-3) if frozen else None
+    data = TrainingData(config(class_weights=True, horizontal_flip=flips).data, EnvConfig(), CPU, encoder)
+    data.add(replace(frames, labelled=labelled))
+    assert data.classes is not None
+    starts, every_label = np.array([0]), []
+    data.length = len(frames)
+    for flip in (False, True) if flips else (False,):
+        every_label += data.sequences(starts, np.array([flip])).labels[0].numpy()[labelled].tolist()
+    counts = np.bincount(every_label, minlength=5)
+    assert counts.min() > 0
+    np.testing.assert_allclose(data.classes.numpy() * counts, np.full(5, counts.mean()), rtol=1e-5)
+    right, left = data.classes[1].item(), data.classes[2].item()
+    assert (right == left) == flips, "what a flip exchanges weighs the same"
+
+
 def test_a_change_of_action_is_marked_within_its_episode():
     labels = np.array([0, 0, 3, 3, 1, 1, 2])
     changes = action_changes(labels, np.array([0, 4, 7]))
