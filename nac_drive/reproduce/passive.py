@@ -21,6 +21,8 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import SPLITS, Control, EnvConfig
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
+from nac_drive.training.config import OptimConfig
+from nac_drive.training.finite import require_finite_number, require_finite_weights
 from nac_drive.training.moving_average import averaged
 from nac_drive.training.offline import macro_f1
 from nac_drive.training.optimizer import adam
@@ -29,6 +31,7 @@ Split = Literal["tracks", "frames"]
 DATASET, ENCODERS = "dataset", "encoders"
 _STOPPING = 8
 """A run stops by one of so many parts of what it may train on."""
+_FIX = "lower learning_rate in the protocol, or measure other lines with --only"
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,7 @@ class _Fold:
     def __init__(self, config: Passive, folder: Path, task: Task, features: Tensor | None = None) -> None:
         place, frames = dict(task.place), _load(folder)
         self._config = config
+        self._what = f"{task.entry}, fold {place['fold']} over {place['split']}"
         self._inputs = torch.from_numpy(frames.frames) if features is None else features
         self._decide: Callable[..., Any] = Driver.forward if features is None else Driver.decide
         self._labels, self._dt = torch.from_numpy(frames.labels), torch.from_numpy(frames.dt)
@@ -238,8 +242,17 @@ class _Fold:
         return float(measure(prediction, labels))
 
     def train(self, driver: Driver) -> tuple[Driver, int]:
-        """Train until the loss on the stopping part no longer falls; return the best average, and the epochs."""
+        """Train until the loss on the stopping part no longer falls.
+
+        Returns:
+            The best average of the weights, and the epochs.
+
+        Raises:
+            ValueError: A learning rate or the decay of the average is outside its range.
+            DivergedError: A loss or a weight is NaN or infinite.
+        """
         config = self._config
+        OptimConfig(config.learning_rate, config.encoder_learning_rate, config.ema_decay).check()
         optimizer = adam(driver, config.learning_rate, config.encoder_learning_rate)
         average = averaged(driver, config.ema_decay)
         mean, best = average.module, Driver(driver.config)
@@ -256,6 +269,7 @@ class _Fold:
                     prediction, _ = self._decide(driver, frames, dt)
                 weight = torch.exp(config.curve_weight * labels[..., 0].abs()) if config.curve_weight else None
                 loss = driver.action_head.loss(prediction.float(), labels, weight) + driver.core.penalty()
+                require_finite_number(f"the training loss of {self._what}, in epoch {epoch + 1}", loss.item(), _FIX)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -263,9 +277,11 @@ class _Fold:
                 average.update_parameters(driver)
             epoch, since = epoch + 1, since + 1
             stopping = self._loss(*self.predict(mean, self.parts.stop))
+            require_finite_number(f"the loss of {self._what}, after epoch {epoch}", stopping, _FIX)
             if stopping < least:
                 best.load_state_dict(mean.state_dict())
                 least, since = stopping, 0
+        require_finite_weights(self._what, best.state_dict().items(), _FIX)
         return best, epoch
 
 

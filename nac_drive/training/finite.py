@@ -9,33 +9,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
+KEPT = "the last checkpoint is kept; lower the learning rate in a new run"
+"""What a run folder holds after a divergence, and the fix."""
+
 
 class DivergedError(ValueError):
-    """A loss, a weight or a score is NaN or infinite. The message is one line; the last checkpoint is kept."""
+    """A loss, a weight or a score is NaN or infinite. The message is one line."""
 
     exit_status = 1
     """Of the command line."""
 
 
-def require_finite_number(what: str, value: float) -> None:
+def require_finite_number(what: str, value: float, fix: str = KEPT) -> None:
     """Check a loss.
+
+    Args:
+        what: Its name.
+        value: The number.
+        fix: End of the message.
 
     Raises:
         DivergedError: It is NaN or infinite.
     """
     if not math.isfinite(value):
-        raise _diverged(f"{what} is {value}")
+        raise _diverged(f"{what} is {value}", fix)
 
 
-def require_finite_weights(what: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
+def require_finite_weights(what: str, tensors: Iterable[tuple[str, Tensor]], fix: str = KEPT) -> None:
     """Check weights by name.
+
+    Args:
+        what: Their owner.
+        tensors: Name and weights of each layer.
+        fix: End of the message.
 
     Raises:
         DivergedError: One of them is NaN or infinite.
     """
     for name, tensor in tensors:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise _diverged(f"the weights {name!r} of {what} are not finite")
+            raise _diverged(f"the weights {name!r} of {what} are not finite", fix)
 
 
 def require_finite_row(row: dict[str, Any]) -> None:
@@ -59,7 +72,5 @@ def require_finite_row(row: dict[str, Any]) -> None:
         check(key, value)
 
 
-def _diverged(fact: str) -> DivergedError:
-    return DivergedError(
-        f"the training has diverged: {fact}; the last checkpoint is kept; lower the learning rate in a new run."
-    )
+def _diverged(fact: str, fix: str) -> DivergedError:
+    return DivergedError(f"the training has diverged: {fact}; {fix}.")

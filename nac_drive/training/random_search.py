@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nac_drive.training.finite import require_finite_number
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -57,26 +59,33 @@ def random_search(
 
     Raises:
         ValueError: `sigma` is not positive, or `alpha` or `patience` is less than 1.
+        DivergedError: An estimate is NaN or infinite.
     """
     for name, number, least in (("alpha", alpha, 1), ("patience", patience, 1)):
         if number < least:
             raise ValueError(f"{name}: must be at least {least}, got {number}.")
     if sigma <= 0:
         raise ValueError(f"sigma: must be positive, got {sigma}; 0.1 is a good start for parameters of the order of 1.")
+
+    def estimate(parameters: np.ndarray) -> float:
+        value = objective(parameters)
+        require_finite_number("an estimate of the search", value, "take a smaller sigma")
+        return value
+
     parameters = np.asarray(start, dtype=np.float64)
-    value, waited = objective(parameters), 0
+    value, waited = estimate(parameters), 0
     values, sigmas = [value], [sigma]
     for _ in range(iterations):
         candidate = parameters + rng.normal(0.0, sigma, parameters.shape)
         if bounds is not None:
             candidate = np.clip(candidate, *bounds)
-        found = objective(candidate)
+        found = estimate(candidate)
         if found < value:
             parameters, value, waited, sigma = candidate, found, 0, sigma * alpha
         else:
             waited, sigma = waited + 1, sigma / alpha
         if waited == patience:
-            value, waited = objective(parameters), 0
+            value, waited = estimate(parameters), 0
         values.append(value)
         sigmas.append(sigma)
     return SearchResult(parameters, value, np.array(values), np.array(sigmas))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from nac_drive.cli.main import main
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.leaderboard.tasks import Task as LeaderboardTask
+from nac_drive.leaderboard.tasks import _train_and_evaluate
 from nac_drive.policies import load_driver
-from nac_drive.policies.action_heads import DiscreteActionHead
+from nac_drive.policies.action_heads import ContinuousActionHead, DiscreteActionHead
+from nac_drive.reproduce import passive
+from nac_drive.reproduce.driving import DATASET, Driving
+from nac_drive.reproduce.experiment import Row, Task
+from nac_drive.reproduce.passive import Passive
 from nac_drive.storage.lock import FolderInUseError
 from nac_drive.training import trainer
 from nac_drive.training.finite import DivergedError
+from nac_drive.training.ppo import ppo
 from tests.nac_drive.small import (
     TINY,
     checkpoint,
@@ -23,6 +33,7 @@ from tests.nac_drive.small import (
     train,
     train_dagger,
 )
+from tests.nac_drive.training.test_ppo import TINY as PPO
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,6 +101,99 @@ def test_the_exit_status_is_1(dataset, tmp_path, monkeypatch, capsys):
     assert main(["train", str(dataset.path), "--out", str(tmp_path / "run"), *words.split()]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("nac-drive: the training has diverged: the loss of batch 1 in epoch 2 is nan")
+
+
+# Every trainer and every experiment that trains
+
+
+def by_train(rate: float, dataset: Demonstrations, folder: Path) -> Any:
+    return train(config("cnn", epochs=2, sequence_length=1, batch_size=8, learning_rate=rate), dataset, folder / "run")
+
+
+def by_dagger(rate: float, dataset: Demonstrations, folder: Path) -> Any:
+    return train_dagger(dagger_config("cnn", **TINY, rounds=2, learning_rate=rate), folder / "run")
+
+
+def by_ppo(rate: float, dataset: Demonstrations, folder: Path) -> Any:
+    return ppo(replace(PPO, learning_rate=rate), folder / "run")
+
+
+def by_passive(rate: float, dataset: Demonstrations, folder: Path, control: Any = "discrete", **settings: Any) -> Row:
+    experiment = Passive(
+        control, cells=[("tracks", 5)], folds=3, d_model=8, encoder="pooled", epochs=3, end_to_end=True,
+        learning_rate=rate, **settings,
+    )  # fmt: skip
+    return experiment.measure(dataset.path.parent, Task("LSTM", "lstm", {}, experiment.places()[0]))
+
+
+def by_encoder(rate: float, dataset: Demonstrations, folder: Path) -> Any:
+    experiment = Passive(folds=3, d_model=8, encoder="pooled", epochs=3, learning_rate=rate)
+    (folder / passive.DATASET).symlink_to(dataset.path)
+    (folder / passive.ENCODERS).mkdir()
+    passive._train_encoder(experiment, folder, experiment._encoder_task("tracks", 0))
+    return [*folder.rglob("*.safetensors")]
+
+
+def by_driving(rate: float, dataset: Demonstrations, folder: Path) -> Row:
+    experiment = Driving(
+        [], "discrete", encoder="pooled", encoder_from=None, d_model=8, sequence_length=16, runs=1, epochs=2,
+        learning_rate=rate,
+    )  # fmt: skip
+    (folder / DATASET).symlink_to(dataset.path)
+    return experiment.measure(folder, Task("LSTM", "lstm", {}, experiment.places()[0]))
+
+
+def by_compare(rate: float, dataset: Demonstrations, folder: Path) -> Any:
+    settings = config("cnn", epochs=2, sequence_length=1, batch_size=8, learning_rate=rate)
+    task = LeaderboardTask("cnn", folder / "run", dataset.path, settings, "controller", (0,), "ignore", "fast", "cpu")
+    return _train_and_evaluate(task)
+
+
+TRAINERS = [by_train, by_dagger, by_ppo, by_passive, by_encoder, by_driving, by_compare]
+
+
+@pytest.mark.parametrize("trainer_of", TRAINERS)
+def test_a_rate_without_sense_is_refused_by_every_trainer(trainer_of, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(passive, "DATASET", dataset.path.name)
+    with pytest.raises(ValueError, match=r"learning_rate must be at most 10, got 1e\+30"):
+        trainer_of(1e30, dataset, tmp_path)
+
+
+@pytest.mark.parametrize("trainer_of", [trainer_of for trainer_of in TRAINERS if trainer_of is not by_ppo])
+def test_every_trainer_that_diverges_ends_with_an_error_and_without_results(trainer_of, dataset, tmp_path, monkeypatch):
+    """At a rate that no setting allows. PPO at such a rate: tests of its own."""
+    monkeypatch.setattr(passive, "DATASET", dataset.path.name)
+    monkeypatch.setattr("nac_drive.training.config.HIGHEST_RATE", 1e31)
+    with pytest.raises(DivergedError, match=r"the training has diverged: .* (is nan|not finite); "):
+        trainer_of(1e30, dataset, tmp_path)
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("where", ["training", "stopping"])
+def test_a_passive_test_that_diverges_has_no_row(request, monkeypatch, control, epoch, where):
+    """Not even after an epoch that was good."""
+    data: Demonstrations = request.getfixturevalue("dataset" if control == "discrete" else "continuous")
+    monkeypatch.setattr(passive, "DATASET", data.path.name)
+    losses: list[float] = []
+
+    def spoilt(name: str, real: Any) -> Any:
+        def loss(*arguments: Any) -> Any:
+            value = real(*arguments)
+            if name == "stopping":
+                losses.append(value)
+            return value * float("nan") if name == where and len(losses) == epoch - (name == "training") else value
+
+        return loss
+
+    head = DiscreteActionHead if control == "discrete" else ContinuousActionHead
+    monkeypatch.setattr(head, "loss", staticmethod(spoilt("training", head.loss)))
+    monkeypatch.setattr(passive._Fold, "_loss", spoilt("stopping", passive._Fold._loss))
+    expected = (
+        rf"loss of LSTM, fold 0 over tracks, (in|after) epoch {epoch} is nan; lower learning_rate in the protocol"
+    )
+    with pytest.raises(DivergedError, match=expected):
+        by_passive(1e-3, data, Path(), control)
 
 
 # One process at a time, and nothing left of what cannot work

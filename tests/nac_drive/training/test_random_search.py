@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from nac_drive.training.finite import DivergedError
 from nac_drive.training.random_search import mean_of_worst, random_search
 
 
@@ -108,4 +109,16 @@ def test_settings_that_do_not_fit_are_named(settings: dict, message: str) -> Non
     with pytest.raises(ValueError, match=message):
         random_search(
             lambda x: 0.0, np.zeros(1), np.random.default_rng(0), **{"iterations": 1, "sigma": 1.0} | settings
+        )
+
+
+@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
+def test_an_estimate_that_is_no_number_is_an_error_and_never_a_rejection(moment: int, value: float) -> None:
+    """At the start, of a candidate, of the next, and when the accepted parameters are estimated again."""
+    estimates = [1.0, 2.0, 2.0, 1.0]
+    estimates[moment] = value
+    with pytest.raises(DivergedError, match=r"an estimate of the search is .*; take a smaller sigma"):
+        random_search(
+            scripted(estimates, []), np.zeros(2), np.random.default_rng(0), iterations=2, sigma=1.0, patience=2
         )
