@@ -35,8 +35,8 @@ class ActionDelay(TimedPerturbation):
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
         return DelayedActions(env, self)
 
-    def retime(self, timing: Timing, length: int, rng: np.random.Generator) -> Timing:
-        return timing.delay(self.frames, length)
+    def retime(self, timing: Timing, rng: np.random.Generator) -> Timing:
+        return timing.delay(self.frames)
 
 
 class DelayedActions(gym.Wrapper):

@@ -44,7 +44,7 @@ class FrameLoss(TimedPerturbation):
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
         return (SkippedFrames if self.missing == "skip" else StaleFrames)(env, self, stream)
 
-    def retime(self, timing: Timing, length: int, rng: np.random.Generator) -> Timing:
+    def retime(self, timing: Timing, rng: np.random.Generator) -> Timing:
         queries = len(timing.rows)
         return timing.lose(self.lost_of(queries, rng), self.missing)
 

@@ -171,7 +171,8 @@ class Augmented(NamedTuple):
         """Draw the queries of a driver along the `length` frames of the sequence."""
         timing = Timing.of(length)
         for perturbation in self.timed:
-            timing = perturbation.retime(timing, length, rng)
+            if len(timing.rows):
+                timing = perturbation.retime(timing, rng)
         return timing
 
 

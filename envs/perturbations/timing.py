@@ -27,7 +27,7 @@ class Timing:
 
     @classmethod
     def of(cls, length: int) -> Timing:
-        """Return that of a sequence of `length` frames that nothing disturbs."""
+        """Return the timing of an undisturbed sequence of `length` frames."""
         rows = np.arange(length)
         return cls(rows, rows, rows)
 
@@ -45,14 +45,13 @@ class Timing:
         last = np.maximum.accumulate(np.where(lost, 0, np.arange(len(lost))))
         return Timing(self.rows, self.shown[last], self.labels)
 
-    def delay(self, frames: int, length: int) -> Timing:
-        """Return the queries if an action is executed `frames` later: the label is that of the frame it is executed in.
+    def delay(self, queries: int) -> Timing:
+        """Return the timing if the action of a query is executed `queries` queries later.
 
-        Queries whose action would come after the end of the `length` frames are left out.
+        The label is the label of the query that comes then. Queries whose action would come after the end are left out.
         """
-        late = self.labels + frames
-        known = late < length
-        return Timing(self.rows[known], self.shown[known], late[known])
+        count = max(len(self.rows) - queries, 0)
+        return Timing(self.rows[:count], self.shown[:count], self.labels[queries:])
 
     def seconds(self, dt: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the seconds (n,) since the previous query, from those between the frames (T,)."""
@@ -64,11 +63,10 @@ class TimedPerturbation(Perturbation):
     """Perturbation in time that recorded sequences can be put under, too."""
 
     @abstractmethod
-    def retime(self, timing: Timing, length: int, rng: np.random.Generator) -> Timing:
+    def retime(self, timing: Timing, rng: np.random.Generator) -> Timing:
         """Return the queries under this perturbation.
 
         Args:
             timing: The queries under the perturbations before it; at least one is left.
-            length: Frames of the sequence, T.
             rng: Source of all randomness.
         """

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
-from nac_drive.envs import RECORDABLE, Augmentation, EnvConfig, make_env, perturb
+from nac_drive.envs import PERTURBATIONS, RECORDABLE, Augmentation, EnvConfig, make_env, perturb
 from nac_drive.envs.perturbations.dynamics import ActionDelay
-from nac_drive.envs.perturbations.frames import Gaps
-from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs.perturbations.effects import Chain
+from nac_drive.envs.perturbations.frames import FrameLoss, Gaps, Missing
+from nac_drive.envs.perturbations.registry import Augmented, parse
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import BLACK, TimedPerturbation, Timing
 from tests.envs.episodes import blind
@@ -38,7 +43,7 @@ def retimed(spec: str, length: int = LENGTH) -> Timing:
     timing = Timing.of(length)
     for part in parse(spec):
         assert isinstance(part.perturbation, TimedPerturbation)
-        timing = part.perturbation.retime(timing, length, Stream(part.name).restart(TRACK))
+        timing = part.perturbation.retime(timing, Stream(part.name).restart(TRACK))
     return timing
 
 
@@ -75,7 +80,11 @@ def test_every_kind_of_loss_and_delay_literally():
     dt = np.array([0.5, 1, 2, 3, 4, 5], np.float32)
     assert skip.seconds(dt).tolist() == [0.5, 6, 9]
     assert zero.seconds(dt).tolist() == dt.tolist()
-    late = skip.delay(2, 6)
+    late = hold.delay(2)
+    assert (late.rows.tolist(), late.labels.tolist()) == ([0, 1, 2, 3], [2, 3, 4, 5])
+    late = skip.delay(2)  # of queries: the action of the first query is executed when the third one comes
+    assert (late.rows.tolist(), late.labels.tolist()) == ([0], [5])
+    late = Timing.of(6).delay(2).lose(lost[:4], "skip")  # of frames: each action is held until the next query
     assert (late.rows.tolist(), late.labels.tolist()) == ([0, 3], [2, 5])
     twice = hold.lose(np.array([False, False, False, True, False, False]), "hold")
     assert twice.shown.tolist() == [0, 0, 0, 0, 3, 5]
@@ -88,8 +97,130 @@ def test_a_late_action_gets_the_label_of_the_frame_that_executes_it():
     intended = [1, 2, 3, 4, 0, 1, 2, 3]
     for action in intended:
         delayed.step(action)
-    timing = ActionDelay(2).retime(Timing.of(8), 8, np.random.default_rng(0))
+    timing = ActionDelay(2).retime(Timing.of(8), np.random.default_rng(0))
     assert [intended[row] for row in timing.rows] == [env.actions[label] for label in timing.labels]
+
+
+class Film(gym.Env):
+    """Frame n shows n + 1, which is not black, and any number is an action."""
+
+    observation_space = gym.spaces.Box(0, 255, (1, 1, 3), np.uint8)
+    action_space = gym.spaces.Discrete(LENGTH, start=-1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        self.executed: list[int] = []
+        return self._frame()
+
+    def step(self, action):
+        self.executed.append(int(action))
+        observation, info = self._frame()
+        return observation, 0.0, False, False, info
+
+    def _frame(self) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.full((1, 1, 3), len(self.executed) + 1, np.uint8), {"dt": 0.02 if self.executed else 0.0}
+
+
+@dataclass(frozen=True)
+class Drawn(FrameLoss):
+    """A frame loss whose lost frames were drawn before."""
+
+    mask: tuple[bool, ...]
+
+    def lost(self, rng: np.random.Generator) -> Iterator[bool]:
+        return itertools.chain(self.mask, itertools.repeat(False))
+
+
+def random_chain(rng: np.random.Generator) -> list[ActionDelay | Drawn]:
+    """One to four timed perturbations of the registry at random levels, their losses drawn for LENGTH queries."""
+    timed = [name for name, levels in PERTURBATIONS.items() if isinstance(levels[0], TimedPerturbation)]
+    chain = []
+    for name in rng.choice(timed, rng.integers(1, 5), replace=False):
+        perturbation = PERTURBATIONS[name][rng.integers(len(PERTURBATIONS[name]))]
+        if isinstance(perturbation, FrameLoss):
+            missing: Any = rng.choice(get_args(Missing))
+            perturbation = Drawn(tuple(perturbation.lost_of(LENGTH, rng).tolist()), missing=missing)
+        assert isinstance(perturbation, ActionDelay | Drawn)
+        chain.append(perturbation)
+    return chain
+
+
+def simulated(chain: list[ActionDelay | Drawn]) -> tuple[list[tuple[int, int]], list[int | None]]:
+    """Drive LENGTH frames under `chain`, query q answering with action q.
+
+    Returns:
+        The frame of each query and the frame that it sees, and the query whose action each frame executes.
+    """
+    executed: list[int | None] = []
+    seen = [0] * (len(chain) + 1)  # what comes out of each perturbation
+    counts = [0] * len(chain)  # queries of each perturbation so far
+    waiting: list[list[int | None]] = [[None] * part.frames if isinstance(part, ActionDelay) else [] for part in chain]
+
+    def arrives(level: int) -> bool:
+        """Let the frame that has reached `chain[level]` pass through it, unless it is skipped."""
+        part, lost = chain[level], False
+        if isinstance(part, Drawn):
+            lost = counts[level] < LENGTH and part.mask[counts[level]]
+            counts[level] += 1
+        if not lost:
+            seen[level + 1] = seen[level]
+        elif part.missing == "zero":  # type: ignore[union-attr]
+            seen[level + 1] = BLACK
+        return not (lost and part.missing == "skip")  # type: ignore[union-attr]
+
+    def advance(level: int, action: int | None) -> None:
+        """Execute an action of the driver, or of the perturbation `chain[level]`, until it is answered."""
+        if level < 0:
+            executed.append(action)
+            seen[0] = len(executed)
+            return
+        if isinstance(chain[level], ActionDelay):
+            waiting[level].append(action)
+            action = waiting[level].pop(0)
+        advance(level - 1, action)
+        while not arrives(level):
+            advance(level - 1, action)
+
+    for level in range(len(chain)):
+        arrives(level)
+    queries = []
+    while len(executed) < LENGTH:
+        queries.append((len(executed), seen[-1]))
+        advance(len(chain) - 1, len(queries) - 1)
+    return queries, executed[:LENGTH]
+
+
+def test_random_chains_query_show_and_execute_as_a_simulation_and_as_the_environment():
+    rng, delayed = np.random.default_rng(0), 0
+    for _ in range(300):
+        chain = random_chain(rng)
+        queries, executed = simulated(chain)
+        first_frames = [executed.index(query) if query in executed else None for query in range(len(queries))]
+        expected = [(*query, first) for query, first in zip(queries, first_frames, strict=True) if first is not None]
+
+        timing = Augmented(Chain(()), list(chain)).timing(LENGTH, rng)
+        rows = list(zip(timing.rows.tolist(), timing.shown.tolist(), timing.labels.tolist(), strict=True))
+        assert rows == expected, chain
+        delayed += any(row != label for row, _, label in rows)
+
+        film = Film()
+        env: gym.Env = film
+        for part in chain:
+            env = part.wrap(env, Stream("test"), LENGTH)
+        observation, _ = env.reset(seed=0)
+        met = []
+        while len(film.executed) < LENGTH:
+            met.append((len(film.executed), int(observation.max()) - 1))
+            observation, *_ = env.step(len(met))
+        assert met == queries, chain
+        assert [action - 1 if action else None for action in film.executed[:LENGTH]] == executed, chain
+    assert delayed > 50
+
+
+def test_a_sequence_too_short_for_its_perturbations_has_no_query():
+    for spec in ("action-delay:4+gap:2", "action-repeat:1+action-delay:4+blackouts:3:skip"):
+        timed = [part.perturbation for part in parse(spec)]
+        timing = Augmented(Chain(()), timed).timing(4, np.random.default_rng(0))  # type: ignore[arg-type]
+        assert len(timing.rows) == len(timing.shown) == len(timing.labels) == 0
 
 
 @pytest.mark.parametrize(("fraction", "pieces"), [(0.25, 1), (0.5, 4), (0.3, 4)])
