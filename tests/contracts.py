@@ -195,6 +195,14 @@ class CoreContract(ABC):
         assert moved[1:].max() == 0.0
         assert moved[0, :5].max() == 0.0
 
+    def test_outputs_are_cells_exactly_where_the_core_says_so(self, core: Core) -> None:
+        """The output of a cell is its own part of the first tensor of the state; all tensors belong to cells."""
+        x, dt = self._inputs(core)
+        y, state = core(x, dt, core.initial_state(BATCH))
+        per_output = bool(state) and all(tensor.shape[-1:] == y.shape[-1:] for tensor in state)
+        are_cells = per_output and torch.allclose(state[0].reshape(BATCH, -1, core.output_size).sum(dim=1), y[:, -1])
+        assert are_cells == core.has_cells
+
     def test_every_parameter_gets_a_finite_gradient(self, core: Core) -> None:
         x, dt = self._inputs(core)
         x.requires_grad_()

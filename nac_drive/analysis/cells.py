@@ -14,16 +14,15 @@ from nac_drive.policies.cores.base import Core, State, Step
 
 
 def count_cells(core: Core) -> int:
-    """Return the number of cells of a core. Shapes alone are checked: a layer after the state goes unnoticed.
+    """Return the number of cells of a core.
 
     Raises:
-        ValueError: The core does not keep its state per output, as attention and an NCP do not.
+        ValueError: The core has no cells (`Core.has_cells`), such as attention and an NCP.
     """
-    shapes = [shape for shape, _ in core.state_shapes()]
-    if not core.neuron_names or any(shape[-1:] != (core.output_size,) for shape in shapes):
+    if not core.has_cells:
         raise ValueError(
-            f"core: every tensor of the state must have a last axis of the {core.output_size} outputs, got the "
-            f"shapes {shapes} and the names {core.neuron_names}; choose a core such as lstm, cfc or ltc."
+            f"core: every tensor of the state must hold one cell for each of the {core.output_size} outputs, got "
+            f"{type(core).__name__}; choose a core such as lstm, cfc or ltc."
         )
     return core.output_size
 

@@ -34,6 +34,9 @@ class Core(nn.Module, ABC):
     """True if `dt` has an effect."""
     neuron_names: tuple[str, ...] = ()
     """Names of the first tensors of the state: those that hold activities of neurons, (B, ...)."""
+    has_cells: bool = False
+    """True if every output is a cell: all tensors of the state have the outputs on their last axis, and the first one,
+    summed over the axes between batch and outputs, is the output."""
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:

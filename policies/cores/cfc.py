@@ -45,6 +45,7 @@ class CfC(Core):
 
     continuous_time = True
     neuron_names = ("h",)
+    has_cells = True
 
     def __init__(
         self,

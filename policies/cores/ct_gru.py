@@ -41,6 +41,7 @@ class CTGRU(Core):
 
     continuous_time = True
     neuron_names = ("traces",)
+    has_cells = True
     log_scales: Tensor
 
     def __init__(self, input_size: int, output_size: int, *, num_scales: int = 7) -> None:

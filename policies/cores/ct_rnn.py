@@ -43,6 +43,7 @@ class CTRNN(Core):
 
     continuous_time = True
     neuron_names = ("h",)
+    has_cells = True
 
     def __init__(
         self, input_size: int, output_size: int, *, unfolds: int = 6, sparsity: float = 0.0, seed: int = 0

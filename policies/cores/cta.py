@@ -40,6 +40,8 @@ class CTA(ODERNN):
         ValueError: `ode_steps` is less than 1.
     """
 
+    has_cells = False
+
     def __init__(self, input_size: int, output_size: int, *, ode_steps: int = 1) -> None:
         super().__init__(input_size, output_size, ode_steps=ode_steps)
         self.query = nn.Linear(output_size, output_size)

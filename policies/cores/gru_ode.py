@@ -38,6 +38,7 @@ class GRUODE(Core):
 
     continuous_time = True
     neuron_names = ("h",)
+    has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 1) -> None:
         super().__init__()

@@ -77,6 +77,8 @@ class LTC(LiquidCore):
         ValueError: `unfolds` is less than 1, or `solver` is unknown.
     """
 
+    has_cells = True
+
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 6, solver: Solver = "hybrid") -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size

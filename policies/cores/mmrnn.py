@@ -37,6 +37,7 @@ class MMRNN(Core):
 
     continuous_time = True
     neuron_names = ("h", "c")
+    has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 3) -> None:
         super().__init__()

@@ -34,6 +34,7 @@ class ODERNN(Core):
 
     continuous_time = True
     neuron_names = ("z",)
+    has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, ode_steps: int = 1) -> None:
         super().__init__()

@@ -43,6 +43,7 @@ class PhasedLSTM(Core):
 
     continuous_time = True
     neuron_names = ("h", "c")
+    has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, open_ratio: float = 0.1, leak: float = 0.001) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ class LSTM(Core):
 
     continuous_time = False
     neuron_names = ("h", "c")
+    has_cells = True
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -51,6 +52,7 @@ class RNN(Core):
 
     continuous_time = False
     neuron_names = ("h",)
+    has_cells = True
     layer: type[nn.RNN] | type[nn.GRU] = nn.RNN
 
     def __init__(self, input_size: int, output_size: int) -> None:
@@ -119,6 +121,7 @@ class SparseLSTM(Core):
 
     continuous_time = False
     neuron_names = ("h", "c")
+    has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, sparsity: float = 0.95, seed: int = 0) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nac_drive.analysis.ablation import ablated_predictions, without_cell
+from nac_drive.analysis.cells import count_cells
 from nac_drive.analysis.response import (
     FREQUENCY,
     SECONDS,
@@ -20,7 +21,7 @@ from nac_drive.analysis.response import (
     sine_signal,
     step_signal,
 )
-from nac_drive.policies import Driver, DriverConfig, build_core
+from nac_drive.policies import CORES, Driver, DriverConfig, build_core
 from nac_drive.policies.cores.base import NOMINAL_DT
 
 DOUBLE = torch.float64
@@ -170,6 +171,28 @@ def test_metrics_of_responses_that_are_known_by_hand():
     np.testing.assert_allclose(peak_frequency(waves, 0.02), [3.0, 2.0, 0.0])
 
 
+CELLS = [
+    "rnn", "rin", "gru", "lstm", "lstm-sparse", "ct-rnn", "ct-rnn-sparse", "ct-gru", "gru-ode", "ode-rnn",
+    "phased-lstm", "mmrnn", "ltc", "cfc", "cfc-no-gate", "cfc-pure",
+]  # fmt: skip
+COINCIDENCES = {
+    "s4": 16, "s4d": 16, "deepstate": 40, "circuitnet-l": 128, "circuitnet-la": 112, "circuitnet-lp": 64, "ncp": 21,
+    "ncp-random": 21, "ncp-full": 21, "tap-withdrawal": 7, "lds": 5, "cta": 5, "cfc-ncp": 5,
+}  # fmt: skip
+"""Core -> a number of outputs that is also the size of a tensor of its state."""
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_the_number_of_cells_does_not_depend_on_a_coincidence_of_sizes(name: str):
+    for size in (16, COINCIDENCES.get(name, 32)):
+        core = build_core(name, 3, size)
+        if name in CELLS:
+            assert count_cells(core) == size
+        else:
+            with pytest.raises(ValueError, match=r"core: every tensor of the state must .*; choose a core such as"):
+                count_cells(core)
+
+
 @pytest.mark.parametrize("name", ["ncp", "mha", "cnn", "cfc-ncp"])
 def test_a_core_without_cells_is_refused(name: str):
     core = build_core(name, 3, 8)
@@ -207,7 +230,7 @@ def test_ablation_removes_the_outgoing_weights_of_a_cell_and_nothing_else(core: 
         torch.testing.assert_close(intact, driver.decide(features[None], dt[None])[0][0])
 
 
-@pytest.mark.parametrize("core", ["lstm", "cfc", "ltc", "ct-gru"])
+@pytest.mark.parametrize("core", [name for name in CELLS if name != "phased-lstm"])  # whose gates hardly open at first
 def test_a_drive_without_a_cell_is_the_ablation_frame_by_frame(core: str):
     driver, cell = driver_of(core), 2
     images = np.random.default_rng(0).integers(256, size=(6, 96, 96, 3), dtype=np.uint8)
