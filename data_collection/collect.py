@@ -27,7 +27,7 @@ from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.data_collection.processes import number_of_workers, worker_pool
-from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout
+from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout, trained_view
 from nac_drive.storage.lock import locked
 
 _BYTES_PER_FRAME = 3000
@@ -65,7 +65,7 @@ def collect(
 
     Args:
         path: The dataset folder.
-        driver: See `resolve_driver`. A driver that was trained with the status bar keeps seeing it, also where `env`
+        driver: See `resolve_driver`. A trained driver sees the status bar as in its training, whether or not `env`
             masks it in the recorded frames. Under perturbations it sees the true frames, and the recorded ones are
             perturbed.
         env: The environment; `EnvConfig()` by default.
@@ -193,18 +193,19 @@ def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode])
         ) from None
 
 
-class _SeesAll:
-    """A driver that gets the true frame at every query, where the environment masks the status bar or is perturbed."""
+class _SeesAsTrained:
+    """A driver that gets the true frame at every query, with the status bar as in its training."""
 
     def __init__(self, driver: Driver):
         self._driver = driver
+        self._view = trained_view(driver)
 
     def begin(self, env: gym.Env) -> tuple[Any, Any]:
         return env.unwrapped, self._driver.begin(env)
 
     def act(self, observation: np.ndarray, state: tuple[Any, Any], dt: float) -> tuple[Any, tuple[Any, Any]]:
         car_racing, inner = state
-        action, inner = self._driver.act(car_racing.state, inner, dt)
+        action, inner = self._driver.act(self._view(car_racing.state), inner, dt)
         return action, (car_racing, inner)
 
 
@@ -220,8 +221,8 @@ def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
     meta = job.meta
     env, driver = prepare(job.driver, meta.env)
     trained = trained_env(driver)
-    if meta.env.perturb or (meta.env.mask_bar and trained and not trained.mask_bar):
-        driver = _SeesAll(driver)
+    if meta.env.perturb or (trained and trained.mask_bar != meta.env.mask_bar):
+        driver = _SeesAsTrained(driver)
     wanted = meta.noise or NoiseConfig(0.0)
     noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
     steps: list[Step] = []

@@ -111,6 +111,12 @@ def measured_env(driver: Driver, control: Control | None = None, perturbation: s
     return replace(clean_env(driver, control), renderer=EnvConfig.renderer, perturb=perturbation or None)
 
 
+def with_trained_bar(env: EnvConfig, driver: Driver) -> EnvConfig:
+    """Return `env` with the status bar as in the training of `driver`; one that was not trained sees it."""
+    trained = trained_env(driver)
+    return replace(env, mask_bar=trained is not None and trained.mask_bar)
+
+
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
     """Return the SHA-256 of what decides a driver's actions: its weights and config, or the controller's numbers.
 

@@ -61,6 +61,8 @@ class MixturePolicy:
 
     def __init__(self, expert: Driver, learner_frames: NDArray[np.bool_]):
         self._expert = expert
+        self.env_config = getattr(expert, "env_config", None)
+        """The environment of the expert's training, which decides what it sees."""
         self._learner_frames = learner_frames
         self._frame = 0
         self._label: Any = None

@@ -15,7 +15,7 @@ from nac_drive.envs.perturbations.registry import (
     perturbation_table,
 )
 from nac_drive.envs.renderer import Renderer
-from nac_drive.envs.rollout import Driver, Episode, Step, rollout
+from nac_drive.envs.rollout import Driver, Episode, Step, rollout, trained_view
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import (
     FRAMES_PER_SECOND,
@@ -73,6 +73,7 @@ __all__ = [
     "rollout",
     "same_actions",
     "track_seeds",
+    "trained_view",
     "udacity_frame",
     "wrap_angle",
 ]

@@ -5,10 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+
+from nac_drive.envs.config import EnvConfig
+from nac_drive.envs.spec import environment
+from nac_drive.envs.wrappers import without_bar
 
 
 class Driver(Protocol):
@@ -84,6 +89,21 @@ class Episode:
     """The frame after the last action, which no driver acts on. Comparisons of two episodes ignore it."""
 
 
+def trained_view(driver: Driver | None) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function from a clean frame to the driver's view.
+
+    The status bar is hidden from a driver that was trained without it. Any other driver sees the whole frame.
+
+    Args:
+        driver: A driver, whose `env_config` holds the settings of its training, if it was trained.
+    """
+    trained: dict[str, Any] = getattr(driver, "env_config", None) or {}
+    bar_top = (
+        environment(trained.get("environment", EnvConfig.environment)).bar_top if trained.get("mask_bar") else None
+    )
+    return (lambda frame: frame) if bar_top is None else partial(without_bar, bar_top=bar_top)
+
+
 def rollout(
     env: gym.Env,
     driver: Driver,
@@ -100,7 +120,7 @@ def rollout(
         driver: Chooses the actions.
         seed: Seed of the track.
         expert: A second driver that is queried at every frame and never steers. It sees the clean frame, without any
-            mask or perturbation.
+            perturbation. Its status bar is as in the expert's training, see `trained_view`.
         execute: Turns the intended action into the executed one (action noise).
         subscribers: Called with every `Step`, in order.
 
@@ -112,6 +132,7 @@ def rollout(
     car_racing: Any = env.unwrapped
     state = driver.begin(env)
     expert_state = expert.begin(env) if expert else None
+    view = trained_view(expert)
     episode_return, index = 0.0, 0
     while True:
         dt = info["dt"]
@@ -120,7 +141,7 @@ def rollout(
         latency = time.perf_counter() - started
         expert_action = None
         if expert:
-            expert_action, expert_state = expert.act(car_racing.state, expert_state, dt)
+            expert_action, expert_state = expert.act(view(car_racing.state), expert_state, dt)
         action = execute(intended)
         next_observation, reward, terminated, truncated, outcome = env.step(action)
         step = Step(

@@ -21,9 +21,14 @@ class MaskBar(gym.ObservationWrapper):
         self._bar_top = bar_top
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        masked = observation.copy()
-        masked[self._bar_top :] = 0
-        return masked
+        return without_bar(observation, self._bar_top)
+
+
+def without_bar(frame: np.ndarray, bar_top: int) -> np.ndarray:
+    """Return a copy of a frame (H, W, 3) that is black from row `bar_top` on."""
+    masked = frame.copy()
+    masked[bar_top:] = 0
+    return masked
 
 
 def look(env: gym.Env) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import driver_name, resolve_driver
+from nac_drive.data_collection.experts import driver_name, resolve_driver, with_trained_bar
 from nac_drive.data_collection.processes import Pool, number_of_workers
 from nac_drive.envs import Driver, EnvConfig, make_env, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
@@ -259,7 +259,7 @@ def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvCon
         if not path.exists():
             row = {"name": path.stem, "frames": env.max_steps}
             record_video(
-                path, driver, track, name=path.stem, env=env,
+                path, driver, track, name=path.stem, env=with_trained_bar(env, driver),
                 on_step=lambda step, row=row: report("video", {**row, "frame": step.index + 1}),
             )  # fmt: skip
     report("video", {"name": "side by side", "frames": 1, "frame": 0})
@@ -274,10 +274,10 @@ def _episode_page(path: Path, drivers: Mapping[str, Driver], track: int, env: En
     recordings = []
     for name, driver in drivers.items():
         row = {"name": f"{name}, everything recorded", "frames": env.max_steps}
-        with closing(make_env(env)) as simulator:
+        with closing(make_env(with_trained_bar(env, driver))) as simulator:
             recordings.append(
                 record(
-                    simulator, driver, track, name=name,
+                    simulator, driver, track, name=name, perturbation=env.perturb or "",
                     on_step=lambda step, row=row: report("video", {**row, "frame": step.index + 1}),
                 )
             )  # fmt: skip

@@ -45,7 +45,7 @@ class Collect:
     """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
     carried out by the discrete actions)."""
     mask_bar: bool = False
-    """Hide the status bar in the recorded frames (a driver trained with it still sees it)."""
+    """Hide the status bar in the recorded frames (a trained driver sees it as in its training)."""
     renderer: RendererName = EnvConfig.renderer
     """Renderer of the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
     perturb: str | None = None

@@ -97,7 +97,7 @@ def compare(
         shared_encoder: Train one encoder with the core `cnn` on single frames, as many a batch as in the sequences of
             `config`, augmented as it says; all cores learn on its clean features.
         expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
-            sees the status bar even where the drivers do not.
+            sees the status bar as in its training, whether or not the drivers see it.
         crash: The effect of a crash in the evaluation, see `evaluate`.
         renderer: Draws the frames of the evaluation, see `evaluate`.
         device: `auto`, `cpu` or `cuda`.

@@ -17,7 +17,7 @@ import msgspec
 
 from nac_drive.data_collection.cluster import ClusterError, cluster_pool
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.experts import resolve_driver, with_trained_bar
 from nac_drive.data_collection.processes import each_in_a_process, number_of_workers
 from nac_drive.envs import CrashMode, EnvConfig, RendererName
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
@@ -81,7 +81,7 @@ class Task:
 
 
 def expert_env(dataset: Demonstrations, perturb: str | None) -> EnvConfig:
-    """Return the environment of the expert: with the status bar, under `perturb` or what the dataset has."""
+    """Return the environment of the evaluation, with the status bar, under `perturb` or what the dataset has."""
     return replace(dataset.meta.env, mask_bar=False, perturb=perturb or dataset.meta.env.perturb)
 
 
@@ -196,10 +196,8 @@ def _drive(task: Task, tracks: Sequence[int], with_expert: bool) -> Evaluation:
     expert = driver = resolve_driver(task.expert, env)
     if task.config is not None:
         driver = resolve_driver(str(task.run), env)
-        assert isinstance(driver, Driver)
-        env = replace(env, mask_bar=driver.env_config["mask_bar"])
     return evaluate(
-        driver, tracks, name=task.driver, env=env, crash=task.crash, renderer=task.renderer,
+        driver, tracks, name=task.driver, env=with_trained_bar(env, driver), crash=task.crash, renderer=task.renderer,
         expert=expert if with_expert else None,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver
 from nac_drive.data_collection.human import Human
 from nac_drive.data_collection.processes import Pool
 from nac_drive.evaluation.formulas import agrees
@@ -70,9 +70,9 @@ def dagger(
     Args:
         config: Settings.
         folder: The folder of the run.
-        expert: The driver that gives the labels, see `resolve_driver`; it sees the status bar also where the learner
-            does not. `human` drives round 0 at the keys of a window and corrects the learner in later rounds: `beta`
-            and `switch_interval` have no effect then.
+        expert: The driver that gives the labels, see `resolve_driver`. It sees the status bar as in its training,
+            whether or not the learner sees it. `human` drives round 0 at the keys of a window and corrects the learner
+            in later rounds: `beta` and `switch_interval` have no effect then.
         device: `auto`, `cpu` or `cuda`.
         devices: Processes on this machine that share every batch, see `train`.
         nodes: Machines that do so. All must see `folder`: the first one collects there.
@@ -89,9 +89,8 @@ def dagger(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the device is not there, the expert has another control or was trained without the status bar,
-            a frozen encoder or initial weights do not fit the driver, or the run was started with other settings or by
-            version 0.1.
+        ValueError: If the device is not there, the expert has another control, a frozen encoder or initial weights do
+            not fit the driver, or the run was started with other settings or by version 0.1.
         DatasetError: If episodes cannot be written, or those of a finished round are damaged.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
@@ -103,9 +102,7 @@ def dagger(
     else:
         report = no_report
     labels = resolve_driver(expert, env)
-    by_person, trained = isinstance(labels, Human), trained_env(labels)
-    if trained and trained.mask_bar:
-        raise ValueError(f"expert {expert!r} was trained without the status bar; pass one that was trained with it.")
+    by_person = isinstance(labels, Human)
     resolved: dict[str, Any] = {
         **asdict(config), "expert": driver_name(expert), "expert_sha256": driver_hash(expert, env),
         **source_hashes(config.optim, env),

@@ -183,7 +183,6 @@ def test_settings_that_cannot_be_trained_leave_no_folder(tmp_path):
     for settings, keywords, message in (
         (config(rounds=-1), {}, "rounds must be at least 0"),
         (config(), {"expert": "typo"}, "typo"),
-        (config(), {"expert": str(path)}, "trained without the status bar"),
         (config(control="continuous"), {"expert": str(path)}, "made for discrete control"),
         (config("transformer"), {}, "unknown name 'transformer'"),
         (config(core_args={"foo": 1}), {}, "unknown"),
