@@ -214,7 +214,7 @@ class Demonstrations:
             if twice := sorted(taken & set(dataset.seeds)):
                 raise DatasetError(
                     f"datasets: track {twice[0]} comes twice, the second time in {dataset.path}; merge datasets of "
-                    "different tracks."
+                    "different tracks (recordings of Udacity are imported again with another --first-track)."
                 )
             taken |= set(dataset.seeds)
         places = ((dataset, row) for dataset in opened for row in dataset.rows)

@@ -2,122 +2,114 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path, PureWindowsPath
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import Row
-from nac_drive.envs import UDACITY, EnvConfig, udacity_frame
+from nac_drive.data_collection.interchange.udacity_log import CAMERAS, IMAGES, Log, LogLine, read_log
+from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, decode_image, udacity_frame
 
 STEERING_OFFSET = 0.2
 """Steering added to the label of the left camera and taken from that of the right one: it leads back to the middle."""
 EPISODE_FRAMES = 500
 """A recording is cut into episodes of so many frames, so that some can be kept out of training."""
-_CAMERAS = {"center": 0.0, "left": 1.0, "right": -1.0}
-"""Camera -> multiple of the offset, in the order of the columns."""
+LARGEST_IMAGE = 2**20
+"""Bytes of an image file; some 15,000 are usual."""
+_OFFSETS = (0.0, 1.0, -1.0)
+"""Multiple of the steering offset of each camera."""
 _BREAK = 1.0
 """Seconds without an image after which another episode begins."""
-_COLUMNS = (*_CAMERAS, "steering", "throttle", "brake", "speed")
-_TIME = re.compile(r"(\d{4}(?:_\d\d){5})_(\d{3})\.\w+$")
-
-
-@dataclass(frozen=True)
-class _Line:
-    """One line of the log."""
-
-    number: int
-    images: tuple[str, ...]
-    action: tuple[float, float, float]
-    seconds: float
-    """Time of the image, from its name."""
 
 
 def import_udacity(
-    log: str | os.PathLike[str],
+    log: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     path: str | os.PathLike[str],
     *,
     steering_offset: float = STEERING_OFFSET,
     episode_frames: int = EPISODE_FRAMES,
+    first_track: int = 0,
+    skip_missing: bool = False,
     on_episode: Callable[[Row], None] = lambda row: None,
+    report: Callable[[str], None] = print,
 ) -> Demonstrations:
-    """Write a recording of the Udacity simulator as a dataset, which `train` learns steering from.
+    """Write recordings of the Udacity simulator as a dataset, which `train` learns steering from.
 
-    Every part of the recording becomes three episodes, one for each camera, as three cars would have driven side by
+    Every part of a recording becomes three episodes, one for each camera, as three cars would have driven side by
     side; they stay together when a dataset is split. Images are cropped to the road and shrunk to 66 x 120 pixels
-    (NAC paper, D.3.3). Time steps come from the names of the images.
+    (NAC paper, D.3.3). Lines are sorted by the time in the names of their images, and time steps come from there. A
+    line that comes twice is used once.
 
     Args:
-        log: driving_log.csv, with or without a header: the images of three cameras, steering in [-1, 1], throttle and
-            brake in [0, 1], speed. Images are looked for in the folder IMG beside it, wherever they were recorded.
+        log: driving_log.csv, or several of them: the images of three cameras, steering and throttle in [-1, 1], brake
+            in [0, 1], speed. Throttle below 0 is brake. A header gives the order of the columns; without one it is this
+            order. Images are looked for in the folder IMG beside the log, wherever they were recorded.
         path: The new dataset folder.
         steering_offset: Added to the steering of the left camera, subtracted from that of the right one; 0 leaves both
             cameras out.
         episode_frames: Frames of an episode.
+        first_track: Number of the first part; datasets of different numbers can be merged.
+        skip_missing: Leave lines out whose images are missing.
         on_episode: Called with each row once its episode is written.
+        report: Called with one line per log that says how many of its lines are used.
 
     Returns:
         The dataset.
 
     Raises:
-        DatasetError: If a line of the log, or an image, cannot be read.
+        DatasetError: If a line of a log, or an image, cannot be read.
         FileExistsError: If `path` exists.
         FileNotFoundError: If there is no such log.
         ValueError: If an option is out of its range.
     """
-    log = Path(log)
     if not 0 <= steering_offset <= 1:
         raise ValueError(f"steering_offset must lie in [0, 1], got {steering_offset}; {STEERING_OFFSET} is usual.")
     if episode_frames < 2:
         raise ValueError(f"episode_frames must be at least 2, got {episode_frames}; {EPISODE_FRAMES} are usual.")
-    episodes = list(_episodes(list(_lines(log)), episode_frames))
-    if not episodes:
-        raise DatasetError(f"{log} has no two images in a row.")
-    cameras = list(_CAMERAS)[: 3 if steering_offset else 1]
+    if not 0 <= first_track <= LARGEST_SEED - 10**9:
+        raise ValueError(f"first_track must lie in 0 to {LARGEST_SEED - 10**9}, got {first_track}; 0 is usual.")
+    paths = [Path(log)] if isinstance(log, str | os.PathLike) else [Path(source) for source in log]
+    if not paths:
+        raise ValueError("log must name at least one driving_log.csv, got none; pass one.")
+    for number, source in enumerate(paths):
+        if source.resolve() in {earlier.resolve() for earlier in paths[:number]}:
+            raise ValueError(f"log: {source} comes twice; pass it once.")
+    Demonstrations.require_vacant(Path(path))
+    cameras = len(CAMERAS) if steering_offset else 1
+    parts: list[tuple[Path, list[LogLine]]] = []
+    for source in paths:
+        recording = read_log(source, cameras, skip_missing)
+        stretches = list(_episodes(recording.lines, episode_frames))
+        _require_episodes(recording, stretches)
+        report(recording.usage(sum(map(len, stretches))))
+        parts += [(source, lines) for lines in stretches]
     return Demonstrations.from_episodes(
         path,
-        (_read(log, lines, camera, steering_offset) for lines in episodes for camera in cameras),
+        (_read(source, lines, camera, steering_offset) for source, lines in parts for camera in range(cameras)),
         driver="udacity",
-        seeds=(number for number in range(len(episodes)) for _ in cameras),
+        seeds=(first_track + number for number in range(len(parts)) for _ in range(cameras)),
         env=EnvConfig("continuous", environment=UDACITY),
         on_episode=on_episode,
     )
 
 
-def _lines(log: Path) -> Iterator[_Line]:
-    with log.open(newline="", encoding="utf-8") as file:
-        for number, fields in enumerate(csv.reader(file), 1):
-            if not fields or fields[0].strip() == _COLUMNS[0]:
-                continue
-            try:
-                *images, steering, throttle, brake, _ = (field.strip() for field in fields)
-                if len(images) != len(_CAMERAS):
-                    raise ValueError(f"it has {len(fields)} columns, expected {len(_COLUMNS)}: {', '.join(_COLUMNS)}")
-                action = float(steering), max(float(throttle), 0.0), max(float(brake), 0.0)
-                yield _Line(number, tuple(images), action, _seconds(images[0]))
-            except ValueError as error:
-                raise DatasetError(f"line {number} of {log} cannot be read: {error}.") from None
+def _require_episodes(log: Log, stretches: list[list[LogLine]]) -> None:
+    """Raise DatasetError if a log has no episode."""
+    if stretches:
+        return
+    gaps = np.diff([line.seconds for line in log.lines])
+    rule = f", which are at most {_BREAK:g} s apart: the shortest gap is {gaps.min():g} s" if len(gaps) else ""
+    raise DatasetError(f"{log.usage(0)}: it has no two images in a row{rule}; record at one frame a second or faster.")
 
 
-def _seconds(image: str) -> float:
-    match = _TIME.search(image)
-    if not match:
-        raise ValueError(f"the image {image!r} has no time in its name, such as center_2016_12_01_13_30_48_287.jpg")
-    return datetime.strptime(match[1], "%Y_%m_%d_%H_%M_%S").timestamp() + int(match[2]) / 1000
-
-
-def _episodes(lines: list[_Line], frames: int) -> Iterator[list[_Line]]:
+def _episodes(lines: list[LogLine], frames: int) -> Iterator[list[LogLine]]:
     """Yield stretches of at most `frames` lines without a break, and at least two."""
-    part: list[_Line] = []
+    part: list[LogLine] = []
     for line in lines:
         if part and (len(part) == frames or not 0 < line.seconds - part[-1].seconds <= _BREAK):
             if len(part) > 1:
@@ -128,26 +120,28 @@ def _episodes(lines: list[_Line], frames: int) -> Iterator[list[_Line]]:
         yield part
 
 
-def _read(log: Path, lines: list[_Line], camera: str, offset: float) -> dict[str, Any]:
-    column = list(_CAMERAS).index(camera)
+def _read(log: Path, lines: list[LogLine], camera: int, offset: float) -> dict[str, Any]:
+    """Return an episode of one camera for `Demonstrations.from_episodes`."""
     actions = np.array([line.action for line in lines], dtype=np.float32)
-    actions[:, 0] = np.clip(actions[:, 0] + offset * _CAMERAS[camera], -1, 1)
+    actions[:, 0] = np.clip(actions[:, 0] + offset * _OFFSETS[camera], -1, 1)
     return {
-        "observations": np.stack([_image(log, line, column) for line in lines]),
+        "observations": np.stack([_frame(log, line, camera) for line in lines]),
         "actions": actions,
         "dt": np.diff([line.seconds for line in lines], prepend=lines[0].seconds),
     }
 
 
-def _image(log: Path, line: _Line, column: int) -> np.ndarray:
-    name = PureWindowsPath(line.images[column]).name  # understands both kinds of slashes
-    image = cv2.imread(str(log.parent / "IMG" / name))
-    if image is None:
-        raise DatasetError(
-            f"line {line.number} of {log} names {name}, which is no image in {log.parent / 'IMG'}; copy the images "
-            "there."
-        )
+def _frame(log: Path, line: LogLine, camera: int) -> np.ndarray:
+    """Return the frame of a line, (66, 120, 3)."""
+    name = line.images[camera]
     try:
-        return udacity_frame(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
-    except ValueError as error:
-        raise DatasetError(f"line {line.number} of {log}, {name}: {error}") from None
+        with (log.parent / IMAGES / name).open("rb") as file:
+            content = file.read(LARGEST_IMAGE + 1)
+        if len(content) > LARGEST_IMAGE:
+            raise ValueError(f"it is larger than {LARGEST_IMAGE:,} bytes; record at 320 x 160.")
+        return udacity_frame(decode_image(content))
+    except (ValueError, OSError) as error:
+        raise DatasetError(
+            f"line {line.number} of {log}: {name} in {log.parent / IMAGES} cannot be read: {str(error).rstrip('.')}; "
+            "without the file, --skip-missing leaves its line out."
+        ) from None

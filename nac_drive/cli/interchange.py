@@ -60,21 +60,27 @@ class DatasetImport:
 
 @dataclass(frozen=True)
 class DatasetImportUdacity:
-    """Read a recording of the Udacity simulator: driving_log.csv, and the images of three cameras in IMG beside it."""
+    """Read recordings of the Udacity simulator: driving_log.csv, and the images of three cameras in IMG beside it."""
 
-    log: Positional[Path]
-    """driving_log.csv."""
+    log: Positional[tuple[Path, ...]]
+    """driving_log.csv of each recording."""
     out: Path
     """Folder of the new dataset."""
     steering_offset: float = STEERING_OFFSET
     """Added to the steering of the left camera, subtracted from that of the right one; 0 leaves both cameras out."""
     episode_frames: int = EPISODE_FRAMES
     """The recording is cut into episodes of so many frames, so that some can be kept out of training."""
+    first_track: int = 0
+    """Number of the first part of the recording; datasets of different numbers can be merged."""
+    skip_missing: bool = False
+    """Leave lines out whose images are missing."""
 
     def run(self, console: Console) -> None:
-        """Write the dataset and print its size."""
+        """Write the dataset and print how many lines are used, and its size."""
         dataset = nd.import_udacity(
-            self.log, self.out, steering_offset=self.steering_offset, episode_frames=self.episode_frames
+            self.log, self.out, steering_offset=self.steering_offset, episode_frames=self.episode_frames,
+            first_track=self.first_track, skip_missing=self.skip_missing,
+            report=lambda line: console.print(line, highlight=False, soft_wrap=True),
         )  # fmt: skip
         frames = sum(row["length"] for row in dataset.rows)
         console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)
