@@ -28,9 +28,10 @@ def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
-def _label_and_action(path: Path, row: Row, env: EnvConfig) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_columns(path: Path, row: Row, env: EnvConfig) -> tuple[NDArray[Any], NDArray[Any], float]:
+    """Return labels and actions of an episode, and the seconds from its first to its last observation."""
     with opened_row(path, row, env) as episode:
-        return episode.column("label"), episode.column("action")
+        return episode.column("label"), episode.column("action"), float(episode.column("dt").sum())
 
 
 def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
@@ -47,11 +48,12 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
     if not rows:
         return info
     frames = sum(row["length"] for row in rows)
-    pairs = [_label_and_action(path, row, meta.env) for row in rows]
-    labels, actions = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    episode_labels, episode_actions, seconds = zip(*(_read_columns(path, row, meta.env) for row in rows), strict=True)
+    labels, actions = np.concatenate(episode_labels), np.concatenate(episode_actions)
     size = sum((path / row["file"]).stat().st_size for row in rows)
     info |= {
         "frames": frames,
+        "seconds": sum(seconds),
         "mean_return": float(np.mean([row["return"] for row in rows])),
         "min_return": min(row["return"] for row in rows),
     }
@@ -61,7 +63,6 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
         info["corrected_fraction"] = float(corrected / sum(len(mask) for mask in masks if mask is not None))
     if meta.simulated:
         info |= {
-            "seconds": frames / meta.env.spec.frames_per_second,
             "mean_completion": float(np.mean([row["completion"] for row in rows])),
             "laps_finished": sum(row["lap_finished"] for row in rows),
             "off_road_events": sum(row["off_road_events"] for row in rows),
@@ -101,9 +102,8 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "corrected_fraction" in info:
         lines.append(("corrected", f"{_percent(info['corrected_fraction'])} of the frames of corrected episodes"))
     actions = _discrete if info["control"] == "discrete" else _continuous
-    duration = f" ({_duration(info['seconds'])})" if "seconds" in info else ""
     lines += [
-        ("frames", f"{info['frames']:,}{duration}"),
+        ("frames", f"{info['frames']:,} ({_duration(info['seconds'])})"),
         ("return", f"mean {info['mean_return']:.1f}, minimum {info['min_return']:.1f}"),
     ]
     if "laps_finished" in info:

@@ -31,7 +31,7 @@ from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.experts import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
-from nac_drive.envs import EnvConfig
+from nac_drive.envs import PERTURBATIONS, EnvConfig, make_env, rollout
 from nac_drive.storage.write import write_atomically
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, rewrite_row, tamper
 
@@ -150,7 +150,8 @@ def test_loading_is_the_episodes_end_to_end(recorded):
 def test_info_counts_what_is_there(recorded):
     dataset = Demonstrations.open(recorded)
     info, frames = dataset.info(), dataset.load()
-    assert (info["episodes"], info["frames"], info["seconds"]) == (3, 180, 180 / 50)
+    assert (info["episodes"], info["frames"]) == (3, 180)
+    assert info["seconds"] == pytest.approx(3 * 59 / 50)  # from the first to the last observation of each episode
     assert info["off_label_fraction"] == np.mean(frames.labels != frames.actions)
     assert info["labels"]["gas"] == np.mean(frames.labels == 3)
     assert info["actions"]["left"] == np.mean(frames.actions == 2)
@@ -159,11 +160,24 @@ def test_info_counts_what_is_there(recorded):
     assert json.loads(json.dumps(info)) == info
 
 
+@pytest.mark.parametrize("name", [None, "action-repeat", "frame-rate", "gap:3:skip"])
+def test_the_duration_is_the_sum_of_dt_under_every_clock(name: str | None, tmp_path):
+    perturb = f"{name}:3" if name in PERTURBATIONS else name
+    dataset = collect_small(tmp_path / "dataset", env=replace(ENV, perturb=perturb), seeds=[5], noise=None)
+    info, steps = dataset.info(), []
+    rollout(make_env(dataset.meta.env), resolve_driver("controller"), 5, subscribers=[steps.append])
+    assert info["frames"] == len(steps)
+    assert info["seconds"] == pytest.approx(sum(step.dt for step in steps))
+    if name == "action-repeat":
+        assert info["seconds"] == pytest.approx(7 * 0.16)  # 60 frames are eight actions
+        assert dict(describe(info))["frames"] == "8 (1.1 s)"
+
+
 def test_a_description_has_units(recorded, tmp_path):
     dataset = Demonstrations.open(recorded)
     info = dataset.info()
     lines = dict(describe(info))
-    assert lines["frames"] == "180 (3.6 s)"
+    assert lines["frames"] == "180 (3.5 s)"
     assert lines["action noise"] == "30.0 % of frames, held for 4"
     assert lines["not the label"] == f"{100 * info['off_label_fraction']:.1f} % of executed actions"
     assert lines["size"].endswith(f"({info['bytes_per_frame'] / 1e3:.1f} KB per frame)")

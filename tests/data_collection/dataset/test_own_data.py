@@ -80,6 +80,7 @@ def test_times_seeds_and_names_are_the_given_ones(tmp_path):
     assert dataset.meta.env.mask_bar
     assert dataset.seeds == [7, 7]
     np.testing.assert_allclose(dataset.load().dt, [0, 0.1, 0.3, 0, 0.25])
+    assert dataset.info()["seconds"] == pytest.approx(0.65)
     assert dataset.split(0.0) == ([7], [])
 
 
@@ -97,9 +98,9 @@ def test_it_is_described_without_the_values_that_are_not_known(tmp_path):
     dataset = Demonstrations.from_episodes(tmp_path / "dataset", [own(4), own(5)])
     info = dataset.info()
     assert info["frames"] == 9
-    assert not info.keys() & {"seconds", "crashes", "laps_finished", "mean_completion", "off_road_events"}
+    assert not info.keys() & {"crashes", "laps_finished", "mean_completion", "off_road_events"}
     lines = dict(describe(info))
-    assert lines["frames"] == "9"
+    assert lines["frames"] == "9 (0.1 s)"
     assert lines["driver"] == "own data"
     assert "crashes" not in lines
 
