@@ -29,7 +29,7 @@ from nac_drive.storage.write import write_atomically
 
 SALIENCY = ("VisualBackProp", "input gradient", "Grad-CAM")
 SIGNALS = ("phi", "omega", "t", "a")
-"""Quantities of the attention that are kept, as means over the keys; a are the logits."""
+"""Quantities of the attention that are recorded, as means over the keys; a are the logits."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Recording:
     """(T, H, W) float32: weights of each head on the present observation, the one before, and so on. None without
     attention."""
     signals: dict[str, np.ndarray] = field(default_factory=dict)
-    """phi, omega, t and a -> (T, H): means over the keys of the window."""
+    """phi, omega, t and a -> (T, H): means over the keys that are kept, of frames that exist."""
     episode: Episode | None = None
     """The result of the episode; it is not saved."""
 
@@ -173,9 +173,12 @@ def _add_attention(recording: Recording, steps: list[AttentionStep], window: int
     if window > 1:
         recording.series["attention entropy"] = normalised_entropy(attention).mean(dim=1).numpy()
     recording.series["attention age"] = mean_age(alpha, age).mean(dim=1).numpy()
+    newest = torch.arange(len(index)).view(-1, 1, 1)
+    exists = index >= window - 1 - newest  # the window fills from its end: frame t has t + 1 keys at most
     for name in SIGNALS:
-        values = [getattr(step.record, name)[0, :, 0].mean(dim=1) for step in steps]
-        recording.signals[name] = torch.stack(values).numpy()
+        values = torch.stack([getattr(step.record, name)[0, :, 0] for step in steps])  # (T, H, K)
+        mean = values.where(exists, 0).sum(dim=2) / exists.sum(dim=2)
+        recording.signals[name] = mean.numpy()
 
 
 def _add_saliency(recording: Recording, driver: LearnedDriver, labels: np.ndarray) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from nac_drive.analysis.attention import recorded_attention
 from nac_drive.analysis.inspect import inspect
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
@@ -105,6 +106,27 @@ def test_attention_is_recorded_by_the_age_of_frames(of_nac):
     age = (of_nac.attention * 0.02 * np.arange(WINDOW)).sum(axis=2).mean(axis=1)
     np.testing.assert_allclose(of_nac.series["attention age"], age, atol=1e-6)
     assert {name: values.shape for name, values in of_nac.signals.items()} == dict.fromkeys(SIGNALS, (24, 2))
+
+
+def test_signals_are_means_over_the_keys_that_exist():
+    """phi, omega, t and a of every head, against a loop over decisions, heads and keys; early windows are not full."""
+    driver = network("nac-exact")
+    found, steps = recorded(driver)
+    with recorded_attention(driver) as attention:
+        state = driver.begin()
+        for step in steps:
+            _, state = driver.act(step.observation, state, step.dt)
+    assert list(found.signals) == ["phi", "omega", "t", "a"]
+    for name, values in found.signals.items():
+        ranges = []
+        for time, step in enumerate(attention):
+            numbers, weights = getattr(step.record, name)[0, :, 0], step.record.alpha[0, :, 0]  # (H, K)
+            for head in range(2):
+                keys = [float(numbers[head, key]) for key in range(WINDOW) if weights[head, key] > 0]
+                assert len(keys) == min(time + 1, WINDOW)
+                assert values[time, head] == pytest.approx(sum(keys) / len(keys), rel=1e-5)
+                ranges.append(max(keys) - min(keys))
+        assert max(ranges) > 1e-3, "a mean differs from the largest and from any one key"
 
 
 def test_saliency_is_there_and_its_regions_sum_to_one(of_nac):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import DriverConfig, load_driver, save_driver
+from nac_drive.policies.cores.pdna import Pulse
 from nac_drive.policies.driver import Driver
 from nac_drive.reproduce import driving, learning
 from nac_drive.reproduce.driving import Driving
@@ -65,6 +68,45 @@ def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Drivin
     assert experiment.measure(folder, task)["episodes"] == row["episodes"]  # a run that is there is not trained again
     assert (run / "metrics.jsonl").read_text() == before
     json.dumps(row)
+
+
+@pytest.mark.parametrize("core", ["pdna-c", "pdna-e", "pdna-ode"])
+def test_a_pulse_is_clamped_at_half_the_rate_of_frames(core: str, experiment: Driving, monkeypatch: pytest.MonkeyPatch):
+    """At 50 frames a second the Nyquist limit is 25 Hz: pi radians per frame. Nothing but the frequencies changes."""
+    torch.manual_seed(0)
+    config = DriverConfig(core, {"backbone_units": 8}, encoder="pooled", d_model=5, control="continuous")
+    driver, twin = Driver(config), Driver(config)
+    limit = 2 * math.pi * 25.0 / 50.0
+    omega = torch.tensor([0.5, limit - 1e-3, limit + 1e-3, 4.0, 9.0])
+    pulse: Any = next(module for module in driver.modules() if isinstance(module, Pulse))
+    with torch.no_grad():
+        pulse.omega.copy_(omega)
+        pulse.gate.fill_(-0.25)
+        pulse.amplitude.copy_(torch.tensor([3.0, 0.0, -4.0, 0.0, 0.0]))
+    twin.load_state_dict(driver.state_dict())
+    driven: list[tuple[Any, ...]] = []
+
+    def spy(tested: Driver, tracks: str, **settings: Any) -> Any:
+        driven.append((tested, tracks, settings))
+        return SimpleNamespace(summary=SimpleNamespace(return_mean=-7.5))
+
+    monkeypatch.setattr(driving, "evaluate", spy)
+    row = replace(experiment, crash="intervene")._pulse(driver)
+    assert row == pytest.approx({
+        "gate": 0.25, "strength": 0.25 * 5.0, "omega_median": limit + 1e-3, "above_nyquist": 3 / 5,
+        "clamped_return": -7.5,
+    })  # fmt: skip
+    ((tested, tracks, settings),) = driven
+    assert (tracks, settings) == ("test-2", {"perturbation": DROP, "crash": "intervene", "renderer": "fast"})
+    after, before = tested.state_dict(), twin.state_dict()
+    changed = [name for name in before if not torch.equal(after[name], before[name])]
+    assert [name.rpartition(".")[2] for name in changed] == ["omega"]
+    torch.testing.assert_close(after[changed[0]], torch.tensor([0.5, limit - 1e-3, limit, limit, limit]))
+    assert "clamped_return" not in replace(experiment, clamp="")._pulse(twin)
+
+
+def test_a_core_without_a_pulse_has_no_numbers_of_one(experiment: Driving):
+    assert experiment._pulse(Driver(DriverConfig("pdna-d", {"backbone_units": 8}, encoder="pooled", d_model=5))) == {}
 
 
 def test_columns_and_conclusion_show_the_numbers_of_the_rows():

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from nac_drive.policies import CORES, build_core
+from nac_drive.policies import CORES, Driver, build_core
+from nac_drive.policies.action_heads import ContinuousActionHead
 from nac_drive.reproduce import passive, run
 from nac_drive.reproduce.cost import Cost, exponent
 from nac_drive.reproduce.experiment import Column, Task
@@ -197,3 +198,33 @@ def test_a_passive_test_of_a_small_dataset(control: Any, tmp_path: Path, monkeyp
         else:
             assert row["absolute_error"] ** 2 <= row["squared_error"] + 1e-9
             assert row["training_squared_error"] > 0
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_curves_weigh_more_in_training_alone(alpha: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A frame weighs exp(alpha |steering|) in the loss that is minimised; the losses that are reported are plain."""
+    demonstrations(tmp_path / passive.DATASET, "continuous", tracks=4)
+    seen: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    real = ContinuousActionHead.loss
+
+    def spy(prediction: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        seen.append((target, weight))
+        return real(prediction, target, weight)
+
+    monkeypatch.setattr(ContinuousActionHead, "loss", staticmethod(spy))
+    experiment = Passive("continuous", folds=3, d_model=8, encoder="pooled", epochs=1, curve_weight=alpha)
+    task = Task("LSTM", "lstm", {}, (("split", "tracks"), ("length", 5), ("fold", 0)))
+    fold = passive._Fold(experiment, tmp_path, task)
+    driver, _ = fold.train(Driver(experiment._driver_config("lstm", {})))
+    assert sum(target.shape[0] for target, _ in seen) == len(fold.parts.train)
+    for target, weight in seen:
+        assert (weight is None) == (alpha == 0)
+        if weight is not None:
+            np.testing.assert_allclose(weight, np.exp(alpha * np.abs(target[..., 0].numpy())), rtol=1e-6)
+    assert any(target[..., 0].abs().max() > 0.05 for target, _ in seen)
+    prediction, labels = (tensor.numpy() for tensor in fold.predict(driver, fold.parts.test))
+    tested = fold.test(driver, fold.parts.test)
+    assert tested == pytest.approx({
+        "loss": ((prediction - labels) ** 2).mean(), "squared_error": ((prediction - labels) ** 2)[:, 0].mean(),
+        "absolute_error": np.abs(prediction - labels)[:, 0].mean(),
+    }, rel=1e-5)  # fmt: skip

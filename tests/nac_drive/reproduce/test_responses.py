@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.policies import load_driver
+from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.reproduce import responses
 from nac_drive.reproduce.driving import DATASET, RUNS
 from nac_drive.reproduce.experiment import Row, Task
+from nac_drive.reproduce.page import rank_correlation
 from nac_drive.reproduce.response_figures import METRICS
 from nac_drive.reproduce.response_statistics import capacity, correlation, exponent, spread, verdict
 from nac_drive.reproduce.responses import Responses
@@ -57,6 +59,59 @@ def test_a_row_holds_what_networks_without_a_cell_do(tmp_path: Path):
         assert lost == pytest.approx(intact - driven, abs=1e-5)
     assert row["amplitude"] == pytest.approx(np.mean(amplitudes))
     assert row["amplitude_sd"] == pytest.approx(np.std(amplitudes))
+
+
+def test_damage_is_positive_where_a_network_without_the_cell_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The tiny network drives alike without its cells, so invented returns and errors stand in for its own."""
+    demonstrations(tmp_path / DATASET, "continuous", tracks=4)
+    experiment = Responses(units=[6], width=6, driven_cells=3, tracks="test-1", episodes=4, epochs=1)
+    driven: list[int | None] = []
+
+    def drive(self: Responses, driver: Any, without: int | None = None) -> float:
+        driven.append(without)
+        return 900.0 if without is None else 100.0 * without
+
+    def predictions(driver: Any, features: torch.Tensor, dt: torch.Tensor) -> torch.Tensor:
+        """Off by 0.1 (u + 2) without cell u, and by 0.1 with all of them; gas and brake do not count."""
+        errors = torch.tensor([0.1 * (cell + 2) for cell in range(6)] + [0.1])
+        steering = torch.from_numpy(labels[len(errors_of) : len(errors_of) + len(features), 0])
+        errors_of.extend(range(len(features)))
+        rest = torch.full((7, len(features)), 50.0)
+        return torch.stack((steering + errors[:, None], rest, rest), dim=2)
+
+    data = Demonstrations.open(tmp_path / DATASET)
+    labels, errors_of = data.load(data.split(0.1)[1]).labels, []
+    monkeypatch.setattr(Responses, "_drive", drive)
+    monkeypatch.setattr(responses, "ablated_predictions", predictions)
+    row = experiment.measure(tmp_path, Task("LSTM", "lstm", {}, experiment.places()[0]))
+    assert row["return"] == 900.0
+    index = row["driven"]["index"]
+    assert driven == [None, *index]
+    assert row["driven"]["lost"] == [900.0 - 100.0 * cell for cell in index]
+    assert row["squared_error"] == pytest.approx(0.01, rel=1e-4)
+    expected = [0.01 * ((cell + 2) ** 2 - 1) for cell in range(6)]
+    assert row["cells"]["offline"] == pytest.approx(expected, rel=1e-4)
+    by_index = dict(zip(index, row["driven"]["lost"], strict=True))
+    predicted = [abs(row["cells"]["amplitude"][cell]) for cell in index]
+    assert row["amplitude_driven"] == pytest.approx(rank_correlation(predicted, [by_index[cell] for cell in index]))
+
+
+def test_a_drive_without_a_cell_is_one_without_it(monkeypatch: pytest.MonkeyPatch):
+    seen: list[Any] = []
+
+    def spy(driver: Any, tracks: str, **settings: Any) -> Any:
+        seen.append((driver, tracks, settings["env"].renderer, settings["renderer"]))
+        return SimpleNamespace(summary=SimpleNamespace(return_mean=1.23456789))
+
+    monkeypatch.setattr(responses, "evaluate", spy)
+    driver = Driver(DriverConfig("lstm", encoder="pooled", d_model=4, control="continuous"))
+    experiment = Responses(tracks="test-1")
+    assert [experiment._drive(driver), experiment._drive(driver, 2)] == [1.234568, 1.234568]
+    (intact, *_), (without, *_) = seen
+    assert intact is driver
+    assert without.driver is driver
+    assert without.zeroed == {("output", 2), ("h", 2), ("c", 2)}
+    assert [place for _, *place in seen] == [["test-1", "fast", "fast"]] * 2
 
 
 def invented(entry: str, units: int, damage: int, run: int = 0, width: int = 8) -> Row:
