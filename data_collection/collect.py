@@ -23,7 +23,7 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, Episo
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row
-from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver, trained_env
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.data_collection.processes import number_of_workers, worker_pool
@@ -86,7 +86,7 @@ def collect(
         FolderInUseError: If another process writes to `path`.
         WriteError: If the dataset cannot be written.
         DatasetError: If the disk has no room for it, it was recorded with other settings, or a worker died.
-        ValueError: If an argument is bad, or the driver was made for another control.
+        ValueError: If an argument is bad, or the driver was made for another control or trained in another environment.
         FileNotFoundError: If there is no such driver.
     """
     path = Path(path)
@@ -99,7 +99,9 @@ def collect(
     if os.fspath(driver) == HUMAN:  # one person, one window
         workers, cluster = 1, None
     env = env or EnvConfig()
-    pickled = pickle.dumps(resolve_driver(driver, env))  # a bad driver fails here, before there is a folder
+    loaded = resolve_driver(driver, env)  # a bad driver fails here, before there is a folder
+    require_environment(f"driver {os.fspath(driver)!r}", loaded, env)
+    pickled = pickle.dumps(loaded)
     meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")

@@ -84,6 +84,28 @@ def trained_env(driver: Driver) -> EnvConfig | None:
         ) from None
 
 
+def require_environment(
+    role: str, driver: Driver, env: EnvConfig, fix: str = "pass one that was trained there"
+) -> None:
+    """Check that a driver was trained in the environment in which others learn from it.
+
+    Args:
+        role: The role and the name of the driver, for the error.
+        driver: The driver. One that was not trained may be from anywhere.
+        env: The environment of the others.
+        fix: The advice of the error.
+
+    Raises:
+        ValueError: It was trained in another one.
+    """
+    trained = trained_env(driver)
+    if trained and trained.environment != env.environment:
+        raise ValueError(
+            f"{role} was trained in the environment {trained.environment!r}, here it is {env.environment!r}, whose "
+            f"frames mean nothing to it; {fix}."
+        )
+
+
 def clean_env(driver: Driver, control: Control | None = None) -> EnvConfig:
     """Return the environment that `driver` was trained in, without perturbations.
 

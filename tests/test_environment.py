@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +14,10 @@ import torch
 
 import nac_drive as nd
 from nac_drive.envs import ENVIRONMENTS, EnvSpec, Step
+from nac_drive.evaluation.paired import evaluate_with_baseline
+from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.data import flipped
+from tests.nac_drive.small import TINY, config, dagger_config, nested
 
 SHAPE = (32, 40, 3)
 
@@ -137,3 +143,85 @@ def test_its_status_bar_is_masked(env):
 def test_an_unknown_environment_is_refused():
     with pytest.raises(ValueError, match="environment must be one of \\['car-racing', 'udacity'\\], got 'nowhere'"):
         nd.EnvConfig(environment="nowhere")
+
+
+# A driver of another environment teaches nobody
+
+SOURCES = ("init_from", "freeze_encoder_from")
+
+
+def there(**changed: Any) -> nd.EnvConfig:
+    """An environment of the same frames and actions as CarRacing."""
+    return nd.EnvConfig(environment="elsewhere", **{"max_steps": 4, "renderer": "fast", **changed})
+
+
+def learner(**changed: Any) -> nd.TrainConfig:
+    return config("cnn", sequence_length=1, encoder="compact", **changed)
+
+
+TEACHERS: dict[str, Callable[[str, Path, Path], Any]] = {
+    "collect": lambda driver, data, out: nd.collect(out, driver, env=there(), seeds=[5]),
+    "the default of collect": lambda _, data, out: nd.collect(out, env=there(), seeds=[5]),
+    "dagger": lambda driver, data, out: nd.dagger(elsewhere(), out, expert=driver, device="cpu"),
+    "the default of dagger": lambda _, data, out: nd.dagger(elsewhere(), out, device="cpu"),
+    "expert of evaluate": lambda driver, data, out: nd.evaluate(_Straight(), [5], env=there(), expert=driver),
+    "baseline": lambda driver, data, out: evaluate_with_baseline(
+        out.parent / "there", [5], baseline=driver, folder=out
+    ),
+    "expert of compare": lambda driver, data, out: nd.compare(["cnn"], data, [5], out, config=learner(), expert=driver),
+}
+for source in SOURCES:
+    TEACHERS |= {
+        f"{source} of train": lambda driver, data, out, source=source: nd.train(
+            learner(**{source: driver}), data, out, device="cpu"
+        ),
+        f"{source} of dagger": lambda driver, data, out, source=source: nd.dagger(
+            nested(elsewhere(), **{source: driver}), out, expert="controller", device="cpu"
+        ),
+        f"{source} of compare": lambda driver, data, out, source=source: nd.compare(
+            ["cnn"], data, [5], out, config=learner(**{source: driver}), expert="controller"
+        ),
+    }
+
+
+def elsewhere() -> nd.DaggerConfig:
+    return dagger_config("cnn", environment="elsewhere", rounds=0, **TINY)
+
+
+@pytest.fixture(scope="module")
+def recorded_elsewhere(tmp_path_factory) -> Iterator[Path]:
+    """A folder with a recording of the other environment, and a driver of each of the two."""
+    path = tmp_path_factory.mktemp("elsewhere")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENVIRONMENTS, "elsewhere", ENVIRONMENTS["car-racing"])
+        for name, env in (("here", nd.EnvConfig()), ("there", there())):
+            save_driver(path / name, Driver(DriverConfig("cnn", encoder="compact")), env=asdict(env))
+        nd.collect(path / "data", "controller", env=there(), seeds=[5, 6, 7])
+        yield path
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_a_driver_of_another_environment_teaches_nobody(teacher, recorded_elsewhere):
+    path = recorded_elsewhere
+    before = sorted(path.rglob("*"))
+    message = "was trained in the environment 'car-racing', here it is 'elsewhere'.*; pass .*"
+    with pytest.raises(ValueError, match=message) as refused:
+        TEACHERS[teacher](str(path / "here"), path / "data", path / "out")
+    assert "\n" not in str(refused.value)
+    assert sorted(path.rglob("*")) == before
+
+
+def test_ppo_starts_from_no_driver_of_another_environment(recorded_elsewhere):
+    path = recorded_elsewhere
+    settings = nd.PPOConfig(init_from=str(path / "there"), total_timesteps=0, validation_tracks="800000")
+    with pytest.raises(ValueError, match=r"init_from '.*there' was trained in the environment 'elsewhere', here it is"):
+        nd.ppo(settings, path / "out")
+    assert not (path / "out").exists()
+
+
+def test_a_driver_of_the_same_environment_teaches(recorded_elsewhere):
+    path, driver = recorded_elsewhere, str(recorded_elsewhere / "there")
+    assert len(nd.collect(path / "again", driver, env=there(), seeds=[5])) == 1
+    (row,) = nd.evaluate(driver, [5], env=there(max_steps=53), renderer="fast", expert=driver).rows
+    assert row.agreement == 1.0
+    assert nd.train(learner(init_from=driver, epochs=1), path / "data", path / "run", device="cpu").exists()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nac_drive.data_collection.experts import clean_env, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.experts import clean_env, driver_name, require_environment, resolve_driver, trained_env
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, rollout, track_seeds
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
@@ -53,8 +53,8 @@ def evaluate(
         perturbation: See `envs.perturb`, in place of that of `env`; the same perturbation for every driver on the same
             track.
         renderer: Draws the frames, whatever `env` says; a score that is reported is measured with gymnasium's.
-        expert: A driver, its name or its folder, queried at every decision; it sees clean frames. `agreement` is the
-            fraction of decisions where the driver does the same.
+        expert: A driver, its name or its folder, queried at every decision. It sees clean frames, with the status bar
+            as in its training. `agreement` is the fraction of decisions where the driver does the same.
         baseline: An evaluation on the same tracks that paired differences are taken against.
         done: Rows of an interrupted call with the same arguments; their tracks are not driven again.
         pool: A `worker_pool`, here or on a cluster, or a `multiprocessing.Pool`; the result does not depend on it,
@@ -65,7 +65,8 @@ def evaluate(
         The rows in the order of the tracks, and their summary.
 
     Raises:
-        ValueError: For tracks that `track_seeds` refuses, and for an unknown perturbation.
+        ValueError: For tracks that `track_seeds` refuses, an unknown perturbation, and an expert that was trained in
+            another environment.
 
     Warns:
         UserWarning: If the driver was trained with another EnvConfig, renderer and perturbations aside.
@@ -79,6 +80,8 @@ def evaluate(
     env = replace(env, renderer=renderer, perturb=perturbation or env.perturb)
     if isinstance(expert, str | os.PathLike):
         expert = resolve_driver(expert, env)
+    if expert is not None:
+        require_environment("expert: the driver", expert, env)
     _warn_of_other_env(driver, name, env)
     task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash)
     found = {row.seed: row for row in done}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, resolve_driver
+from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
@@ -59,8 +59,8 @@ def evaluate_with_baseline(
     Raises:
         FileNotFoundError: If there is no such driver, or nothing to resume.
         FileExistsError: If `folder` holds anything and `resume` is off.
-        ValueError: For a bad argument, and if `folder` was begun under other conditions, is damaged, in use, or cannot
-            be written.
+        ValueError: For a bad argument, a baseline that was trained in another environment, and if `folder` was begun
+            under other conditions, is damaged, in use, or cannot be written.
     """
     seeds = track_seeds(tracks)
     if resume and folder is None:
@@ -73,6 +73,8 @@ def evaluate_with_baseline(
         baseline = expert = None
     else:
         expert, expert_env = _driver_and_env(baseline, env.control)
+        fix = "pass one that was trained there, or no baseline (--baseline none)"
+        require_environment(f"baseline {os.fspath(baseline)!r}", expert, env, fix)
     conditions = Conditions(
         driver=driver_name(driver), driver_sha256=driver_hash(driver, env),
         baseline=driver_name(baseline) if baseline else None,

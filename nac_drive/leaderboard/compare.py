@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver
+from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.processes import number_of_workers
 from nac_drive.envs import CrashMode, EnvConfig, RendererName, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
@@ -236,7 +236,7 @@ def _require_runnable(plan: _Plan, configs: dict[str, TrainConfig], cluster: str
         FileNotFoundError: If there is no such driver.
         ValueError: If an expert, a core, its settings, the device or the dataset cannot be used.
     """
-    resolve_driver(plan.expert, plan.env)
+    require_environment(f"expert {plan.expert!r}", resolve_driver(plan.expert, plan.env), plan.env)
     if cluster is None:
         choose_device(plan.device)
     for config in configs.values():

@@ -33,7 +33,7 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.experts import driver_hash, driver_name, resolve_driver
+from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.human import Human
 from nac_drive.data_collection.processes import Pool
 from nac_drive.evaluation.formulas import agrees
@@ -89,8 +89,8 @@ def dagger(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the device is not there, the expert has another control, a frozen encoder or initial weights do
-            not fit the driver, or the run was started with other settings or by version 0.1.
+        ValueError: If the device is not there, the expert has another control or environment, a frozen encoder or
+            initial weights do not fit the driver, or the run was started with other settings or by version 0.1.
         DatasetError: If episodes cannot be written, or those of a finished round are damaged.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
@@ -102,6 +102,7 @@ def dagger(
     else:
         report = no_report
     labels = resolve_driver(expert, env)
+    require_environment(f"expert {expert!r}", labels, env)
     by_person = isinstance(labels, Human)
     resolved: dict[str, Any] = {
         **asdict(config), "expert": driver_name(expert), "expert_sha256": driver_hash(expert, env),
