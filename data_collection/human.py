@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.envs import FRAMES_PER_SECOND, Control
+from nac_drive.envs import Control
 from nac_drive.envs.pulses import BRAKE, GAS, LEFT, NOTHING, RIGHT
 
 HUMAN = "human"
@@ -77,7 +77,7 @@ class KeyboardDriver(Human):
         steer = float(keys[pygame.K_RIGHT]) - float(keys[pygame.K_LEFT])
         self.controls = (steer, float(keys[pygame.K_UP]), float(keys[pygame.K_DOWN]))
         self.holds = any(self.controls) or bool(keys[pygame.K_SPACE])
-        self._clock.tick(FRAMES_PER_SECOND)
+        self._clock.tick(1 / dt if dt else 0)  # wait until the simulator's time has passed since the last frame
         return super().act(observation, state, dt)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from PIL import Image
 
 from nac_drive.data_collection.experts import measured_env
 from nac_drive.envs import (
-    FRAMES_PER_SECOND,
     CrashMode,
     Driver,
     EnvConfig,
@@ -39,7 +38,6 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
     ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8", "crf": "30", "b": "0"}),
 }
 """Codec and options of each suffix; .gif is written by Pillow."""
-_FRAMES_PER_IMAGE = FRAMES_PER_SECOND // VIDEO_FPS
 _BANNER = 52
 _WHITE, _GREY, _GREEN, _RED, _AMBER = (255, 255, 255), (170, 170, 170), (90, 220, 90), (235, 60, 60), (245, 180, 60)
 
@@ -84,7 +82,8 @@ def record_video(
     car_racing = make_env(config, crash=crash, render_mode="rgb_array")
     try:
         with _writer(path, new=True) as write:
-            return rollout(car_racing, driver, seed, subscribers=[_Overlay(car_racing, name, seed, write), on_step])
+            overlay = _Overlay(car_racing, config.spec.frames_per_second, name, seed, write)
+            return rollout(car_racing, driver, seed, subscribers=[overlay, on_step])
     finally:
         car_racing.close()
 
@@ -198,19 +197,19 @@ def _write_gif(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
 class _Overlay:
     """Subscribes to a rollout; draws action, return, progress, off-road state and latency on each rendered image."""
 
-    def __init__(self, env: gym.Env, name: str, seed: int, write: Any):
-        self.env, self.name, self.seed, self.write = env, name, seed, write
+    def __init__(self, env: gym.Env, rate: int, name: str, seed: int, write: Any):
+        self.env, self.rate, self.name, self.seed, self.write = env, rate, name, seed, write
         self.episode_return = 0.0
         self.frames = self.images = 0
 
     def __call__(self, step: Step) -> None:
         self.episode_return += step.reward
-        self.frames += round(step.outcome["dt"] * FRAMES_PER_SECOND)
-        due = -(-self.frames // _FRAMES_PER_IMAGE) - self.images
+        self.frames += round(step.outcome["dt"] * self.rate)
+        due = -(-self.frames * VIDEO_FPS // self.rate) - self.images
         if not due:
             return
         frame = np.ascontiguousarray(self.env.render())
-        draw_overlay(frame, step, self.name, self.seed, self.frames / FRAMES_PER_SECOND, self.episode_return)
+        draw_overlay(frame, step, self.name, self.seed, self.frames / self.rate, self.episode_return)
         for _ in range(due):
             self.write(frame)
         self.images += due

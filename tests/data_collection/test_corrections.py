@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from nac_drive.data_collection.dataset.rows import CORRECTIONS, checked_summary,
 from nac_drive.data_collection.human import Human, KeyboardDriver
 from nac_drive.data_collection.interchange.export import export_dataset
 from nac_drive.data_collection.replay import rebuild, save_action_log
-from nac_drive.envs import EnvConfig, make_env, rollout
+from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.policies.action_heads import ContinuousActionHead
 from nac_drive.training.config import DaggerConfig, DataConfig
 from nac_drive.training.dagger import dagger
@@ -170,3 +171,23 @@ def test_the_space_bar_holds_the_wheel(monkeypatch: pytest.MonkeyPatch):
         driver.act(frame, None, 0.02)
         assert held() is expected
     pygame.display.quit()
+
+
+def test_a_person_drives_in_the_time_of_the_simulator(monkeypatch: pytest.MonkeyPatch):
+    """Under action-repeat:3 a decision lasts eight frames."""
+    import pygame
+
+    class Clock:
+        rates: ClassVar[list[float]] = []
+
+        def tick(self, rate: float) -> None:
+            self.rates.append(rate)
+
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr(pygame.time, "Clock", Clock)
+    steps: list[Step] = []
+    with closing(make_env(EnvConfig(max_steps=20, renderer="fast", perturb="action-repeat:3"))) as env:
+        rollout(env, KeyboardDriver("discrete"), 0, subscribers=[steps.append])
+    pygame.display.quit()
+    assert Clock.rates == pytest.approx([1 / step.dt if step.dt else 0 for step in steps])
+    assert Clock.rates == pytest.approx([0, 6.25, 6.25])

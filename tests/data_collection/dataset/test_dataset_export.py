@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import av
 import imageio.v3 as iio
 import numpy as np
 import pytest
@@ -124,3 +125,12 @@ def test_there_is_a_video_of_every_episode(datasets, tmp_path):
     small = images.reshape(26, 96, 4, 96, 4, 3).mean(axis=(2, 4))
     error = np.square(small - np.concatenate([arrays.frames, arrays.last_frame[None]])).mean(axis=(1, 2, 3))
     assert 10 * np.log10(255**2 / error).min() > 35  # dB
+
+
+def test_a_video_shows_every_frame_at_its_time(datasets, tmp_path):
+    export_dataset(datasets[OWN], tmp_path / "videos", "mp4")
+    for (arrays, _), file in zip(episodes_of(datasets[OWN]), sorted((tmp_path / "videos").iterdir()), strict=True):
+        with av.open(str(file)) as video:
+            times = [frame.time for frame in video.decode(video=0)]
+        np.testing.assert_allclose(times[: len(arrays.dt)], arrays.dt.cumsum(), atol=1e-4)
+        assert len(times) == len(arrays.dt) + 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import imageio.v3 as iio
 import numpy as np
 import pytest
 
 from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, make_env, rollout
+from nac_drive.envs import ENVIRONMENTS, FRAMES_PER_SECOND, CarRacing, EnvConfig, make_env, rollout
 from nac_drive.evaluation.video import GIF_EVERY, VIDEO_FPS, draw_overlay, record_video, side_by_side
 
 IMAGES_PER_FRAME = VIDEO_FPS / FRAMES_PER_SECOND
@@ -46,6 +48,24 @@ def test_lost_frames_do_not_stop_time(tmp_path):
     episode = record_video(tmp_path / "episode.mp4", Controller(), 5, name="c", env=env, perturbation="frame-rate:3")
     assert episode.length < 7
     assert len(frames_of(tmp_path / "episode.mp4")) == 7  # 13 frames of the simulator, every second one
+
+
+class Slow(gym.Wrapper):
+    """CarRacing as if its frames were 1/30 s apart."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, info | {"dt": 1 / 30}
+
+
+def test_a_video_of_another_frame_rate_plays_in_real_time(tmp_path, monkeypatch):
+    spec = replace(
+        ENVIRONMENTS["car-racing"], make=lambda config, crash, mode: Slow(CarRacing(mode)), frames_per_second=30
+    )
+    monkeypatch.setitem(ENVIRONMENTS, "slow", spec)
+    env = EnvConfig(environment="slow", max_steps=12)
+    record_video(tmp_path / "episode.mp4", Controller(), 5, name="c", env=env)
+    assert len(frames_of(tmp_path / "episode.mp4")) == 12 / 30 * VIDEO_FPS
 
 
 def test_side_by_side_keeps_the_last_image_of_the_shorter_one(videos, tmp_path):
