@@ -30,6 +30,7 @@ import nac_drive as nd
 from nac_drive.data_collection.experts import driver_hash, driver_name, trained_env
 from nac_drive.data_collection.processes import Pool, default_workers
 from nac_drive.envs import Control, RendererName
+from nac_drive.evaluation.statistics import Summary
 from nac_drive.leaderboard.tables import Entry, markdown_table
 from nac_drive.storage.write import write_atomically
 from nac_drive.training.offline import offline_accuracy
@@ -163,6 +164,11 @@ Shared = Annotated[Options, tyro.conf.arg(name="")]
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
+def _mean_and_sd(summary: Summary) -> str:
+    mean = f"{summary.return_mean:.1f}"
+    return mean if summary.return_sd is None else f"{mean} ± {summary.return_sd:.1f}"
+
+
 def champion(
     control: Control = "discrete",
     driver: str = "champion",
@@ -217,7 +223,7 @@ def baselines(
                 summaries.append(summary)
                 parameters = sum(p.numel() for p in nd.load_driver(folder).parameters())
                 print(
-                    f"| {core} | {parameters:,} | {run.seed} | {summary.return_mean:.1f} ± {summary.return_sd:.1f} "
+                    f"| {core} | {parameters:,} | {run.seed} | {_mean_and_sd(summary)} "
                     f"| {summary.return_min:.0f} | {summary.crashes_per_episode:.2f} | {summary.latency_ms:.2f} |",
                     flush=True,
                 )
@@ -250,9 +256,9 @@ def transfer(
             change = native.summary.return_difference
             assert change is not None
             print(
-                f"| {cells[0].name} | {env.renderer} | {fast.summary.return_mean:.1f} ± {fast.summary.return_sd:.1f} "
-                f"| {native.summary.return_mean:.1f} ± {native.summary.return_sd:.1f} "
-                f"| {change.mean:+.1f} [{change.low:+.1f}, {change.high:+.1f}] |",
+                f"| {cells[0].name} | {env.renderer} | {_mean_and_sd(fast.summary)} "
+                f"| {_mean_and_sd(native.summary)} "
+                f"| {change.text('+.1f')} |",
                 flush=True,
             )
 

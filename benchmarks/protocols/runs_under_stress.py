@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import nac_drive as nd
-from nac_drive.evaluation.statistics import Interval, bootstrap
+from nac_drive.evaluation.statistics import bootstrap
 from nac_drive.policies.cores.pdna import PDNA, Pulse
 
 Cells = dict[tuple[str, str], dict[str, dict[tuple[int, int], float]]]
@@ -68,16 +68,14 @@ def _markdown(title: str, grids: dict[tuple[str, str], np.ndarray], baseline: st
         entries = []
         for spec in specs:
             own = grids[core, spec]
-            entry = f"{own.mean():.0f} ± {own.mean(axis=1).std(ddof=1):.0f}" if sd else f"{own.mean():.3g}"
+            entry = f"{own.mean():.0f}" if sd else f"{own.mean():.3g}"
+            if sd and len(own) > 1:
+                entry += f" ± {own.mean(axis=1).std(ddof=1):.0f}"
             if core != baseline:
-                entry += f" ({_interval(bootstrap(own, grids[baseline, spec]))})"
+                entry += f" ({bootstrap(own, grids[baseline, spec]).text('+.3g')})"
             entries.append(entry)
         lines.append(f"| {core} | {' | '.join(entries)} |")
     return "\n".join(lines)
-
-
-def _interval(interval: Interval) -> str:
-    return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
 
 
 def pulses(folder: Path) -> str:

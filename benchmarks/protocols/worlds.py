@@ -54,7 +54,7 @@ def table(returns: Returns, specs: list[str]) -> str:
             cell = f"{own.mean():.0f}"
             if driver != baseline:
                 versus = bootstrap(own, grid(returns[baseline], tracks))
-                cell += f" ({versus.mean:+.0f} [{versus.low:+.0f}, {versus.high:+.0f}])"
+                cell += f" ({versus.text('+.0f')})"
             cells.append(cell)
         runs = len(next(iter(returns[driver].values())))
         lines.append(f"| {driver} | {runs} | {' | '.join(cells)} |")
@@ -97,7 +97,7 @@ def main() -> None:
     print(f"\n{options.driver} ahead of each, without tracks of {specs[0]}:")
     for other in sorted(returns.keys() - {options.driver}):
         lead = bootstrap(grid(returns[options.driver], tracks), grid(returns[other], tracks))
-        print(f"{other}: {lead.mean:+.0f} [{lead.low:+.0f}, {lead.high:+.0f}]")
+        print(f"{other}: {lead.text('+.0f')}")
     spreads = spread(returns, specs)
     if spreads:
         medians = np.median(list(spreads.values()), axis=0)

@@ -91,9 +91,9 @@ def mean(values: Sequence[Any]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def sample_sd(values: Sequence[float]) -> float:
-    """Sample standard deviation; 0 for one value."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+def sample_sd(values: Sequence[float]) -> float | None:
+    """Sample standard deviation; None for one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def fraction_solved(values: Sequence[float]) -> float:
@@ -143,12 +143,13 @@ def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: 
 
 
 def _return_cell(evaluation: Any) -> str:
-    return f"{evaluation.summary.return_mean:.0f} ± {evaluation.summary.return_sd:.0f}"
+    mean, sd = (number(evaluation.summary.metrics[key], 0) for key in ("return_mean", "return_sd"))
+    return mean if sd == EMPTY else f"{mean} ± {sd}"
 
 
 def _difference_cell(evaluation: Any) -> str:
     interval = evaluation.summary.return_difference
-    return EMPTY if interval is None else f"{interval.mean:+.0f} [{interval.low:+.0f}, {interval.high:+.0f}]"
+    return EMPTY if interval is None else interval.text("+.0f")
 
 
 def _interventions_cell(evaluation: Any) -> str:
@@ -206,7 +207,7 @@ METRICS: dict[str, Metric] = {
             (
                 Aggregate(
                     "return_mean", mean, "mean",
-                    Column("return ± sd", _return_cell, "Mean return ± standard deviation over episodes."),
+                    Column("return ± sd", _return_cell, "Mean return ± standard deviation over episodes"),
                 ),
                 Aggregate("return_sd", sample_sd, "sample standard deviation"),
                 Aggregate(

@@ -23,6 +23,36 @@ class Interval:
     low: float
     high: float
 
+    def text(self, spec: str, scale: float = 1.0) -> str:
+        """Return the mean and the ends as text, such as "+3 [-1, +7]".
+
+        Args:
+            spec: Format of the numbers, such as "+.0f".
+            scale: Factor of the numbers.
+        """
+        mean, low, high = (f"{scale * value:{spec}}" for value in (self.mean, self.low, self.high))
+        return f"{mean} [{low}, {high}]"
+
+
+class Point(Interval):
+    """A mean without an interval: nothing could be resampled, and both ends are the mean."""
+
+    def text(self, spec: str, scale: float = 1.0) -> str:
+        """Return the mean alone as text."""
+        return f"{scale * self.mean:{spec}}"
+
+
+def clearly_positive(values: np.ndarray) -> bool:
+    """Return whether the mean of some values may divide others.
+
+    A ratio to a mean near 0, or below it, says nothing. The mean is clearly positive if its 95 % bootstrap interval
+    lies above 0; a single value, if it is above 0.
+
+    Args:
+        values: (N,), such as the returns of a driver on every track.
+    """
+    return bool(values.min() > 0 or (values.mean() > 0 and bootstrap(values[None]).low > 0))
+
 
 def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
     """Mean of a metric, or its difference from a baseline, with the 95 % percentile bootstrap interval.
@@ -35,7 +65,7 @@ def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
         baseline: (runs, tracks) the metric of the baseline on the same tracks; its mean is subtracted.
 
     Returns:
-        The mean and the ends of its interval; a point where nothing can be resampled.
+        The mean and the ends of its interval; a `Point` where nothing can be resampled.
     """
     grids = [grid] if baseline is None else [grid, baseline]
     units = [np.arange(grid.shape[1]), *(np.arange(len(each)) for each in grids)]
@@ -54,7 +84,7 @@ def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
 
     mean = float(grid.mean()) if baseline is None else float(grid.mean() - baseline.mean())
     if not any(drawable):
-        return Interval(mean, mean, mean)
+        return Point(mean, mean, mean)
     interval = stats.bootstrap(
         tuple(compress(units, drawable)), difference, n_resamples=10_000, method="percentile",
         rng=np.random.default_rng(0),

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from nac_drive.evaluation.formulas import SOLVED_RETURN
+from nac_drive.evaluation.statistics import Interval
 from nac_drive.leaderboard.tables import Entry
 
 LEADERBOARD_CAPTION = (
@@ -60,8 +61,9 @@ def draw_leaderboard(path: Path, entries: Sequence[Entry]) -> None:
         left.scatter(returns, np.full(len(returns), line), s=14, alpha=0.35, color=color, linewidths=0)
         means = summary.run_returns if entry.runs else []
         left.plot(means, [line] * len(means), "|", ms=11, mew=1.5, color="C3", zorder=4)
-        error = [[interval.mean - interval.low], [interval.high - interval.mean]]
-        left.errorbar(interval.mean, line, xerr=error, fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3)
+        left.errorbar(
+            interval.mean, line, xerr=_ends(interval), fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3
+        )
         for fraction, mark, fill in (
             (entry.validation_accuracy, "o", "C0"), (entry.validation_at_changes, "^", "C2"),
             (summary.agreement, "o", "white"),
@@ -130,14 +132,22 @@ def _by_epoch(runs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[li
     return epochs, [values[epoch] for epoch in epochs]
 
 
+def _ends(interval: Interval) -> list[list[float]] | None:
+    """Return the lengths of an error bar; None for a point, as of one value."""
+    if interval.low == interval.high:
+        return None
+    return [[interval.mean - interval.low], [interval.high - interval.mean]]
+
+
 def _draw_returns(axis: Any, entries: Sequence[Entry], colors: dict[str, str]) -> None:
     for i, entry in enumerate(entries):
         returns = [row.episode_return for row in entry.evaluation.rows]
         interval = entry.summary.return_interval
         color = colors[entry.summary.driver]
         axis.scatter(i + np.linspace(-0.15, 0.15, len(returns)), returns, s=22, alpha=0.5, color=color, linewidths=0)
-        error = [[interval.mean - interval.low], [interval.high - interval.mean]]
-        axis.errorbar(i, interval.mean, error, fmt="D", color=color, markeredgecolor="black", capsize=5, zorder=3)
+        axis.errorbar(
+            i, interval.mean, _ends(interval), fmt="D", color=color, markeredgecolor="black", capsize=5, zorder=3
+        )
         axis.annotate(f"{interval.mean:.0f}", (i + 0.2, interval.mean), va="center", fontsize=9)
     axis.axhline(SOLVED_RETURN, color="grey", linewidth=0.8, linestyle="--")
     axis.set_xticks(range(len(entries)), [entry.summary.driver for entry in entries])

@@ -12,6 +12,7 @@ import numpy as np
 
 from nac_drive.analysis.contribution import contributions
 from nac_drive.envs import SPLITS
+from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.policies import CORES
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, tap_withdrawal_circuit
 from nac_drive.reproduce.agents import CircuitAgent, make_agent
@@ -87,6 +88,12 @@ class Circuits(Experiment):
             if args.get("wiring", "tap-withdrawal") == "tap-withdrawal":
                 row["contributions"] = contributions(potentials(agent, name), NEURONS, NEURONS[MOTOR])
         return row
+
+    def numbers(self, task: Task) -> dict[str, Any]:
+        numbers: dict[str, Any] = dict.fromkeys(("return", "success", "objective", "sparsity"), Number)
+        return numbers | {
+            "curve": list[tuple[Count, Number]], "parameters": Count, "contributions": dict[str, dict[str, str]] | None,
+        }  # fmt: skip
 
     def columns(self) -> list[Column]:
         columns = []

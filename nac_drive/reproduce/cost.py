@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nac_drive.evaluation.metrics import Count, Number, sample_sd
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.window import WindowBase
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
@@ -43,6 +44,13 @@ class Cost(Experiment):
         context = multiprocessing.get_context("spawn")  # peak memory is that of a process
         with context.Pool(1) as pool:
             return pool.apply(_measure, (self, task))
+
+    def numbers(self, task: Task) -> dict[str, Any]:
+        count: Any = Count
+        return {
+            "seconds": Number, "seconds_sd": Number | None, "throughput": Number, "megabytes": Number | None,
+            "parameters": count, "window": count | None,
+        }  # fmt: skip
 
     def columns(self) -> list[Column]:
         return [column for device in devices() for column in self._columns(device)]
@@ -113,12 +121,13 @@ def _measure(config: Cost, task: Task) -> Row:
         core(x[:, :8], dt[:, :8], state)  # libraries are loaded
         before = _peak(device, reset=True)
         core(x, dt, state)
-        memory = _peak(device, reset=False) - before
+        after = _peak(device, reset=False)
         seconds = [_timed(lambda: core(x, dt, state), device) for _ in range(config.passes)]
     mean = float(np.mean(seconds))
     window = next((part.window for part in core.modules() if isinstance(part, WindowBase)), None)
     return {
-        "seconds": mean, "seconds_sd": float(np.std(seconds, ddof=1)), "throughput": 1 / mean, "megabytes": memory,
+        "seconds": mean, "seconds_sd": sample_sd(seconds), "throughput": 1 / mean,
+        "megabytes": None if before is None or after is None else after - before,
         "parameters": sum(parameter.numel() for parameter in core.parameters()), "window": window,
     }  # fmt: skip
 
@@ -136,15 +145,15 @@ def _synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _peak(device: str, *, reset: bool) -> float:
-    """Return the high-water mark of memory in MB (2^20 bytes); NaN where the system does not say."""
+def _peak(device: str, *, reset: bool) -> float | None:
+    """Return the high-water mark of memory in MB (2^20 bytes); None where the system does not say."""
     if device == "cuda":
         if reset:
             torch.cuda.reset_peak_memory_stats()
         return torch.cuda.max_memory_allocated() / _MIB
     status = Path("/proc/self/status")
     if not status.exists():  # not Linux
-        return float("nan")
+        return None
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

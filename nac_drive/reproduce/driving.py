@@ -13,14 +13,16 @@ import torch
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
-from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
+from nac_drive.data_collection.experts import driver_hash
+from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.statistics import Interval, bootstrap
+from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.evaluation.statistics import bootstrap, clearly_positive
 from nac_drive.leaderboard.compare import folder_name
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.policies.checkpoint import load_driver
 from nac_drive.policies.cores.pdna import Pulse
-from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
+from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task, list_of, record_of
 from nac_drive.robustness.plan import CLEAN
 from nac_drive.robustness.stress import stress
 from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
@@ -71,6 +73,11 @@ class Driving(Experiment):
     """A perturbation under which drivers with a pulse drive once more, their frequencies kept below the Nyquist limit
     (PDNA, section 7.4)."""
 
+    def drivers(self) -> dict[str, str]:
+        env = EnvConfig(self.control)
+        names = [name for name in (self.expert, self.encoder_from) if name]
+        return {f"{name}, {self.control}": driver_hash(name, env) for name in names}
+
     def prepare(self, folder: Path, each: Each) -> Iterator[str]:
         """Record the episodes, and compute the features of a frozen encoder; DAgger does both itself."""
         if self.rounds:
@@ -107,12 +114,13 @@ class Driving(Experiment):
             }
             for (_, spec), rows in tested.rows.items()
         }  # fmt: skip
-        undisturbed = float(np.mean(episodes[CLEAN]["return"]))
+        undisturbed = np.array(episodes[CLEAN]["return"])
         row: Row = {"episodes": episodes, "parameters": sum(each.numel() for each in driver.core.parameters())}
         for spec, measured in episodes.items():
             row |= {f"{metric}_{spec}": float(np.mean(values)) for metric, values in measured.items()}
             if spec:
-                row[f"lost_{spec}"] = 1 - row[f"return_{spec}"] / undisturbed
+                kept = row[f"return_{spec}"] / float(undisturbed.mean()) if clearly_positive(undisturbed) else None
+                row[f"lost_{spec}"] = None if kept is None else 1 - kept
         return row | self._pulse(driver)
 
     def training(self, core: str, args: dict[str, Any], run: int) -> TrainConfig:
@@ -157,6 +165,17 @@ class Driving(Experiment):
             row["clamped_return"] = driven.summary.return_mean
         return row
 
+    def numbers(self, task: Task) -> dict[str, Any]:
+        specs, metrics = [CLEAN, *self.perturbations], ("return", "interventions")
+        of_tracks = record_of(dict.fromkeys(metrics, list_of(Number, len(track_seeds(self.tracks)))))
+        pulse = dict.fromkeys(("gate", "strength", "omega_median", "above_nyquist", "clamped_return"), Number | None)
+        return {
+            "episodes": record_of(dict.fromkeys(specs, of_tracks)), "parameters": Count,
+            **{f"{metric}_{spec}": Number for metric in metrics for spec in specs},
+            **{f"lost_{spec}": Number | None for spec in self.perturbations},
+            **pulse,
+        }  # fmt: skip
+
     def columns(self) -> list[Column]:
         specs = [CLEAN, *self.perturbations]
         columns = [Column(f"return_{spec}", f"return, {_name(spec)}", f"return_{spec}", {}, 0) for spec in specs]
@@ -192,7 +211,8 @@ class Driving(Experiment):
             f"{self.sequence_length} frames an update, Adam at {self.learning_rate:g}. Each run drove the tracks "
             f"{self.tracks} undisturbed and under every perturbation (docs/perturbations.md). Crashes: {self.crash}. "
             "± is the standard deviation "
-            "over runs. Lost is the part of the run's own undisturbed return."
+            "over runs. Lost is the part of the run's own undisturbed return; a run whose undisturbed return is not "
+            "clearly positive (docs/metrics.md) is left out of it."
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
@@ -216,7 +236,7 @@ class Driving(Experiment):
                 spec: bootstrap(_grid(rows, entry, spec, metric), _grid(rows, entries[0], spec, metric))
                 for spec in specs
             }
-            lines.append(f"| {entry} | {' | '.join(map(_interval, found.values()))} |")
+            lines.append(f"| {entry} | {' | '.join(each.text('+.3g') for each in found.values())} |")
             apart += [f"{entry}, {_name(spec)}" for spec, each in found.items() if each.low > 0 or each.high < 0]
         which = f": {'; '.join(apart)}" if apart else ""
         count = (len(entries) - 1) * len(specs)
@@ -231,7 +251,8 @@ class Driving(Experiment):
         }  # fmt: skip
         if self.clamp:
             names |= {f"return_{self.clamp}": f"return, {_name(self.clamp)}", "clamped_return": "with omega at most pi"}
-        entries = list(dict.fromkeys(row["entry"] for row in rows if "gate" in row))
+        rows = [row for row in rows if all(row.get(key) is not None for key in names)]
+        entries = list(dict.fromkeys(row["entry"] for row in rows))
         if not entries:
             return ""
         lines = ["The pulses after training:", "", f"| printed as | {' | '.join(names.values())} |"]
@@ -249,7 +270,3 @@ def _name(spec: str) -> str:
 def _grid(rows: Sequence[Row], entry: str, spec: str, metric: str) -> np.ndarray:
     """Return a metric of every run on every track (runs, tracks)."""
     return np.array([row["episodes"][spec][metric] for row in rows if row["entry"] == entry], dtype=float)
-
-
-def _interval(interval: Interval) -> str:
-    return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 Row = dict[str, Any]
-"""A result: `entry`, the paper's name; the keys of the task; and numbers."""
+"""A result: the conditions of its task (`Task.conditions`), and numbers."""
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """`map`, perhaps over processes."""
 Place = tuple[tuple[str, Any], ...]
@@ -26,16 +28,23 @@ class Task:
     core: str
     core_args: Mapping[str, Any]
     place: Place
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the experiment that are others for this entry."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """Return the key by which a finished row is recognised."""
-        return (self.entry, *self.place)
+    def conditions(self) -> Row:
+        """Return what decides the result besides the settings of the table; its row begins with them."""
+        named = {"entry": self.entry, "core": self.core, "args": dict(self.core_args), "settings": dict(self.settings)}
+        return named | dict(self.place)
 
+    def key_of(self, row: Row) -> str:
+        """Return the conditions of a row of the same experiment as text: a finished row has its task's."""
+        return json.dumps({name: row.get(name) for name in self.conditions}, sort_keys=True)
 
-def key_of(row: Row, task: Task) -> tuple[Any, ...]:
-    """Return the `Task.key` that a row of the same experiment has."""
-    return (row["entry"], *((name, row.get(name)) for name, _ in task.place))
+    @property
+    def key(self) -> str:
+        """Return the key by which the finished row is recognised."""
+        return self.key_of(self.conditions)
 
 
 @dataclass(frozen=True)
@@ -54,12 +63,17 @@ class Column:
     of: Callable[[Sequence[Row]], float] | None = None
     """Computes one number of all rows of an entry, in place of `value`."""
 
+    def counted(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that belong here, also those without a value."""
+        return [row for row in rows if all(row.get(key) == value for key, value in self.where.items())]
+
     def values(self, rows: Sequence[Row]) -> np.ndarray:
-        """Return the numbers of some rows that belong here, scaled."""
+        """Return the numbers of some rows that belong here, scaled; rows without a value are left out."""
         if self.of is not None:
-            return np.array([self.of(rows)]) if rows else np.empty(0)
-        mine = [row for row in rows if all(row.get(key) == value for key, value in self.where.items())]
-        return self.scale * np.array([row[self.value] for row in mine if row.get(self.value) is not None], dtype=float)
+            numbers = np.array([self.of(rows)] if rows else [], dtype=float)
+            return numbers[~np.isnan(numbers)]
+        numbers = [row[self.value] for row in self.counted(rows) if row.get(self.value) is not None]
+        return self.scale * np.array(numbers, dtype=float)
 
 
 class Experiment(ABC):
@@ -67,6 +81,12 @@ class Experiment(ABC):
 
     alone: ClassVar[bool] = False
     """Whether nothing else may run beside a measurement."""
+    repeats: ClassVar[str] = "runs"
+    """The noun for the rows that a cell of the page is the mean of."""
+
+    def drivers(self) -> dict[str, str]:
+        """Return the drivers that measurements read: name and control -> `driver_hash`."""
+        return {}
 
     def prepare(self, folder: Path, each: Each) -> Iterator[str]:
         """Make in `folder` what all tasks need, unless it is there; yields what is ready."""
@@ -84,6 +104,10 @@ class Experiment(ABC):
         """
 
     @abstractmethod
+    def numbers(self, task: Task) -> dict[str, Any]:
+        """Return the type of every value of a task's result; one that allows None may also be missing."""
+
+    @abstractmethod
     def columns(self) -> list[Column]:
         """Return the columns of the page."""
 
@@ -94,3 +118,35 @@ class Experiment(ABC):
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
         """Return what else the results say, in Markdown; may draw figures into `folder`."""
         return ""
+
+
+def require_numbers(row: Row, experiment: Experiment, task: Task) -> None:
+    """Check that a row has all numbers of a task, and nothing else.
+
+    Raises:
+        msgspec.ValidationError: If one is missing, not finite, of another type, or unknown.
+    """
+    numbers = {name: value for name, value in row.items() if name not in task.conditions}
+    msgspec.convert(numbers, record_of(experiment.numbers(task)))
+
+
+def record_of(kinds: Mapping[str, Any]) -> Any:
+    """Return the type of a dict with these keys and types; a key whose type allows None may be missing."""
+    fields: list[Any] = []
+    for index, (name, kind) in enumerate(kinds.items()):  # names such as return_gap:3 are no identifiers
+        default = {"default": None} if _is_optional(kind) else {}
+        fields.append((f"value_{index}", kind, msgspec.field(name=name, **default)))
+    return msgspec.defstruct("Numbers", fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def list_of(kind: Any, length: int) -> Any:
+    """Return the type of a list of so many values."""
+    return Annotated[list[kind], msgspec.Meta(min_length=length, max_length=length)]
+
+
+def _is_optional(kind: Any) -> bool:
+    try:
+        msgspec.convert(None, kind)
+    except msgspec.ValidationError:
+        return False
+    return True

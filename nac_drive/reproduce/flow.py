@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
+from nac_drive.evaluation.metrics import Number
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, SENSORY, tap_withdrawal_circuit
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
@@ -40,8 +42,9 @@ class Flow(Experiment):
         row: Row = {}
         for motor, ours, theirs in zip(MOTORS, animal.T, drawn.T, strict=True):
             row |= {
-                f"ratio_{motor}": float(ours.mean() / theirs.mean()), f"flow_{motor}": float(theirs.mean()),
-                f"animal_{motor}": float(ours.mean()), f"cut_off_{motor}": float((theirs == 0).mean()),
+                f"ratio_{motor}": float(ours.mean() / theirs.mean()) if theirs.any() else None,
+                f"flow_{motor}": float(theirs.mean()), f"animal_{motor}": float(ours.mean()),
+                f"cut_off_{motor}": float((theirs == 0).mean()),
             }  # fmt: skip
         return row
 
@@ -52,6 +55,10 @@ class Flow(Experiment):
             capacities = rng.binomial(_SYNAPSES, self.rho, kinds.shape) * (kinds != 0)
             flows.append([flow_to(capacities, NEURONS.index(motor)) for motor in MOTORS])
         return np.array(flows, dtype=float)
+
+    def numbers(self, task: Task) -> dict[str, Any]:
+        flows = {f"{name}_{motor}": Number for name in ("flow", "animal", "cut_off") for motor in MOTORS}
+        return flows | {f"ratio_{motor}": Number | None for motor in MOTORS}
 
     def columns(self) -> list[Column]:
         ratios = [Column(motor, f"ratio, {motor}", f"ratio_{motor}", {}, 3) for motor in MOTORS]

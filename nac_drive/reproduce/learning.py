@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
+from msgspec import Meta
 
-from nac_drive.envs import Control
+from nac_drive.envs import Control, track_seeds
 from nac_drive.evaluation.formulas import SOLVED_RETURN
+from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.evaluation.statistics import bootstrap
 from nac_drive.leaderboard.compare import folder_name
 from nac_drive.policies import DriverConfig, load_driver
-from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
+from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task, list_of
 from nac_drive.training.ppo import ppo
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
@@ -64,6 +66,12 @@ class Learning(Experiment):
             "parameters": sum(each.numel() for part in parts for each in part.parameters()),
         }  # fmt: skip
 
+    def numbers(self, task: Task) -> dict[str, Any]:
+        count: Any = Count
+        validation: Any = tuple[Count, list_of(Number, len(track_seeds(self.validation_tracks)))]
+        curve = Annotated[list[validation], Meta(min_length=1)]
+        return {"curve": curve, "best": Number, "last": Number, "first": count | None, "parameters": count}
+
     def columns(self) -> list[Column]:
         return [
             Column("parameters", "parameters of core and head", "parameters", {}, 0),
@@ -77,7 +85,7 @@ class Learning(Experiment):
             f"PPO from random weights with the settings of `nac-drive ppo` ({self.control} control, actions held for "
             f"{PPOConfig.action_repeat} frames), {self.runs} runs each, validated on {self.validation_tracks} every "
             f"{self.validate_every:,} frames; the validated driver acts at every frame. ± is the standard deviation "
-            "over runs."
+            "over runs. Runs that never reach a return are left out of the mean of its column, and counted there."
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
@@ -91,9 +99,7 @@ class Learning(Experiment):
         }
         baseline, *others = last
         found = {entry: bootstrap(last[entry], last[baseline]) for entry in others}
-        differences = "; ".join(
-            f"{entry} {each.mean:+.0f} [{each.low:+.0f}, {each.high:+.0f}]" for entry, each in found.items()
-        )
+        differences = "; ".join(f"{entry} {difference.text('+.0f')}" for entry, difference in found.items())
         parts = [f"![Learning curves]({FIGURE})", "Mean over runs and tracks; the shade spans the runs."]
         if others:
             parts.append(f"**Last return, difference from {baseline}** (95 % over runs and tracks): {differences}.")

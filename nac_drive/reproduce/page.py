@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
+from nac_drive.evaluation.metrics import EMPTY
 from nac_drive.reproduce.experiment import Column, Experiment, Row
 from nac_drive.reproduce.protocol import Reproduction
 from nac_drive.storage.write import write_atomically
@@ -44,7 +45,7 @@ def save_page(
         for column in columns:
             if column in printed:
                 cells.append(f"{entry.printed[column.key]:,.{column.digits}f}" if column.key in entry.printed else "")
-            cells.append(_cell(column, by_entry[entry.name]))
+            cells.append(_cell(column, by_entry[entry.name], experiment.repeats))
         lines.append(f"| {' | '.join(cells)} |")
     verdicts = [sentence for column in printed if (sentence := verdict(reproduction, column, by_entry))]
     parts = [
@@ -56,12 +57,16 @@ def save_page(
     return path
 
 
-def _cell(column: Column, rows: Sequence[Row]) -> str:
-    values = column.values(rows)
+def _cell(column: Column, rows: Sequence[Row], repeats: str) -> str:
+    """Return the mean ± sd, and of how many rows where some have no value; "-" if none has, nothing without rows."""
+    values, rows = column.values(rows), column.counted(rows)
     if not len(values):
-        return ""
-    mean = f"{values.mean():,.{column.digits}f}"
-    return mean if np.ptp(values) == 0 else f"{mean} ± {values.std(ddof=1):,.{column.digits}f}"
+        return EMPTY if rows else ""
+    text = f"{values.mean():,.{column.digits}f}"
+    if np.ptp(values) > 0:
+        text += f" ± {values.std(ddof=1):,.{column.digits}f}"
+    some = column.of is None and len(values) < len(rows)
+    return f"{text} ({len(values)} of {len(rows)} {repeats})" if some else text
 
 
 def verdict(reproduction: Reproduction, column: Column, by_entry: dict[str, list[Row]]) -> str:

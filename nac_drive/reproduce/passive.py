@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
+from nac_drive.data_collection.experts import driver_hash
 from nac_drive.envs import SPLITS, Control, EnvConfig
+from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
 from nac_drive.training.config import OptimConfig
@@ -72,6 +74,11 @@ class Passive(Experiment):
     ema_decay: float = 0.99
     precision: Literal["32-true", "bf16-mixed"] = "bf16-mixed"
 
+    repeats: ClassVar[str] = "folds"
+
+    def drivers(self) -> dict[str, str]:
+        return {f"{self.driver}, {self.control}": driver_hash(self.driver, EnvConfig(self.control))}
+
     def prepare(self, folder: Path, each: Each) -> Iterator[str]:
         """Record the episodes and train the encoders."""
         dataset = folder / DATASET
@@ -111,6 +118,11 @@ class Passive(Experiment):
         driver, epochs = fold.train(driver)
         trained = {f"training_{name}": value for name, value in fold.test(driver, fold.parts.train).items()}
         return {"epochs": epochs, **fold.test(driver, fold.parts.test), **trained}
+
+    def numbers(self, task: Task) -> dict[str, Any]:
+        measures = ("accuracy", "macro_f1") if self.control == "discrete" else ("squared_error", "absolute_error")
+        tested = ("loss", *measures)
+        return {"epochs": Count, **dict.fromkeys((*tested, *(f"training_{name}" for name in tested)), Number)}
 
     def columns(self) -> list[Column]:
         columns = []

@@ -122,4 +122,4 @@ def exponent(sizes: Sequence[int], values: Sequence[float]) -> Interval | None:
 
 
 def _interval(interval: Interval | None) -> str:
-    return "unknown" if interval is None else f"{interval.mean:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"
+    return "unknown" if interval is None else interval.text("+.2f")

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 
 from nac_drive.analysis.ablation import ablated_predictions, without_cell
 from nac_drive.analysis.response import FREQUENCY, SECONDS, characterise
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import clean_env
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.evaluation.metrics import Number
 from nac_drive.leaderboard.compare import folder_name
 from nac_drive.policies import Driver, load_driver
 from nac_drive.reproduce.driving import DATASET, RUNS, Driving
-from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
+from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task, list_of, record_of
 from nac_drive.reproduce.response_figures import METRICS, draw_ablation, draw_capacity, draw_distributions
 from nac_drive.reproduce.response_statistics import (
     DAMAGES,
@@ -54,6 +57,9 @@ class Responses(Experiment):
     learning_rate: float = 2e-3
     features: int = 64
     """Features of the frozen encoder, that of the driver "expert" which comes with the package."""
+
+    def drivers(self) -> dict[str, str]:
+        return self._driving(self.features).drivers()
 
     def prepare(self, folder: Path, each: Each) -> Iterator[str]:
         """Record the episodes and compute the features."""
@@ -104,6 +110,21 @@ class Responses(Experiment):
             [], "continuous", self.expert, episodes=self.episodes, epochs=self.epochs, d_model=units,
             features=self.features, learning_rate=self.learning_rate,
         )  # fmt: skip
+
+    def numbers(self, task: Task) -> dict[str, Any]:
+        units = dict(task.place)["units"]
+        of_cells = dict.fromkeys((*METRICS, "offline"), list_of(Number, units))
+        numbers: dict[str, Any] = dict.fromkeys(("scale", "squared_error", "return"), Number)
+        numbers |= {"cells": record_of(of_cells)} | {
+            f"{metric}{end}": Number for metric in METRICS for end in ("", "_sd")
+        }
+        if units == self.width:
+            driven = min(self.driven_cells, units)
+            index = list_of(Annotated[int, Meta(ge=0, lt=units)], driven)
+            numbers["driven"] = record_of({"index": index, "lost": list_of(Number, driven)})
+        for key in (f"{prediction}_{damage}" for prediction in PREDICTIONS for damage in DAMAGES):
+            numbers |= {key: Number | None, f"{key}_interval": list_of(Number, 2) | None}
+        return numbers
 
     def columns(self) -> list[Column]:
         where = {"units": self.width}

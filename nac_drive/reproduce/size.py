@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from nac_drive.evaluation.metrics import Count
 from nac_drive.policies import ENCODERS, build_core
 from nac_drive.policies.size import neurons, synapses
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
@@ -37,6 +39,11 @@ class Size(Experiment):
             "total_parameters": sum(sizes.values()),
             **sizes,
         }
+
+    def numbers(self, task: Task) -> dict[str, Any]:
+        count: Any = Count
+        counted = {"neurons": count | None, "synapses": count | None}
+        return counted | dict.fromkeys(("total_parameters", "parameters", "encoder_parameters"), count)
 
     def columns(self) -> list[Column]:
         names = {"encoder_parameters": "parameters of the encoder", "neurons": "neurons", "synapses": "synapses"}

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from nac_drive.analysis.trajectory import circle, trajectory_length
+from nac_drive.evaluation.metrics import Number
 from nac_drive.policies import Core, build_core
 from nac_drive.policies.ops.liquid import LiquidNetwork, Synapses
 from nac_drive.policies.ops.sparse import SparseMatrix
@@ -35,6 +37,8 @@ class Trajectory(Experiment):
     frames: int = 200
     """Frames of the circle, which takes 2 pi seconds."""
 
+    repeats: ClassVar[str] = "networks"
+
     def _cells(self) -> list[tuple[int, float]]:
         return list(dict.fromkeys(
             [(width, self.variances[0]) for width in self.widths]
@@ -55,6 +59,9 @@ class Trajectory(Experiment):
         core = build_core(task.core, 2, place["width"], **task.core_args)
         redraw(core, (place["variance"] / place["width"]) ** 0.5, self.bias_variance**0.5)
         return {"length": trajectory_length(core, circle(self.frames), 2.0 * math.pi / self.frames)}
+
+    def numbers(self, task: Task) -> dict[str, Any]:
+        return {"length": Number}
 
     def columns(self) -> list[Column]:
         return [

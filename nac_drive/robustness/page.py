@@ -16,7 +16,7 @@ from rich.table import Table
 
 from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, RendererName, track_seeds
-from nac_drive.evaluation.statistics import Interval
+from nac_drive.evaluation.metrics import EMPTY, number
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.robustness.plan import CLEAN
 from nac_drive.robustness.statistics import Cell, survival
@@ -53,19 +53,15 @@ def stress_table(result: Stress) -> str:
     for spec, family in rows:
         for name in result.drivers:
             cell = result.cells[name, spec]
-            area = f"{100 * result.area(name, family):.0f}" if family and spec == family.specs[-1] else ""
+            area = number(result.area(name, family), 0, 100) if family and spec == family.specs[-1] else ""
+            kept = EMPTY if cell.fraction_kept is None else cell.fraction_kept.text(".0f", 100.0)
             place = f"`{spec}`" if spec else "none"
             crashes = f"{cell.crashes_per_episode:.2f} | {cell.interventions_per_episode:.2f}"
             lines.append(
-                f"| {place} | {name} | {_interval(cell.return_mean)} | {cell.return_min:.0f} | "
-                f"{_interval(cell.fraction_kept, 100.0)} | {area} | {crashes} | {_versus(cell)} |"
+                f"| {place} | {name} | {cell.return_mean.text('.0f')} | {cell.return_min:.0f} | "
+                f"{kept} | {area} | {crashes} | {_versus(cell)} |"
             )
     return "\n".join(lines)
-
-
-def _interval(interval: Interval, scale: float = 1.0, sign: str = "") -> str:
-    mean, low, high = (f"{scale * value:{sign}.0f}" for value in (interval.mean, interval.low, interval.high))
-    return f"{mean} [{low}, {high}]"
 
 
 def _versus(cell: Cell) -> str:
@@ -73,8 +69,7 @@ def _versus(cell: Cell) -> str:
         return "| | | "
     p, d = cell.versus.p_value, cell.versus.effect_size
     numbers = "" if p is None else f"{p:.3f}", "" if d is None else f"{d:+.2f}"
-    difference = _interval(cell.versus.difference, sign="+")
-    return f"{difference} | {numbers[0]} | {numbers[1]} | {100 * cell.versus.win_rate:.0f} %"
+    return f"{cell.versus.difference.text('+.0f')} | {numbers[0]} | {numbers[1]} | {100 * cell.versus.win_rate:.0f} %"
 
 
 def terminal_stress(result: Stress) -> Table:
@@ -85,9 +80,13 @@ def terminal_stress(result: Stress) -> Table:
         table.add_column(name, justify="right")
     for spec in (CLEAN, *(spec for family in result.families for spec in family.specs)):
         cells = [result.cells[name, spec] for name in result.drivers]
-        texts = [f"{100 * cell.fraction_kept.mean:.0f} ({cell.return_mean.mean:.0f})" for cell in cells]
+        texts = [f"{_kept(cell)} ({cell.return_mean.mean:.0f})" for cell in cells]
         table.add_row(spec or "none", *texts)
     return table
+
+
+def _kept(cell: Cell) -> str:
+    return number(cell.fraction_kept and cell.fraction_kept.mean, 0, 100)
 
 
 def video_of(
@@ -129,14 +128,14 @@ def video_of(
 def draw_heatmap(path: Path, result: Stress) -> None:
     """Draw the fraction of its own undisturbed return that every driver keeps, and its return."""
     specs = [spec for family in result.families for spec in family.specs]
-    kept = np.array([[result.cells[name, spec].fraction_kept.mean for spec in specs] for name in result.drivers])
-    returns = np.array([[result.cells[name, spec].return_mean.mean for spec in specs] for name in result.drivers])
+    cells = [[result.cells[name, spec] for spec in specs] for name in result.drivers]
+    fractions = [[cell.fraction_kept.mean if cell.fraction_kept else np.nan for cell in row] for row in cells]
     figure = Figure(figsize=(2.4 + 0.62 * len(specs), 1.9 + 0.5 * len(result.drivers)), layout="constrained")
     axis = figure.subplots()
-    image = axis.imshow(kept, cmap="RdYlGn", vmin=_WORST, vmax=_BEST, aspect="auto")
-    for (row, column), value in np.ndenumerate(kept):
+    image = axis.imshow(np.array(fractions), cmap="RdYlGn", vmin=_WORST, vmax=_BEST, aspect="auto")
+    for (row, column), value in np.ndenumerate(fractions):
         dark = value < 0.25 or value > 0.85
-        text = f"{100 * value:.0f}\n({returns[row, column]:.0f})"
+        text = f"{_kept(cells[row][column])}\n({cells[row][column].return_mean.mean:.0f})"
         axis.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
     axis.set_xticks(range(len(specs)), specs, rotation=45, ha="right", fontsize=8)
     labels = [f"{name} ({result.cells[name, CLEAN].return_mean.mean:.0f})" for name in result.drivers]
@@ -152,13 +151,13 @@ def draw_curves(path: Path, result: Stress) -> None:
     ends = [end for each in result.cells.values() for end in (each.return_mean.low, each.return_mean.high)]
     for axis, family in zip(axes, result.families, strict=True):
         axis.set_ylim(min(0.0, 1.05 * min(ends)), 1.05 * max(ends) if max(ends) > 0 else 1.0)
-        for number, name in enumerate(result.drivers):
+        for color, name in enumerate(result.drivers):
             intervals = [result.cells[name, spec].return_mean for spec in (CLEAN, *family.specs)]
             levels, means = np.arange(len(intervals)), [each.mean for each in intervals]
-            axis.plot(levels, means, "o-", ms=4, color=f"C{number}", label=name)
+            axis.plot(levels, means, "o-", ms=4, color=f"C{color}", label=name)
             axis.fill_between(
                 levels, [each.low for each in intervals], [each.high for each in intervals],
-                color=f"C{number}", alpha=0.15, linewidth=0,
+                color=f"C{color}", alpha=0.15, linewidth=0,
             )  # fmt: skip
         axis.set_title(family.name, fontsize=9)
         axis.set_xticks(range(1 + len(family.specs)))
@@ -172,9 +171,9 @@ def draw_survival(path: Path, result: Stress) -> None:
     figure, axes = _grid(len(result.families))
     times = np.linspace(0.0, 20.0, 401)
     for axis, family in zip(axes, result.families, strict=True):
-        for number, name in enumerate(result.drivers):
+        for color, name in enumerate(result.drivers):
             crashes = [row.first_crash_time for row in result.rows[name, family.specs[-1]]]
-            axis.step(times, survival(crashes, times), where="post", color=f"C{number}", label=name)
+            axis.step(times, survival(crashes, times), where="post", color=f"C{color}", label=name)
         axis.set_title(family.specs[-1], fontsize=9)
         axis.set_ylim(-0.03, 1.03)
         axis.set_xlabel("seconds", fontsize=8)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from nac_drive.evaluation.results import EpisodeResult
-from nac_drive.evaluation.statistics import Interval, bootstrap
+from nac_drive.evaluation.statistics import Interval, Point, bootstrap, clearly_positive
 
 RESAMPLES = 10_000
 
@@ -39,8 +39,9 @@ class Cell:
     tracks: int
     return_mean: Interval
     return_min: float
-    fraction_kept: Interval
-    """Mean return over the driver's own mean return undisturbed, with its 95 % bootstrap interval."""
+    fraction_kept: Interval | None
+    """Mean return over the driver's own mean return undisturbed, with its 95 % bootstrap interval; None unless the
+    latter is `clearly_positive`."""
     degradation: Interval
     """Own return undisturbed - return (PDNA, Eq. 7, of returns in place of accuracies)."""
     crashes_per_episode: float
@@ -94,11 +95,17 @@ def returns_of(rows: Sequence[EpisodeResult], tracks: Sequence[int]) -> NDArray[
     return np.array([found[track] for track in tracks], dtype=np.float64)
 
 
-def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Interval:
-    """Return the ratio of the means with its 95 % percentile bootstrap interval; tracks are resampled in pairs."""
+def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Interval | None:
+    """Return the ratio of the means with its 95 % percentile bootstrap interval; tracks are resampled in pairs.
+
+    Returns:
+        None unless the mean of the reference is `clearly_positive`.
+    """
+    if not clearly_positive(reference):
+        return None
     value = float(returns.mean() / reference.mean())
     if len(returns) == 1 or np.array_equal(returns, reference):
-        return Interval(value, value, value)
+        return Point(value, value, value)
     drawn = np.random.default_rng(0).integers(len(returns), size=(RESAMPLES, len(returns)))
     ratios = returns[drawn].mean(axis=1) / reference[drawn].mean(axis=1)
     low, high = np.percentile(ratios, [2.5, 97.5])

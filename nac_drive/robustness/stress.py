@@ -38,9 +38,15 @@ class Stress:
     cells: dict[tuple[str, str], Cell]
     """(driver, specification) -> statistics."""
 
-    def area(self, driver: str, family: Family) -> float:
-        """Return the mean fraction of the return that a driver keeps over the levels, see `area_under_curve`."""
-        return area_under_curve([self.cells[driver, spec].fraction_kept.mean for spec in family.specs])
+    def area(self, driver: str, family: Family) -> float | None:
+        """Return the mean fraction of the return that a driver keeps over the levels, see `area_under_curve`.
+
+        Returns:
+            None where it cannot be said what a driver keeps, see `Cell.fraction_kept`.
+        """
+        kept = [self.cells[driver, spec].fraction_kept for spec in family.specs]
+        fractions = [fraction.mean for fraction in kept if fraction is not None]
+        return area_under_curve(fractions) if len(fractions) == len(kept) else None
 
     def to_dict(self) -> dict[str, Any]:
         """The content of summary.json."""

@@ -20,9 +20,11 @@ from nac_drive.policies.cores.pdna import Pulse
 from nac_drive.policies.driver import Driver
 from nac_drive.reproduce import driving, learning
 from nac_drive.reproduce.driving import Driving
-from nac_drive.reproduce.experiment import Task
+from nac_drive.reproduce.experiment import Task, require_numbers
 from nac_drive.reproduce.learning import Learning
+from nac_drive.robustness.stress import Stress
 from nac_drive.training.run_folder import RunFolder
+from tests.nac_drive.evaluation.rows import row
 from tests.nac_drive.small import demonstrations
 
 DROP = "frame-drop:2:zero"
@@ -33,6 +35,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("driving")
     demonstrations(folder / driving.DATASET, "continuous", tracks=4)
     return folder
+
+
+@pytest.mark.parametrize(("undisturbed", "lost"), [([800.0, 900.0], 0.5), ([-40.0, 60.0], None), ([-9.0, -9.0], None)])
+def test_what_is_lost_is_unknown_without_a_clearly_positive_return(
+    undisturbed: list[float], lost: float | None, experiment: Driving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def stress(drivers: Any, *arguments: Any, **keywords: Any) -> Any:
+        returns = {"": undisturbed, DROP: [value / 2 for value in undisturbed]}
+        rows = {("x", spec): [row(episode_return=value) for value in values] for spec, values in returns.items()}
+        return Stress(["x"], [], rows, {})
+
+    monkeypatch.setattr(driving, "stress", stress)
+    monkeypatch.setattr(driving, "train", lambda *arguments, **keywords: tmp_path)
+    monkeypatch.setattr(driving, "load_driver", lambda path: Driver(DriverConfig("cnn", encoder="pooled", d_model=8)))
+    task = Task("x", "cnn", {}, (("run", 0),))
+    measured = experiment.measure(tmp_path, task)
+    require_numbers(measured, experiment, task)
+    assert measured[f"lost_{DROP}"] == (None if lost is None else pytest.approx(lost))
 
 
 @pytest.fixture
@@ -64,6 +84,7 @@ def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Drivin
     driver.core = core
     clamped = evaluate(driver, "test-2", perturbation=DROP, renderer="fast").summary.return_mean
     assert row["clamped_return"] == pytest.approx(clamped)
+    require_numbers(row, experiment, task)
     before = (run / "metrics.jsonl").read_text()
     assert experiment.measure(folder, task)["episodes"] == row["episodes"]  # a run that is there is not trained again
     assert (run / "metrics.jsonl").read_text() == before
@@ -151,11 +172,12 @@ def test_learning_curves_become_a_row(tmp_path: Path, monkeypatch: pytest.Monkey
         return best
 
     monkeypatch.setattr(learning, "ppo", ppo)
-    experiment = Learning(threshold=800.0)
+    experiment = Learning(validation_tracks="val-2", threshold=800.0)
     task = Task("MLP", "cnn", {}, (("run", 0),))
     (tmp_path / learning.RUNS).mkdir()
     row = experiment.measure(tmp_path, task)
     assert row == experiment.measure(tmp_path, task)
+    require_numbers(json.loads(json.dumps(row)), experiment, task)
     assert (row["best"], row["last"], row["first"]) == (810.0, 710.0, 1000)
     driver = Driver(DriverConfig("cnn", encoder="pooled", d_model=128, control="continuous"))
     outside = sum(parameter.numel() for parameter in driver.encoder.parameters())

@@ -16,7 +16,7 @@ from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.reproduce import responses
 from nac_drive.reproduce.driving import DATASET, RUNS
-from nac_drive.reproduce.experiment import Row, Task
+from nac_drive.reproduce.experiment import Row, Task, require_numbers
 from nac_drive.reproduce.page import rank_correlation
 from nac_drive.reproduce.response_figures import METRICS
 from nac_drive.reproduce.response_statistics import capacity, correlation, exponent, spread, verdict
@@ -31,7 +31,7 @@ def test_a_row_holds_what_networks_without_a_cell_do(tmp_path: Path):
     experiment = Responses(units=[6], width=6, driven_cells=2, tracks="test-1", episodes=4, epochs=1)
     task = Task("LSTM", "lstm", {}, experiment.places()[0])
     row = experiment.measure(tmp_path, task)
-    json.dumps(row, allow_nan=False)
+    require_numbers(json.loads(json.dumps(row, allow_nan=False)), experiment, task)
     (run,) = (tmp_path / RUNS).iterdir()
     best = RunFolder.open(run).checkpoint_folder("best")
     assert best is not None

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from nac_drive.evaluation.statistics import bootstrap, clearly_positive
 from nac_drive.robustness.plan import families
 from nac_drive.robustness.statistics import area_under_curve, cell, paired, ratio, survival
 from tests.nac_drive.evaluation.rows import row
@@ -26,6 +27,7 @@ def test_a_cell_by_hand():
     found = cell(mine[::-1], rows(CLEAN, driver="mine"), rows(OTHER, driver="other"))
     assert (found.driver, found.perturbation, found.tracks) == ("mine", "gap:1", 3)
     assert (found.return_mean.mean, found.return_min) == (450.0, 300.0)
+    assert found.fraction_kept is not None
     assert found.fraction_kept.mean == pytest.approx(0.5)
     assert 300 / 800 <= found.fraction_kept.low < 0.5 < found.fraction_kept.high <= 600 / 1000
     assert found.degradation.mean == 450.0
@@ -57,6 +59,26 @@ def test_equal_returns_have_no_spread():
     found = paired(same, same)
     assert (found.p_value, found.effect_size, found.win_rate, found.difference.mean) == (None, None, 0.5, 0.0)
     assert ratio(same, same) == ratio(same[:1], same[:1])
+
+
+@given(st.lists(st.tuples(st.floats(-100, 950), st.floats(-100, 950)), min_size=1, max_size=12))
+def test_a_ratio_to_a_mean_that_is_not_clearly_positive_is_none(pairs):
+    returns, reference = np.array(pairs).T
+    found = ratio(returns, reference)
+    interval = bootstrap(reference[None])
+    if reference.mean() <= 0 or interval.low <= 0:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.mean == pytest.approx(returns.mean() / reference.mean())
+
+
+def test_losses_do_not_grow_from_nothing():
+    """A driver that falls from -42 to -85 keeps no 200 %, and one near 0 no 1033 %."""
+    assert ratio(np.array([-85.0, -85.0]), np.array([-42.0, -42.0])) is None
+    assert ratio(np.array([93.0, 93.0]), np.array([-40.0, 58.0])) is None
+    assert ratio(np.array([-85.0]), np.array([-42.0])) is None
+    assert clearly_positive(np.array([800.0, -10.0, 900.0, 850.0]))
 
 
 def test_the_area_is_the_mean_over_the_levels():

@@ -1,0 +1,242 @@
+"""Rows of reproductions: each counts once, for the settings that it was measured with, or is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from nac_drive.reproduce import run
+from nac_drive.reproduce.experiment import Row, Task
+from nac_drive.reproduce.flow import Flow
+from nac_drive.reproduce.learning import Learning
+from nac_drive.reproduce.page import save_page
+from nac_drive.reproduce.protocol import Entry, Reproduction
+from nac_drive.reproduce.run import RESULTS, SETTINGS, reproduce
+from nac_drive.storage.read import FileError
+from nac_drive.storage.write import WriteError
+from tests.data_collection.recordings import contents
+
+TABLE = Reproduction(
+    "Title", "A paper, Table 0", "flow", "All.",
+    [Entry(name, "tap-withdrawal", {"wiring": name.lower()}, printed={"FWD": 1.0}) for name in ("A", "B")],
+    settings={"graphs": 2, "runs": 3},
+)  # fmt: skip
+LINES = len(TABLE.entries) * 3
+NOT_A_NUMBER: list[Any] = ["many", [], {}, [1.0], True, 1e300, -1e300]
+
+
+@pytest.fixture(autouse=True)
+def _table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "load", lambda name: TABLE)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished reproduction; read only."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "load", lambda name: TABLE)
+        reproduce("tiny", folder, workers=1)
+    return folder
+
+
+def resumed(folder: Path, **keywords: Any) -> Path:
+    return reproduce("tiny", folder, resume=True, **{"workers": 1, **keywords})
+
+
+def copied(whole: Path, folder: Path, lines: Iterable[str]) -> Path:
+    """A folder with the settings of `whole` and some lines."""
+    folder.mkdir(parents=True)
+    (folder / SETTINGS).write_bytes((whole / SETTINGS).read_bytes())
+    (folder / RESULTS).write_text("".join(lines))
+    return folder
+
+
+def forged(rng: Random, lines: list[str]) -> None:
+    """Damage one line, or the order of the lines, as no reproduction does it."""
+    at = rng.randrange(len(lines))
+    try:
+        row: Row = json.loads(lines[at])
+    except ValueError:
+        return
+    if not isinstance(row, dict) or not row:
+        return
+    key = rng.choice(sorted(row))
+
+    def changed() -> None:
+        row[key] = rng.choice(NOT_A_NUMBER)
+
+    kinds: list[Callable[[], Any]] = [
+        lambda: row.pop(key), changed, lambda: row.update(more=1), lambda: row.update(entry="C"),
+        lambda: row.update(run=rng.choice([3, -1, 0.0, "0", None])), lambda: row.update(core="lstm"),
+        lambda: row.update(args={"wiring": "c"}), lambda: row.update(settings={"rho": 0.4}),
+    ]  # fmt: skip
+    whole_lines: list[Callable[[], Any]] = [
+        lambda: lines.insert(rng.randrange(len(lines)), lines[at]), lambda: lines.pop(at), lambda: rng.shuffle(lines),
+        lambda: lines.insert(at, rng.choice(["{}", "[]", "null", "3", "{", "\x00", "[" * 5000, '{"run": NaN}']) + "\n"),
+    ]  # fmt: skip
+    if rng.random() < 0.5:
+        rng.choice(kinds)()
+        lines[at] = json.dumps(row) + "\n"
+    else:
+        rng.choice(whole_lines)()
+
+
+def test_damaged_rows_give_the_same_results_or_are_refused_in_one_line(whole: Path, tmp_path: Path):
+    good = (whole / RESULTS).read_text().splitlines(keepends=True)
+    outcomes = {True: 0, False: 0}
+    for seed in range(100):
+        rng, lines = Random(seed), list(good)
+        for _ in range(rng.choice([1, 1, 2])):
+            forged(rng, lines)
+        if lines and rng.random() < 0.3:  # a kill in the middle of a line
+            lines[-1] = lines[-1][: rng.randrange(len(lines[-1]))]
+        folder = copied(whole, tmp_path / str(seed) / "out", lines)
+        before = contents(folder)
+        try:
+            page = resumed(folder)
+        except FileError as error:
+            message = str(error)
+            assert message.startswith(f"{folder / RESULTS}, line ")
+            assert message.endswith("; remove the line and go on with --resume.")
+            assert message.isprintable(), message
+            assert contents(folder) == before
+            outcomes[False] += 1
+        else:
+            assert (folder / RESULTS).read_bytes() == (whole / RESULTS).read_bytes(), seed
+            assert page.read_text() == (whole / page.name).read_text()
+            outcomes[True] += 1
+    assert min(outcomes.values()) > 20
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"core": "lstm"}, {"args": {"wiring": "c"}}, {"args": {"wiring": "a", "seed": 1}}, {"settings": {"rho": 0.3}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_row_counts_for_the_settings_that_it_was_measured_with(
+    changed: dict[str, Any], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = copied(whole, tmp_path / "out", (whole / RESULTS).read_text())
+    before = contents(folder)
+    monkeypatch.setattr(
+        run, "load", lambda name: replace(TABLE, entries=[replace(TABLE.entries[0], **changed), TABLE.entries[1]])
+    )
+    measured: list[Task] = []
+
+    def measure(self: Flow, path: Path, task: Task) -> Row:
+        measured.append(task)
+        return {f"{name}_{motor}": 1.0 for name in ("ratio", "flow", "animal", "cut_off") for motor in ("FWD", "REV")}
+
+    monkeypatch.setattr(Flow, "measure", measure)
+    with pytest.raises(FileError, match=r"line 1 was measured with other settings than this table has.*entry 'A'"):
+        resumed(folder)
+    assert contents(folder) == before
+    lines = before[RESULTS].decode().splitlines(keepends=True)
+    (folder / RESULTS).write_text("".join(lines[3:]))
+    resumed(folder)
+    assert [(task.entry, dict(task.place)) for task in measured] == [("A", {"run": number}) for number in range(3)]
+    assert (folder / RESULTS).read_text().splitlines(keepends=True)[3:] == lines[3:]
+
+
+def test_rows_have_the_order_of_the_table_however_they_end(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Backwards:
+        def imap_unordered(self, function: Callable[[Any], Any], tasks: list[Any]) -> Iterator[Any]:
+            return map(function, reversed(tasks))
+
+    @contextmanager
+    def pool(workers: int) -> Iterator[Backwards]:
+        yield Backwards()
+
+    monkeypatch.setattr(run, "worker_pool", pool)
+    reports: list[Row] = []
+    page = reproduce("tiny", tmp_path / "out", report=reports.append)
+    assert [row["entry"] for row in reports if "entry" in row] == ["B"] * 3 + ["A"] * 3
+    for name in (RESULTS, page.name):
+        assert (tmp_path / "out" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_other_lines_of_the_table_are_kept(whole: Path, tmp_path: Path):
+    reproduce("tiny", tmp_path / "out", only=["B"], workers=1)
+    resumed(tmp_path / "out", only=["A"])
+    assert (tmp_path / "out" / RESULTS).read_bytes() == (whole / RESULTS).read_bytes()
+
+
+def test_files_of_killed_processes_are_removed(whole: Path, tmp_path: Path):
+    folder = copied(whole, tmp_path / "out", "")
+    for name in (SETTINGS, RESULTS, "tiny.md"):
+        (folder / f"{name}.4194304.tmp").write_text("a part")
+    resumed(folder)
+    assert {path.name for path in folder.iterdir()} == {SETTINGS, RESULTS, "tiny.md", ".lock"}
+
+
+def test_a_number_that_is_not_finite_ends_in_one_line_and_what_was_measured_stays(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    measure = Flow.measure
+
+    def diverged(self: Flow, folder: Path, task: Task) -> Row:
+        row = measure(self, folder, task)
+        return row if task.entry == "A" else row | {"flow_FWD": float("nan")}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Flow, "measure", diverged)
+        with pytest.raises(ValueError, match=r"^B, run 0: the measurement cannot be kept: .*flow_FWD.*--only\.$"):
+            reproduce("tiny", tmp_path / "out", workers=1)
+    rows = (whole / RESULTS).read_text().splitlines(keepends=True)
+    assert (tmp_path / "out" / RESULTS).read_text() == "".join(rows[:3])
+    resumed(tmp_path / "out")
+    assert (tmp_path / "out" / RESULTS).read_text() == "".join(rows)
+
+
+def test_a_full_disk_ends_in_one_line_and_the_reproduction_goes_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(row: Row) -> None:
+        if row.get("done") == 2:
+            monkeypatch.setattr(Path, "open", no_space)
+
+    def no_space(self: Path, *arguments: Any, **keywords: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(WriteError, match=rf"cannot write {tmp_path / 'out' / RESULTS}: No space left on device; free"):
+        reproduce("tiny", tmp_path / "out", workers=1, report=full)
+    monkeypatch.undo()
+    monkeypatch.setattr(run, "load", lambda name: TABLE)
+    resumed(tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(whole)
+
+
+def test_a_mean_over_some_of_the_runs_says_of_how_many(tmp_path: Path):
+    firsts = {"A": [1e6, None, 2e6], "B": [None], "C": [3e6]}
+    rows = [
+        {
+            "entry": entry,
+            "run": number,
+            "parameters": 7,
+            "last": 1.0,
+            "best": 1.0,
+            "first": first,
+            "curve": [[0, [1.0]]],
+        }
+        for entry, values in firsts.items()
+        for number, first in enumerate(values)
+    ]
+    table = replace(TABLE, entries=[Entry(name, "cnn") for name in (*firsts, "D")])
+    text = save_page(tmp_path / "page.md", table, Learning(runs=3), rows, "command").read_text()
+    last = {line.split(" | ")[0]: line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ")}
+    assert last == {
+        "| printed as": "million frames to 800 |", "| A": "1.50 ± 0.71 (2 of 3 runs) |", "| B": "- |", "| C": "3.00 |",
+        "| D": " |",
+    }  # fmt: skip
