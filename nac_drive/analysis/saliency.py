@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nac_drive.policies.driver import Driver
-from nac_drive.policies.encoders import Encoder
+from nac_drive.policies.encoders import Encoder, zero_black
 
 Target = Callable[[Tensor], Tensor]
 """Predictions of a driver (..., A) -> numbers (...) that are explained."""
@@ -117,7 +117,8 @@ def grad_cam(driver: Driver, frames: Tensor, dt: Tensor, target: Target = steeri
         with torch.no_grad():
             *_, last = encoder.maps(prepared)
         last.requires_grad_()
-        return encoder.read(last, prepared), last
+        features = encoder.read(last, prepared)
+        return zero_black(features, prepared) if driver.config.zero_lost_frames else features, last
 
     def note(source: Tensor, gradient: Tensor) -> None:
         weights = gradient.mean(dim=(2, 3), keepdim=True)  # (1, C, 1, 1)

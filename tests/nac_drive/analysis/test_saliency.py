@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -130,3 +131,26 @@ def test_a_driver_without_convolutions_is_refused():
     for method in (lambda: visual_backprop(network, clip()), lambda: grad_cam(network, clip(), DT)):
         with pytest.raises(ValueError, match="its encoder must have convolutions, got Flatten"):
             method()
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("method", [input_gradient, grad_cam])
+@pytest.mark.parametrize("settings", [{}, {"zero_lost_frames": True}, {"dt_input": True}, {"residual": True}])
+def test_the_decisions_that_are_explained_are_the_drivers_own(method, encoder, settings):
+    """Also after a lost frame, which is black all over."""
+    network = driver(encoder)
+    network = Driver(replace(network.config, **settings)).double().eval()
+    frames = clip(4)
+    frames[1] = 0.0
+    dt = torch.full((4,), 0.02, dtype=torch.float64)
+    seen: list[Tensor] = []
+
+    def target(prediction: Tensor) -> Tensor:
+        seen.append(prediction.detach()[0, 0])
+        return steering(prediction)
+
+    maps = method(network, frames, dt, target)
+    with torch.no_grad():
+        expected, _ = network(frames[None], dt[None])
+    torch.testing.assert_close(torch.stack(seen), expected[0])
+    assert not settings.get("zero_lost_frames") or not maps[1].any(), "the core does not see a lost frame"
