@@ -18,9 +18,11 @@ from nac_drive.analysis.inspect import inspect
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.regions import REGIONS
+from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
 from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.envs import Driver, EnvConfig, Step, make_env, perturb, rollout
+from nac_drive.envs import Driver, EnvConfig, Step, make_env, perturb, rollout, wrap_angle
+from nac_drive.envs.pulses import COMMANDS
 from nac_drive.policies import CORES, DriverConfig, build_core, save_driver
 from nac_drive.policies import Driver as LearnedDriver
 from tests.browser import browser, needs_browser
@@ -108,6 +110,71 @@ def test_attention_is_recorded_by_the_age_of_frames(of_nac):
     assert {name: values.shape for name, values in of_nac.signals.items()} == dict.fromkeys(SIGNALS, (24, 2))
 
 
+@pytest.mark.parametrize("control", ["continuous", "discrete"])
+def test_every_series_is_the_number_of_its_step(control):
+    """Against the steps themselves and the simulator at every decision, in an episode with a crash and frames lost."""
+
+    class Swerves:
+        """Accelerates, then leaves the road; notes the truth that the simulator shows at every decision."""
+
+        def __init__(self) -> None:
+            self.truth: list[tuple[float, ...]] = []
+
+        def begin(self, env: Any) -> int:
+            self.simulator = env.unwrapped
+            return 0
+
+        def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[Any, int]:
+            simulator = self.simulator
+            line, index = simulator.centre_line, simulator.pose.index
+            turn = wrap_angle(float(line.angles[(index + 4) % len(line)] - line.angles[(index - 4) % len(line)]))
+            x, y = simulator.car.hull.position
+            length = sum(float(np.hypot(*line.segments[(index + i) % len(line)])) for i in range(-4, 4))
+            self.truth.append((x, y, turn / length))
+            if control == "discrete":
+                return (3 if state < 45 else 1), state + 1
+            steps = ((0.0, 1.0, 0.0), (0.9, 0.5, 0.1))
+            return np.array(steps[state >= 45], dtype=np.float32), state + 1
+
+    driver, steps = Swerves(), []
+    env = perturb(make_env(EnvConfig(control, renderer="fast", max_steps=400)), "action-repeat:2")
+    found = record(env, driver, TRACK, name="x", on_step=steps.append)
+    series = found.series
+    outcomes = [step.outcome for step in steps]
+    crashes = [outcome["crash"] is not None for outcome in outcomes]
+    assert 0 < sum(crashes) < len(steps)
+    commands = [COMMANDS[step.action] if control == "discrete" else step.action for step in steps]
+    elapsed, total = np.float64(0.0), 0.0
+    for row, (step, outcome) in enumerate(zip(steps, outcomes, strict=True)):
+        elapsed, total = elapsed + step.dt, total + step.reward
+        values = {
+            "time": elapsed, "dt": step.dt, "return": total, "crash": float(crashes[row]),
+            **dict(zip(("steer", "gas", "brake"), commands[row], strict=True)),
+            **{name: outcome[name] for name in ("speed", "lateral_offset", "heading_error", "completion")},
+            "wheels_off_road": outcome["wheels_off_road"], "curvature": driver.truth[row][2],
+        }  # fmt: skip
+        assert {name: series[name][row] for name in values} == pytest.approx(values, rel=1e-5, abs=1e-6)
+        assert found.position[row] == pytest.approx(driver.truth[row][:2])
+    assert series.keys() == values.keys()
+    assert series["wheels_off_road"].max() == 4
+    assert abs(series["lateral_offset"]).max() > 1
+    assert (found.driver, found.track) == ("x", TRACK)
+    np.testing.assert_array_equal(found.road, env.unwrapped.centre_line.points)  # type: ignore[attr-defined]
+    assert found.episode is not None
+    assert found.episode.episode_return == pytest.approx(total)
+
+
+def test_series_of_attention_are_means_over_heads():
+    """Of the normalised entropy and the age in seconds, against loops over heads and keys."""
+    found, _ = recorded(network("nac-sharp"))
+    assert found.attention is not None
+    weights = found.attention.astype(np.float64)  # (T, H, W)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropies = -np.where(weights > 0, weights * np.log(weights), 0).sum(axis=2) / np.log(WINDOW)
+    assert np.ptp(entropies[WINDOW:], axis=1).max() > 1e-3, "heads differ"
+    np.testing.assert_allclose(found.series["attention entropy"], entropies.mean(axis=1), atol=1e-5)
+
+
 def test_signals_are_means_over_the_keys_that_exist():
     """phi, omega, t and a of every head, against a loop over decisions, heads and keys; early windows are not full."""
     driver = network("nac-exact")
@@ -127,6 +194,23 @@ def test_signals_are_means_over_the_keys_that_exist():
                 assert values[time, head] == pytest.approx(sum(keys) / len(keys), rel=1e-5)
                 ranges.append(max(keys) - min(keys))
         assert max(ranges) > 1e-3, "a mean differs from the largest and from any one key"
+
+
+def test_saliency_is_that_of_its_method_and_every_map_has_its_own_scale():
+    driver = network("lstm")
+    found, steps = recorded(driver)
+    frames, dt = torch.from_numpy(found.frames), torch.tensor([step.dt for step in steps])
+    gradient = input_gradient(driver, frames, dt)
+    expected = {
+        "VisualBackProp": visual_backprop(driver, frames), "input gradient": gradient / gradient.amax((1, 2), True),
+        "Grad-CAM": grad_cam(driver, frames, dt),
+    }  # fmt: skip
+    for method, maps in expected.items():
+        assert np.abs(found.saliency[method] - 255.0 * maps.numpy(force=True)).max() <= 0.501
+    assert all(found.saliency["input gradient"].max(axis=(1, 2)) == 255)
+    areas = np.stack([found.series[f"area on {region}"] for region in REGIONS])
+    np.testing.assert_allclose(areas.sum(axis=0), 1, rtol=1e-5)
+    np.testing.assert_allclose(areas[REGIONS.index("status bar")], 12 / 96, rtol=1e-5)
 
 
 def test_saliency_is_there_and_its_regions_sum_to_one(of_nac):
