@@ -5,4 +5,7 @@ The names are in `__init__.pyi`.
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from nac_drive.callable_modules import with_callable_modules
+
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_callable_modules(__name__, _load)

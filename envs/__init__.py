@@ -1,5 +1,6 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
+from nac_drive.callable_modules import callable_module
 from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, RendererName
 from nac_drive.envs.config import EnvConfig, make_env, same_actions
 from nac_drive.envs.perturbations.base import Perturbation
@@ -30,6 +31,8 @@ from nac_drive.envs.tracks import LARGEST_SEED, SPLITS, track_seeds
 from nac_drive.envs.udacity import UDACITY, decode_image, image_size, udacity_frame
 from nac_drive.envs.vector import ProcessVectorEnv, make_vec_env
 from nac_drive.envs.wrappers import BAR_TOP, MaskBar
+
+rollout = callable_module("nac_drive.envs.rollout", rollout)
 
 __all__ = [
     "BAR_TOP",

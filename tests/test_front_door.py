@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import pickle
+import pkgutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -86,3 +91,74 @@ def test_the_environment_is_registered_once():
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="clone_everything"):
         getattr(nac_drive, "clone_everything")  # noqa: B009
+
+
+def modules() -> list[str]:
+    """The dotted name of every module that runs nothing when it is imported."""
+    paths = (file.relative_to(PACKAGE.parent).with_suffix("") for file in find(PACKAGE, ".py"))
+    names = {".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"}
+    return sorted(names)
+
+
+def find(folder: Path, suffix: str) -> Iterator[Path]:
+    """Yield the files of a folder, those behind links too."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from find(path, suffix)
+        elif path.suffix == suffix:
+            yield path
+
+
+def test_every_module_is_imported_by_its_dotted_name():
+    names = modules()
+    assert {"nac_drive.reproduce.run", "nac_drive.envs.rollout", "nac_drive.data_collection.collect"} < {*names}
+    for name in names:
+        imported: dict[str, Any] = {}
+        try:
+            exec(f"import {name} as module", imported)
+        except ModuleNotFoundError as error:
+            if error.name == "triton":  # it comes with torch for GPUs alone
+                continue
+            raise
+        assert imported["module"] is sys.modules[name]
+        assert pkgutil.resolve_name(name) is sys.modules[name]  # how mock.patch finds it
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "home"),
+    [
+        ("nac_drive", "reproduce", "nac_drive.reproduce.run"),
+        ("nac_drive.data_collection", "collect", "nac_drive.data_collection.collect"),
+        ("nac_drive.envs", "rollout", "nac_drive.envs.rollout"),
+        ("nac_drive.cli", "main", "nac_drive.cli.main"),
+    ],
+)
+def test_a_function_with_the_name_of_a_module_is_called_by_that_name(package, name, home):
+    public = getattr(importlib.import_module(package), name)
+    function = vars(importlib.import_module(home))[name]
+    assert inspect.signature(public) == inspect.signature(function)
+    assert inspect.getdoc(public) == inspect.getdoc(function)
+    assert pickle.loads(pickle.dumps(public)) is public
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'nonsense'"):
+        public(nonsense=1)
+
+
+def test_what_can_be_called_is_called_by_its_public_name():
+    for name in nac_drive.__all__:
+        value = getattr(nac_drive, name)
+        assert (
+            callable(value)
+            or name in {"CORES", "ENCODERS", "NAC_VARIANTS", "PERTURBATIONS", "REPRODUCTIONS"}
+            or (value is sys.modules.get(f"nac_drive.{name}"))
+        )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import nac_drive.data_collection.collect as module; from nac_drive.data_collection import collect as function",
+        "from nac_drive.data_collection import collect as function; import nac_drive.data_collection.collect as module",
+    ],
+)
+def test_the_first_import_does_not_decide_which_is_meant(code, tmp_path):
+    assert python(tmp_path, "-c", f"{code}; print(module.collect.__name__, callable(function))") == "collect True\n"

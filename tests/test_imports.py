@@ -19,12 +19,13 @@ SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
 MAY_IMPORT = {
     "suggest": set(),
+    "callable_modules": set(),
     "signals": set(),
     "memory": set(),
     "storage": set(),
-    "envs": {"suggest", "signals"},
+    "envs": {"suggest", "callable_modules", "signals"},
     "policies": {"suggest", "storage"},
-    "data_collection": {"suggest", "signals", "storage", "envs", "policies"},
+    "data_collection": {"suggest", "callable_modules", "signals", "storage", "envs", "policies"},
     "evaluation": {"suggest", "storage", "envs", "policies", "data_collection"},
     "robustness": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation", "analysis"},
     "analysis": {"suggest", "storage", "envs", "policies", "data_collection", "evaluation"},
