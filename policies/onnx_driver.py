@@ -1,7 +1,7 @@
 """A driver in one ONNX file, and the class that drives with it. torch is not needed; onnx and onnxruntime are.
 
 An ONNX file of another person is a program. `read_onnx` checks it before anything of it runs: no files beside it, no
-loops and branches, no operator outside the standard set, and a known, bounded size of every tensor.
+loops and branches, no operator that a driver does not need, a known size of every tensor, and a bounded work.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from nac_drive.policies.config import DriverConfig
+from nac_drive.policies.onnx_work import MOST_NODES, require_bounded_work
 from nac_drive.storage.read import FileError, decode_json, one_line
 
 HEADER = "nac_drive"
@@ -182,7 +183,14 @@ def read_onnx(content: bytes, source: str) -> Header:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's errors have no public base
         raise FileError(f"{source} is not {_WHAT}: it is damaged, or no ONNX file; {_FIX}.") from error
-    text = {entry.key: entry.value for entry in model.metadata_props}.get(HEADER, "")
+    if not model.HasField("graph"):
+        raise FileError(f"{source} is not {_WHAT}: it is damaged, or no ONNX file; {_FIX}.")
+    text = {entry.key: entry.value for entry in model.metadata_props}.get(HEADER)
+    if text is None:
+        raise FileError(
+            f"{source} is not {_WHAT}: it is a model of another program, without the metadata {HEADER!r}; pass a file "
+            "of `nac-drive export`."
+        )
     text = text.encode() if isinstance(text, str) else text  # protobuf returns bytes where it is not UTF-8
     header = decode_json(text, Header, source, _WHAT, _FIX)
     try:
@@ -200,6 +208,8 @@ def _check_graph(onnx: Any, model: Any, header: Header) -> None:
         Exception: Several kinds, with the reason.
     """
     graph = model.graph
+    if len(graph.node) > MOST_NODES:
+        raise ValueError(f"it must have at most {MOST_NODES:,} operators, it has {len(graph.node):,}")
     if model.functions or model.training_info or graph.sparse_initializer:
         raise ValueError("it has functions, training steps or sparse tensors")
     weights = list(graph.initializer)
@@ -222,13 +232,16 @@ def _check_graph(onnx: Any, model: Any, header: Header) -> None:
         if found != expected:
             raise ValueError(f"its header promises {expected}, it has {found}")
     values = [_signature(onnx, value) for value in (*derived.value_info, *derived.output)]
-    sizes = {name: prod(shape) for name, shape, _ in values}
-    unknown = {name for node in graph.node for name in node.output if name} - sizes.keys()
+    shapes = {name: shape for name, shape, _ in values}
+    unknown = {name for node in graph.node for name in node.output if name} - shapes.keys()
     if unknown:
         raise ValueError(f"the size of its tensor {min(unknown)!r} is not fixed")
-    total = sum(sizes.values()) + sum(prod(map(abs, tensor.dims)) for tensor in weights)
+    total = sum(map(prod, shapes.values())) + sum(prod(map(abs, tensor.dims)) for tensor in weights)
     if total > LARGEST_STEP:
         raise ValueError(f"a step must have at most {LARGEST_STEP:,} numbers, it has {total:,}")
+    shapes |= {name: shape for name, shape, _ in header.inputs()}
+    shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    require_bounded_work(graph.node, shapes)
 
 
 def _signature(onnx: Any, value: Any) -> Signature:

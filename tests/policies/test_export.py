@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import nac_drive as nd
 from nac_drive.data_collection.experts import driver_hash, resolve_driver, trained_env
@@ -24,6 +26,7 @@ from nac_drive.policies.cores import registry
 from nac_drive.policies.cores.base import Core, CoreFactory, State
 from nac_drive.policies.export import TOLERANCE, export
 from nac_drive.policies.onnx_driver import Header
+from nac_drive.policies.onnx_work import LARGEST_WORK, multiply_adds
 from tests.commands import call
 
 REPOSITORY = Path(__file__).parents[2]
@@ -70,6 +73,22 @@ def assert_same_predictions(driver: Driver, exported: OnnxDriver, frames: int = 
 def test_an_exported_core_predicts_what_torch_does(core, tmp_path):
     driver = small(core, **CORES[core])
     assert_same_predictions(driver, load_onnx(export(driver, tmp_path / "driver.onnx")))
+
+
+@discrete
+def test_the_bound_of_the_work_leaves_room_for_every_driver_of_the_package(champion):
+    """docs/export.md says it as a multiple of the work of the largest one, which torch counts in its own way."""
+    driver, path = champion
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        driver.act(np.zeros((96, 96, 3), np.uint8), driver.begin(), 0.02)
+    made = onnx.load(path)
+    derived = onnx.shape_inference.infer_shapes(made, strict_mode=True, data_prop=True).graph
+    values = (*derived.input, *derived.value_info, *derived.output)
+    shapes = {value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim) for value in values}
+    shapes |= {tensor.name: tuple(tensor.dims) for tensor in made.graph.initializer}
+    work = sum(multiply_adds(node, shapes) for node in made.graph.node)
+    assert work == pytest.approx(counted.get_total_flops() / 2, rel=0.01)  # two operations each
+    assert 140 < LARGEST_WORK / work < 160
 
 
 def test_an_exported_champion_drives_the_same_episode(champion):

@@ -136,6 +136,61 @@ def cyclic(made: onnx.ModelProto) -> None:
     made.graph.node[2].input[0] = "next_state_0"
 
 
+def constant_of(made: onnx.ModelProto, name: str, *shape: int) -> None:
+    """A large tensor in a small file."""
+    made.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{name}_shape"))
+    made.graph.node.append(helper.make_node("ConstantOfShape", [f"{name}_shape"], [name]))
+
+
+def wide_convolution(made: onnx.ModelProto) -> None:
+    constant_of(made, "image", 1, 1, 2_020, 2_050)
+    constant_of(made, "kernel", 1, 1, 2_001, 2_001)
+    with_node("Conv", ["image", "kernel"])(made)
+
+
+def wide_product(made: onnx.ModelProto) -> None:
+    constant_of(made, "matrix", 2_000, 2_000)
+    with_node("MatMul", ["matrix", "matrix"])(made)
+
+
+def transposed_product(made: onnx.ModelProto) -> None:
+    """The sum runs over its first axis."""
+    constant_of(made, "matrix", 20_000, 500)
+    with_node("Gemm", ["matrix", "matrix"], transA=1)(made)
+
+
+def wide_einsum(made: onnx.ModelProto) -> None:
+    constant_of(made, "matrix", 1_000, 1_000)
+    constant_of(made, "batch", 2, 1_000, 1_000)
+    with_node("Einsum", ["batch", "matrix"], equation="...ij, jk -> ...ik")(made)
+
+
+def long_recurrence(made: onnx.ModelProto) -> None:
+    """Its first output, of all steps, is left out."""
+    constant_of(made, "sequence", 20_000, 1, 8)
+    constant_of(made, "weights", 1, 1_024, 8)
+    constant_of(made, "recurrent", 1, 1_024, 256)
+    made.graph.node.append(
+        helper.make_node("LSTM", ["sequence", "weights", "recurrent"], ["", "more"], hidden_size=256)
+    )
+
+
+def wide_pool(made: onnx.ModelProto) -> None:
+    constant_of(made, "image", 1, 1, 2_020, 2_300)
+    with_node("MaxPool", ["image"], kernel_shape=[2_001, 2_001])(made)
+
+
+def many_operators(made: onnx.ModelProto) -> None:
+    made.graph.node.extend(helper.make_node("Neg", ["dt"], [f"more{i}"]) for i in range(20_000))
+
+
+RANDOM: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("RandomNormalLike", ["state_0"], {}), ("RandomUniformLike", ["state_0"], {}), ("Bernoulli", ["state_0"], {}),
+    ("RandomNormal", [], {"shape": [1, 2]}), ("RandomUniform", [], {"shape": [1, 2]}),
+    ("Multinomial", ["state_0"], {}), ("Dropout", ["state_0"], {}),
+]  # fmt: skip
+
+
 HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "external weights": (external_weights, "its weights are in another file"),
     "external constant": (external_constant, "its weights are in another file"),
@@ -147,6 +202,17 @@ HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "sparse": (sparse, "functions, training steps or sparse tensors"),
     "foreign operator": (with_node("Shell", [], domain="mine"), "its operator Shell is of the domain 'mine'"),
     "unknown operator": (with_node("Shell", []), "No Op registered for Shell"),
+    "wide convolution": (wide_convolution, "at most 1,073,741,824 multiply-adds, it has 4,004,001,000"),
+    "wide product": (wide_product, "at most 1,073,741,824 multiply-adds"),
+    "transposed product": (transposed_product, "at most 1,073,741,824 multiply-adds"),
+    "wide sum of products": (wide_einsum, "at most 1,073,741,824 multiply-adds"),
+    "long recurrence": (long_recurrence, "at most 1,073,741,824 multiply-adds"),
+    "wide pool": (wide_pool, "at most 1,073,741,824 multiply-adds"),
+    "many operators": (many_operators, "at most 16,384 operators, it has 20,003"),
+    **{
+        name: (with_node(name, inputs, **attributes), f"its operator {name} is none that a driver needs")
+        for name, inputs, attributes in RANDOM
+    },
     "unknown size": (unknown_size, "the size of its tensor 'more' is not fixed"),
     "free size": (free_size, "the size of its tensor 'state_0' is not fixed"),
     "lying size": (lying_size, "is not a driver"),
@@ -188,6 +254,14 @@ def test_a_hostile_file_is_refused_before_it_runs(name, tmp_path, monkeypatch):
     assert str(caught.value).startswith(f"{path} is not a driver that `nac-drive export` wrote")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+def test_a_model_of_another_program_is_called_so(tmp_path):
+    made = model()
+    del made.metadata_props[:]
+    (tmp_path / "foreign.onnx").write_bytes(made.SerializeToString())
+    with pytest.raises(FileError, match="a model of another program, without the metadata 'nac_drive'; pass a file of"):
+        load_onnx(tmp_path / "foreign.onnx")
 
 
 def outcome(content: bytes) -> str:
