@@ -1,12 +1,14 @@
 """Features of a frozen encoder: computed block by block, and kept beside the dataset for the next run.
 
-DATASET/features/ENCODER/EPISODE.safetensors: ENCODER is the hash of all that decides the features, EPISODE that of the
-episode's file, 32 digits of each.
+DATASET/features/ENCODER/EPISODE.safetensors: ENCODER is the hash of all that decides the features, EPISODE is the hash
+of the episode's file, 32 digits of each. A file is signed with a key of this user: features that came with a dataset of
+somebody else are computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import warnings
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
+from nac_drive.storage.own_key import own_key
 from nac_drive.storage.write import WriteError, remove_leftovers, write_atomically, writing
 from nac_drive.training.images import flip_frames, masked
 from nac_drive.training.read_ahead import read_ahead
@@ -51,7 +54,8 @@ def frozen_features(
         device: Where the features go.
         flips: True for the features of the flipped frames, False for those of the frames.
         dataset: The dataset folder of the episodes, where features are looked for and kept; None for neither. A file
-            there that is damaged, or does not belong to encoder and episode, is written again.
+            there that is damaged, does not belong to encoder and episode, or was not written by this user, is written
+            again.
 
     Returns:
         (N, d) for each of `flips`: 4 d bytes a frame.
@@ -100,6 +104,18 @@ def encoder_key(encoder: nn.Module, env: EnvConfig, device: torch.device, flip: 
     return digest.hexdigest()
 
 
+def sign(secret: bytes, encoder: str, episode: str, features: Tensor) -> str:
+    """Return the keyed hash by which the features (N, d) of an episode are recognised as this user's own.
+
+    Args:
+        secret: The result of `own_key`.
+        encoder: The result of `encoder_key`.
+        episode: SHA-256 of the episode's file.
+        features: The features, on the CPU.
+    """
+    return hmac.new(secret, f"{encoder} {episode} ".encode() + features.numpy().tobytes(), "sha256").hexdigest()
+
+
 class _Cache:
     """The files of one encoder in a dataset.
 
@@ -112,11 +128,16 @@ class _Cache:
     def __init__(self, dataset: Path, key: str, width: int):
         self._key, self._width = key, width
         self._folder: Path | None = dataset / FEATURES / key[:32]
+        try:
+            self._secret = own_key()
+        except OSError as error:
+            self._give_up(f"no key can be kept in the cache folder of the user ({error.strerror or error})")
+            return
         if any(folder.is_symlink() for folder in (self._folder, self._folder.parent)):
             self._give_up("it is a link")
 
     def load(self, episode: str, length: int) -> Tensor | None:
-        """Return the features (N, d) of the episode with this SHA-256; None unless they are there and sound."""
+        """Return the features (N, d) of the episode with this SHA-256; None without sound ones of this user."""
         path = self._path(episode)
         size = 4 * length * self._width
         try:
@@ -149,8 +170,7 @@ class _Cache:
         return self._folder / f"{episode[:32]}.safetensors" if self._folder else None
 
     def _metadata(self, episode: str, features: Tensor) -> dict[str, str]:
-        content = hashlib.sha256(features.numpy().tobytes()).hexdigest()
-        return {"encoder": self._key, "episode": episode, "sha256": content}
+        return {"encoder": self._key, "episode": episode, "mac": sign(self._secret, self._key, episode, features)}
 
     def _give_up(self, cause: str) -> None:
         warnings.warn(

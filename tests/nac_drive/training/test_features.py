@@ -17,8 +17,9 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig
+from nac_drive.storage.own_key import own_key
 from nac_drive.training import features
-from nac_drive.training.features import FEATURES, encoder_key, frozen_features
+from nac_drive.training.features import FEATURES, encoder_key, frozen_features, sign
 from nac_drive.training.images import flip_frames, masked
 
 CPU = torch.device("cpu")
@@ -105,14 +106,14 @@ def test_an_episode_is_computed_in_blocks(data, computed, encoder, monkeypatch):
 
 
 def rewritten(change: Callable[[Tensor], Tensor], honest: bool) -> Callable[[Path], object]:
-    """A change of the numbers of a file; the digest is that of the changed ones if `honest`."""
+    """A change of the numbers of a file; this user signs the changed ones if `honest`."""
 
     def apply(file: Path) -> None:
         with features.safe_open(file, "pt") as opened:
             metadata = opened.metadata()
         numbers = change(load_file(file)["features"].clone())
         if honest:
-            metadata["sha256"] = features.hashlib.sha256(numbers.contiguous().numpy().tobytes()).hexdigest()
+            metadata["mac"] = sign(own_key(), metadata["encoder"], metadata["episode"], numbers.contiguous())
         save_file({"features": numbers.contiguous()}, file, metadata)
 
     return apply
@@ -146,6 +147,43 @@ def test_a_file_that_is_damaged_or_foreign_is_written_again(name, kept, encoder)
     assert file.read_bytes() != before
     assert torch.equal(torch.stack(compute(encoder, data)), expected)
     assert torch.equal(load_file(file)["features"], numbers)
+
+
+def signed_by_a_stranger(file: Path, signature: str) -> None:
+    """Features of a stranger's choice, with everything that a stranger can write."""
+    with features.safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    numbers = load_file(file)["features"] + 1
+    del metadata["mac"]
+    if signature == "mac":
+        metadata["mac"] = sign(b"a key of the stranger", metadata["encoder"], metadata["episode"], numbers)
+    else:
+        metadata["sha256"] = features.hashlib.sha256(numbers.numpy().tobytes()).hexdigest()
+    save_file({"features": numbers}, file, metadata)
+
+
+@pytest.mark.parametrize("signature", ["mac", "sha256"])
+def test_features_that_came_with_the_dataset_of_somebody_else_are_not_used(
+    signature, kept, encoder, tmp_path, monkeypatch
+):
+    data, expected = kept
+    for file in files(data):
+        signed_by_a_stranger(file, signature)
+    assert torch.equal(torch.stack(compute(encoder, data)), expected)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))  # who gets this user's sound features
+    reads, read = [], StoredFrames.read
+    monkeypatch.setattr(StoredFrames, "read", lambda *arguments: reads.append(1) or read(*arguments))
+    assert torch.equal(torch.stack(compute(encoder, data)), expected)
+    assert reads
+    assert (tmp_path / "of another user" / "nac-drive").stat().st_mode & 0o077 == 0
+
+
+def test_without_a_place_for_the_key_features_are_not_kept(data, encoder, tmp_path, monkeypatch, recwarn):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert compute(encoder, data)[0].isfinite().all()
+    assert files(data) == []
+    assert all("no key can be kept" in str(warning.message) for warning in recwarn)
 
 
 @pytest.mark.parametrize("place", ["features", "encoder", "file"])
