@@ -56,7 +56,7 @@ def multiply_adds(node: Any, shapes: Mapping[str, Shape]) -> int:
         node: The node.
         shapes: Name of every tensor -> its shape.
     """
-    inputs = [shapes[name] if name else () for name in node.input]
+    inputs: list[Shape] = [shapes[name] if name else () for name in node.input]
     output = sum(prod(shapes[name]) for name in node.output if name)
     match node.op_type:
         case "Conv":
