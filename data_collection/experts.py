@@ -15,6 +15,7 @@ from nac_drive.data_collection.controller.controller import CONTROLLERS, Control
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.envs import Control, Driver, EnvConfig, same_actions
 from nac_drive.policies.onnx_driver import load_onnx
+from nac_drive.storage.names import shown
 from nac_drive.suggest import did_you_mean
 
 _OLD_CONTROLLER_KEYS = {"line_fraction": "line_share"}
@@ -62,8 +63,11 @@ def _controller(name: str | os.PathLike[str], control: Control) -> Controller:
 
 
 def driver_name(spec: str | os.PathLike[str]) -> str:
-    """Return the name of a driver in tables and datasets: the name itself, or that of the folder."""
-    return Path(os.path.abspath(spec)).name
+    """Return the name of a driver in tables and datasets: the name itself, or the folder's.
+
+    Characters that do not print become escapes, so that tables, pages and files can hold any name.
+    """
+    return shown(Path(os.path.abspath(spec)).name)
 
 
 def trained_env(driver: Driver) -> EnvConfig | None:

@@ -28,7 +28,9 @@ from nac_drive.leaderboard.page import conditions, save_report
 from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.size import neurons, synapses
+from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import LOCK, locked
+from nac_drive.storage.names import markdown, shell_word
 from nac_drive.storage.write import remove_leftovers, write_atomically
 from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
@@ -194,7 +196,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     ]
     save_evaluations(folder, [entry.evaluation for entry in entries])
     save_results(folder, entries)
-    draw_figure(folder / "figure.png", entries)
+    figure = "figure.png" if try_to_draw(draw_figure, folder / "figure.png", entries) else None
     _videos(folder, drivers, tracks[0], env, report)
     _episode_page(folder / EPISODE, {name: drivers[name], expert_name: drivers[expert_name]}, tracks[0], env, report)
     minutes = (time.monotonic() - started) / 60
@@ -203,11 +205,11 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     commands, caption = _commands(run, other, tracks[0]), _video_caption(list(drivers), tracks[0])
     seen = f"{name} and {expert_name} on track {tracks[0]}."
     save_report(
-        folder, entries, title=TITLE, protocol=protocol, caption=CAPTION, video="side_by_side.mp4",
+        folder, entries, title=TITLE, protocol=protocol, figure=figure, caption=CAPTION, video="side_by_side.mp4",
         video_caption=caption, episode=EPISODE, episode_caption=seen,
         commands=commands,
     )  # fmt: skip
-    write_atomically(folder / "report.md", _markdown(entries, protocol, caption, seen, commands).encode())
+    write_atomically(folder / "report.md", _markdown(entries, protocol, figure, caption, seen, commands).encode())
     return folder / "report.md"
 
 
@@ -310,26 +312,27 @@ def _video_caption(drivers: Sequence[str], track: int) -> str:
 
 def _commands(run: Path, baseline: Path, track: int) -> str:
     return (
-        f"nac-drive watch --driver {run} --track {track} --video episode.mp4\n"
-        f"nac-drive inspect --compare {run} {baseline} --track {track} --out seen\n"
-        f"nac-drive stress --drivers {run} {baseline} --perturb frame-drop:zero --out stress"
+        f"nac-drive watch --driver {shell_word(run)} --track {track} --video episode.mp4\n"
+        f"nac-drive inspect --compare {shell_word(run)} {shell_word(baseline)} --track {track} --out seen\n"
+        f"nac-drive stress --drivers {shell_word(run)} {shell_word(baseline)} --perturb frame-drop:zero --out stress"
     )
 
 
-def _markdown(entries: Sequence[Entry], protocol: str, video_caption: str, episode_caption: str, commands: str) -> str:
+def _markdown(
+    entries: Sequence[Entry], protocol: str, figure: str | None, video_caption: str, episode_caption: str, commands: str
+) -> str:
     indented = commands.replace("\n", "\n    ")
+    image = f"\n![{CAPTION}]({figure})\n" if figure else ""
     return f"""# {TITLE}
 
-{protocol}
+{markdown(protocol)}
 
 {markdown_table(entries)}
-{legend(entries)} docs/metrics.md explains the columns.
+{markdown(legend(entries))} docs/metrics.md explains the columns.
+{image}
+Video: [side_by_side.mp4](side_by_side.mp4). {markdown(video_caption)}
 
-![{CAPTION}](figure.png)
-
-Video: [side_by_side.mp4](side_by_side.mp4). {video_caption}
-
-Frame by frame: [{EPISODE}]({EPISODE}). {episode_caption}
+Frame by frame: [{EPISODE}]({EPISODE}). {markdown(episode_caption)}
 
 Next steps:
 

@@ -14,6 +14,7 @@ from nac_drive.data_collection.experts import driver_name, measured_env, resolve
 from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.storage.write import writing
 
 PAGE = "episode.html"
 
@@ -62,13 +63,17 @@ def inspect(
     parse_all(perturbation)
     if rerun is not None:
         optional_module("rerun", "rerun")
+    if folder.is_symlink() and not folder.exists():
+        raise FileExistsError(f"{folder} is a link to nothing; remove it or choose another folder.")
     files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
     for file in files:
-        if file.exists():
+        if os.path.lexists(file):
             raise FileExistsError(f"{file} already exists; choose another folder or file.")
     config = EnvConfig(control=control) if control else None
     loaded = [resolve_driver(spec, config) for spec in specs]
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
     recordings: list[Recording] = []
     for name, driver in zip(names, loaded, strict=True):
         with closing(make_env(measured_env(driver, control, perturbation), crash=crash)) as env:

@@ -16,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
 from nac_drive.analysis.recording import Recording
+from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically, writing
 
 _COLUMNS = 32
@@ -58,17 +59,22 @@ def assemble(package: str, name: str, *, panels: bool = True, **values: Any) -> 
     common, own = files("nac_drive.analysis") / "web", files(package) / "web"
     scripts = [common / "panels.js"] * panels + [own / f"{name}.js"]
     script = "\n".join(file.read_text(encoding="utf-8") for file in scripts)
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+    template = Environment(autoescape=True, undefined=StrictUndefined, finalize=_printing).from_string(
         (own / f"{name}.html").read_text(encoding="utf-8")
     )
     return template.render(style=(common / "style.css").read_text(encoding="utf-8"), script=script, **values)
+
+
+def _printing(value: Any) -> Any:
+    """Return a plain text without characters that do not print; the page's own HTML stays as it is."""
+    return shown(value, keep="\n") if type(value) is str else value
 
 
 def _packed(recording: Recording) -> dict[str, Any]:
     under = f", {recording.perturbation}" if recording.perturbation else ""
     final = recording.series["return"][-1]
     return {
-        "title": f"{recording.driver}, track {recording.track}{under}: return {final:.0f}",
+        "title": shown(f"{recording.driver}, track {recording.track}{under}: return {final:.0f}"),
         "size": recording.frames.shape[1],
         "columns": _COLUMNS,
         "frames": _tiles(recording.frames),

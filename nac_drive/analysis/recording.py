@@ -25,6 +25,7 @@ from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver as LearnedDriver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.ops.threads import one_thread
+from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically
 
 SALIENCY = ("VisualBackProp", "input gradient", "Grad-CAM")
@@ -108,7 +109,7 @@ def record(
     frames = np.stack([step.observation for step in steps])
     series = _series(steps) | {"curvature": np.array(watched.curvatures, np.float32)}
     result = Recording(
-        name, track, perturbation, np.asarray(simulator.centre_line.points), frames, series,
+        shown(name), track, perturbation, np.asarray(simulator.centre_line.points), frames, series,
         np.array(watched.positions), episode=episode,
     )  # fmt: skip
     result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}

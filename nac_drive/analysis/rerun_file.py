@@ -41,7 +41,8 @@ def save_rerun(path: str | os.PathLike[str], recordings: Sequence[Recording]) ->
     temporary = temporary_path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
+        temporary.unlink(missing_ok=True)  # perhaps a link
+        temporary.touch(exist_ok=False)
         stream = rr.RecordingStream("nac-drive")
         stream.save(temporary)
         for recording in recordings:

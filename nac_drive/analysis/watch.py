@@ -67,7 +67,7 @@ def watch(
     if video is not None:
         require_writable(check_video_path(video))
     if html is not None:
-        if Path(html).exists():
+        if os.path.lexists(html):
             raise FileExistsError(f"{os.fspath(html)} already exists; choose another file.")
         require_writable(Path(html))
     name = "driver"

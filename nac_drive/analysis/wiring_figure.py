@@ -78,7 +78,7 @@ def draw_wiring(wiring: Wiring, title: str | None = None) -> Figure:
     axes.set_xlim(min(-1.5, drawn.x0 - 0.5), max(width + 1.5, drawn.x1 + 0.5))
     axes.set_ylim(bottom - 0.2 * inch * (1 + caption.count("\n")), top)
     if title:
-        figure.suptitle(title, fontsize=12)
+        figure.suptitle(title, fontsize=12, parse_math=False)
     return figure
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive
@@ -25,6 +26,7 @@ from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
 from nac_drive.memory import NO_MEMORY, out_of_memory
 from nac_drive.signals import Terminated, termination_raised
+from nac_drive.storage.names import shown
 from nac_drive.storage.write import WriteError
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.main_process import is_main_process
@@ -86,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the fix; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with one line that says how to go on.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    warnings.formatwarning = lambda message, *_: f"nac-drive: warning: {message}\n"
+    warnings.formatwarning = lambda message, *_: f"nac-drive: warning: {_as_line(str(message))}\n"
     out, errors = Output(sys.stdout), Output(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):  # type: ignore[type-var]
         try:
@@ -129,9 +131,13 @@ def _run(arguments: list[str]) -> int:
 
 def _report(message: str, status: int = 2) -> int:
     """Print one line on stderr and return the exit status."""
-    line = "".join(character if character.isprintable() else "?" for character in " ".join(message.split()))
-    print(f"nac-drive: {line}", file=sys.stderr)
+    print(f"nac-drive: {_as_line(message)}", file=sys.stderr)
     return status
+
+
+def _as_line(message: str) -> str:
+    """Return a message as one line, with a question mark for every character that does not print."""
+    return "".join(character if character.isprintable() else "?" for character in " ".join(message.split()))
 
 
 def _to_go_on(command: Any) -> str:
@@ -151,7 +157,18 @@ def main_console() -> Console:
     Text is printed as it is: names of drivers and folders may hold brackets.
     """
     width = None if sys.stdout.isatty() else _WIDTH_OF_LOGS
-    return Console(width=width, quiet=not is_main_process(), markup=False, emoji=False)
+    return _PlainConsole(width=width, quiet=not is_main_process(), markup=False, emoji=False)
+
+
+class _PlainConsole(Console):
+    """A console that shows control characters and line ends in names of others, and does not obey them.
+
+    Text of several lines is printed as a `Text`.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string, a cell or a title as it is printed."""
+        return super().render_str(shown(text), **options)
 
 
 def _parse(arguments: list[str]) -> Any:

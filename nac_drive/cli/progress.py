@@ -11,6 +11,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from nac_drive.storage.names import shown
+
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_OF_SPEED = 3600.0
 """The remaining time follows from the mean speed of the last hour, so that it includes validations."""
@@ -45,6 +47,7 @@ def progress(console: Console, label: str, total: float) -> Iterator[ProgressBar
     Yields:
         The bar of the job.
     """
+    label = shown(label)
     if not console.is_terminal:
         lines = _Lines(console, label, total)
         yield lines
@@ -67,7 +70,7 @@ class _Bar:
 
     def update(self, done: float, note: str = "") -> None:
         if note:
-            self._bars.update(self._task, completed=done, note=note)
+            self._bars.update(self._task, completed=done, note=shown(note))
         else:
             self._bars.update(self._task, completed=done)
         if self._hide_at_end and done >= self._total:
@@ -102,5 +105,5 @@ class _Lines:
         self._print(f"done in {time.monotonic() - self.started:.0f} s")
 
     def _print(self, text: str) -> None:
-        note = f"  {self.text}" if self.text else ""
+        note = f"  {shown(self.text)}" if self.text else ""
         self.console.print(f"{self.label}: {text}{note}", highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive as nd
@@ -295,6 +296,6 @@ class Demo:
         with worker_pool(self.workers) as pool, Progress(console) as reports:
             report_job = reports.demo_reporter(len(settings.baselines))
             demo(settings, self.out, device=self.device, pool=pool, workers=self.workers, report=report_job)
-        console.print(report.read_text(), highlight=False, soft_wrap=True, markup=False)
-        page, video = report.with_suffix(".html"), self.out / "side_by_side.mp4"
-        console.print(f"report: {page}\nvideo: {video}", highlight=False, soft_wrap=True)
+        console.print(Text(report.read_text()), soft_wrap=True)
+        console.print(f"report: {report.with_suffix('.html')}", highlight=False, soft_wrap=True)
+        console.print(f"video: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)

@@ -16,6 +16,7 @@ from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, rollout, track_seeds
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, summarise
+from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically
 
 
@@ -47,7 +48,7 @@ def evaluate(
     Args:
         driver: The driver, its name, or its folder (see `resolve_driver`).
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
-        name: The driver's name in the rows.
+        name: The driver's name in the rows, in which characters that do not print become escapes.
         env: The environment; that of the driver's training by default, without perturbations.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`, in place of that of `env`; the same perturbation for every driver on the same
@@ -75,7 +76,7 @@ def evaluate(
     if isinstance(driver, str | os.PathLike):
         name = name or driver_name(driver)
         driver = resolve_driver(driver, env)
-    name = name or "driver"
+    name = shown(name or "driver")
     env = env or clean_env(driver)
     env = replace(env, renderer=renderer, perturb=perturbation or env.perturb)
     if isinstance(expert, str | os.PathLike):

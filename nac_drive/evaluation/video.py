@@ -28,6 +28,7 @@ from nac_drive.envs import (
     track_seeds,
 )
 from nac_drive.evaluation.formulas import steering_of
+from nac_drive.storage.names import shown
 from nac_drive.storage.write import remove_leftovers, temporary_path, writing
 
 VIDEO_FPS = 25
@@ -129,7 +130,7 @@ def check_video_path(path: str | os.PathLike[str]) -> Path:
         ValueError: No video has its suffix.
     """
     path = _check_suffix(path)
-    if path.exists():
+    if os.path.lexists(path):
         raise FileExistsError(f"video {path} already exists; choose another name.")
     return path
 
@@ -148,7 +149,8 @@ def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
     temporary = temporary_path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
+        temporary.unlink(missing_ok=True)  # perhaps a link
+        temporary.touch(exist_ok=False)
     try:
         with _write_gif(temporary) if path.suffix == ".gif" else _write_stream(temporary, path.suffix) as write:
             yield write
@@ -198,7 +200,7 @@ class _Overlay:
     """Subscribes to a rollout; draws action, return, progress, off-road state and latency on each rendered image."""
 
     def __init__(self, env: gym.Env, rate: int, name: str, seed: int, write: Any):
-        self.env, self.rate, self.name, self.seed, self.write = env, rate, name, seed, write
+        self.env, self.rate, self.name, self.seed, self.write = env, rate, shown(name), seed, write
         self.episode_return = 0.0
         self.frames = self.images = 0
 

@@ -24,6 +24,7 @@ from nac_drive.leaderboard.page import conditions, inspect_command, save_report,
 from nac_drive.leaderboard.tables import Entry, save_results
 from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
 from nac_drive.policies import CORES, DriverConfig
+from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import locked
 from nac_drive.storage.write import remove_leftovers
 from nac_drive.suggest import did_you_mean
@@ -291,16 +292,17 @@ def _save(
     """Write all files of the folder; `histories` are the rows of metrics.jsonl of every finished run of a core."""
     save_evaluations(plan.folder, [entry.evaluation for entry in entries])
     save_results(plan.folder, entries)
-    draw_leaderboard(plan.folder / "figure.png", entries)
+    drawn = try_to_draw(draw_leaderboard, plan.folder / "figure.png", entries)
     ranked = {entry.summary.driver: histories[entry.summary.driver] for entry in entries[1:]}
-    draw_learning_curves(plan.folder / _CURVES, ranked)
+    learned = try_to_draw(draw_learning_curves, plan.folder / _CURVES, ranked)
     best = entries[1:3]  # after the expert
     number, worst = min(enumerate(best[0].evaluation.rows), key=lambda row: row[1].episode_return)
     runs = [finished[entry.summary.driver] for entry in best]
     names = [str(runs[0][number // len(plan.tracks)].run), *(str(other[0].run) for other in runs[1:])]
     save_report(
-        plan.folder, entries, title="Comparison of drivers", protocol=protocol, caption=LEADERBOARD_CAPTION,
-        curves=_CURVES, curves_caption=LEARNING_CAPTION,
+        plan.folder, entries, title="Comparison of drivers", protocol=protocol,
+        figure="figure.png" if drawn else None, caption=LEADERBOARD_CAPTION,
+        curves=_CURVES if learned else None, curves_caption=LEARNING_CAPTION,
         commands=inspect_command(names, worst),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from nac_drive.evaluation.formulas import SOLVED_RETURN
 from nac_drive.evaluation.statistics import Interval
 from nac_drive.leaderboard.tables import Entry
+from nac_drive.storage.figure import write_figure
 
 LEADERBOARD_CAPTION = (
     "Left: returns of all episodes, mean of each run (|), mean and 95 % interval. Right: agreement with the expert."
@@ -42,8 +43,7 @@ def draw_figure(path: Path, entries: Sequence[Entry]) -> None:
     _draw_returns(axes[0, 0], entries, colors)
     if trained:
         _draw_rounds(axes[0, 1], trained, colors)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure, tight=True)
 
 
 def draw_leaderboard(path: Path, entries: Sequence[Entry]) -> None:
@@ -84,7 +84,7 @@ def draw_leaderboard(path: Path, entries: Sequence[Entry]) -> None:
     for axis in (left, right):
         axis.grid(axis="y", color="0.92")
         axis.set_axisbelow(True)
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure)
 
 
 def draw_learning_curves(path: Path, histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> None:
@@ -120,7 +120,7 @@ def draw_learning_curves(path: Path, histories: Mapping[str, Sequence[Sequence[M
         *axes[0].get_legend_handles_labels(), loc="outside right upper", ncols=1 + (lines < len(histories)),
         fontsize=8, frameon=False, handlelength=3,
     )  # fmt: skip
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure)
 
 
 def _by_epoch(runs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[list[int], list[list[float]]]:

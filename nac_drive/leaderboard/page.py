@@ -13,6 +13,8 @@ from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.tables import Entry, cells, columns, legend
+from nac_drive.storage.figure import try_to_draw
+from nac_drive.storage.names import shell_word
 from nac_drive.storage.write import write_atomically
 
 CAPTION = "Return of every episode, mean and 95 % interval."
@@ -95,14 +97,14 @@ def save_evaluation_report(
     """
     entries = [Entry(evaluation) for evaluation in evaluations]
     folder = Path(folder)
-    draw_figure(folder / "figure.png", entries)
+    drawn = try_to_draw(draw_figure, folder / "figure.png", entries)
     names = [entry.summary.driver for entry in entries]
     expert = ""
     if len(names) > 1:
         expert = f" {names[0]} drove the same tracks and was queried at every frame of {names[-1]}."
     row, worst = evaluations[-1].rows[0], min(evaluations[-1].rows, key=lambda row: row.episode_return)
     return save_report(
-        folder, entries, title=f"Evaluation of {names[-1]}",
+        folder, entries, title=f"Evaluation of {names[-1]}", figure="figure.png" if drawn else None,
         protocol=f"{names[-1]} drove the tracks {track_names(tracks)} once each. "
         f"{conditions(row.crash_mode, row.renderer, row.perturbation)}{expert}",
         commands=inspect_command([driver], worst, control, as_trained=mask_bar is None),
@@ -123,9 +125,10 @@ def inspect_command(
         control: The control that a command chooses; None for the driver's own.
         as_trained: Whether the status bar was hidden as in the driver's training.
     """
-    chosen = f"--driver {drivers[0]}" if len(drivers) == 1 else f"--compare {' '.join(drivers)}"
+    words = " ".join(map(shell_word, drivers))
+    chosen = f"--driver {words}" if len(drivers) == 1 else f"--compare {words}"
     options = f" --control {control}" if control else ""
-    options += f" --perturb {worst.perturbation}" if worst.perturbation else ""
+    options += f" --perturb {shell_word(worst.perturbation)}" if worst.perturbation else ""
     options += f" --crash {worst.crash_mode}" if worst.crash_mode != "ignore" else ""
     command = f"nac-drive inspect {chosen} --track {worst.seed}{options} --out seen"
     same = as_trained and worst.renderer == EnvConfig.renderer

@@ -16,6 +16,7 @@ from nac_drive.evaluation import metrics
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.metrics import EMPTY, Column, number
 from nac_drive.evaluation.statistics import Summary
+from nac_drive.storage.names import markdown
 from nac_drive.storage.write import write_atomically
 
 
@@ -138,7 +139,8 @@ def terminal_table(entries: Sequence[Entry], title: str, headings: Iterable[str]
 def markdown_table(entries: Sequence[Entry]) -> str:
     """The table as GitHub markdown."""
     headings, rows = cells(entries)
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)]]
+    lines += [[markdown(driver), *others] for driver, *others in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
@@ -157,7 +159,7 @@ def save_results(folder: str | os.PathLike[str], entries: Sequence[Entry]) -> No
         entries: The drivers, in the order of the table.
     """
     folder = Path(folder)
-    write_atomically(folder / "table.md", f"{markdown_table(entries)}\n{legend(entries)}\n".encode())
+    write_atomically(folder / "table.md", f"{markdown_table(entries)}\n{markdown(legend(entries))}\n".encode())
     results = [
         {
             **entry.summary.to_dict(),

@@ -18,6 +18,7 @@ from nac_drive.evaluation.statistics import bootstrap
 from nac_drive.leaderboard.compare import folder_name
 from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task, list_of
+from nac_drive.storage.figure import try_to_draw, write_figure
 from nac_drive.training.ppo import ppo
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
@@ -92,7 +93,7 @@ class Learning(Experiment):
         """Draw the learning curves, and compare the last returns with those of the first entry."""
         if not rows:
             return ""
-        draw_curves(folder / FIGURE, rows)
+        drawn = try_to_draw(draw_curves, folder / FIGURE, rows)
         last = {
             entry: np.array([row["curve"][-1][1] for row in rows if row["entry"] == entry])  # (runs, tracks)
             for entry in dict.fromkeys(row["entry"] for row in rows)
@@ -100,7 +101,7 @@ class Learning(Experiment):
         baseline, *others = last
         found = {entry: bootstrap(last[entry], last[baseline]) for entry in others}
         differences = "; ".join(f"{entry} {difference.text('+.0f')}" for entry, difference in found.items())
-        parts = [f"![Learning curves]({FIGURE})", "Mean over runs and tracks; the shade spans the runs."]
+        parts = [f"![Learning curves]({FIGURE})", "Mean over runs and tracks; the shade spans the runs."] * drawn
         if others:
             parts.append(f"**Last return, difference from {baseline}** (95 % over runs and tracks): {differences}.")
         return "\n\n".join(parts)
@@ -121,4 +122,4 @@ def draw_curves(path: Path, rows: Sequence[Row]) -> None:
     axes.set_xlabel("million frames")
     axes.set_ylabel("return on the validation tracks")
     axes.legend()
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure)

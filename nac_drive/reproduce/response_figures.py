@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nac_drive.reproduce.experiment import Row
+from nac_drive.storage.figure import write_figure
 
 METRICS = {
     "settling_time": ("settling time", "s"), "delta": ("delta response", ""), "amplitude": ("amplitude", ""),
@@ -89,7 +90,7 @@ def draw_ablation(path: Path, rows: Sequence[Row]) -> None:
         column[0].set_title(row["entry"])
         column[1].set_xlabel("all cells, in the order of the prediction")
         column[2].set_xlabel("some cells, in the order of the prediction")
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure)
 
 
 def _draw_damage(axis: Any, prediction: np.ndarray, damage: np.ndarray, name: str, label: str) -> None:
@@ -128,4 +129,4 @@ def _save(figure: Figure, axes: Sequence[Any], path: Path) -> None:
     figure.axes[-1].legend(
         *axes[0].get_legend_handles_labels(), loc="center", frameon=False, fontsize=12, handlelength=3
     )
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure)

@@ -30,6 +30,7 @@ from nac_drive.reproduce.response_statistics import (
     spread,
     verdict,
 )
+from nac_drive.storage.figure import try_to_draw
 from nac_drive.training.offline import counted
 from nac_drive.training.train import Splits, load_splits, train
 
@@ -161,23 +162,25 @@ class Responses(Experiment):
         wide = [row for row in rows if row["units"] == self.width]
         parts = []
         if wide:
-            draw_distributions(folder / DISTRIBUTIONS, wide)
-            draw_ablation(folder / ABLATION, wide)
-            parts += [
-                f"![Distributions of the metrics]({DISTRIBUTIONS})",
-                f"Metrics of the {self.width} cells of the first run, each sorted by its value (thesis, Fig. 7.3).",
-                f"![Damage of single cells]({ABLATION})",
-                "Cells of the first run in the order of the prediction, the grey line, with the damage that their loss "
-                "does (thesis, Fig. 7.4).",
-                verdict(wide),
-            ]
+            if try_to_draw(draw_distributions, folder / DISTRIBUTIONS, wide):
+                parts += [
+                    f"![Distributions of the metrics]({DISTRIBUTIONS})",
+                    f"Metrics of the {self.width} cells of the first run, each sorted by its value (thesis, Fig. 7.3).",
+                ]
+            if try_to_draw(draw_ablation, folder / ABLATION, wide):
+                parts += [
+                    f"![Damage of single cells]({ABLATION})",
+                    "Cells of the first run in the order of the prediction, the grey line, with the damage that their "
+                    "loss does (thesis, Fig. 7.4).",
+                ]
+            parts.append(verdict(wide))
         if len({row["units"] for row in rows}) > 1:
-            draw_capacity(folder / CAPACITY, rows)
-            parts += [
-                f"![Metrics against the number of cells]({CAPACITY})",
-                "Mean over cells and runs, with the standard deviation over cells (thesis, Fig. 7.5).",
-                capacity(rows),
-            ]
+            if try_to_draw(draw_capacity, folder / CAPACITY, rows):
+                parts += [
+                    f"![Metrics against the number of cells]({CAPACITY})",
+                    "Mean over cells and runs, with the standard deviation over cells (thesis, Fig. 7.5).",
+                ]
+            parts.append(capacity(rows))
         return "\n\n".join(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.robustness.plan import CLEAN
 from nac_drive.robustness.statistics import Cell, survival
 from nac_drive.robustness.stress import Stress
+from nac_drive.storage.figure import try_to_draw, write_figure
+from nac_drive.storage.names import markdown
 from nac_drive.storage.write import write_atomically
 
 PAGE, HEATMAP, CURVES, SURVIVAL = "stress.md", "heatmap.png", "curves.png", "survival.png"
@@ -33,12 +35,16 @@ def save_page(folder: Path, result: Stress) -> Path:
     Returns:
         The page.
     """
-    draw_heatmap(folder / HEATMAP, result)
-    draw_curves(folder / CURVES, result)
-    parts = [stress_table(result), f"![Fraction of the own undisturbed return]({HEATMAP})", f"![Returns]({CURVES})"]
+    parts = [stress_table(result)]
+    figures: list[tuple[Callable[[Path, Stress], None], str, str]] = [
+        (draw_heatmap, HEATMAP, "Fraction of the own undisturbed return"),
+        (draw_curves, CURVES, "Returns"),
+    ]
     if any(each.first_crash_time is not None for each in result.cells.values()):
-        draw_survival(folder / SURVIVAL, result)
-        parts.append(f"![Fraction of episodes without a crash, over time]({SURVIVAL})")
+        figures.append((draw_survival, SURVIVAL, "Fraction of episodes without a crash, over time"))
+    for draw, name, caption in figures:
+        if try_to_draw(draw, folder / name, result):
+            parts.append(f"![{caption}]({name})")
     write_atomically(folder / PAGE, "\n\n".join(["# Stress test", *parts, ""]).encode())
     return folder / PAGE
 
@@ -47,7 +53,7 @@ def stress_table(result: Stress) -> str:
     """Return every driver under every perturbation, in Markdown."""
     first = result.drivers[0]
     headings = ["return [95 %]", "min", "kept % [95 %]", "area %", "crashes", "interventions"]
-    headings += [f"vs {first} [95 %]", "p", "d", "wins"]
+    headings += [f"vs {markdown(first)} [95 %]", "p", "d", "wins"]
     lines = [f"| perturbation | driver | {' | '.join(headings)} |", "|---|---|" + "---:|" * len(headings)]
     rows = [(CLEAN, None), *((spec, family) for family in result.families for spec in family.specs)]
     for spec, family in rows:
@@ -58,7 +64,7 @@ def stress_table(result: Stress) -> str:
             place = f"`{spec}`" if spec else "none"
             crashes = f"{cell.crashes_per_episode:.2f} | {cell.interventions_per_episode:.2f}"
             lines.append(
-                f"| {place} | {name} | {cell.return_mean.text('.0f')} | {cell.return_min:.0f} | "
+                f"| {place} | {markdown(name)} | {cell.return_mean.text('.0f')} | {cell.return_min:.0f} | "
                 f"{kept} | {area} | {crashes} | {_versus(cell)} |"
             )
     return "\n".join(lines)
@@ -142,7 +148,7 @@ def draw_heatmap(path: Path, result: Stress) -> None:
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.set_title("Return kept, % of the driver's own undisturbed return (return)", fontsize=9)
     figure.colorbar(image, ax=axis, shrink=0.8, format=PercentFormatter(1.0))
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure)
 
 
 def draw_curves(path: Path, result: Stress) -> None:
@@ -197,4 +203,4 @@ def _finish(figure: Figure, axes: list[Any], path: Path) -> None:
         axis.tick_params(labelsize=8)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.demo import DemoConfig, demo, from_scratch
+from nac_drive.demo import DemoConfig, _commands, demo, from_scratch
 from nac_drive.envs import SPLITS, track_seeds
 from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
 from nac_drive.training.ppo_config import PPOConfig
 from tests.data_collection.recordings import contents
+from tests.hostile_names import WORST, words_of
 from tests.nac_drive.small import dagger_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:driver 'ppo-expert' was trained in another environment")  # max_steps
@@ -139,3 +141,12 @@ def test_a_start_that_is_refused_touches_nothing(finished, tmp_path):
     assert contents(tmp_path) == {"mine/report.html": b"mine"}
     with locked(finished[0]), pytest.raises(FolderInUseError, match="is in use by another process"):
         demo(CONFIG, finished[0], device="cpu", pool=None)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_the_commands_of_the_report_have_every_folder_as_one_word():
+    run, baseline = Path(WORST) / "nac-exact", Path(WORST) / "lstm-0"
+    words = [words_of(line) for line in _commands(run, baseline, 5).splitlines()]
+    assert [line[3:5] for line in words] == [
+        [str(run), "--track"], [str(run), str(baseline)], [str(run), str(baseline)]
+    ]  # fmt: skip

@@ -120,3 +120,9 @@ def test_a_figure_needs_no_pyplot() -> None:
     before = plt.get_fignums()
     draw_wiring(WIRINGS["eight neurons"]).savefig("/dev/null", format="png")
     assert plt.get_fignums() == before
+
+
+@pytest.mark.parametrize("title", [r"$\foo$", "a$_$b"])
+def test_any_title_is_drawn(title):
+    figure = draw_wiring(WIRINGS["one neuron"], title)
+    FigureCanvasAgg(figure).draw()

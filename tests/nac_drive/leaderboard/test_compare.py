@@ -371,6 +371,21 @@ def test_damaged_results_are_refused_in_one_line(whole, dataset, tmp_path, in_th
             run(dataset, tmp_path / "c", num_seeds=2, resume=True)
 
 
+def test_a_figure_that_cannot_be_drawn_costs_no_result(whole, dataset, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", broken)
+    with pytest.warns(UserWarning, match="could not be drawn: no font; the results are kept."):
+        comparison, _ = run(dataset, folder, num_seeds=2, resume=True)
+    assert read(folder) == read(whole[0])
+    assert comparison.failures == {}
+    assert "data:image" not in (folder / "report.html").read_text()
+    assert not list(folder.glob("*.png"))
+
+
 def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_process):
     settings = nested(SETTINGS, augment=("colour:3",))  # images for the encoder, which the cores do not see
     with pytest.raises(ValueError, match=r"shared_encoder trains an encoder, .* that of 'expert'; choose one"):

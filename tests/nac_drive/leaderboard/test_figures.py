@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,9 @@ def run(*losses: float, **returns: float) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_line_is_the_mean_of_the_runs_in_their_range(figures):
+def test_a_line_is_the_mean_of_the_runs_in_their_range(figures, tmp_path):
     runs = [run(1.0, 0.5, 0.25, e1=100.0, e3=500.0), run(3.0, 1.5, 0.75, e1=300.0, e3=900.0)]
-    draw_learning_curves(Path("x.png"), {"lstm": runs, "cnn": [run(2.0, 1.0, e2=50.0)]})
+    draw_learning_curves(tmp_path / "x.png", {"lstm": runs, "cnn": [run(2.0, 1.0, e2=50.0)]})
     (figure,) = figures
     loss, returns = figure.axes
     lines = [[line.get_xydata().tolist() for line in axis.lines[:2]] for axis in (loss, returns)]
@@ -43,14 +42,14 @@ def test_a_line_is_the_mean_of_the_runs_in_their_range(figures):
 
 
 @pytest.mark.parametrize("losses", [(0.5, 0.4), (2.0, 0.0, -1.0)])
-def test_losses_without_a_wide_positive_range_have_a_linear_axis(losses, figures):
-    draw_learning_curves(Path("x.png"), {"lds": [run(*losses, e1=1.0)]})
+def test_losses_without_a_wide_positive_range_have_a_linear_axis(losses, figures, tmp_path):
+    draw_learning_curves(tmp_path / "x.png", {"lds": [run(*losses, e1=1.0)]})
     assert figures[0].axes[0].get_yscale() == "linear"
 
 
-def test_forty_lines_differ_and_their_legend_stays_inside_the_figure(figures):
+def test_forty_lines_differ_and_their_legend_stays_inside_the_figure(figures, tmp_path):
     curves = {f"core-{i}": [run(1.0, i + 1.0, e2=float(i))] for i in range(40)}
-    draw_learning_curves(Path("x.png"), curves)
+    draw_learning_curves(tmp_path / "x.png", curves)
     (figure,) = figures
     figure.draw_without_rendering()
     looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}

@@ -17,6 +17,7 @@ from nac_drive.policies.action_heads import ContinuousActionHead
 from nac_drive.reproduce import passive, run
 from nac_drive.reproduce.cost import Cost, exponent
 from nac_drive.reproduce.experiment import Column, Task
+from nac_drive.reproduce.learning import Learning
 from nac_drive.reproduce.page import verdict
 from nac_drive.reproduce.passive import Passive, parts
 from nac_drive.reproduce.protocol import REPRODUCTIONS, Entry, Reproduction, load
@@ -76,7 +77,8 @@ def test_a_line_may_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest
     wide = Entry("wide", "gru", settings={"d_model": 12})
     monkeypatch.setattr(run, "load", lambda name: replace(TINY, entries=[*TINY.entries, wide]))
     reports: list[dict[str, Any]] = []
-    reproduce("tiny", tmp_path / "out", only=["gru"], report=reports.append)
+    page = reproduce("tiny", tmp_path / "x; touch y #", only=["gru"], report=reports.append)
+    assert "    nac-drive reproduce tiny --out 'x; touch y #'\n" in page.read_text()
     sizes = {row["entry"]: row["parameters"] for row in reports}
     for name, units in (("gru", 8), ("wide", 12)):
         assert sizes[name] == sum(p.numel() for p in build_core("gru", units, units).parameters())
@@ -228,3 +230,18 @@ def test_curves_weigh_more_in_training_alone(alpha: float, tmp_path: Path, monke
         "loss": ((prediction - labels) ** 2).mean(), "squared_error": ((prediction - labels) ** 2)[:, 0].mean(),
         "absolute_error": np.abs(prediction - labels)[:, 0].mean(),
     }, rel=1e-5)  # fmt: skip
+
+
+def test_a_figure_that_cannot_be_drawn_costs_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = [{"entry": name, "curve": [[1000, [1.0, 2.0]]]} for name in ("lstm", "gru")]
+    text = Learning().conclude(tmp_path, rows)
+    assert "learning_curves.png" in text
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", broken)
+    with pytest.warns(UserWarning, match="could not be drawn: no font"):
+        without = Learning().conclude(tmp_path, rows)
+    assert "learning_curves.png" not in without
+    assert text.endswith(without)

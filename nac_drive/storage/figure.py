@@ -1,0 +1,75 @@
+"""Figures as files: text is drawn as it is, and a figure that cannot be drawn costs no result."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+from nac_drive.storage.read import one_line
+from nac_drive.storage.write import WriteError, write_atomically, writing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+
+
+def write_figure(path: Path, figure: Figure, *, tight: bool = False) -> None:
+    """Write a figure as a PNG of 150 dpi. Names in it may hold any characters: none is read as math or TeX.
+
+    Args:
+        path: The file; an existing one is replaced.
+        figure: The figure. Its layout must not be computed before, which would read its texts.
+        tight: Compute its tight layout.
+
+    Raises:
+        WriteError: The file cannot be written.
+    """
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    buffer = BytesIO()
+    with rc_context({"text.parse_math": False, "text.usetex": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        for text in figure.findobj(Text):
+            assert isinstance(text, Text)
+            text.set_parse_math(False)
+            text.set_usetex(False)
+        if tight:
+            figure.tight_layout()
+        figure.savefig(buffer, format="png", dpi=150)
+    with writing(path):
+        write_atomically(path, buffer.getvalue())
+
+
+def try_to_draw(draw: Callable[Concatenate[Path, P], None], path: Path, *args: P.args, **keywords: P.kwargs) -> bool:
+    """Draw a figure of results that are on disk already.
+
+    Args:
+        draw: Draws the file.
+        path: The file. One of before is removed if the figure cannot be drawn.
+        *args: Arguments of `draw` after the path.
+        **keywords: Its keywords.
+
+    Returns:
+        Whether it was drawn.
+
+    Raises:
+        WriteError: The file cannot be written.
+
+    Warns:
+        UserWarning: If it cannot be drawn.
+    """
+    try:
+        draw(path, *args, **keywords)
+    except (WriteError, FileExistsError):
+        raise
+    except Exception as error:  # of matplotlib and what it stands on, which have no common base
+        with writing(path):
+            path.unlink(missing_ok=True)
+        warnings.warn(f"{path} could not be drawn: {one_line(error)}; the results are kept.", stacklevel=2)
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""Names that others chose, such as names of folders, made safe for messages, pages, Markdown and shells."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|~$&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.", re.IGNORECASE)
+"""Characters that Markdown may read as a mark. An underscore inside of a word is none."""
+
+
+def shown(name: object, keep: str = "") -> str:
+    r"""Return a text in which every character that does not print is an escape such as \x1b or \u202e.
+
+    Args:
+        name: The text. Texts that print stay as they are.
+        keep: Characters that stay too, such as line ends.
+    """
+    return "".join(
+        character if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode()
+        for character in str(name)
+    )  # fmt: skip
+
+
+def markdown(name: object) -> str:
+    """Return a name as plain text of Markdown, on one line, also in a table."""
+    return _MARKDOWN.sub(lambda mark: f"\\{mark[0]}", shown(name))
+
+
+def shell_word(word: str | os.PathLike[str]) -> str:
+    """Return a name or path as one word of a command that is printed to be pasted into bash or zsh.
+
+    A path that begins with a dash gets `./` in front, so that it is no option.
+    """
+    text = os.fspath(word)
+    text = f"./{text}" if text.startswith("-") else text
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_quoted, text))}'"
+
+
+def _quoted(character: str) -> str:
+    if character.isprintable():
+        return f"\\{character}" if character in "\\'" else character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
