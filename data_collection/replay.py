@@ -44,7 +44,7 @@ def save_action_log(
         DatasetError: If the dataset is empty, unfinished, damaged, or own data.
     """
     path = Path(path)
-    if path.exists():
+    if os.path.lexists(path):
         raise FileExistsError(f"{path} already exists; choose another file.")
     require_writable(path)
     if not isinstance(dataset, Demonstrations):

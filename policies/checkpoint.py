@@ -24,6 +24,7 @@ from nac_drive.policies.driver import Driver
 from nac_drive.policies.ops.size_limit import elements_of_at_most
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, checkpoint_folder
+from nac_drive.storage.links import require_own_file, require_own_files
 from nac_drive.storage.read import FileError, one_line, read_json
 from nac_drive.storage.write import process_runs
 from nac_drive.suggest import did_you_mean
@@ -91,6 +92,7 @@ def save_driver(
 
     Raises:
         ValueError: If `env` or `meta` is not JSON-able, or if `path` exists and is not a driver folder.
+        FileError: If a file of the driver that is there is a link.
     """
     path = Path(path)
     config = {"schema": SCHEMA, "driver": asdict(driver.config), "env": driver.env_config if env is None else env}
@@ -99,8 +101,9 @@ def save_driver(
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"env, meta, core_args: must be JSON-able ({error}).") from error
-    if path.exists() and not (path / CONFIG).is_file():
+    if os.path.lexists(path) and not (path / CONFIG).is_file():
         raise ValueError(f"path: {path} exists and is not a driver folder (no {CONFIG}); choose another.")
+    require_own_files(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     stale = path.with_name(f".{path.name}.{os.getpid()}.old")
@@ -123,6 +126,8 @@ def save_driver(
             os.rename(stale, path)
         raise
     _sync(path.parent)
+    if stale.is_symlink():  # `path` was a link to a driver
+        stale.unlink()
     shutil.rmtree(stale, ignore_errors=True)
     return path
 
@@ -181,7 +186,7 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
 
     Raises:
         FileNotFoundError: If the folder or one of its files is missing.
-        CheckpointError: If the record of a run's checkpoints cannot be read.
+        CheckpointError: If the record of a run's checkpoints cannot be read, or a file is a link out of the folder.
     """
     if control is not None and control not in CONTROLS:
         raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
@@ -206,7 +211,23 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     for file in (CONFIG, WEIGHTS):
         if not (path / file).is_file():
             raise FileNotFoundError(f"path: {path} has no {file}; it is not a complete driver folder.")
+        if not _is_cached_download(path / file):
+            _require_own_file(path / file)
     return path
+
+
+def _require_own_file(file: Path) -> None:
+    try:
+        require_own_file(file)
+    except FileError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _is_cached_download(file: Path) -> bool:
+    """Return whether a file is a link of the Hugging Face hub's cache: snapshots/COMMIT/FILE to a file in blobs."""
+    snapshots = file.parent.resolve().parent
+    blobs = snapshots.parent / "blobs"
+    return snapshots.name == "snapshots" and file.resolve().parent == blobs.resolve() and not blobs.is_symlink()
 
 
 def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:

@@ -57,7 +57,7 @@ def export(driver: Driver, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"out: the file must end with {' or '.join(SUFFIXES)}, got {path}.")
-    if path.exists():
+    if os.path.lexists(path):
         raise FileExistsError(f"{path} already exists; choose another file.")
     step = _Step(copy.deepcopy(driver).cpu().float().eval())
     with _quiet(), torch.no_grad(), one_thread():

@@ -14,6 +14,7 @@ from nac_drive.data_collection.experts import driver_name, measured_env, resolve
 from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.storage.links import require_link_to_something
 from nac_drive.storage.write import writing
 
 PAGE = "episode.html"
@@ -63,8 +64,7 @@ def inspect(
     parse_all(perturbation)
     if rerun is not None:
         optional_module("rerun", "rerun")
-    if folder.is_symlink() and not folder.exists():
-        raise FileExistsError(f"{folder} is a link to nothing; remove it or choose another folder.")
+    require_link_to_something(folder)
     files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
     for file in files:
         if os.path.lexists(file):

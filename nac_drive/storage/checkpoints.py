@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from nac_drive.storage.links import require_own_file
 from nac_drive.storage.read import FileError, read_json
 from nac_drive.storage.write import write_atomically
 
@@ -39,9 +40,11 @@ def read_record(run: Path) -> Record | None:
     """Read which checkpoints count; None if the run does not say so.
 
     Raises:
-        FileError: The file is damaged.
+        FileError: The file is damaged, or a link.
     """
     path = run / CHECKPOINTS / RECORD
+    for inside in (path.parent, path):
+        require_own_file(inside)
     if path.exists():
         return read_json(path, Record, "a record of checkpoints", "restore it or start a new run")
     names = {name: _linked(run / CHECKPOINTS / name) for name in NAMES}
@@ -60,7 +63,7 @@ def checkpoint_folder(run: str | os.PathLike[str], name: str) -> Path | None:
     """Return the folder of the `last` or `best` checkpoint of a run; None before the first.
 
     Raises:
-        FileError: The record is damaged, or names a checkpoint that is missing.
+        FileError: The record is damaged or a link, or names a checkpoint that is missing or a link.
     """
     run = Path(run)
     record = read_record(run)
@@ -71,6 +74,7 @@ def checkpoint_folder(run: str | os.PathLike[str], name: str) -> Path | None:
     if step is None:
         return None
     folder = run / CHECKPOINTS / step
+    require_own_file(folder)
     if not folder.is_dir():
         raise FileError(f"{folder} is missing, the {name} checkpoint of the run; restore it or start a new run.")
     return folder

@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from nac_drive.storage.held import holding
+from nac_drive.storage.links import require_own_files
 from nac_drive.storage.write import writing
 
 LOCK = ".lock"
@@ -32,10 +33,13 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
         folder: The folder to write to.
 
     Raises:
+        FileError: If a file or folder in it is a link, see `require_own_files`.
+        FileExistsError: If it is a link to nothing.
         FolderInUseError: If another process, or another thread of this one, holds it.
         WriteError: If it cannot be made or written to.
     """
     folder = Path(folder)
+    require_own_files(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     lock = FileLock(folder / LOCK, thread_local=False)
     with writing(folder):

@@ -35,6 +35,7 @@ from nac_drive.storage.checkpoints import (
     step_of,
     write_record,
 )
+from nac_drive.storage.links import require_own_files
 from nac_drive.storage.lock import LOCK
 from nac_drive.storage.read import FileError, read_json_lines, read_yaml
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
@@ -89,7 +90,9 @@ class RunFolder:
         Raises:
             FileExistsError: If a new run would find more than the remains of a killed creation.
             FileNotFoundError: If there is no run to resume.
+            FileError: If a file or folder of the run is a link, see `require_own_files`.
         """
+        require_own_files(path)
         if resume:
             cls.open(path)
         elif not _vacant(path):

@@ -1,0 +1,68 @@
+"""Links and pipes inside of a folder: they are refused, so that no command reads or writes outside of its folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from nac_drive.storage.read import FileError
+
+_OLD_TARGET = re.compile(r"step_[0-9]{1,18}")
+_OLD_LINKS, _UNFINISHED_OLD_LINKS = ("last", "best"), ("last.tmp", "best.tmp")
+
+
+def require_own_files(folder: Path) -> None:
+    """Check that a folder holds only files and folders, at any depth.
+
+    The folder itself may be a link, which is its user's choice. It need not exist. The links of version 0.2 inside of a
+    run's `checkpoints` may stay, because nothing follows them.
+
+    Raises:
+        FileError: It holds a link, a pipe or a device.
+        FileExistsError: It is a link to nothing.
+    """
+    require_link_to_something(folder)
+    waiting = [folder]
+    while waiting:
+        try:
+            entries = sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):  # there is no such folder, or another process removed it
+            continue
+        except OSError as error:
+            raise FileError(f"{error.filename} cannot be read: {error.strerror}; choose another folder.") from error
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(Path(entry.path))
+            elif not entry.is_file(follow_symlinks=False) and not is_old_link(Path(entry.path)):
+                require_own_file(Path(entry.path))
+
+
+def require_link_to_something(folder: Path) -> None:
+    """Check that a folder to write to is not a link to nothing.
+
+    Raises:
+        FileExistsError: It is one.
+    """
+    if folder.is_symlink() and not folder.exists():
+        raise FileExistsError(f"{folder} is a link to nothing; remove it or choose another folder.")
+
+
+def require_own_file(path: Path) -> None:
+    """Check that there is no link, pipe or device at a path inside of a folder. Nothing need be there.
+
+    Raises:
+        FileError: There is one.
+    """
+    if path.is_symlink():
+        raise FileError(f"{path} is a link, which may lead out of its folder; replace it by a copy.")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise FileError(f"{path} is no plain file; remove it.")
+
+
+def is_old_link(path: Path) -> bool:
+    """Return whether a link in a run's `checkpoints` is of version 0.2: `last`, `best`, or an unfinished one."""
+    if path.parent.name != "checkpoints" or not path.is_symlink():
+        return False
+    named_a_step = path.name in _OLD_LINKS and _OLD_TARGET.fullmatch(os.readlink(path)) is not None
+    return named_a_step or path.name in _UNFINISHED_OLD_LINKS
