@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.leaderboard.page import inspect_command
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.storage.names import shown
@@ -99,7 +100,7 @@ def test_the_tables_show_the_name_as_it_is(here):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_every_driver_is_one_word_of_a_command_to_paste():
-    line = inspect_command(NAMES, 5, perturbation="gap:1").splitlines()[-1]
+    line = inspect_command(NAMES, EpisodeResult("", 5, "ignore", "gap:1", "gymnasium")).splitlines()[-1]
     drivers = [f"./{name}" if name.startswith("-") else name for name in NAMES]
     assert words_of(line)[3:-6] == drivers
 
