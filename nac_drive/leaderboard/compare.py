@@ -146,7 +146,8 @@ def compare(
             report(task.name, {"timed": number, "of": len(timed)})
         entries = _rank({core: [result_of(run) for run in found] for core, found in finished.items()}, plan.expert_task)
         histories = {core: [RunFolder(run.run).rows() for run in found] for core, found in finished.items()}
-        _save(plan, _protocol(plan, config, tracks, num_seeds, shared_encoder), entries, histories, finished)
+        protocol = _protocol(plan, config, tracks, num_seeds, shared_encoder, [*failures])
+        _save(plan, protocol, entries, histories, finished)
         return Comparison(entries, failures)
 
 
@@ -308,7 +309,12 @@ def _save(
 
 
 def _protocol(
-    plan: _Plan, config: TrainConfig, tracks: str | Sequence[int], num_seeds: int, shared_encoder: bool
+    plan: _Plan,
+    config: TrainConfig,
+    tracks: str | Sequence[int],
+    num_seeds: int,
+    shared_encoder: bool,
+    failed: Sequence[str],
 ) -> str:
     """The comparison in a few sentences."""
     expert, frozen = driver_name(plan.expert), config.optim.freeze_encoder_from
@@ -319,9 +325,10 @@ def _protocol(
         learned = "on the features of one encoder that they share"
     elif frozen:
         learned = f"on the features of the encoder of {driver_name(frozen)}"
+    left_out = f" Runs that failed are left out: {', '.join(failed)}." if failed else ""
     return (
         f"Every core was trained {learned} on {plan.dataset.path.name} ({len(plan.dataset)} episodes). Epochs: "
-        f"{config.epochs}. Seeds: {num_seeds}. It then drove the tracks {track_names(tracks)}. "
+        f"{config.epochs}. Seeds: {num_seeds}.{left_out} It then drove the tracks {track_names(tracks)}. "
         f"{measured} {subject} drove the same tracks and was queried at every frame."
     )
 

@@ -92,17 +92,18 @@ def test_the_ages_are_those_of_the_keys_that_each_head_keeps():
     torch.testing.assert_close(steps[-1].age[0, :, 0], (times[-1] - times)[index])
 
 
-def test_the_movement_of_t_is_that_of_its_formula():
+@pytest.mark.parametrize("slope", [0.5, -0.5])
+def test_the_movement_of_t_is_that_of_its_formula(slope):
     network = driver()
     nac = nac_core(network).nac
     with torch.no_grad():
         nac.time_weight.zero_()
-        nac.time_bias[..., 0] = 0.5  # t_a, per frame
+        nac.time_bias[..., 0] = slope  # t_a, per frame
         nac.time_bias[..., 1] = -1.0  # t_b
     with recorded_attention(network) as steps:
         stream(network)
-    expected = torch.sigmoid(torch.tensor(0.5 * 4 - 1.0)) - torch.sigmoid(torch.tensor(-1.0))
-    torch.testing.assert_close(steps[-1].t_movement, expected.expand(1, 2, 1, WINDOW))
+    expected = torch.sigmoid(torch.tensor(slope * 4 - 1.0)) - torch.sigmoid(torch.tensor(-1.0))
+    torch.testing.assert_close(steps[-1].t_movement, expected.abs().expand(1, 2, 1, WINDOW))
 
 
 @pytest.mark.parametrize("core", ["nac-exact", "nac-sharp"])

@@ -101,6 +101,7 @@ def test_a_process_that_dies_is_a_failed_run(whole, dataset, tmp_path, monkeypat
     monkeypatch.setattr(tasks, "each_in_a_process", lambda function, waiting, workers: [(task, -9) for task in waiting])
     comparison, _ = run(dataset, folder, num_seeds=2, resume=True)
     assert comparison.failures == {"cnn-1": "its process died (-9)"}
+    assert "Runs that failed are left out: cnn-1." in (tmp_path / "c" / "report.html").read_text()
     assert {entry.summary.driver: entry.runs for entry in comparison.entries} == {
         "controller": None,
         "lstm": 2,
@@ -301,6 +302,8 @@ def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path
     monkeypatch.setattr(tasks, "train", fails)
     comparison, reports = run(dataset, tmp_path / "c", cores=cores)
     assert comparison.failures == {"nac-exact,window=8-0": "ValueError: no more frames."}
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "Seeds: 1. Runs that failed are left out: nac-exact,window=8-0." in page
     assert [entry.summary.driver for entry in comparison.entries] == ["controller", cores[1]]
     driver: Any = resolve_driver(str(tmp_path / "c" / f"{cores[1]}-0"), dataset.meta.env)
     assert (driver.config.core, driver.config.core_args) == ("nac-exact", {"window": 4, "num_heads": 2})
