@@ -25,6 +25,7 @@ from nac_drive.reproduce.run import EXPERIMENTS, reproduce
 from nac_drive.reproduce.size import Size
 from tests.nac_drive.small import demonstrations, synthetic
 
+PAGES = Path(__file__).parents[3] / "docs" / "papers"
 TINY = Reproduction(
     "Title", "A paper, Table 0", "cost", "All.",
     [Entry(name, name, printed={"seconds": 1.0}) for name in ("lstm", "gru")],
@@ -245,3 +246,30 @@ def test_a_figure_that_cannot_be_drawn_costs_no_page(tmp_path: Path, monkeypatch
         without = Learning().conclude(tmp_path, rows)
     assert "learning_curves.png" not in without
     assert text.endswith(without)
+
+
+@pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if (PAGES / f"{name}.md").exists()])
+def test_the_page_of_a_table_is_of_its_protocol(name: str):
+    """Title, source, differences, lines and printed figures of the page are those of the protocol of today."""
+    table = load(name)
+    experiment = msgspec.convert(table.settings, EXPERIMENTS[table.experiment])
+    headings, *lines = cells((PAGES / f"{name}.md").read_text())
+    start = f"# {table.title}\n\n{table.source}.\n\n    nac-drive reproduce {name} --out {name}\n\n"
+    page = (PAGES / f"{name}.md").read_text()
+    assert page.startswith(start)
+    assert f"**What differs from the paper.** {table.differs.strip()}\n\n|" in page
+    assert [line[:2] for line in lines] == [[entry.name, f"`{entry.core}`"] for entry in table.entries]
+    for entry, line in zip(table.entries, lines, strict=True):
+        printed = {heading: text for heading, text in zip(headings, line, strict=True) if heading.endswith(", printed")}
+        expected = {
+            f"{column.heading}, printed": f"{entry.printed[column.key]:,.{column.digits}f}"
+            for column in experiment.columns()
+            if column.key in entry.printed
+        }
+        assert {heading: text for heading, text in printed.items() if text} == expected
+
+
+def cells(page: str) -> list[list[str]]:
+    """The headings and lines of the first table of a page."""
+    table = page[page.index("\n| ") + 1 :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in table if not line.startswith("|---")]
