@@ -40,8 +40,8 @@ def evaluate_with_baseline(
     Args:
         driver: Its name or its folder, see `resolve_driver`.
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
-        baseline: A second driver, which drives the same tracks and is queried at every frame of the first one; None,
-            or the driver itself, for no baseline.
+        baseline: A second driver, which drives the same tracks and is queried at every frame of the first one; None
+            for no baseline. The driver itself, by its `driver_hash`, is none either.
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         mask_bar: Hide the status bar or not; as in the driver's training by default.
         crash: The effect of a crash, see `CarRacing`.
@@ -69,14 +69,15 @@ def evaluate_with_baseline(
     own, env = _driver_and_env(driver, control)
     if mask_bar is not None:
         env = replace(env, mask_bar=mask_bar)
-    if baseline is None or os.fspath(baseline) == os.fspath(driver):
+    sha256 = driver_hash(driver, env)
+    expert, expert_env = (None, env) if baseline is None else _driver_and_env(baseline, env.control)
+    if baseline is not None and driver_hash(baseline, env) == sha256:
         baseline = expert = None
-    else:
-        expert, expert_env = _driver_and_env(baseline, env.control)
+    if baseline is not None and expert is not None:
         fix = "pass one that was trained there, or no baseline (--baseline none)"
         require_environment(f"baseline {os.fspath(baseline)!r}", expert, env, fix)
     conditions = Conditions(
-        driver=driver_name(driver), driver_sha256=driver_hash(driver, env),
+        driver=driver_name(driver), driver_sha256=sha256,
         baseline=driver_name(baseline) if baseline else None,
         baseline_sha256=driver_hash(baseline, env) if baseline else None,
         env=replace(env, renderer=renderer), tracks=seeds, crash=crash, perturbation=perturbation,

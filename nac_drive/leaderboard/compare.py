@@ -32,7 +32,7 @@ from nac_drive.training.config import TrainConfig, core_settings
 from nac_drive.training.distributed import choose_device
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import driver_env, load_splits, same_fingerprint
-from nac_drive.training.trainer import build_learner
+from nac_drive.training.trainer import build_learner, source_hashes
 
 _FILES = (
     "config.yaml",
@@ -116,8 +116,8 @@ def compare(
         The ranking, and the failed runs.
 
     Raises:
-        ValueError: For a bad argument, before anything is created, when the shared encoder or the expert fails, and if
-            another process holds `folder`.
+        ValueError: For a bad argument, before anything is created, when the shared encoder, the expert or every run
+            fails, and if another process holds `folder`.
         FileExistsError: If `folder` holds anything and `resume` is off.
         FileNotFoundError: If `folder` is no comparison and `resume` is on.
     """
@@ -140,6 +140,7 @@ def compare(
         if plan.expert_task.name in failures:
             raise ValueError(f"the expert {plan.expert!r} could not be evaluated: {failures[plan.expert_task.name]}")
         finished = {core: done for core, found in runs.items() if (done := [run for run in found if run.done.exists()])}
+        _require_one(finished, failures)
         timed = [plan.expert_task, *(found[0] for found in finished.values())]
         for number, task in enumerate(timed, 1):
             time_alone(task)
@@ -175,7 +176,7 @@ class _Plan:
     def task(self, driver: str, name: str, config: TrainConfig | None, **changed: Any) -> Task:
         settings: dict[str, Any] = {
             "dataset": self.dataset.path, "expert": self.expert, "tracks": tuple(self.tracks), "crash": self.crash,
-            "renderer": self.renderer, "device": self.device, "perturb": self.perturb,
+            "renderer": self.renderer, "device": self.device, "perturb": self.env.perturb,
         }  # fmt: skip
         return Task(driver, self.folder / name, config=config, **{**settings, **changed})
 
@@ -246,18 +247,40 @@ def _require_runnable(plan: _Plan, configs: dict[str, TrainConfig], cluster: str
         plan.dataset.split(config.validation_fraction)
 
 
+def _require_one(finished: dict[str, list[Task]], failures: dict[str, str]) -> None:
+    """Check that a run has a result to rank.
+
+    Raises:
+        ValueError: If every run failed.
+    """
+    if not finished:
+        name, message = next(iter(failures.items()))
+        raise ValueError(
+            f"all {len(failures)} run(s) failed, {name} with: {message.rstrip('.')}; failed.txt in the folder of a run "
+            "has its traceback, and --resume tries again."
+        )
+
+
 def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume: bool) -> None:
+    sources = source_hashes(config.optim, plan.env)
     protocol = {
         **asdict(_with(config, core="", core_args={})), "shared_encoder": shared_encoder,
         "expert": driver_name(plan.expert), "expert_sha256": driver_hash(plan.expert, plan.env),
         "dataset_sha256": plan.dataset.fingerprint(), "tracks": list(plan.tracks), "crash": plan.crash,
-        "renderer": plan.renderer,
+        "renderer": plan.renderer, **sources,
     }  # fmt: skip
     if resume:
-        moved = same_fingerprint(plan.folder, plan.dataset)
+        moved = (*same_fingerprint(plan.folder, plan.dataset), *_same_sources(plan.folder, sources))
         RunFolder.open(plan.folder).require_config(protocol, moved=moved)
     else:
         RunFolder.create(plan.folder, protocol, checkpoints=False)
+
+
+def _same_sources(folder: Path, sources: dict[str, str]) -> tuple[str, ...]:
+    """Return the keys that an older comparison lacks, as far as its runs learned from the same drivers."""
+    lacking = sources.keys() - RunFolder.open(folder).config.keys()
+    runs = [RunFolder.open(path.parent).config for path in folder.glob("*/config.yaml")]
+    return tuple(key for key in lacking if all(run.get(key) == sources[key] for run in runs))
 
 
 def _train_encoder(

@@ -26,7 +26,7 @@ from nac_drive.evaluation.results import row_type
 from nac_drive.policies import Driver
 from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.read import FileError, read_json
-from nac_drive.storage.write import remove_leftovers, write_atomically
+from nac_drive.storage.write import WriteError, remove_leftovers, write_atomically, writing
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.offline import Accuracy
 from nac_drive.training.run_folder import RunFolder
@@ -117,7 +117,7 @@ def run_tasks(tasks: Sequence[Task], workers: int, report: Report, cluster: str 
         if task.done.exists():
             report(task.name, result_of(task))
             continue
-        message = _failure(task) or f"its process died ({code})"
+        message = _failure(task) or _death(task, code)
         failures[task.name] = message
         report(task.name, {"failed": message})
     return failures
@@ -127,6 +127,13 @@ def _failure(task: Task) -> str:
     """Return the last line of the traceback; empty without one."""
     text = task.failed.read_text(errors="replace") if task.failed.exists() else ""
     return (text.splitlines() or [""])[-1]
+
+
+def _death(task: Task, code: int) -> str:
+    """Return the message of a process that left no traceback; see `_work` for positive exit codes."""
+    if code > 1:
+        return f"cannot write {task.failed}: {os.strerror(code)}; free some space or repair the disk"
+    return f"its process died ({code})"
 
 
 def _each(tasks: Iterable[Task], workers: int, cluster: str | None) -> Iterator[tuple[Task, int]]:
@@ -157,16 +164,24 @@ def _work_on_cluster(folder: str, task: Task) -> None:
 
 
 def _work(task: Task) -> None:
-    """Run one task; each has its own process."""
-    task.run.mkdir(exist_ok=True)
-    task.failed.unlink(missing_ok=True)
-    remove_leftovers(task.done)
+    """Run one task; each has its own process.
+
+    Raises:
+        SystemExit: It failed, and the disk takes no traceback: the exit code is the number of the system's error.
+    """
     try:
-        result = _train_and_evaluate(task)
-    except Exception:
-        task.failed.write_text(traceback.format_exc())
-    else:
+        with writing(task.run):
+            task.run.mkdir(exist_ok=True)
+            task.failed.unlink(missing_ok=True)
+        for file in (task.done, task.failed, task.latency):
+            remove_leftovers(file)
+        result = {"run": task.name, **_train_and_evaluate(task)}
         write_atomically(task.done, json.dumps(result).encode())
+    except Exception:
+        try:
+            write_atomically(task.failed, traceback.format_exc().encode())
+        except WriteError as error:
+            raise SystemExit(getattr(error.__cause__, "errno", None) or 1) from None
 
 
 def _train_and_evaluate(task: Task) -> dict[str, Any]:
@@ -222,11 +237,21 @@ def result_of(task: Task) -> dict[str, Any]:
         ("validation", Accuracy | None),
         ("neurons", count | None, None), ("synapses", count | None, None),  # earlier results lack them
     ]  # fmt: skip
-    kinds: list[Any] = [*(trained if task.config else []), *([("rows", list[row_type()])] if task.tracks else [])]
+    kinds: list[Any] = [
+        ("run", str, task.name),
+        *(trained if task.config else []),
+        *([("rows", list[row_type()])] if task.tracks else []),
+    ]
     result = _read(task.done, kinds)
-    found = [(row["driver"], row["seed"], row["crash_mode"], row["renderer"]) for row in result.get("rows", ())]
-    if found != [(task.driver, track, task.crash, task.renderer) for track in task.tracks]:
-        raise FileError(f"{task.done} is not the result of this run: it has other drivers or tracks; {_FIX}.")
+    rows = [
+        (row["driver"], row["seed"], row["crash_mode"], row["renderer"], row["perturbation"])
+        for row in result.get("rows", ())
+    ]
+    expected = [(task.driver, track, task.crash, task.renderer, task.perturb or "") for track in task.tracks]
+    if rows != expected or result["run"] != task.name:
+        raise FileError(
+            f"{task.done} is not the result of this run: it has other drivers, tracks or perturbations; {_FIX}."
+        )
     return result | (_read(task.latency, [("latency_ms", Number)]) if task.latency.exists() else {})
 
 

@@ -51,10 +51,13 @@ def temporary_path(path: Path) -> Path:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the `temporary_path` of every process that was killed while it wrote `path`."""
+    """Remove the `temporary_path` of every process that was killed while it wrote `path`.
+
+    One of this process' own number is removed too: in a container every start has the same number.
+    """
     for file in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
         process = file.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
-        if process.isdecimal() and not process_runs(int(process)):
+        if process.isdecimal() and (process == str(os.getpid()) or not process_runs(int(process))):
             file.unlink(missing_ok=True)
 
 

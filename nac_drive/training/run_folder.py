@@ -300,9 +300,13 @@ class RunFolder:
         with writing(folder):
             self._remove_leftovers()
             shutil.rmtree(folder, ignore_errors=True)
-            write(temporary)
-            sync_tree(temporary)
-            os.replace(temporary, folder)
+            try:
+                write(temporary)
+                sync_tree(temporary)
+                os.replace(temporary, folder)
+            except Exception:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
             sync_folder(folder.parent)
             self._record(last=folder)
         return folder

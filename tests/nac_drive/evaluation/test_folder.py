@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,19 @@ def test_finished_rows_are_not_driven_again():
     assert driven == [5]
     assert [result.seed for result in again.rows] == tracks
     assert again.rows[1] is whole.rows[1]
+
+
+@pytest.mark.parametrize("written", ["one/../one/cnn", "copy"])
+def test_the_driver_itself_is_no_baseline_however_it_is_written(written, drivers, tmp_path):
+    shutil.copytree(drivers / "one" / "cnn", drivers / "copy", dirs_exist_ok=True)
+    alone = run(drivers, tmp_path / "alone", baseline=None)
+    both = run(drivers, tmp_path / "e", baseline=drivers / written)
+    assert [evaluation.summary.driver for evaluation in both] == ["cnn"]
+    assert both[0].summary.versus is None
+    assert [row.with_metrics(latency_ms=0) for row in both[0].rows] == [
+        row.with_metrics(latency_ms=0) for row in alone[0].rows
+    ]
+    assert len((tmp_path / "e" / "rows.jsonl").read_text().splitlines()) == 3
 
 
 CHANGED: dict[str, dict[str, Any]] = {

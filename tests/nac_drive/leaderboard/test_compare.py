@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +30,7 @@ from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
 from nac_drive.storage.read import FileError
+from nac_drive.storage.write import writing
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import config, demonstrations, nested, train, without_perturb
@@ -312,6 +315,66 @@ def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path
     again, reports = run(dataset, tmp_path / "c", cores=cores, resume=True)
     assert again.failures == comparison.failures
     assert [name for name, _ in reports] == ["expert", f"{cores[1]}-0", "nac-exact,window=8-0"]
+
+
+def test_if_every_run_fails_one_line_says_so_and_they_are_tried_again(dataset, tmp_path, in_this_process, monkeypatch):
+    real = tasks.train
+
+    def fails(*arguments: Any, **keywords: Any) -> Path:
+        raise ValueError("no more frames.")
+
+    monkeypatch.setattr(tasks, "train", fails)
+    message = r"^all 2 run\(s\) failed, cnn-0 with: ValueError: no more frames; .*--resume tries again\.$"
+    with pytest.raises(ValueError, match=message):
+        run(dataset, tmp_path / "c", cores=("cnn",), num_seeds=2)
+    monkeypatch.setattr(tasks, "train", real)
+    comparison, _ = run(dataset, tmp_path / "c", cores=("cnn",), num_seeds=2, resume=True)
+    assert comparison.failures == {}
+
+
+@pytest.mark.parametrize("traceback_fits", [True, False])
+def test_a_full_disk_is_named_and_leaves_no_unfinished_checkpoint(
+    traceback_fits, whole, dataset, tmp_path, in_this_process, monkeypatch
+):
+    """The weights of every run find no room, perhaps not even the traceback."""
+    folder, write = tmp_path / "c", tasks.write_atomically
+
+    def no_space(path: Path, *content: Any) -> None:
+        with writing(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def short(path: Path, content: bytes) -> None:
+        if path.name == "failed.txt" and not traceback_fits:
+            no_space(path)
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nac_drive.training.run_folder.sync_tree", no_space)
+        patch.setattr(tasks, "write_atomically", short)
+        with pytest.raises(
+            ValueError, match=r"^all 4 run\(s\) failed, cnn-0 with: .*No space left on device; free some"
+        ):
+            run(dataset, folder, num_seeds=2)
+    assert not list(folder.rglob("*.tmp"))
+    run(dataset, folder, num_seeds=2, resume=True)
+    assert read(folder) == read(whole[0])
+
+
+def test_a_result_of_another_run_or_perturbation_counts_for_none(whole, dataset, tmp_path, in_this_process):
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+    file = folder / "cnn-1" / "result.json"
+    good = json.loads(file.read_text())
+    elsewhere = [{**row, "perturbation": "gap:3"} for row in good["rows"]]
+    for content in ((folder / "cnn-0" / "result.json").read_text(), json.dumps({**good, "rows": elsewhere})):
+        file.write_text(content)
+        with pytest.raises(
+            FileError, match=r"cnn-1/result\.json is not the result of this run: .*; remove it and go on"
+        ):
+            run(dataset, folder, num_seeds=2, resume=True)
+    del good["run"]  # as earlier versions wrote it
+    file.write_text(json.dumps(good))
+    run(dataset, folder, num_seeds=2, resume=True)
+    assert read(folder) == read(whole[0])
 
 
 BAD: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from nac_drive.storage import write as files
-from nac_drive.storage.write import WriteError, sync_tree, temporary_path, write_atomically, writing
+from nac_drive.storage.write import WriteError, remove_leftovers, sync_tree, temporary_path, write_atomically, writing
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -27,6 +27,17 @@ def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path):
     write_atomically(path, b"ours")
     assert (victim.read_bytes(), path.read_bytes()) == (b"theirs", b"ours")
     assert not path.is_symlink()
+
+
+def test_what_killed_processes_left_is_removed_and_the_work_of_others_stays(tmp_path):
+    """A start in a container has the number of the killed one."""
+    path, parent = tmp_path / "file", os.getppid()
+    left = [temporary_path(path), tmp_path / "file.4194304.tmp", tmp_path / f"file.{10**30}.tmp"]
+    stays = {"file", f"file.{parent}.tmp", "file.x.tmp", "other.4194304.tmp", "file.4194304.tmp.txt"}
+    for name in (*(each.name for each in left), *stays):
+        (tmp_path / name).touch()
+    remove_leftovers(path)
+    assert {each.name for each in tmp_path.iterdir()} == stays
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

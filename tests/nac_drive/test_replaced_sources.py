@@ -1,0 +1,233 @@
+"""A source that was replaced at its path is noticed: no command goes on with other drivers, encoders or data."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nac_drive.cli.main import COMMANDS
+from nac_drive.data_collection.collect import collect
+from nac_drive.data_collection.dart import NoiseConfig
+from nac_drive.data_collection.replay import rebuild, save_action_log
+from nac_drive.envs import EnvConfig
+from nac_drive.evaluation.paired import evaluate_with_baseline
+from nac_drive.leaderboard import compare as comparison
+from nac_drive.leaderboard.compare import compare
+from nac_drive.policies import Driver, DriverConfig, save_driver
+from nac_drive.reproduce import run as reproduction
+from nac_drive.reproduce.driving import Driving
+from nac_drive.reproduce.passive import Passive
+from nac_drive.reproduce.protocol import Entry, Reproduction
+from nac_drive.reproduce.responses import Responses
+from nac_drive.reproduce.run import EXPERIMENTS, reproduce
+from nac_drive.robustness.stress import stress
+from nac_drive.training.ppo import ppo
+from nac_drive.training.ppo_config import PPOConfig
+from tests.data_collection.recordings import contents
+from tests.nac_drive.small import Stop, config, dagger_config, nested, train, train_dagger
+
+SOURCES = {
+    "driver",
+    "drivers",
+    "baseline",
+    "expert",
+    "dataset",
+    "log",
+    "init_from",
+    "freeze_encoder_from",
+    "encoder_from",
+}
+"""Names of options that are paths of drivers, data sets or action logs, or may be."""
+REFUSED = r"dataset has|sha256: |other settings \(drivers|has changed;|is not the action log's"
+CONTINUOUS = EnvConfig("continuous", max_steps=3)
+DISCRETE = EnvConfig(max_steps=3)
+
+
+def driver_at(path: Path, seed: int, env: EnvConfig) -> None:
+    torch.manual_seed(seed)
+    settings = DriverConfig("cnn", encoder="pooled", d_model=64, control=env.control)
+    save_driver(path, Driver(settings), env=asdict(env))
+
+
+def recording_at(path: Path, seed: int, env: EnvConfig) -> None:
+    env = replace(env, renderer="fast", max_steps=20)
+    collect(path, "controller", env=env, seeds=[0, 1], noise=NoiseConfig(0.9, 1), seed=seed)
+
+
+def log_at(path: Path, seed: int, env: EnvConfig) -> None:
+    recording_at(path.with_name(f"recording {seed}"), 0, replace(env, perturb="action-noise:3" if seed else None))
+    save_action_log(path.with_name(f"recording {seed}"), path)
+
+
+def stopped(row: Any) -> None:
+    raise Stop
+
+
+def interrupted(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> None:
+    with suppress(Stop):
+        call(*arguments, **keywords)
+
+
+def training(option: str) -> Callable[..., None]:
+    def begin(source: Path, folder: Path, data: Path, resume: bool) -> None:
+        settings = config("cnn", residual=False, encoder="pooled", d_model=64, sequence_length=4, dropout=0.0)
+        dataset: Any = data
+        if option == "dataset":
+            dataset = source
+        else:
+            settings = nested(settings, **{option: str(source)})
+        interrupted(train, settings, dataset, folder, resume=resume, report=stopped)
+
+    return begin
+
+
+def daggering(option: str) -> Callable[..., None]:
+    def begin(source: Path, folder: Path, data: Path, resume: bool) -> None:
+        settings = dagger_config("cnn", encoder="pooled", d_model=64, max_steps=4, sequence_length=1, residual=False)
+        expert = "controller"
+        if option == "expert":
+            expert = str(source)
+        else:
+            settings = nested(settings, **{option: str(source)})
+        interrupted(train_dagger, settings, folder, expert=expert, resume=resume, report=stopped)
+
+    return begin
+
+
+def comparing(option: str) -> Callable[..., None]:
+    def begin(source: Path, folder: Path, data: Path, resume: bool) -> None:
+        settings = config("cnn", encoder="pooled", d_model=64, sequence_length=4, dropout=0.0)
+        arguments: dict[str, Any] = {"dataset": data, "expert": "controller"}
+        if option in arguments:
+            arguments[option] = source
+        else:
+            settings = nested(settings, **{option: str(source)})
+        interrupted(
+            compare, ["cnn"], tracks=[5], folder=folder, config=settings, device="cpu", resume=resume, **arguments
+        )  # fmt: skip
+
+    return begin
+
+
+def reproducing(experiment: str, option: str, **settings: Any) -> Callable[..., None]:
+    def begin(source: Path, folder: Path, data: Path, resume: bool) -> None:
+        named = {**settings, option: str(source)}
+        table = Reproduction("T", "S", experiment, "d", [Entry("A", "cnn")], settings=named)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reproduction, "load", lambda name: table)
+            interrupted(reproduce, "tiny", folder, resume=resume, workers=1)
+
+    return begin
+
+
+def drive(driver: Any, folder: Path, resume: bool, **keywords: Any) -> None:
+    evaluate_with_baseline(driver, [5], renderer="fast", folder=folder, resume=resume, **keywords)
+
+
+Begin = Callable[[Path, Path, Path, bool], Any]
+CASES: dict[tuple[str, str], tuple[Callable[..., None], EnvConfig, Begin]] = {
+    ("collect", "driver"): (driver_at, DISCRETE, lambda source, folder, _, resume: collect(
+        folder, source, env=replace(DISCRETE, renderer="fast"), seeds=[0, 1][: 1 + resume], resume=resume)),
+    ("dataset", "log"): (log_at, DISCRETE, lambda source, folder, _, resume: rebuild(source, folder, resume=resume)),
+    ("evaluate", "driver"): (driver_at, DISCRETE, lambda source, folder, _, resume: drive(
+        source, folder, resume, baseline=None)),
+    ("evaluate", "baseline"): (driver_at, DISCRETE, lambda source, folder, _, resume: drive(
+        source.with_name("mine"), folder, resume, baseline=source)),
+    ("stress", "drivers"): (driver_at, DISCRETE, lambda source, folder, _, resume: stress(
+        [source], ["gap:3"], [5], renderer="fast", folder=folder, resume=resume)),
+    ("train", "dataset"): (recording_at, DISCRETE, training("dataset")),
+    ("train", "init_from"): (driver_at, DISCRETE, training("init_from")),
+    ("train", "freeze_encoder_from"): (driver_at, DISCRETE, training("freeze_encoder_from")),
+    ("dagger", "expert"): (driver_at, DISCRETE, daggering("expert")),
+    ("dagger", "init_from"): (driver_at, DISCRETE, daggering("init_from")),
+    ("dagger", "freeze_encoder_from"): (driver_at, DISCRETE, daggering("freeze_encoder_from")),
+    ("ppo", "init_from"): (driver_at, DISCRETE, lambda source, folder, _, resume: interrupted(
+        ppo, PPOConfig(init_from=str(source), total_timesteps=0), folder, resume=resume)),
+    ("compare", "dataset"): (recording_at, DISCRETE, comparing("dataset")),
+    ("compare", "expert"): (driver_at, DISCRETE, comparing("expert")),
+    ("compare", "init_from"): (driver_at, DISCRETE, comparing("init_from")),
+    ("compare", "freeze_encoder_from"): (driver_at, DISCRETE, comparing("freeze_encoder_from")),
+    ("driving", "expert"): (driver_at, CONTINUOUS, reproducing("driving", "expert", perturbations=[])),
+    ("driving", "encoder_from"): (driver_at, CONTINUOUS, reproducing("driving", "encoder_from", perturbations=[])),
+    ("passive", "driver"): (driver_at, DISCRETE, reproducing("passive", "driver")),
+    ("responses", "expert"): (driver_at, CONTINUOUS, reproducing("responses", "expert")),
+}  # fmt: skip
+"""Command or experiment, and its option -> what makes a source, its environment, and what begins or resumes work."""
+
+
+def names_of(options: Any) -> set[str]:
+    """Names of the fields of a command, and of what it holds."""
+    names: set[str] = set()
+    for option in fields(options):
+        default = option.default_factory() if callable(option.default_factory) else option.default
+        names |= names_of(default) if is_dataclass(default) else {option.name}
+    return names
+
+
+def test_every_source_of_every_command_that_resumes_is_here():
+    commands = {name: names_of(kind) for name, kind in COMMANDS.items() if name != "dataset"}
+    sources = {(name, option) for name, names in commands.items() if "resume" in names for option in names & SOURCES}
+    sources.remove(("compare", "drivers"))  # names of cores
+    experiments = {(name, option) for name, kind in EXPERIMENTS.items() for option in names_of(kind) & SOURCES}
+    assert sources | {("dataset", "log")} | experiments == set(CASES)
+
+
+@pytest.mark.parametrize(("command", "option"), CASES, ids=lambda value: str(value))
+def test_a_source_that_was_replaced_is_refused_and_nothing_changes(
+    command: str, option: str, dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(*arguments: Any, **keywords: Any) -> Any:
+        raise Stop
+
+    monkeypatch.setattr(comparison, "run_tasks", stop)
+    monkeypatch.setattr("nac_drive.training.ppo.closed_loop", stop)
+    for kind in (Driving, Passive, Responses):
+        monkeypatch.setattr(kind, "prepare", stop)
+    make, env, begin = CASES[command, option]
+    source, folder = tmp_path / "source", tmp_path / "out"
+    make(source, 0, env)
+    driver_at(tmp_path / "mine", 2, DISCRETE)
+    begin(source, folder, dataset.path, False)
+    before = contents(folder)
+    assert before
+    if source.is_dir():
+        shutil.rmtree(source)
+    else:
+        source.unlink()
+    make(source, 1, env)
+    with pytest.raises(ValueError, match=REFUSED) as refusal:
+        begin(source, folder, dataset.path, True)
+    assert str(refusal.value).isprintable()
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_an_older_comparison_goes_on_if_its_runs_learned_from_the_same_encoder(
+    same: bool, dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Older comparisons did not note the hash of the encoder, but their runs did."""
+
+    def stop(*arguments: Any, **keywords: Any) -> Any:
+        raise Stop
+
+    monkeypatch.setattr(comparison, "run_tasks", stop)
+    begin, source, folder = comparing("freeze_encoder_from"), tmp_path / "source", tmp_path / "out"
+    driver_at(source, 0, DISCRETE)
+    begin(source, folder, dataset.path, False)
+    lines = (folder / "config.yaml").read_text().splitlines(keepends=True)
+    (sha256,) = (line for line in lines if line.startswith("freeze_encoder_sha256"))
+    (folder / "config.yaml").write_text("".join(line for line in lines if line != sha256))
+    (folder / "cnn-0").mkdir()
+    (folder / "cnn-0" / "config.yaml").write_text(sha256 if same else "freeze_encoder_sha256: other\n")
+    if same:
+        begin(source, folder, dataset.path, True)
+    else:
+        with pytest.raises(ValueError, match="freeze_encoder_sha256: run has None, got"):
+            begin(source, folder, dataset.path, True)
