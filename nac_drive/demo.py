@@ -30,7 +30,7 @@ from nac_drive.policies import DriverConfig
 from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import LOCK, locked
-from nac_drive.storage.names import markdown, shell_word
+from nac_drive.storage.names import markdown, shell_path
 from nac_drive.storage.write import remove_leftovers, write_atomically
 from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
@@ -312,9 +312,9 @@ def _video_caption(drivers: Sequence[str], track: int) -> str:
 
 def _commands(run: Path, baseline: Path, track: int) -> str:
     return (
-        f"nac-drive watch --driver {shell_word(run)} --track {track} --video episode.mp4\n"
-        f"nac-drive inspect --compare {shell_word(run)} {shell_word(baseline)} --track {track} --out seen\n"
-        f"nac-drive stress --drivers {shell_word(run)} {shell_word(baseline)} --perturb frame-drop:zero --out stress"
+        f"nac-drive watch --driver {shell_path(run)} --track {track} --video episode.mp4\n"
+        f"nac-drive inspect --compare {shell_path(run)} {shell_path(baseline)} --track {track} --out seen\n"
+        f"nac-drive stress --drivers {shell_path(run)} {shell_path(baseline)} --perturb frame-drop:zero --out stress"
     )
 
 

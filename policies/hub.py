@@ -12,6 +12,7 @@ import yaml
 
 from nac_drive.policies.checkpoint import CARD, CONFIG, WEIGHTS, load_driver, save_driver
 from nac_drive.policies.driver import Driver
+from nac_drive.storage.names import markdown
 from nac_drive.storage.write import write_atomically
 
 FILES = (CONFIG, WEIGHTS, CARD)
@@ -111,10 +112,10 @@ def model_card(driver: Driver, license: str | None, metrics: Mapping[str, float]
         '    driver = nd.Driver.from_pretrained("OWNER/NAME")  # or the folder of this file',
         '    nd.evaluate(driver, "test-10")',
         "",
-        f"- **Settings:** {', '.join(f'{name} = {value}' for name, value in settings.items())}.",
+        f"- **Settings:** {', '.join(markdown(f'{name} = {value}') for name, value in settings.items())}.",
     ]
     if env:
-        lines.append(f"- **Environment:** {', '.join(f'{name} = {value}' for name, value in env.items())}.")
+        lines.append(f"- **Environment:** {', '.join(markdown(f'{name} = {value}') for name, value in env.items())}.")
     if metrics:
-        lines.append(f"- **Metrics:** {', '.join(f'{name} {value:g}' for name, value in metrics.items())}.")
+        lines.append(f"- **Metrics:** {', '.join(f'{markdown(name)} {value:g}' for name, value in metrics.items())}.")
     return "\n".join([*lines, "- `config.json` holds every setting of the driver and its training.", ""])

@@ -17,7 +17,7 @@ import numpy as np
 
 from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.onnx_work import MOST_NODES, require_bounded_work
-from nac_drive.storage.names import shell_word
+from nac_drive.storage.names import shell_path
 from nac_drive.storage.read import FileError, decode_json, one_line
 
 HEADER = "nac_drive"
@@ -163,7 +163,7 @@ def load_onnx(path: str | os.PathLike[str]) -> OnnxDriver:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
-            f"driver: there is no file {path}; `nac-drive export --out {shell_word(path.name)}` writes one."
+            f"driver: there is no file {path}; `nac-drive export --out {shell_path(path.name)}` writes one."
         )
     if path.stat().st_size > LARGEST_FILE:
         raise FileError(f"{path} is not {_WHAT}: it is larger than {LARGEST_FILE:,} bytes; {_FIX}.")

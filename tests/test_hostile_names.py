@@ -132,7 +132,8 @@ def test_a_figure_that_cannot_be_drawn_costs_no_result(command, here, monkeypatc
     assert call(*COMMANDS[command]) == 0
     messages = {str(warning.message) for warning in recwarn if "could not be drawn" in str(warning.message)}
     assert messages == {
-        f"{WORST}/out/{name} could not be drawn: a font is missing; the results are kept." for name in FIGURES[command]
+        f"{shown(WORST)}/out/{name} could not be drawn: a font is missing; the results are kept."
+        for name in FIGURES[command]
     }
     made = {path.name for path in (here / WORST / "out").iterdir()}
     assert made >= {"rows.jsonl", "summary.json", {"evaluate": "report.html", "stress": "stress.md"}[command]}

@@ -40,6 +40,8 @@ def require_dataset(path: Path) -> None:
             for entry in os.scandir(folder) if os.path.lexists(folder) else ():
                 if entry.is_symlink():
                     raise DatasetError(f"{entry.path} is a link, which a dataset cannot hold; replace it by a copy.")
+                if not entry.is_file() and not entry.is_dir():
+                    raise DatasetError(f"{entry.path} is no plain file, such as a pipe; remove it.")
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}; pass the folder of a recording.") from error
 

@@ -84,6 +84,7 @@ def inspect(
                 )
             )  # fmt: skip
         recordings[-1].save(folder / f"{name}.npz")
+    page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on track {track}")
     if rerun is not None:
         save_rerun(rerun, recordings)
-    return save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on track {track}")
+    return page

@@ -14,7 +14,7 @@ from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.tables import Entry, cells, columns, legend
 from nac_drive.storage.figure import try_to_draw
-from nac_drive.storage.names import shell_word
+from nac_drive.storage.names import shell_path, shell_word
 from nac_drive.storage.write import write_atomically
 
 CAPTION = "Return of every episode, mean and 95 % interval."
@@ -125,7 +125,7 @@ def inspect_command(
         control: The control that a command chooses; None for the driver's own.
         as_trained: Whether the status bar was hidden as in the driver's training.
     """
-    words = " ".join(map(shell_word, drivers))
+    words = " ".join(map(shell_path, drivers))
     chosen = f"--driver {words}" if len(drivers) == 1 else f"--compare {words}"
     options = f" --control {control}" if control else ""
     options += f" --perturb {shell_word(worst.perturbation)}" if worst.perturbation else ""

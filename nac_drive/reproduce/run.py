@@ -28,7 +28,7 @@ from nac_drive.reproduce.responses import Responses
 from nac_drive.reproduce.size import Size
 from nac_drive.reproduce.trajectory import Trajectory
 from nac_drive.storage.lock import locked
-from nac_drive.storage.names import shell_word
+from nac_drive.storage.names import shell_path
 from nac_drive.storage.read import FileError, read_json, read_json_lines
 from nac_drive.storage.write import flatten, remove_leftovers, write_atomically, writing
 
@@ -115,7 +115,7 @@ def reproduce(
                 report({"done": done, "total": len(tasks), **row})
         ordered = [rows[key] for key in table if key in rows]
         _write_rows(folder / RESULTS, ordered)
-        command = f"nac-drive reproduce {name}{' --full' if full else ''} --out {shell_word(folder.name)}"
+        command = f"nac-drive reproduce {name}{' --full' if full else ''} --out {shell_path(folder.name)}"
         return save_page(folder / f"{name}.md", reproduction, experiment, ordered, command)
 
 

@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
+from nac_drive.storage.names import shown
 from nac_drive.storage.read import one_line
 from nac_drive.storage.write import WriteError, write_atomically, writing
 
@@ -70,6 +71,6 @@ def try_to_draw(draw: Callable[Concatenate[Path, P], None], path: Path, *args: P
     except Exception as error:  # of matplotlib and what it stands on, which have no common base
         with writing(path):
             path.unlink(missing_ok=True)
-        warnings.warn(f"{path} could not be drawn: {one_line(error)}; the results are kept.", stacklevel=2)
+        warnings.warn(f"{shown(path)} could not be drawn: {one_line(error)}; the results are kept.", stacklevel=2)
         return False
     return True

@@ -29,13 +29,17 @@ def markdown(name: object) -> str:
     return _MARKDOWN.sub(lambda mark: f"\\{mark[0]}", shown(name))
 
 
-def shell_word(word: str | os.PathLike[str]) -> str:
-    """Return a name or path as one word of a command that is printed to be pasted into bash or zsh.
+def shell_path(path: str | os.PathLike[str]) -> str:
+    """Return a name or path as one word of a command, see `shell_word`.
 
-    A path that begins with a dash gets `./` in front, so that it is no option.
+    If it begins with a dash it gets `./` in front, so that it is no option.
     """
-    text = os.fspath(word)
-    text = f"./{text}" if text.startswith("-") else text
+    text = os.fspath(path)
+    return shell_word(f"./{text}" if text.startswith("-") else text)
+
+
+def shell_word(text: str) -> str:
+    """Return a text as one word of a command that is kept or printed to be pasted into bash or zsh."""
     if text.isprintable():
         return shlex.quote(text)
     return f"$'{''.join(map(_quoted, text))}'"

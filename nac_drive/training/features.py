@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
+from nac_drive.storage.names import shown
 from nac_drive.storage.own_key import own_key
 from nac_drive.storage.write import WriteError, remove_leftovers, write_atomically, writing
 from nac_drive.training.images import flip_frames, masked
@@ -174,6 +175,7 @@ class _Cache:
 
     def _give_up(self, cause: str) -> None:
         warnings.warn(
-            f"features cannot be kept in {self._folder}: {cause}; every run computes them again.", stacklevel=2
+            f"features cannot be kept in {shown(self._folder)}: {shown(cause)}; every run computes them again.",
+            stacklevel=2,
         )
         self._folder = None

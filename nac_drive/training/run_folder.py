@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from nac_drive.storage.checkpoints import (
 )
 from nac_drive.storage.links import require_own_files
 from nac_drive.storage.lock import LOCK
+from nac_drive.storage.names import shell_word
 from nac_drive.storage.read import FileError, read_json_lines, read_yaml
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.training.finite import require_finite_row
@@ -103,7 +103,7 @@ class RunFolder:
     def _complete(self, checkpoints: bool = True) -> None:
         """Write the files that a killed creation may lack."""
         if not (self.path / _COMMAND).exists():
-            write_atomically(self.path / _COMMAND, (shlex.join(sys.argv) + "\n").encode())
+            write_atomically(self.path / _COMMAND, (" ".join(map(shell_word, sys.argv)) + "\n").encode())
         if not (self.path / _MACHINE).exists():
             write_atomically(self.path / _MACHINE, (json.dumps(describe_machine(), indent=2) + "\n").encode())
         if checkpoints and not (self.path / CHECKPOINTS / RECORD).exists():

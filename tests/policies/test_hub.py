@@ -14,9 +14,11 @@ import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+from markdown_it import MarkdownIt
 
-from nac_drive.policies import CheckpointError, Driver, DriverConfig
+from nac_drive.policies import CheckpointError, Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.hub import FILES
+from tests.hostile_names import WORST, hidden
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +81,18 @@ def test_the_hub_reads_the_model_card(driver, tmp_path):
     assert f"{parameters:,} parameters" in card.text
     plain: Any = huggingface_hub.ModelCard.load(driver.save_pretrained(tmp_path / "plain") / "README.md").data
     assert (plain.license, plain.eval_results) == (None, None)
+
+
+def test_the_model_card_of_a_driver_of_somebody_else_is_plain_text(driver, tmp_path):
+    folder = save_driver(tmp_path / "theirs", driver, env={WORST: "# <script>\n\n# title"})
+    card = load_driver(folder).save_pretrained(tmp_path / "mine") / "README.md"
+    body = card.read_text().split("---\n", 2)[2]
+    tokens = MarkdownIt("commonmark").parse(body)
+    assert [token.tag for token in tokens if token.type == "heading_open"] == ["h1"]
+    inline = [child for token in tokens if token.type == "inline" for child in token.children or ()]
+    assert not {child.type for child in inline} & {"html_inline", "link_open", "image"}
+    assert not any(token.type == "html_block" for token in tokens)
+    assert hidden(body) == set()
 
 
 def test_a_model_card_of_ones_own_is_kept(driver, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nac_drive.storage.lock import LOCK, FolderInUseError, locked
 from nac_drive.storage.write import WriteError
 from tests.data_collection.dataset.test_own_data import own
 from tests.data_collection.recordings import ENV, collect_small, contents, rewrite_row
+from tests.hostile_names import WORST, hidden
 
 
 def one_line(error: BaseException) -> str:
@@ -66,6 +68,13 @@ def test_links_are_refused(copy, tmp_path, name):
     refused(copy, "is a link|is no plain file")
 
 
+@pytest.mark.parametrize("name", ["episodes/000001.h5", "meta.json", "episodes.jsonl", "notes"])
+def test_a_pipe_is_refused_and_not_waited_for(copy, name):
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    refused(copy, "is no plain file")
+
+
 def test_a_link_in_place_of_the_lock_file_is_not_followed(copy, tmp_path):
     (tmp_path / "victim").write_text("all my work")
     (copy / LOCK).unlink(missing_ok=True)
@@ -84,6 +93,15 @@ def test_the_name_of_a_driver_is_no_markup(copy, capsys):
     (copy / "meta.json").write_text(json.dumps(meta | {"driver": "[/bold]:car:"}))
     assert main(["dataset", "info", str(copy)]) == 0
     assert "driver  [/bold]:car:\n" in capsys.readouterr().out
+
+
+def test_the_name_of_a_driver_prints(copy, capsys):
+    meta = json.loads((copy / "meta.json").read_text())
+    (copy / "meta.json").write_text(json.dumps(meta | {"driver": WORST}))
+    assert main(["dataset", "info", str(copy)]) == 2
+    message = capsys.readouterr().err
+    assert "the driver's name must be one line" in message
+    assert hidden(message) == set()
 
 
 def test_a_linked_dataset_is_opened(recorded, tmp_path):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from markdown_it import MarkdownIt
 
-from nac_drive.storage.names import markdown, shell_word, shown
+from nac_drive.storage.names import markdown, shell_path, shell_word, shown
 from tests.hostile_names import NAMES, WORST, hidden, words_of
 
 ORDINARY = ("champion", "nac-exact,window=8", "my_run_2", "v1.0", "Return: mean ± standard deviation (95 %), 3 runs.")
@@ -36,14 +36,15 @@ def test_markdown_shows_the_name_as_it_is(name):
 
 @every_name
 def test_a_command_has_the_name_as_one_word(name):
-    word = shell_word(name)
+    word = shell_path(name)
     assert hidden(word) == set()
     assert "\n" not in word
     if shutil.which("bash"):
         assert words_of(f"a {word} b") == ["a", f"./{name}" if name.startswith("-") else name, "b"]
+        assert words_of(shell_word(name)) == [name]
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_names_stay_as_they_are(name):
     assert shown(name) == markdown(name) == name
-    assert shell_word(name) == name or " " in name
+    assert shell_path(name) == name or " " in name

@@ -15,6 +15,7 @@ from nac_drive.training import run_folder
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from tests.data_collection.recordings import contents
+from tests.hostile_names import NAMES, hidden, words_of
 from tests.killing import Fuse, Killed
 from tests.nac_drive.small import without_perturb
 
@@ -100,6 +101,15 @@ def test_another_config_is_refused_with_the_keys_that_differ(run):
     assert "driver.core:" not in message
     assert "\n" not in message
     assert run.config == CONFIG
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_the_command_is_kept_as_it_can_be_pasted(tmp_path, monkeypatch):
+    words = ["nac-drive", "train", "data", "--out", *NAMES]
+    monkeypatch.setattr("sys.argv", words)
+    command = (RunFolder.create(tmp_path / "new", CONFIG).path / "command.txt").read_text()
+    assert hidden(command) == set()
+    assert words_of(command) == words
 
 
 def test_some_keys_may_move_and_others_grow(run):
