@@ -29,8 +29,9 @@ from nac_drive.data_collection.dataset.minari_data import (
     exported_meta,
     minari_dataset,
     minari_episodes,
+    minari_seeds,
 )
-from nac_drive.data_collection.dataset.own_data import own_episodes
+from nac_drive.data_collection.dataset.own_data import write_own_data
 from nac_drive.data_collection.dataset.rows import Row, episode_file, episode_row, read_rows, row_line
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
@@ -112,11 +113,13 @@ class Demonstrations:
             episodes: One mapping per episode of N steps: `observations` uint8 (N or N + 1, 96, 96, 3), or frames of
                 `env`; `actions` int (N,) from 0 to 4, or float (N, 3) steer, gas, brake from (-1, 0, 0) to (1, 1, 1);
                 optionally `labels` like the actions, those of an expert, by default the actions; `rewards` (N,), zeros
-                by default; `dt` (N,), seconds since the previous observation.
+                by default; `dt` (N,), seconds since the previous observation; `terminated` and `truncated`, True or
+                False, as gymnasium defines them, both or neither.
             driver: The name of the driver in tables.
             dt: Seconds between observations where an episode has no `dt`.
-            seeds: One per episode, at least 0; by default 0, 1, 2, ... Episodes with one seed stay on one side of a
-                split, so give episodes on the same track the same seed.
+            seeds: The seed of the environment, one per episode, at least 0. Episodes with one seed stay on one side of
+                a split, so give episodes on the same track the same seed. By default the seeds are not known, and the
+                tracks are numbered 0, 1, 2, ...
             env: The environment in which drivers that learn from the data are validated; one with the control of the
                 actions by default.
             on_episode: Called with each row once its episode is written.
@@ -131,12 +134,7 @@ class Demonstrations:
             ValueError: If the driver's name is no line of text.
             WriteError: If it cannot be written.
         """
-        own = own_episodes(episodes, seeds, dt, env)
-        settled = (
-            (EncodedEpisode.encode(index, arrays, summary), Meta(own_env, driver, "", None, 0))
-            for index, (arrays, summary, own_env) in enumerate(own)
-        )
-        write_dataset(Path(path), settled, on_episode)
+        write_own_data(Path(path), episodes, driver, dt, seeds, seeds is not None, env, on_episode)
         return cls.open(path)
 
     @classmethod
@@ -150,12 +148,13 @@ class Demonstrations:
     ) -> Demonstrations:
         """Write a dataset of Minari (https://minari.farama.org) as demonstrations.
 
-        One that `export_dataset` wrote comes back as it was, with its labels, telemetry and settings.
+        One that `export_dataset` wrote comes back as it was, with its labels, telemetry and settings. Of any other one
+        the ends are taken, and the seeds if every episode has one.
 
         Args:
             path: The new folder.
-            dataset: A `minari.MinariDataset`, a folder with one, or the id of one, which Minari loads and if need be
-                downloads.
+            dataset: A folder with a dataset of Minari, or the id of one, which Minari downloads if need be: both are
+                checked before Minari reads them. Or a `minari.MinariDataset`, which is read as it is.
             on_episode: Called with each row once its episode is written.
             **options: As in `from_episodes`; none for a dataset that `export_dataset` wrote.
 
@@ -170,6 +169,7 @@ class Demonstrations:
         dataset = minari_dataset(dataset)
         recorded = exported_meta(dataset)
         if recorded is None:
+            options = {"seeds": minari_seeds(dataset), **options}
             return cls.from_episodes(path, minari_episodes(dataset), on_episode=on_episode, **options)
         if options:
             raise ValueError(f"{', '.join(options)}: the dataset knows them, as nac-drive exported it; leave them out.")

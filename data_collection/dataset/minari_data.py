@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
+from nac_drive.data_collection.dataset.minari_file import require_sound
 from nac_drive.data_collection.dataset.rows import checked_summary
 from nac_drive.data_collection.optional import optional_module
+from nac_drive.envs import LARGEST_SEED
 from nac_drive.storage.read import one_line
 
 NAMESPACE = "nac-drive"
 """First part of the id of an exported dataset."""
 EXPORTED = "nac_drive"
 """Key in the metadata of an exported dataset (its meta.json), and of each of its episodes (its summary)."""
+_ID = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
+"""The id of a dataset: NAMESPACE/NAME-vVERSION."""
 _OWN_INFOS = {"label": "labels", "dt": "dt"}
 """Key in the infos of an exported episode -> key of own data."""
 
@@ -29,25 +34,49 @@ def minari_dataset(source: Any) -> Any:
     """Return a `minari.MinariDataset`.
 
     Args:
-        source: The dataset itself, a folder that holds one, or the id of one, which Minari loads and if need be
-            downloads.
+        source: The dataset itself, a folder that holds one, or the id of one, which Minari downloads if need be. A
+            folder is checked before Minari reads it.
 
     Raises:
         ValueError: If Minari is not installed.
-        DatasetError: If there is no such dataset.
+        DatasetError: If there is no such dataset, or its folder is not sound.
     """
     if not isinstance(source, str | os.PathLike):
         return source
     minari, folder = optional_module("minari", "minari"), Path(source)
-    if folder.is_dir():
-        data = [path for path in (folder, *sorted(folder.rglob("data"))) if (path / "metadata.json").is_file()]
-        if len(data) != 1:
-            raise DatasetError(f"{folder} holds {len(data)} datasets of Minari; pass the folder of one.")
+    if not folder.is_dir() and not _ID.fullmatch(str(source)):
+        raise DatasetError(
+            f"there is no folder {source}, and it is no id of Minari such as nac-drive/car-racing-discrete-v0; pass "
+            "the folder or the id of a dataset."
+        )
     try:
-        return minari.MinariDataset(data[0]) if folder.is_dir() else minari.load_dataset(str(source), download=True)
+        data = _data_folder(folder) if folder.is_dir() else _downloaded(str(source))
+        if data != folder and data.is_symlink():
+            raise DatasetError(f"{data} is a link, which an import does not follow; replace it by a copy.")
+        require_sound(data)
+        return minari.MinariDataset(data)
+    except DatasetError:
+        raise
     except Exception as error:  # of any type: from its files, or from the network
         cause = one_line(error)
         raise DatasetError(f"no dataset of Minari at {source}: {cause}; pass its folder or its id.") from error
+
+
+def _data_folder(folder: Path) -> Path:
+    """Return the folder `data` of the one dataset in a folder."""
+    data = [path for path in (folder, *sorted(folder.rglob("data"))) if (path / "metadata.json").is_file()]
+    if len(data) != 1:
+        raise DatasetError(f"{folder} holds {len(data)} datasets of Minari; pass the folder of one.")
+    return data[0]
+
+
+def _downloaded(dataset_id: str) -> Path:
+    """Return the folder `data` of a dataset on this machine; Minari downloads one that is not there."""
+    root = optional_module("minari.storage.datasets_root_dir", "minari")
+    data = root.get_dataset_path(dataset_id) / "data"
+    if not data.exists():
+        optional_module("minari.storage.hosting", "minari").download_dataset(dataset_id)
+    return data
 
 
 def minari_episodes(dataset: Any) -> Iterator[dict[str, Any]]:
@@ -65,7 +94,22 @@ def minari_episodes(dataset: Any) -> Iterator[dict[str, Any]]:
         known = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
         if _OWN_INFOS.keys() <= (episode.infos or {}).keys():  # exported from here, then combined with others by Minari
             known |= {key: episode.infos[name][: len(episode)] for name, key in _OWN_INFOS.items()}
-        yield known
+        yield known | _end(episode)
+
+
+def _end(episode: Any) -> dict[str, bool]:
+    """Return `terminated` and `truncated` of an episode; nothing where it goes on after its end."""
+    flags = [np.asarray(values) for values in (episode.terminations, episode.truncations)]
+    if not len(episode) or any(values.shape != (len(episode),) or values[:-1].any() for values in flags):
+        return {}
+    terminated, truncated = (bool(values[-1]) for values in flags)
+    return {"terminated": terminated, "truncated": truncated}
+
+
+def minari_seeds(dataset: Any) -> list[int] | None:
+    """Return the seeds of the episodes of a `minari.MinariDataset`; None unless each has one that we can store."""
+    seeds = [metadata.get("seed") for metadata in dataset.storage.get_episode_metadata(dataset.episode_indices)]
+    return seeds if all(isinstance(seed, int) and 0 <= seed <= LARGEST_SEED for seed in seeds) else None
 
 
 def exported_meta(dataset: Any) -> tuple[Meta, dict[str, str]] | None:

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
+from nac_drive.data_collection.dataset.create import write_dataset
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, LONGEST_EPISODE, DatasetError
+from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.rows import SEED_GIVEN, TRUNCATED, Row
 from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec, same_actions
 from nac_drive.suggest import did_you_mean
 
-_KEYS = ("observations", "actions", "labels", "rewards", "dt")
+_ENDS = ("terminated", TRUNCATED)
+_KEYS = ("observations", "actions", "labels", "rewards", "dt", *_ENDS)
 _LOWEST, _HIGHEST = np.array([-1, 0, 0]), np.array([1, 1, 1])
 """Least and largest values of steer, gas and brake."""
+
+
+def write_own_data(
+    path: Path,
+    episodes: Iterable[Mapping[str, Any]],
+    driver: str,
+    dt: float,
+    seeds: Iterable[int] | None,
+    seeds_given: bool,
+    env: EnvConfig | None,
+    on_episode: Callable[[Row], None],
+) -> None:
+    """Write own data, see `Demonstrations.from_episodes`.
+
+    Args:
+        path: The new folder.
+        episodes: See `Demonstrations.from_episodes`.
+        driver: The name of the driver in tables.
+        dt: Seconds between observations where an episode has none.
+        seeds: One per episode; 0, 1, 2, ... for None.
+        seeds_given: Whether the episodes were driven with these seeds; otherwise they only number the tracks.
+        env: The environment; one with the control of the first episode for None.
+        on_episode: Called with each row once its episode is written.
+    """
+    settled = (
+        (
+            EncodedEpisode.encode(index, arrays, {**summary, **({SEED_GIVEN: True} if seeds_given else {})}),
+            Meta(own_env, driver, "", None, 0),
+        )
+        for index, (arrays, summary, own_env) in enumerate(own_episodes(episodes, seeds, dt, env))
+    )
+    write_dataset(path, settled, on_episode)
 
 
 def own_episodes(
@@ -85,6 +122,7 @@ def _own_episode(
     seconds[0] = 0.0
     if length > LONGEST_EPISODE:
         raise DatasetError(f"episode {index} has {length:,} steps; split it: up to {LONGEST_EPISODE:,} are read.")
+    end = _end(index, episode)
     total = float(np.cumsum(reward)[-1])
     if not np.isfinite(total):
         raise DatasetError(f"rewards of episode {index} sum to {total}; scale them.")
@@ -94,9 +132,20 @@ def _own_episode(
     )  # fmt: skip
     summary = {
         "seed": int(seed), "return": total, "length": length, "terminated": True,
-        "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0,
+        "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0, **end,
     }  # fmt: skip
     return arrays, summary, control
+
+
+def _end(index: int, episode: Mapping[str, Any]) -> dict[str, bool]:
+    """Return `terminated` and `truncated` of an episode; nothing where it has neither."""
+    given = {name: episode[name] for name in _ENDS if episode.get(name) is not None}
+    if given and (len(given) < len(_ENDS) or not all(isinstance(value, bool | np.bool_) for value in given.values())):
+        raise DatasetError(
+            f"the end of episode {index} is {given}, expected terminated and truncated, each True or False; leave both "
+            "out where they are not known."
+        )
+    return {name: bool(value) for name, value in given.items()}
 
 
 def _action(index: int, name: str, action: NDArray[Any], spec: EnvSpec) -> tuple[NDArray[Any], Control]:

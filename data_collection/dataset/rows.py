@@ -46,6 +46,11 @@ class Summary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={
     corrections: FrameRanges | msgspec.UnsetType = msgspec.UNSET
     """Frames in which a person corrected the driver, such as `120:180 300:352`; only they have a label of the
     expert. Not there where all frames have one."""
+    truncated: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether a limit ended an episode of own data. Not there where the end is not known; `terminated` has no meaning
+    then. A simulated episode that did not terminate was truncated."""
+    seed_given: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether the source of own data gave the seed. Without it the seed of own data only numbers its tracks."""
 
     def __post_init__(self) -> None:
         if isinstance(self.corrections, str):
@@ -68,7 +73,11 @@ ROUND = "round"
 """Attribute and column of the episodes of a DAgger run only: the round in which they were collected."""
 CORRECTIONS = "corrections"
 """Attribute and column of the episodes in which a person corrected a driver: the frames that have a label."""
-OPTIONAL = (ROUND, CORRECTIONS)
+TRUNCATED = "truncated"
+"""Attribute and column of own episodes whose end is known."""
+SEED_GIVEN = "seed_given"
+"""Attribute and column of own episodes whose seed is known."""
+OPTIONAL = (ROUND, CORRECTIONS, TRUNCATED, SEED_GIVEN)
 """Attributes and columns that not all episodes have."""
 SUMMARY = tuple(name for name in Summary.__struct_encode_fields__ if name not in OPTIONAL)
 """Attributes of an episode file, and columns of the dataset's rows."""
@@ -83,6 +92,18 @@ def checked_summary(values: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: If one is missing, unknown, of another type or out of range.
     """
     return msgspec.to_builtins(msgspec.convert(dict(values), Summary))
+
+
+def known_end(row: Row, simulated: bool) -> tuple[bool, bool] | None:
+    """Return whether an episode terminated, and whether it was truncated; None where neither is known."""
+    if TRUNCATED in row:
+        return row["terminated"], row[TRUNCATED]
+    return (row["terminated"], not row["terminated"]) if simulated else None
+
+
+def known_seed(row: Row, simulated: bool) -> int | None:
+    """Return the seed of the environment of an episode; None where it is not known."""
+    return row["seed"] if simulated or row.get(SEED_GIVEN) else None
 
 
 def frame_ranges(chosen: NDArray[np.bool_]) -> str:

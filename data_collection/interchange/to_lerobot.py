@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
 from nac_drive.data_collection.dataset.info import CONTROLS
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.rows import OPTIONAL, ROUND, SEED_GIVEN, TRUNCATED, Row, known_end, known_seed
 from nac_drive.data_collection.interchange.lerobot_stats import Stats, image_stats, merged, vector_stats
 from nac_drive.data_collection.interchange.recording import Recording
 from nac_drive.data_collection.optional import optional_module
@@ -35,10 +35,17 @@ DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 EPISODES = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 FILES_PER_CHUNK, MEGABYTES_PER_FILE = 1000, 100
 IMAGE = "observation.image"
-LAST_FRAME = "nac_drive/last_frame"
+_OWN = "nac_drive/"
+LAST_FRAME = f"{_OWN}last_frame"
 TASK = "Drive a lap around the track."
 
 _EPISODES_PER_WRITE = 100
+_SUMMARY_TYPES = {
+    "index": "int64", "seed": "int64", "return": "float64", "terminated": "bool", "completion": "float64",
+    "lap_finished": "bool", "off_road_events": "int64", "crashes": "int64", ROUND: "int64", TRUNCATED: "bool",
+    SEED_GIVEN: "bool",
+}  # fmt: skip
+"""Columns of our row, and their types: an episode may have no value. Corrected episodes are not exported."""
 _PANDAS = {
     "index_columns": ["task"],
     "column_indexes": [],
@@ -86,7 +93,7 @@ def write_lerobot(folder: Path, recording: Recording) -> None:
                     **{f"stats/{name}/{key}": stats[name][key].tolist() for name in features for key in stats[name]},
                     "meta/episodes/chunk_index": 0,
                     "meta/episodes/file_index": 0,
-                    **_own_columns(arrays, row),
+                    **_own_columns(arrays, row, recording),
                 }
             )
             start += row["length"]
@@ -163,10 +170,17 @@ def _table(frames: NDArray[np.uint8], columns: dict[str, NDArray[Any]], features
     return pa.Table.from_arrays(arrays, names=[*features])
 
 
-def _own_columns(arrays: EpisodeArrays, row: Row) -> dict[str, Any]:
-    """Return the columns of an episode that LeRobot does not know: our row, and the frame after the last action."""
-    own = {f"nac_drive/{key}": row[key] for key in row if key not in ("length", "file", "sha256")}
-    return own | {LAST_FRAME: None if arrays.last_frame is None else _png(arrays.last_frame)}
+def _own_columns(arrays: EpisodeArrays, row: Row, recording: Recording) -> dict[str, Any]:
+    """Return the columns of an episode that LeRobot does not know: our row, and the frame after the last action.
+
+    Seed and end are None where they are not known.
+    """
+    names = [name for name in _SUMMARY_TYPES if name not in OPTIONAL or any(name in other for other in recording.rows)]
+    columns = {f"{_OWN}{name}": row.get(name) for name in names}
+    columns[f"{_OWN}seed"] = known_seed(row, recording.meta.simulated)
+    if known_end(row, recording.meta.simulated) is None:
+        columns[f"{_OWN}terminated"] = None
+    return columns | {LAST_FRAME: None if arrays.last_frame is None else _png(arrays.last_frame)}
 
 
 def _png(frame: NDArray[np.uint8]) -> bytes:
@@ -231,8 +245,11 @@ class _EpisodeFile:
         pa = _pyarrow()
         if self._writer is None:
             schema = pa.Table.from_pylist(self._rows[:1]).schema
-            place = schema.get_field_index(LAST_FRAME)  # of no type if the first episode has none
-            self._schema = schema.set(place, pa.field(LAST_FRAME, pa.binary()))
+            types = {LAST_FRAME: "binary", **{f"{_OWN}{name}": kind for name, kind in _SUMMARY_TYPES.items()}}
+            for place, name in enumerate(schema.names):  # a column is of no type if the first episode has no value
+                if name in types:
+                    schema = schema.set(place, pa.field(name, pa.type_for_alias(types[name])))
+            self._schema = schema
             self._writer = _parquet().ParquetWriter(self._path, self._schema)
         self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
         self._rows.clear()

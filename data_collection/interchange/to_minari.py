@@ -16,7 +16,7 @@ from nac_drive.data_collection.dataset.episode_file import CHUNK_FRAMES, GZIP_LE
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.minari_data import EXPORTED, NAMESPACE
-from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.rows import Row, known_end, known_seed
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.interchange.recording import Recording
 from nac_drive.data_collection.optional import optional_module
@@ -86,17 +86,17 @@ def minari_id(env: EnvConfig) -> str:
 def _buffer(minari: Any, index: int, arrays: EpisodeArrays, row: Row, meta: Meta) -> Any:
     """Return episode `index` as an EpisodeBuffer of N steps: N + 1 observations and infos, N of everything else."""
     length = row["length"]
-    ends = np.zeros(length, np.bool_)
-    ends[-1] = True
+    terminations, truncations = np.zeros((2, length), np.bool_)
+    terminations[-1], truncations[-1] = known_end(row, meta.simulated) or (False, False)
     columns = arrays.columns()
     return minari.data_collector.EpisodeBuffer(
         id=index,
-        seed=row["seed"],
+        seed=known_seed(row, meta.simulated),
         observations=np.concatenate([arrays.frames, _last_frame(arrays, row, meta)[None]]),
         actions=columns.pop("action"),
         rewards=columns.pop("reward"),
-        terminations=ends & row["terminated"],
-        truncations=ends & (not row["terminated"]),
+        terminations=terminations,
+        truncations=truncations,
         infos=_nested({name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in columns.items()}),
     )
 
@@ -120,7 +120,8 @@ def _last_frame(arrays: EpisodeArrays, row: Row, meta: Meta) -> NDArray[np.uint8
     if not meta.simulated:
         raise DatasetError(
             f"episode {row['index']} has no observation after its last action, which Minari needs, and own data cannot "
-            "be simulated again; write it again with N + 1 observations for N actions."
+            "be simulated again; export it to lerobot, which needs none, or write it again with N + 1 observations for "
+            "N actions (Demonstrations.from_episodes)."
         )
     simulated, *_ = play_back(meta.env, row["seed"], arrays.label, arrays.action)
     if simulated.last_frame is None or not np.array_equal(simulated.frames, arrays.frames):

@@ -11,6 +11,7 @@ import numpy as np
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.own_data import write_own_data
 from nac_drive.data_collection.dataset.rows import Row
 from nac_drive.data_collection.interchange.udacity_log import CAMERAS, IMAGES, Log, LogLine, read_log
 from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, decode_image, udacity_frame
@@ -88,14 +89,17 @@ def import_udacity(
         _require_episodes(recording, stretches)
         report(recording.usage(sum(map(len, stretches))))
         parts += [(source, lines) for lines in stretches]
-    return Demonstrations.from_episodes(
-        path,
+    write_own_data(
+        Path(path),
         (_read(source, lines, camera, steering_offset) for source, lines in parts for camera in range(cameras)),
         driver="udacity",
+        dt=0.0,
         seeds=(first_track + number for number in range(len(parts)) for _ in range(cameras)),
+        seeds_given=False,
         env=EnvConfig("continuous", environment=UDACITY),
         on_episode=on_episode,
     )
+    return Demonstrations.open(path)
 
 
 def _require_episodes(log: Log, stretches: list[list[LogLine]]) -> None:
@@ -121,7 +125,7 @@ def _episodes(lines: list[LogLine], frames: int) -> Iterator[list[LogLine]]:
 
 
 def _read(log: Path, lines: list[LogLine], camera: int, offset: float) -> dict[str, Any]:
-    """Return an episode of one camera for `Demonstrations.from_episodes`."""
+    """Return an episode of one camera as own data."""
     actions = np.array([line.action for line in lines], dtype=np.float32)
     actions[:, 0] = np.clip(actions[:, 0] + offset * _OFFSETS[camera], -1, 1)
     return {

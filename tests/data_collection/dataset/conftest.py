@@ -13,7 +13,7 @@ from tests.data_collection.recordings import collect_small
 
 @pytest.fixture(scope="session")
 def datasets(tmp_path_factory, recorded) -> dict[str, Demonstrations]:
-    """Recorded under noise in either control, and own data with labels and times of its own; not to be changed."""
+    """Recorded under noise in either control, and own data with labels, times and ends; not to be changed."""
     folder, rng = tmp_path_factory.mktemp("datasets"), np.random.default_rng(0)
     env = EnvConfig(control="continuous", max_steps=25, renderer="fast", mask_bar=True)
     episodes = [
@@ -23,6 +23,8 @@ def datasets(tmp_path_factory, recorded) -> dict[str, Demonstrations]:
             "labels": rng.integers(5, size=n),
             "rewards": rng.normal(size=n),
             "dt": np.r_[0, rng.choice([0.1, 0.2], size=n - 1)],
+            "terminated": n == 7,
+            "truncated": n == 1,
         }
         for n in (1, 7)
     ]

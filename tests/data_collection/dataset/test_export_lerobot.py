@@ -15,7 +15,7 @@ import pytest
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.interchange.export import WRITERS, export_dataset
 from nac_drive.data_collection.interchange.lerobot_stats import merged, vector_stats
-from tests.data_collection.dataset.exports import DISCRETE, OWN, episodes_of, every_dataset
+from tests.data_collection.dataset.exports import DISCRETE, ENDS, OWN, episodes_of, every_dataset, grey
 
 ARROW = {"float32": "float", "float64": "double", "int64": "int64", "bool": "bool"}
 
@@ -142,6 +142,20 @@ def test_statistics_are_those_of_all_frames(exports, datasets, name):
         found = np.ravel(stats["observation.image"][of.__name__.removeprefix("a")])
         np.testing.assert_allclose(found, of(scaled, axis=(0, 1, 2)))
     assert stats["action"]["count"] == stats["observation.image"]["count"] == [len(frames)]
+
+
+def test_an_end_or_a_seed_that_is_not_known_is_not_stated(tmp_path):
+    episodes = [grey(3, i) for i in range(5)]
+    for episode, (terminated, truncated) in zip(episodes[1:], ENDS, strict=True):
+        episode |= {"terminated": terminated, "truncated": truncated}
+    for seeds in (None, [5, 5, 6, 7, 8]):
+        name = "given" if seeds else "none"
+        dataset = Demonstrations.from_episodes(tmp_path / name, episodes, seeds=seeds)
+        export_dataset(dataset, tmp_path / f"lerobot-{name}", "lerobot")
+        _, rows, _ = check_lerobot(tmp_path / f"lerobot-{name}")
+        ends = [(row["nac_drive/terminated"], row["nac_drive/truncated"]) for row in rows]
+        assert ends == [(None, None), *ENDS]
+        assert [row["nac_drive/seed"] for row in rows] == (seeds or [None] * 5)
 
 
 def test_merged_statistics_are_those_of_all_values():

@@ -21,7 +21,16 @@ from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demon
 from nac_drive.data_collection.dataset.episode_file import encode_episode, file_sha256, read_episode
 from nac_drive.data_collection.interchange.export import export_dataset
 from tests.commands import call
-from tests.data_collection.dataset.exports import CONTINUOUS, DISCRETE, OWN, episodes_of, every_dataset
+from tests.data_collection.dataset.exports import (
+    CONTINUOUS,
+    DISCRETE,
+    ENDS,
+    OWN,
+    episodes_of,
+    every_dataset,
+    grey,
+    write_minari,
+)
 from tests.data_collection.recordings import contents, rewrite_row
 
 
@@ -104,6 +113,62 @@ def test_labels_and_times_survive_a_combination_by_minari(exports, datasets, tmp
     back, source = Demonstrations.from_minari(tmp_path / "back", combined).load(), datasets[OWN].load()
     for name in ("labels", "actions", "rewards", "dt"):
         np.testing.assert_array_equal(getattr(back, name), np.tile(getattr(source, name), 2), err_msg=name)
+
+
+# Ends and seeds
+
+
+def ends_and_seeds(folder: Path) -> tuple[list[tuple[bool, bool]], list[int | None]]:
+    """The ends and the seeds that a dataset of Minari states, read without Minari."""
+    [path] = folder.rglob("*.hdf5")
+    with h5py.File(path) as file:
+        episodes: list[Any] = [file[f"episode_{index}"] for index in range(len(file))]
+        flags = [np.stack([episode["terminations"], episode["truncations"]]) for episode in episodes]
+        assert not any(values[:, :-1].any() for values in flags)
+        return [tuple(values[:, -1].tolist()) for values in flags], [episode.attrs.get("seed") for episode in episodes]
+
+
+@pytest.mark.parametrize(("seeds", "stored"), [
+    ([100, 101, 102, 100], [100, 101, 102, 100]),
+    (None, [None] * 4),
+    ([7, None, 8, 9], [None] * 4),
+    ([2**63, 1, 2, 3], [None] * 4),
+])  # fmt: skip
+def test_ends_and_seeds_of_minari_come_back_or_are_absent(tmp_path, seeds, stored):
+    source = write_minari(tmp_path / "other/cars-v0", [grey(3, i) for i in range(4)], seeds, ENDS)
+    dataset = Demonstrations.from_minari(tmp_path / "data", source)
+    assert dataset.verify() == []
+    assert dataset.seeds == ([0, 1, 2, 3] if stored[0] is None else stored)
+    export_dataset(dataset, tmp_path / "minari", "minari")
+    assert ends_and_seeds(tmp_path / "minari") == (ENDS, stored)
+    assert contents(Demonstrations.from_minari(tmp_path / "back", tmp_path / "minari").path) == contents(dataset.path)
+
+
+def test_an_end_or_a_seed_that_is_not_known_is_not_stated(tmp_path):
+    episodes = [grey(3, i) for i in range(5)]
+    for episode, (terminated, truncated) in zip(episodes[1:], ENDS, strict=True):
+        episode |= {"terminated": terminated, "truncated": truncated}
+    dataset = Demonstrations.from_episodes(tmp_path / "data", episodes)
+    export_dataset(dataset, tmp_path / "minari", "minari")
+    assert ends_and_seeds(tmp_path / "minari") == ([(False, False), *ENDS], [None] * 5)
+    back = Demonstrations.from_minari(tmp_path / "back", tmp_path / "minari")
+    assert contents(back.path) == contents(dataset.path)
+    assert ["truncated" in row for row in back.rows] == [False, True, True, True, True]
+
+
+def test_an_episode_that_goes_on_after_its_end_has_no_known_end(tmp_path):
+    source = write_minari(tmp_path / "other/cars-v0", [grey(3)], ends=[(False, True)])
+    [path] = source.rglob("*.hdf5")
+    with h5py.File(path, "r+") as file:
+        set_first(file["episode_0"], "terminations", True)
+    [row] = Demonstrations.from_minari(tmp_path / "data", source).rows
+    assert "truncated" not in row
+
+
+def test_frames_that_minari_stores_as_jpeg_are_read(tmp_path):
+    source = write_minari(tmp_path / "other/cars-v0", [grey(3, i) for i in range(2)], jpeg=True)
+    frames = Demonstrations.from_minari(tmp_path / "data", source).load().frames
+    np.testing.assert_array_equal(frames[:, 0, 0, 0], [0, 0, 0, 10, 10, 10])
 
 
 def change_metadata(folder: Path, value: Any) -> None:
@@ -189,7 +254,7 @@ def test_own_data_without_last_frames_cannot_be_completed(tmp_path, datasets):
     export_dataset(own, tmp_path / "lerobot", "lerobot")  # which has no place for it
 
 
-@pytest.mark.parametrize("source", ["nobody/nothing-v0", "no id at all", "empty"])
+@pytest.mark.parametrize("source", ["nobody/nothing-v0", "no id at all", "empty", "nowhere", "a/b", "car-racing-v"])
 def test_a_source_that_is_no_dataset_of_minari_is_named(source, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr(hosting, "download_dataset", lambda name: (_ for _ in ()).throw(OSError("offline")))
@@ -199,4 +264,6 @@ def test_a_source_that_is_no_dataset_of_minari_is_named(source, tmp_path, monkey
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert source in error
+    assert "NoneType" not in error
+    assert "; pass " in error
     assert not (tmp_path / "out").exists()

@@ -20,6 +20,7 @@ from nac_drive.envs import EnvConfig
 from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.training.config import DataConfig, EvalConfig, TrainConfig
 from nac_drive.training.train import train
+from tests.data_collection.dataset.exports import write_minari
 from tests.data_collection.recordings import contents
 
 
@@ -139,6 +140,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "reward infinite in 32 bits": (own(3, rewards=np.array([0, 1e308, 0])), "episode 1 are not finite at frame 1"),
     "negative time": (own(3, dt=np.array([0, 0.1, -0.1])), "dt of episode 1 is negative at frame 2"),
     "words": (own(3, rewards=np.array(["a", "b", "c"])), "expected 3 numbers"),
+    "half an end": (own(3, terminated=True), "the end of episode 1 is {'terminated': True}, expected terminated and"),
+    "an end that is a number": (own(3, terminated=0, truncated=1), "the end of episode 1 is .*; leave both out"),
+    "ends of every step": (own(3, terminated=np.zeros(3, bool), truncated=False), "the end of episode 1 is"),
 }
 
 
@@ -195,6 +199,12 @@ class MinariEpisode:
     rewards: Any
     infos: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def terminations(self) -> Any:
+        return np.zeros(len(self), np.bool_)
+
+    truncations = terminations
+
     def __len__(self) -> int:
         return len(self.rewards)
 
@@ -202,10 +212,11 @@ class MinariEpisode:
 class MinariDataset:
     """The parts of `minari.MinariDataset` that are read."""
 
-    storage = SimpleNamespace(metadata={})
+    storage = SimpleNamespace(metadata={}, get_episode_metadata=lambda indices: [{} for _ in indices])
 
     def __init__(self, episodes: list[MinariEpisode]):
         self.episodes = episodes
+        self.episode_indices = range(len(episodes))
 
     def iterate_episodes(self):
         return iter(self.episodes)
@@ -225,12 +236,9 @@ def test_a_minari_dataset_is_own_data(tmp_path, monkeypatch):
         dataset.load().frames, np.concatenate([episode.observations[:-1] for episode in minari.episodes])
     )
 
-    class Minari:
-        @staticmethod
-        def load_dataset(name: str, download: bool):
-            return {"CarRacing/human-v0": minari}[name]
-
-    monkeypatch.setitem(sys.modules, "minari", Minari)  # type: ignore[arg-type]
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    episodes = [{"observations": e.observations, "actions": e.actions, "rewards": e.rewards} for e in minari.episodes]
+    write_minari(tmp_path / "minari/CarRacing/human-v0", episodes)
     same = Demonstrations.from_minari(tmp_path / "id", "CarRacing/human-v0", driver="minari")
     assert contents(same.path) == contents(dataset.path)
 
