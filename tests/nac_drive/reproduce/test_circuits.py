@@ -13,14 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from nac_drive.envs import CarRacing, wrap_angle
+from nac_drive.envs import SPLITS, CarRacing, wrap_angle
 from nac_drive.policies import build_core
 from nac_drive.policies.wiring.tap_withdrawal import NEURONS
-from nac_drive.reproduce import run
-from nac_drive.reproduce.agents import CELLS, SECONDS, Agent, CircuitAgent, make_agent
+from nac_drive.reproduce import circuits, run
+from nac_drive.reproduce.agents import CELLS, SECONDS, Agent, CircuitAgent, LSTMAgent, make_agent
 from nac_drive.reproduce.circuits import Budget, Circuits, potentials
 from nac_drive.reproduce.control_tasks import TASKS, Car, MountainCar, rollouts
+from nac_drive.reproduce.experiment import Task
 from nac_drive.reproduce.protocol import load
+from nac_drive.training.random_search import SearchResult
 
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tap-withdrawal": ("tap-withdrawal", {"unfolds": 3}),
@@ -216,6 +218,59 @@ def test_a_small_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert list(onc["contributions"]["FWD"]) == list(NEURONS[:9])
     assert "| ONC | `tap-withdrawal` | 91.5 |" in page
     assert f"- car, return {onc['return']:.1f}, FWD: " in page
+
+
+@pytest.mark.parametrize(("solved", "success"), [(5.0, 1.0), (5.1, 0.0)])
+def test_a_row_is_that_of_the_search_and_of_other_episodes(
+    solved: float, success: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scripted search and scripted returns: what is searched, what is tested, and the numbers by hand."""
+    driven: list[tuple[Any, ...]] = []
+    searched: list[tuple[Any, ...]] = []
+
+    def drive(agent: Any, task: str, seeds: Any, steps: int) -> np.ndarray:
+        driven.append((agent.named_now, task, list(seeds), steps))
+        return np.array([4.0, 9.0, 2.0]) if steps == 20 else np.array([1.0, 8.0, 6.0])
+
+    def search(objective: Any, start: np.ndarray, rng: Any, **settings: Any) -> SearchResult:
+        searched.append((start, settings))
+        assert [objective(start + 1), objective(start + 2)] == [-(2.0 + 4.0) / 2] * 2
+        return SearchResult(start + 3, 9.0, np.array([-1.0, -7.0, 2.0, -4.0]), np.ones(4))
+
+    def load(self: Any, vector: np.ndarray) -> None:
+        self.named_now = vector
+
+    monkeypatch.setattr(circuits, "rollouts", drive)
+    monkeypatch.setattr(circuits, "random_search", search)
+    monkeypatch.setattr(LSTMAgent, "load", load)
+    monkeypatch.setattr(MountainCar, "solved", solved)
+    budget = Budget(iterations=3, rollouts=3, steps=20, episodes=2, worst=2)
+    experiment = Circuits({"mountain-car": budget}, sigma=0.7, alpha=1.5, patience=4)
+    row = experiment.measure(Path(), Task("LSTM", "lstm", {}, (("task", "mountain-car"), ("run", 2))))
+    ((start, settings),) = searched
+    bounds = settings.pop("bounds")
+    assert settings == {"iterations": 3, "sigma": 0.7, "alpha": 1.5, "patience": 4}
+    assert all(bound.shape == start.shape for bound in bounds)
+    *estimated, (tested, task, seeds, steps) = driven
+    assert [int((vector - start).mean()) for vector, *_ in estimated] == [1, 2]
+    assert all(len(set(seeds)) == 3 and set(seeds) <= set(SPLITS["train"]) for _, _, seeds, _ in estimated)
+    assert estimated[0][2] != estimated[1][2]
+    np.testing.assert_array_equal(tested, start + 3)
+    assert (task, seeds, steps) == ("mountain-car", list(SPLITS["test"][:2]), MountainCar.steps)
+    assert row == {
+        "return": 5.0, "success": success, "objective": 7.0, "curve": [[0, 1.0], [1, 7.0], [2, 7.0], [3, 7.0]],
+        "parameters": len(start), "sparsity": 0.0,
+    }  # fmt: skip
+
+
+def test_the_contributions_are_those_of_the_best_run_of_a_task() -> None:
+    experiment = Circuits({"car": Budget(1, 1, 1, 1)})
+    rows = [
+        {"entry": "x", "task": "car", "return": value, "contributions": {"FWD": {"AVA": kind, "AVB": "none"}}}
+        for value, kind in ((1.0, "phases"), (7.0, "positive"), (3.0, "negative"))
+    ]
+    text = experiment.conclude(Path(), rows)
+    assert text.splitlines()[2:] == ["- car, return 7.0, FWD: none: AVB; positive: AVA"]
 
 
 def test_the_fraction_of_solved_runs_is_that_of_the_task() -> None:

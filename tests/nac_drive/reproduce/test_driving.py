@@ -153,6 +153,10 @@ def test_columns_and_conclusion_show_the_numbers_of_the_rows():
     assert "| A |" not in text
     assert "**2 of 2 differences lie in an interval without zero**: B, undisturbed; B, `frame-drop:2:zero`." in text
     assert experiment.conclude(Path(), rows[:2]) == ""
+    fewer = [row("C", run, [0, 0], [0, 0]) for run in range(2)]
+    text = experiment.conclude(Path(), [*rows[:2], *fewer])
+    assert "| C | +0 [+0, +0] | -2 [" in text
+    assert "**1 of 2 differences lie in an interval without zero**: C, `frame-drop:2:zero`." in text
 
 
 def _save(driver: Driver, path: Path) -> None:

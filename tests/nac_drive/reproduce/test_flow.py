@@ -72,6 +72,16 @@ def test_the_ratio_is_one_for_the_same_circuit_and_finite_without_flow(monkeypat
     assert same["flow_FWD"] == same["flow_REV"] == 28  # all capacities are E, and one synapse reaches a motor neuron
 
 
+def test_the_numbers_of_a_row_are_means_over_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    flows = iter((np.array([[2.0, 4.0], [4.0, 8.0]]), np.array([[1.0, 0.0], [3.0, 2.0]])))  # the animal's, then drawn
+    monkeypatch.setattr(Flow, "_flows", lambda *arguments: next(flows))
+    row = Flow(graphs=2).measure(Path(), Task("x", "tap-withdrawal", {"wiring": "a"}, (("run", 0),)))
+    assert row == {
+        "ratio_FWD": 1.5, "flow_FWD": 2.0, "animal_FWD": 3.0, "cut_off_FWD": 0.0,
+        "ratio_REV": 6.0, "flow_REV": 1.0, "animal_REV": 6.0, "cut_off_REV": 0.5,
+    }  # fmt: skip
+
+
 def test_the_protocol_has_the_printed_lines() -> None:
     printed = [entry.printed for entry in load("thesis-4.1").entries]
     assert [line["FWD"] for line in printed] == [1.15, 1.12, 1.03, 1.01]

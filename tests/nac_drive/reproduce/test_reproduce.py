@@ -14,11 +14,11 @@ import torch
 
 from nac_drive.policies import CORES, Driver, build_core
 from nac_drive.policies.action_heads import ContinuousActionHead
-from nac_drive.reproduce import passive, run
+from nac_drive.reproduce import cost, passive, run
 from nac_drive.reproduce.cost import Cost, exponent
 from nac_drive.reproduce.experiment import Column, Task
 from nac_drive.reproduce.learning import Learning
-from nac_drive.reproduce.page import verdict
+from nac_drive.reproduce.page import _cell, verdict
 from nac_drive.reproduce.passive import Passive, parts
 from nac_drive.reproduce.protocol import REPRODUCTIONS, Entry, Reproduction, load
 from nac_drive.reproduce.run import EXPERIMENTS, reproduce
@@ -108,6 +108,27 @@ def test_the_exponent_of_a_power_is_its_exponent_on_each_device(monkeypatch: pyt
     assert [dict(place) for place in Cost(lengths=[8]).places()] == [
         {"length": 8, "device": "cpu"}, {"length": 8, "device": "cuda"}
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("whole", "window"), [(True, 12), (False, 5)])
+def test_a_cost_is_that_of_the_passes_after_the_first(monkeypatch: pytest.MonkeyPatch, whole: bool, window: int):
+    seconds, peaks = iter((0.1, 0.2, 0.6)), iter((100.0, 130.0))
+    monkeypatch.setattr(cost, "_timed", lambda call, device: next(seconds))
+    monkeypatch.setattr(cost, "_peak", lambda device, reset: next(peaks))
+    task = Task("x", "mha", {"num_heads": 2, "window": 5}, (("length", 12), ("device", "cpu")))
+    row = cost._measure(Cost(lengths=[12], d_model=4, passes=3, whole_sequence=whole), task)
+    assert row == pytest.approx({
+        "seconds": 0.3, "seconds_sd": 0.07**0.5, "throughput": 1 / 0.3, "megabytes": 30.0, "window": window,
+        "parameters": sum(p.numel() for p in build_core("mha", 4, 4, num_heads=2).parameters()),
+    })  # fmt: skip
+
+
+def test_a_cell_is_the_mean_and_the_sample_deviation():
+    column = Column("x", "X", "value", {"run": 1}, digits=2, scale=100.0)
+    rows = [{"value": value, "run": run} for value, run in ((0.01, 1), (0.02, 1), (0.06, 1), (9.0, 2))]
+    assert _cell(column, rows, "runs") == "3.00 ± 2.65"
+    assert _cell(column, rows[:1], "runs") == "1.00"
+    assert _cell(column, rows[3:], "runs") == ""
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,22 @@ def test_damage_is_positive_where_a_network_without_the_cell_is_worse(tmp_path: 
         rest = torch.full((7, len(features)), 50.0)
         return torch.stack((steering + errors[:, None], rest, rest), dim=2)
 
+    def characterised(core: Any, scale: float) -> Any:
+        scales.append(scale)
+        return real(core, scale)
+
+    real, scales = responses.characterise, []
+    monkeypatch.setattr(responses, "characterise", characterised)
     data = Demonstrations.open(tmp_path / DATASET)
     labels, errors_of = data.load(data.split(0.1)[1]).labels, []
     monkeypatch.setattr(Responses, "_drive", drive)
     monkeypatch.setattr(responses, "ablated_predictions", predictions)
     row = experiment.measure(tmp_path, Task("LSTM", "lstm", {}, experiment.places()[0]))
     assert row["return"] == 900.0
+    assert scales == [row["scale"]]
+    for metric in METRICS:
+        values = np.array(row["cells"][metric])
+        assert (row[metric], row[f"{metric}_sd"]) == pytest.approx((values.mean(), values.std()))
     index = row["driven"]["index"]
     assert driven == [None, *index]
     assert row["driven"]["lost"] == [900.0 - 100.0 * cell for cell in index]
@@ -152,6 +162,16 @@ def test_correlations_and_exponents_are_exact_where_the_answer_is_known():
     assert exponent([16, 32, 64], [1.0, 0.0, 2.0]) is None
     assert spread(np.array([0.3, 0.1, 0.5, 0.2, 0.4]), 3) == [1, 0, 2]
     assert sorted(spread(np.array([0.3, 0.1]), 16)) == [0, 1]
+
+
+def test_an_interval_around_zero_predicts_nothing():
+    undecided = invented("A", 8, 1)
+    undecided["cells"]["offline"] = [3.0, 1.0, 4.0, 2.0, 0.0, 6.0, 5.0, 2.5]
+    found = correlation([undecided], "amplitude", "offline")
+    assert found is not None
+    assert found.low < 0 < found.mean < found.high
+    assert "is not shown to predict" in verdict([undecided])
+    assert "amplitude and rise of the squared error in 0 of 1" in verdict([undecided])
 
 
 def test_the_page_shows_the_table_of_one_width_and_all_figures(tmp_path: Path):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from nac_drive.analysis.trajectory import circle
 from nac_drive.policies import build_core
 from nac_drive.policies.cores.ltc import LTC
+from nac_drive.reproduce import trajectory
 from nac_drive.reproduce.experiment import Task
 from nac_drive.reproduce.trajectory import Trajectory, redraw
 
@@ -61,3 +65,18 @@ def test_lengths_come_from_the_seed_and_the_longest_is_named() -> None:
     known = [row | {"length": 1.0 + (row["entry"] == "A") * (row["width"] - 5.0)} for row in rows]
     assert experiment.conclude(Path(), known) == "**Longest on average:** A in 2 of 3 columns, B in 1 of 3 columns."
     assert experiment.conclude(Path(), []) == ""
+
+
+def test_weights_have_the_variance_of_their_place_and_the_circle_takes_two_pi_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(trajectory, "redraw", lambda core, weight, bias: seen.append((core.output_size, weight, bias)))
+    monkeypatch.setattr(trajectory, "trajectory_length", lambda core, inputs, dt: seen.append((inputs, dt)) or 3.5)
+    experiment = Trajectory(frames=20, bias_variance=9.0)
+    place = (("width", 25), ("variance", 4.0), ("network", 1))
+    assert experiment.measure(Path(), Task("x", "ct-rnn", {}, place)) == {"length": 3.5}
+    drawn, (inputs, dt) = seen
+    assert drawn == (25, pytest.approx(0.4), 3.0)
+    assert dt == pytest.approx(2 * math.pi / 20)
+    torch.testing.assert_close(inputs, circle(20))
