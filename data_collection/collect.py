@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, Episo
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row
+from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver, trained_env
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
@@ -132,7 +132,8 @@ def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool
     else:
         Demonstrations.require_vacant(path)
         left = len(seeds)
-    _require_space(path, left * meta.env.max_steps)
+    fix = "choose another folder or collect fewer episodes"
+    require_space(path, left * meta.env.max_steps * _BYTES_PER_FRAME, fix)
     with locked(path):
         if resume and not Demonstrations.vacant(path):
             dataset = _recorded(path, meta, seeds)
@@ -276,14 +277,3 @@ def _encode(
 ) -> EncodedEpisode:
     summary = summarize(episode) | ({} if job.round is None else {ROUND: job.round}) | dict(more)
     return EncodedEpisode.encode(index, EpisodeArrays.from_steps(steps, episode.last_observation), summary)
-
-
-def _require_space(path: Path, frames: int) -> None:
-    """Raise DatasetError unless there is room for `frames` more frames at `path`, which need not exist."""
-    disk = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-    needed, free = frames * _BYTES_PER_FRAME, shutil.disk_usage(disk).free
-    if free < needed:
-        raise DatasetError(
-            f"cannot write {path}: up to {needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free; "
-            "free some space, choose another folder or collect fewer episodes."
-        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, Row
+from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.interchange import ExportFormat
 from nac_drive.data_collection.interchange.recording import Recording
 from nac_drive.data_collection.interchange.to_lerobot import write_lerobot
@@ -25,6 +26,8 @@ WRITERS: dict[str, Callable[[Path, Recording], None]] = {
     "mp4": write_mp4,
 }
 """Name of a format -> function that writes a recording into an empty folder."""
+_GROWTH = 1.5
+"""Bytes of an export for each byte of the dataset's episodes, at most: LeRobot's frames are PNG files, 1.4."""
 
 
 def export_dataset(
@@ -48,8 +51,8 @@ def export_dataset(
     Raises:
         FileExistsError: If `path` exists.
         ValueError: If `to` is unknown, or its package is not installed.
-        DatasetError: If the dataset is empty or damaged, an episode has no last frame where one is needed, or a person
-            corrected an episode: neither minari nor lerobot can say which frames have a label.
+        DatasetError: If the dataset is empty or damaged, an episode has no last frame where one is needed, the disk has
+            no room, or a person corrected an episode: neither minari nor lerobot can say which frames have a label.
         WriteError: If it cannot be written.
     """
     path = Path(path)
@@ -65,6 +68,9 @@ def export_dataset(
             f"{dataset.path} holds episodes that a person corrected, and {to} cannot say which frames have a label; "
             "train on the dataset itself."
         )
+    # HDF5 cannot close a file of Minari's on a full disk, and crashes the process later.
+    needed = sum((dataset.path / row["file"]).stat().st_size for row in dataset.rows)
+    require_space(path, int(_GROWTH * needed), "choose another folder")
     building = path.absolute().with_name(f".{path.name}.{os.getpid()}.tmp")  # Minari joins a relative path twice
     try:
         with writing(path):

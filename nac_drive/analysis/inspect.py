@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
@@ -51,6 +51,7 @@ def inspect(
 
     Raises:
         FileExistsError: If a file would be replaced.
+        WriteError: If a file cannot be written; the others are removed again.
         FileNotFoundError: If there is no such driver.
         ValueError: For no driver, two of one name, a driver of another control, a track that `track_seeds` refuses, an
             unknown perturbation, or if rerun is wanted and not installed.
@@ -75,16 +76,20 @@ def inspect(
         if not folder.is_dir():
             folder.mkdir(parents=True)
     recordings: list[Recording] = []
-    for name, driver in zip(names, loaded, strict=True):
-        with closing(make_env(measured_env(driver, control, perturbation), crash=crash)) as env:
-            recordings.append(
-                record(
-                    env, driver, track, name=name, perturbation=perturbation,
-                    on_step=lambda step, name=name: on_step(name, step),
-                )
-            )  # fmt: skip
-        recordings[-1].save(folder / f"{name}.npz")
-    page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on track {track}")
+    with ExitStack() as unfinished:
+        for file in files:  # what was begun goes if a later part fails, so that the same command works afterwards
+            unfinished.callback(file.unlink, missing_ok=True)
+        for name, driver in zip(names, loaded, strict=True):
+            with closing(make_env(measured_env(driver, control, perturbation), crash=crash)) as env:
+                recordings.append(
+                    record(
+                        env, driver, track, name=name, perturbation=perturbation,
+                        on_step=lambda step, name=name: on_step(name, step),
+                    )
+                )  # fmt: skip
+            recordings[-1].save(folder / f"{name}.npz")
+        page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on track {track}")
+        unfinished.pop_all()
     if rerun is not None:
         save_rerun(rerun, recordings)
     return page

@@ -152,7 +152,7 @@ def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
         temporary.unlink(missing_ok=True)  # perhaps a link
         temporary.touch(exist_ok=False)
     try:
-        with _write_gif(temporary) if path.suffix == ".gif" else _write_stream(temporary, path.suffix) as write:
+        with _write_gif(temporary, path) if path.suffix == ".gif" else _write_stream(temporary, path) as write:
             yield write
         with writing(path):
             if new:  # a file may have come in the meantime
@@ -163,23 +163,31 @@ def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
 
 
 @contextmanager
-def _write_stream(path: Path, suffix: str) -> Iterator[Callable[[np.ndarray], None]]:
-    codec, options = CODECS[suffix]
-    with av.open(str(path), "w", format=suffix.removeprefix(".")) as container:
+def _write_stream(temporary: Path, path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+    """Errors of the disk name `path`; errors of the code that makes the images pass."""
+    codec, options = CODECS[path.suffix]
+    with writing(path):
+        container = av.open(str(temporary), "w", format=path.suffix.removeprefix("."))
+    try:
         stream: Any = container.add_stream(codec, rate=VIDEO_FPS, options=options)
         stream.pix_fmt = "yuv420p"
 
         def write(image: np.ndarray) -> None:
             if not stream.codec_context.is_open:
                 stream.height, stream.width = image.shape[:2]
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            with writing(path):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
 
         yield write
-        container.mux(stream.encode())
+        with writing(path):
+            container.mux(stream.encode())
+    finally:
+        with writing(path):
+            container.close()
 
 
 @contextmanager
-def _write_gif(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+def _write_gif(temporary: Path, path: Path) -> Iterator[Callable[[np.ndarray], None]]:
     """Images are held in memory, half as large and with a palette each, until the file is written at the end."""
     images: list[Image.Image] = []
     written = 0
@@ -193,7 +201,8 @@ def _write_gif(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
 
     yield write
     duration = 1000 * GIF_EVERY // VIDEO_FPS
-    images[0].save(path, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
+    with writing(path):
+        images[0].save(temporary, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
 
 
 class _Overlay:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
@@ -23,6 +22,7 @@ from nac_drive.envs import SPLITS, Control, EnvConfig
 from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task
+from nac_drive.storage.write import write_atomically
 from nac_drive.training.config import OptimConfig
 from nac_drive.training.finite import require_finite_number, require_finite_weights
 from nac_drive.training.moving_average import averaged
@@ -310,9 +310,7 @@ def _train_encoder(config: Passive, folder: Path, task: Task) -> None:
     )
     driver, _ = _Fold(config, folder, task).train(Driver(driver_config))
     file = _encoder_file(folder, task)
-    part = file.with_suffix(f".{os.getpid()}")
-    save_file({name: tensor.contiguous() for name, tensor in driver.encoder.state_dict().items()}, part)
-    os.replace(part, file)
+    write_atomically(file, save({name: tensor.contiguous() for name, tensor in driver.encoder.state_dict().items()}))
 
 
 def _encoder_file(folder: Path, task: Task) -> Path:
@@ -333,7 +331,5 @@ def _features(config: Passive, folder: Path, encoder: Path) -> Tensor:
         driver = Driver(config._driver_config("cnn", {})).eval()
         driver.encoder.load_state_dict(load_file(encoder))
         features = driver.encoder(torch.from_numpy(_load(folder).frames))
-        part = kept.with_suffix(f".{os.getpid()}")
-        save_file({"features": features.contiguous()}, part)
-        os.replace(part, kept)
+        write_atomically(kept, save({"features": features.contiguous()}))
     return load_file(kept)["features"]

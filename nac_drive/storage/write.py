@@ -24,11 +24,14 @@ class WriteError(ValueError):
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new one, and nothing between.
 
+    What killed processes left beside it is removed.
+
     Raises:
         WriteError: If it cannot be written; `path` stays as it was and nothing is left beside it.
     """
     temporary = temporary_path(path)
     with writing(path):
+        remove_leftovers(path)
         temporary.unlink(missing_ok=True)  # perhaps of a killed process of the same number, or a link
         try:
             with temporary.open("xb") as file:
@@ -104,7 +107,7 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         number = error.errno if isinstance(error, OSError) else _number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
-            fix = "free some space"
+            fix = f"free some space on the disk at {_mount_point(path)}"
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             fix = "make the folder writable or choose another"
         elif missing := _missing_inside(error, path):
@@ -126,6 +129,10 @@ def _missing_inside(error: Exception, path: Path) -> str | None:
         return None
     name = os.fsdecode(error.filename or "a file")
     return None if Path(name).absolute() == path.absolute() else name
+
+
+def _mount_point(path: Path) -> Path:
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.ismount(folder))
 
 
 def _number(error: SafetensorError) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -38,6 +40,16 @@ def test_what_killed_processes_left_is_removed_and_the_work_of_others_stays(tmp_
         (tmp_path / name).touch()
     remove_leftovers(path)
     assert {each.name for each in tmp_path.iterdir()} == stays
+
+
+def test_a_write_removes_what_killed_processes_left_of_its_file(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()  # no process has its number any more
+    left = [tmp_path / f"{name}.{number}.tmp" for name in ("file", "other") for number in (process.pid, os.getppid())]
+    for file in left:
+        file.write_bytes(b"half")
+    write_atomically(tmp_path / "file", b"new")
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "file", *left[1:]])
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
