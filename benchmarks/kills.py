@@ -22,6 +22,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.same_files import contents, differences
+
 KILLS_PER_CHAIN = 5
 COMMANDS: dict[str, list[str]] = {
     "collect": ["collect", "--out", "out", "--driver", "controller", "--episodes", "6", "--noise", "0.1", "--renderer",
@@ -39,6 +41,9 @@ COMMANDS: dict[str, list[str]] = {
     "compare": ["compare", "data", "--out", "out", "--drivers", "lstm", "cnn", "--num-seeds", "2", "--tracks", "3,4",
                 "--expert", "controller", "--renderer", "fast", "--d-model", "16", "--epochs", "2",
                 "--validation-tracks", "3", "--device", "cpu", "--workers", "2"],
+    "stress": ["stress", "--drivers", "champion", "expert", "--tracks", "3,4", "--perturb", "gap:1", "--renderer",
+               "fast", "--out", "out", "--workers", "2"],
+    "reproduce": ["reproduce", "thesis-4.1", "--out", "out", "--workers", "2"],
 }  # fmt: skip
 """Command -> its words; `data` is a small dataset."""
 DATASET = [
@@ -55,12 +60,6 @@ DATASET = [
     "fast",
 ]
 
-TIMES = ("seconds", "latency", "per_second", "memory")
-"""Parts of the names of measured times, which differ between any two runs."""
-MACHINE = {"command.txt", "env.json"}
-"""Files that describe the process; they are not compared."""
-DRAWN = {".png", ".html", ".md"}
-"""Files that show times; only their presence is compared."""
 PATIENCE = 60.0
 """Seconds that worker processes may take to notice the death of their parent."""
 
@@ -93,7 +92,7 @@ def kill_often(command: str, root: Path, kills: int, rng: random.Random) -> dict
     started = time.monotonic()
     run(words, reference)
     duration = time.monotonic() - started
-    expected = contents(reference)
+    expected = results(reference)
     done, late, orphans, chains, problems = 0, 0, 0, 0, []
     while done < kills:
         chains += 1
@@ -112,7 +111,7 @@ def kill_often(command: str, root: Path, kills: int, rng: random.Random) -> dict
             run(again(words, folder), folder)
         except RuntimeError as error:
             problems.append(f"chain {chains}: {error}")
-        problems += [f"chain {chains}: {line}" for line in differences(expected, contents(folder))]
+        problems += [f"chain {chains}: {line}" for line in differences(expected, results(folder))]
     return {
         "kills": done, "chains": chains, "ended_before_the_kill": late, "orphans": orphans,
         "seconds_uninterrupted": round(duration, 1), "problems": problems,
@@ -185,42 +184,9 @@ def alive(mark: str) -> list[int]:
     return found
 
 
-def contents(folder: Path) -> dict[str, Any]:
+def results(folder: Path) -> dict[str, Any]:
     """Every file of the results and of the temporary folder, times aside."""
-    return {
-        str(path.relative_to(folder)): content(path)
-        for part in ("out", "tmp")
-        for path in sorted((folder / part).rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
-
-
-def content(path: Path) -> Any:
-    """The content of a file as far as two runs must agree on it."""
-    if path.name in MACHINE or path.suffix in DRAWN:
-        return None
-    if path.suffix == ".json":
-        return timeless(json.loads(path.read_text()))
-    if path.suffix == ".jsonl":
-        rows = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
-        return sorted(rows, key=lambda row: row["index"]) if path.name == "episodes.jsonl" else rows
-    return path.read_bytes()
-
-
-def timeless(value: Any) -> Any:
-    """`value` without measured times."""
-    if isinstance(value, dict):
-        return {
-            key: timeless(item) for key, item in value.items() if not any(part in key for part in TIMES)
-        }  # fmt: skip
-    return [timeless(item) for item in value] if isinstance(value, list) else value
-
-
-def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """A line for each file that is missing, left over or different."""
-    lines = [f"{name} is missing" for name in expected.keys() - found.keys()]
-    lines += [f"{name} is left over" for name in found.keys() - expected.keys()]
-    return lines + [f"{name} differs" for name in expected.keys() & found.keys() if expected[name] != found[name]]
+    return contents(folder, "out", "tmp")
 
 
 if __name__ == "__main__":

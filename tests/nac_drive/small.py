@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,6 +138,17 @@ def without_perturb(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     assert text.count("\nperturb: null\n") == 1
     (run / "config.yaml").write_text(text.replace("\nperturb: null\n", "\n"))
+
+
+def each_here(function: Callable[[Any], None], waiting: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
+    """Replacement of `each_in_a_process`: tasks run here, without the cost of a process each."""
+    for task in waiting:
+        code = 0
+        try:
+            function(task)
+        except SystemExit as end:
+            code = int(str(end.code))
+        yield task, code
 
 
 class Stop(BaseException):

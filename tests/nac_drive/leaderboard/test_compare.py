@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.leaderboard import tasks
 from nac_drive.leaderboard.compare import Comparison, compare, folder_name
 from nac_drive.leaderboard.figures import LEARNING_CAPTION
-from nac_drive.leaderboard.tasks import Task
 from nac_drive.policies import Driver, load_driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.checkpoints import checkpoint_folder
@@ -33,7 +31,7 @@ from nac_drive.storage.read import FileError
 from nac_drive.storage.write import writing
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import config, demonstrations, nested, train, without_perturb
+from tests.nac_drive.small import config, demonstrations, each_here, nested, train, without_perturb
 
 TRACKS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
@@ -61,17 +59,6 @@ def timeless(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     return timeless(json.loads((folder / "results.json").read_text()))
-
-
-def each_here(function: Callable[[Task], None], waiting: Iterable[Task], workers: int) -> Iterator[tuple[Task, int]]:
-    """Replacement of `each_in_a_process`: tasks run here, without the cost of a process each."""
-    for task in waiting:
-        code = 0
-        try:
-            function(task)
-        except SystemExit as end:
-            code = int(str(end.code))
-        yield task, code
 
 
 @pytest.fixture

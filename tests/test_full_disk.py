@@ -1,0 +1,33 @@
+"""Commands on a disk that is too small or read-only: one line, nothing lost, and the same results in the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from nac_drive.leaderboard import tasks
+from tests.full_disk import RESUMABLE, Reference, prepare
+from tests.nac_drive.small import each_here
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("disk") / "base"
+    prepare(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch):
+    """Run the tasks of a comparison here, without the cost of a process each."""
+    monkeypatch.setattr(tasks, "each_in_a_process", each_here)
+
+
+@pytest.mark.parametrize("command", [*RESUMABLE, "export-minari", "export-mp4", "inspect"])
+def test_a_full_disk_is_one_line_and_costs_nothing(command, base, tmp_path):
+    """`python -m tests.full_disk` has more commands and sizes."""
+    assert Reference(base, tmp_path / "reference", command).problems(tmp_path / "full", 0.5) == []
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "export-minari", "inspect"])
+def test_a_read_only_disk_is_one_line(command, base, tmp_path):
+    assert Reference(base, tmp_path / "reference", command).problems(tmp_path / "read-only", None) == []
