@@ -21,7 +21,7 @@ from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, memb
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, DatasetError, require_size
 from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Row, checked_summary, episode_file, episode_row
 from nac_drive.envs import EnvConfig, Episode, Step
-from nac_drive.storage.read import one_line
+from nac_drive.storage.read import FRACTION, one_line
 from nac_drive.storage.write import write_atomically, writing
 
 EPISODE_SCHEMA = "nac-drive episode 2"
@@ -43,6 +43,12 @@ _TELEMETRY = "telemetry/"
 
 _COLUMNS: dict[str, str | None] = {"label": None, "action": None, "reward": "<f8", "dt": "<f8", "zooming": "?"}
 """Arrays of one row per step and their types; that of an action depends on the control."""
+_RANGES = {
+    "dt": (0, LONGEST_DT),
+    f"{_TELEMETRY}completion": (FRACTION.ge, FRACTION.le),
+    f"{_TELEMETRY}wheels_off_road": (0, LARGEST_NUMBER),
+}
+"""Lowest and highest value of a column; other numbers are finite."""
 _BYTES_PER_STEP = 2 * 12 + 8 + 8 + 1 + 8 * len(TELEMETRY)
 """The most that a step takes without its frame."""
 
@@ -321,8 +327,8 @@ def _require_values(name: str, values: NDArray[Any], env: EnvConfig) -> None:
         low, high, values = 0, 1, values.view(np.uint8)
     elif name in ("label", "action"):
         low, high = action_range(env)
-    elif name == "dt":
-        low, high = 0, LONGEST_DT
+    elif name in _RANGES:
+        low, high = _RANGES[name]
     if not ((values >= low) & (values <= high)).all():  # so is NaN
         raise DatasetError(f"{name} has a value outside of {low} to {high}")
 

@@ -29,9 +29,13 @@ def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
 
 
 def _read_columns(path: Path, row: Row, env: EnvConfig) -> tuple[NDArray[Any], NDArray[Any], float]:
-    """Return labels and actions of an episode, and the seconds from its first to its last observation."""
+    """Return labels and actions of an episode, and the seconds from its first to its last observation.
+
+    All columns are read, so that each value is checked.
+    """
     with opened_row(path, row, env) as episode:
-        return episode.column("label"), episode.column("action"), float(episode.column("dt").sum())
+        columns = {name: episode.column(name) for name in episode.columns}
+    return columns["label"], columns["action"], float(columns["dt"].sum())
 
 
 def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetError
-from nac_drive.storage.read import FileError, read_json_lines
+from nac_drive.storage.read import FRACTION, FileError, read_json_lines
 
 Row = dict[str, Any]
 
@@ -37,7 +37,7 @@ class Summary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={
     length: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_EPISODE)]
     """Number of frames."""
     terminated: bool
-    completion: Number
+    completion: Annotated[float, FRACTION]
     lap_finished: bool
     off_road_events: Count
     crashes: Count

@@ -23,9 +23,12 @@ from nac_drive.evaluation.formulas import (
     steering_reversals,
 )
 from nac_drive.evaluation.trace import EpisodeTrace
+from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
 
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 Number = Annotated[int, Meta(ge=-(10**9), le=10**9)] | Annotated[float, Meta(ge=-1e9, le=1e9)]
+Fraction = Annotated[int, FRACTION] | Annotated[float, FRACTION]
+NotNegative = Annotated[int, NOT_NEGATIVE] | Annotated[float, NOT_NEGATIVE]
 """Types of the values of an episode. JSON holds no NaN."""
 
 EMPTY = "-"
@@ -237,6 +240,7 @@ METRICS: dict[str, Metric] = {
             "completion",
             _outcome("completion"),
             mean_of("completion", number_column("completion %", "completion", 1, 100)),
+            kind=Fraction,
             unit="fraction",
             doc="Visited tiles / N at the end of the episode.",
             difference="progress_difference",
@@ -253,7 +257,7 @@ METRICS: dict[str, Metric] = {
             "lap_time",
             lambda trace: trace.seconds_until(lambda step: step.outcome["lap_finished"]),
             mean_of("lap_time"),
-            kind=Number | None,
+            kind=NotNegative | None,
             unit="s",
             doc="Time until the lap was finished; null where it was not.",
         ),
@@ -273,7 +277,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             "first_crash_time",
             lambda trace: trace.seconds_until(lambda step: step.outcome["crash"]),
-            kind=Number | None,
+            kind=NotNegative | None,
             unit="s",
             doc="Time until the first crash; null without one.",
         ),
@@ -294,6 +298,7 @@ METRICS: dict[str, Metric] = {
             "autonomy",
             lambda trace: autonomy(trace.episode.outcome["interventions"], trace.seconds),
             mean_of("autonomy"),
+            kind=Fraction,
             unit="fraction",
             doc="1 - 6 s x interventions / time, at least 0 (Bojarski et al., arXiv 1604.07316, section 7.1).",
         ),
@@ -308,6 +313,7 @@ METRICS: dict[str, Metric] = {
             "off_road_fraction",
             _off_road_fraction,
             mean_of("off_road_fraction", number_column("off road %", "off_road_fraction", 1, 100)),
+            kind=Fraction,
             unit="fraction",
             doc="Fraction of frames inside an off-road event.",
         ),
@@ -315,11 +321,13 @@ METRICS: dict[str, Metric] = {
             "driving_score",
             _driving_score,
             mean_of("driving_score", number_column("driving score", "driving_score", 1)),
+            kind=NotNegative,
             doc="100 x completion x 0.65^crashes x (1 - off-road fraction).",
         ),
         Metric(
             "lateral_mean",
             lambda trace: float(_lateral(trace).mean()),
+            kind=NotNegative,
             unit="half-widths of the road",
             doc="Mean distance from the centre line; 1 is the edge of the road.",
         ),
@@ -327,18 +335,21 @@ METRICS: dict[str, Metric] = {
             "lateral_rms",
             lambda trace: _rms(_lateral(trace)),
             mean_of("lateral_rms"),
+            kind=NotNegative,
             unit="half-widths of the road",
             doc="Root mean square of the distance from the centre line.",
         ),
         Metric(
             "lateral_p95",
             lambda trace: float(np.percentile(_lateral(trace), 95)),
+            kind=NotNegative,
             unit="half-widths of the road",
             doc="95th percentile of the distance from the centre line.",
         ),
         Metric(
             "heading_rms",
             lambda trace: _rms(_heading(trace)),
+            kind=NotNegative,
             unit="rad",
             doc="Root mean square of the heading error against the road.",
         ),
@@ -346,6 +357,7 @@ METRICS: dict[str, Metric] = {
             "steering_rate_rms",
             lambda trace: steering_rate_rms(_steering(trace), trace.spec.frames_per_second),
             mean_of("steering_rate_rms"),
+            kind=NotNegative,
             unit="1/s",
             doc="Root mean square of the change of the steering command per second.",
         ),
@@ -353,6 +365,7 @@ METRICS: dict[str, Metric] = {
             "steering_reversals",
             lambda trace: steering_reversals(_steering(trace), trace.spec.frames_per_second),
             mean_of("steering_reversals"),
+            kind=NotNegative,
             unit="1/s",
             doc="Changes of the sign of the steering command per second.",
         ),
@@ -360,7 +373,7 @@ METRICS: dict[str, Metric] = {
             "agreement",
             _agreement,
             mean_of("agreement", number_column("agreement %", "agreement", 1, 100)),
-            kind=Number | None,
+            kind=Fraction | None,
             unit="fraction",
             doc="Fraction of the driver's own frames where the expert would do the same (discrete: the same action; "
             "continuous: steering within 0.1); null without an expert.",
@@ -369,6 +382,7 @@ METRICS: dict[str, Metric] = {
             "latency_ms",
             lambda trace: 1000 * float(np.median([step.latency for step in trace.steps])),
             mean_of("latency_ms", number_column("ms/act", "latency_ms", 2)),
+            kind=NotNegative,
             unit="ms",
             doc="Median time of one `act` on one thread; `compare` measures it with nothing else running.",
         ),

@@ -21,7 +21,7 @@ from nac_drive.data_collection.experts import resolve_driver, with_trained_bar
 from nac_drive.data_collection.processes import each_in_a_process, number_of_workers
 from nac_drive.envs import CrashMode, EnvConfig, RendererName
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
-from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.evaluation.metrics import Count, NotNegative
 from nac_drive.evaluation.results import row_type
 from nac_drive.policies import Driver
 from nac_drive.policies.size import neurons, synapses
@@ -233,7 +233,7 @@ def result_of(task: Task) -> dict[str, Any]:
     """
     count: Any = Count
     trained = [
-        ("parameters", count), ("core_parameters", count), ("training_seconds", Number),
+        ("parameters", count), ("core_parameters", count), ("training_seconds", NotNegative),
         ("validation", Accuracy | None),
         ("neurons", count | None, None), ("synapses", count | None, None),  # earlier results lack them
     ]  # fmt: skip
@@ -252,7 +252,7 @@ def result_of(task: Task) -> dict[str, Any]:
         raise FileError(
             f"{task.done} is not the result of this run: it has other drivers, tracks or perturbations; {_FIX}."
         )
-    return result | (_read(task.latency, [("latency_ms", Number)]) if task.latency.exists() else {})
+    return result | (_read(task.latency, [("latency_ms", NotNegative)]) if task.latency.exists() else {})
 
 
 def _read(path: Path, kinds: list[Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nac_drive.evaluation.metrics import Count, Number, sample_sd
+from nac_drive.evaluation.metrics import Count, NotNegative, sample_sd
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.window import WindowBase
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
@@ -48,8 +48,8 @@ class Cost(Experiment):
     def numbers(self, task: Task) -> dict[str, Any]:
         count: Any = Count
         return {
-            "seconds": Number, "seconds_sd": Number | None, "throughput": Number, "megabytes": Number | None,
-            "parameters": count, "window": count | None,
+            "seconds": NotNegative, "seconds_sd": NotNegative | None, "throughput": NotNegative,
+            "megabytes": NotNegative | None, "parameters": count, "window": count | None,
         }  # fmt: skip
 
     def columns(self) -> list[Column]:

@@ -22,6 +22,10 @@ LARGEST_LINE = 2**20
 """Bytes of the longest line of a file of JSON lines."""
 
 
+FRACTION, NOT_NEGATIVE = msgspec.Meta(ge=0, le=1), msgspec.Meta(ge=0, le=10**9)
+"""Ranges of numbers in files, for `Annotated`."""
+
+
 class FileError(ValueError):
     """A file is missing, damaged or of another kind. The message is one line: where, the rule, the fix.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,24 +15,28 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
+from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
 from nac_drive.training.data import action_changes
 from nac_drive.training.images import masked
 from nac_drive.training.read_ahead import read_ahead
+
+_Fraction = Annotated[float, FRACTION]
+_NotNegative = Annotated[float, NOT_NEGATIVE]
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """Offline steering accuracy. Fractions in [0, 1]; None where nothing could be counted."""
 
-    accuracy: float
+    accuracy: _Fraction
     """Fraction of frames with the expert's action (continuous: steering within 0.1)."""
-    macro_f1: float | None
+    macro_f1: _Fraction | None
     """Mean F1 over the actions that occur, discrete actions only."""
-    at_changes: float | None
+    at_changes: _Fraction | None
     """Accuracy on the frames where the expert's action changes."""
-    steering_mse: float | None = None
+    steering_mse: _NotNegative | None = None
     """Mean squared error of the steering, continuous actions only."""
-    steering_mae: float | None = None
+    steering_mae: _NotNegative | None = None
     """Mean absolute error of the steering, continuous actions only."""
 
 

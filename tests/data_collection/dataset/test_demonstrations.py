@@ -49,7 +49,7 @@ def random_episode(length: int, control: str, seed: int, last: bool = True) -> t
         reward=rng.normal(size=length),
         dt=rng.random(length),
         zooming=rng.random(length) < 0.5,
-        telemetry={name: rng.normal(size=length) for name in TELEMETRY},
+        telemetry={name: rng.random(length) for name in TELEMETRY},
         last_frame=rng.integers(256, size=(96, 96, 3), dtype=np.uint8) if last else None,
     )
     values = (int(seed), float(rng.normal()), length, True, float(rng.random()), False, 3, 1)

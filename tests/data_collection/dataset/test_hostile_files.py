@@ -51,10 +51,10 @@ def copy(small, tmp_path) -> Path:
     return shutil.copytree(small, tmp_path / "dataset")
 
 
-def refused(path: Path, match: str, *, parts: bool = True) -> None:
-    """Whatever reads episode 0 ends in one line; what reads parts of it does if `parts`."""
+def refused(path: Path, match: str, *, stream: bool = True, info: bool = True) -> None:
+    """Whatever reads episode 0 ends in one line; `stream` and `info` do where they are True, as they read parts."""
     dataset = Demonstrations.open(path)
-    for read in (dataset.load, *((dataset.stream, dataset.info) if parts else ())):
+    for read in (dataset.load, *([dataset.stream] * stream), *([dataset.info] * info)):
         with pytest.raises(DatasetError, match=match) as caught:
             read()
         assert "\n" not in str(caught.value)
@@ -159,6 +159,12 @@ EPISODES: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "dt nan": (at("dt", np.nan), "dt has a value outside"),
     "reward infinite": (at("reward", np.inf), "reward has a value outside"),
     "speed nan": (at("telemetry/speed", np.nan), "telemetry/speed has a value outside"),
+    "lateral offset nan": (at("telemetry/lateral_offset", np.nan), "telemetry/lateral_offset has a value outside"),
+    "completion -7": (at("telemetry/completion", -7), "telemetry/completion has a value outside of 0 to 1"),
+    "completion 1.5": (at("telemetry/completion", 1.5), "telemetry/completion has a value outside of 0 to 1"),
+    "wheels -1": (at("telemetry/wheels_off_road", -1), "telemetry/wheels_off_road has a value outside of 0"),
+    "completed -7": (attribute("completion", -7.0), "Expected `float` >= 0"),
+    "completed 1.5": (attribute("completion", 1.5), "Expected `float` <= 1"),
     "no truth value": (chunk("zooming", zlib.compress(bytes([7] * LENGTH))), "zooming has a value outside of 0 to 1"),
     "dt complex": (put("dt", np.zeros(LENGTH, complex)), "dt is complex128"),
     "label wide": (put("label", np.zeros(LENGTH, np.int32)), "label is int32"),
@@ -215,8 +221,8 @@ EPISODES: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
 
 
 BOMBS = ("long and sparse", "longer and sparse", "too long", "a bomb in a column", "a bomb in the frames")
-UNREAD = ("dt has", "reward has", "telemetry/speed has", "zooming has", "chunk 0")
-"""Faults in values that `info` does not read, and `stream` only later or never."""
+FRAMES, TELEMETRY = "chunk 0 of frames", "telemetry/"
+"""Faults in values that `stream` reads later or never; `info` does not read frames."""
 
 
 @pytest.mark.parametrize("kind", EPISODES)
@@ -224,7 +230,7 @@ def test_an_episode_of_another_kind_is_refused_before_it_is_unpacked(copy, kind)
     change, message = EPISODES[kind]
     tamper(copy, 0, change)
     with few_megabytes() if kind in BOMBS else nullcontext():
-        refused(copy, message, parts=not message.startswith(UNREAD))
+        refused(copy, message, stream=not message.startswith((FRAMES, TELEMETRY)), info=not message.startswith(FRAMES))
 
 
 def test_a_row_that_is_longer_than_its_file_takes_no_memory(copy):
@@ -285,6 +291,7 @@ ROWS: dict[str, Any] = {
     "index of text": {"index": "1"}, "index huge": {"index": 10**30}, "index true": {"index": True},
     "seed negative": {"seed": -1}, "seed huge": {"seed": 2**63}, "length zero": {"length": 0},
     "length huge": {"length": 10**6 + 1}, "return of text": {"return": "much"}, "terminated 1": {"terminated": 1},
+    "completion -7": {"completion": -7}, "completion 1.5": {"completion": 1.5}, "completion nan": {"completion": None},
     "crashes negative": {"crashes": -1}, "round of text": {"round": "one"}, "round null": {"round": None},
     "hash short": {"sha256": "0" * 63}, "hash upper": {"sha256": "A" * 64}, "unknown key": {"comment": "x" * 10},
     "file a list": {"file": []}, "repeated": {"index": 0, "file": "episodes/000000.h5"},

@@ -202,6 +202,9 @@ def test_rows_that_do_not_belong_here_are_refused_in_one_line(tmp_path):
         {**good, "episode_return": 1e300}, {**good, "crash_kinds": {}}, {**good, "more": 1}, {"seed": 5}, None, [], 3,
         {**good, "length": -1}, {**good, "lap_finished": 1},
     ]  # fmt: skip
+    bad += [{**good, name: -7} for name, value in good.items() if isinstance(value, float) and name != "episode_return"]
+    bad += [{**good, name: -7.5} for name in ("agreement", "first_crash_time", "lateral_p95", "latency_ms")]
+    bad += [{**good, name: 1.5} for name in ("completion", "autonomy", "off_road_fraction", "agreement")]
     lines = [json.dumps(each) for each in bad] + ["{", "\x00", "[" * 100_000, json.dumps(good).replace("900.0", "NaN")]
     for number, line in enumerate(lines):
         path = tmp_path / str(number)
