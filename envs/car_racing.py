@@ -12,6 +12,7 @@ from gymnasium.envs.box2d.car_dynamics import Car
 from nac_drive.envs.car import advance, command
 from nac_drive.envs.car_state import CAR_STATE_SIZE, car_state
 from nac_drive.envs.pulses import COMMANDS, Pulses
+from nac_drive.envs.regions import regions
 from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
@@ -324,4 +325,11 @@ def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> 
     return CarRacing(render_mode, config.control, crash, config.renderer)
 
 
-ENVIRONMENTS["car-racing"] = EnvSpec(_make_car_racing, privileged=car_state, privileged_size=CAR_STATE_SIZE)
+def _video_image(simulator: CarRacing) -> Any:
+    return simulator.render()
+
+
+ENVIRONMENTS["car-racing"] = EnvSpec(
+    _make_car_racing, has_renderers=True, regions=regions, video_image=_video_image,
+    privileged=car_state, privileged_size=CAR_STATE_SIZE,
+)  # fmt: skip

@@ -54,6 +54,11 @@ class EnvConfig:
         """The facts of the track environment."""
         return environment(self.environment)
 
+    @property
+    def drawn_by(self) -> str:
+        """The renderer as results name it; empty where `renderer` has no effect."""
+        return self.renderer if self.spec.has_renderers else ""
+
 
 def same_actions(one: str, other: str) -> bool:
     """Return whether the actions of two controls have one form: an integer, or steer, gas and brake."""

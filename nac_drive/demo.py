@@ -279,7 +279,7 @@ def _episode_page(path: Path, drivers: Mapping[str, Driver], track: int, env: En
         with closing(make_env(with_trained_bar(env, driver))) as simulator:
             recordings.append(
                 record(
-                    simulator, driver, track, name=name, perturbation=env.perturb or "",
+                    simulator, driver, track, name=name, perturbation=env.perturb or "", spec=env.spec,
                     on_step=lambda step, row=row: report("video", {**row, "frame": step.index + 1}),
                 )
             )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ import pytest
 import torch
 
 import nac_drive as nd
+from nac_drive.analysis.saliency import steering, steering_target
 from nac_drive.envs import ENVIRONMENTS, EnvSpec, Step
+from nac_drive.evaluation import video
 from nac_drive.evaluation.paired import evaluate_with_baseline
+from nac_drive.leaderboard.page import conditions
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.data import flipped
 from tests.nac_drive.small import TINY, config, dagger_config, nested
@@ -225,3 +228,98 @@ def test_a_driver_of_the_same_environment_teaches(recorded_elsewhere):
     (row,) = nd.evaluate(driver, [5], env=there(max_steps=53), renderer="fast", expert=driver).rows
     assert row.agreement == 1.0
     assert nd.train(learner(init_from=driver, epochs=1), path / "data", path / "run", device="cpu").exists()
+
+
+# What is shown and written of it
+
+
+class WideTrack(ToyTrack):
+    """The toy track in frames of 80 x 160 pixels, which every encoder takes."""
+
+    observation_space = gym.spaces.Box(0, 255, (80, 160, 3), np.uint8)
+
+    def _draw(self) -> np.ndarray:
+        self.state = np.kron(super()._draw(), np.ones((1, 4, 1), np.uint8))[:, :160]
+        self.state = np.concatenate((self.state, self.state, self.state[:16]))
+        return self.state
+
+
+@pytest.fixture
+def wide(monkeypatch, tmp_path) -> Path:
+    """A driver of the wide track, in a folder."""
+    spec = replace(SPEC, make=lambda config, crash, render_mode: WideTrack(), frame_shape=(80, 160, 3), bar_top=None)
+    monkeypatch.setitem(ENVIRONMENTS, "wide-track", spec)
+    torch.manual_seed(0)
+    network = Driver(DriverConfig("lstm", d_model=16, dense=8, frame_shape=(80, 160, 3), num_actions=3))
+    env = nd.EnvConfig(environment="wide-track", max_steps=6)
+    return save_driver(tmp_path / "wide", network, env=asdict(env))
+
+
+def test_it_is_inspected_without_the_regions_of_a_view_from_above(wide, tmp_path):
+    steps: list[Step] = []
+    page = nd.inspect(wide, 3, folder=tmp_path / "seen", on_step=lambda _, step: steps.append(step))
+    with np.load(tmp_path / "seen" / "wide.npz") as arrays:
+        assert not [name for name in arrays if " on " in name]
+        assert arrays["frames"].shape == (len(steps), 80, 160, 3)
+        assert arrays["saliency/Grad-CAM"].shape == (len(steps), 80, 160)
+        np.testing.assert_array_equal(arrays["series/steer"], [SPEC.steering[int(step.action)] for step in steps])
+        assert not arrays["series/gas"].any()
+    assert '"size": [80, 160]' in page.read_text()
+
+
+def test_its_own_regions_are_measured(wide, tmp_path, monkeypatch):
+    def halves(simulator: WideTrack) -> np.ndarray:
+        return np.repeat(np.array([0, 3], np.uint8), 40)[:, None].repeat(160, axis=1)
+
+    monkeypatch.setitem(ENVIRONMENTS, "wide-track", replace(ENVIRONMENTS["wide-track"], regions=halves))
+    nd.inspect(wide, 3, folder=tmp_path / "seen")
+    with np.load(tmp_path / "seen" / "wide.npz") as arrays:
+        assert {arrays[f"series/area on {region}"][0] for region in ("grass", "near road")} == {0.5}
+
+
+def test_its_maps_explain_its_own_steering():
+    prediction = torch.tensor([[1.0, 5.0, 3.0]])
+    assert steering_target("discrete", SPEC)(prediction).tolist() == [2.0]
+    assert steering_target("continuous", SPEC)(prediction).tolist() == [1.0]
+    logits = torch.tensor([[1.0, 5.0, 3.0, 9.0, 9.0]])
+    assert (
+        steering_target("discrete", ENVIRONMENTS["car-racing"])(logits).tolist() == steering(logits).tolist() == [2.0]
+    )
+
+
+@pytest.mark.parametrize("image", [None, lambda simulator: np.full((20, 60, 3), 200, np.uint8)])
+def test_a_video_shows_its_frames_or_the_image_that_it_names(image, wide, tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENTS, "wide-track", replace(ENVIRONMENTS["wide-track"], video_image=image))
+    seen: list[np.ndarray] = []
+    draw = video.draw_overlay
+    monkeypatch.setattr(video, "draw_overlay", lambda frame, *rest: (seen.append(frame.copy()), draw(frame, *rest)))
+    frames: list[np.ndarray] = []
+    nd.watch(wide, 3, video=tmp_path / "wide.mp4", on_step=lambda step: frames.append(step.observation))
+    assert len(seen) == 6  # 25 frames a second, as many images
+    assert {frame.shape for frame in seen} == {(400, 600, 3)}
+    if image:
+        assert (seen[0][100:300] == 200).all()
+        assert not seen[0][:100].any()
+    else:
+        middle = seen[2][50:350]  # 300 rows of 600 pixels, after the third step: the frame before the fourth
+        np.testing.assert_array_equal(middle[1::15, 1::15], frames[3][::4, ::4])
+
+
+def test_results_name_no_renderer_where_it_has_no_effect(wide, tmp_path):
+    (row,) = nd.evaluate(wide, [3]).rows
+    assert row.renderer == ""
+    assert "renderer" not in conditions(row.crash_mode, row.renderer)
+    assert "CarRacing" not in conditions(row.crash_mode, row.renderer)
+    (here,) = nd.evaluate(_Gas(), [3], env=nd.EnvConfig(max_steps=2), renderer="fast").rows
+    assert here.renderer == "fast"
+    for resume in (False, True):  # the rows of before are taken as they are
+        out, again = tmp_path / "out", tmp_path / "stress"
+        (evaluation,) = evaluate_with_baseline(wide, [3, 4], baseline=None, folder=out, resume=resume)
+        assert [each.renderer for each in evaluation.rows] == ["", ""]
+        tested = nd.stress([wide], ["action-repeat:1"], [3], folder=again, resume=resume)
+        assert {each.renderer for rows in tested.rows.values() for each in rows} == {""}
+
+
+class _Gas(ToyExpert):
+    def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[np.int64, int]:
+        return np.int64(3), state

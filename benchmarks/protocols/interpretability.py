@@ -19,12 +19,12 @@ import tyro
 import nac_drive as nd
 from nac_drive.analysis.activity import lipschitz, manoeuvres, principal_components, separation
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
-from nac_drive.analysis.regions import REGIONS
 from nac_drive.analysis.saliency import steering, visual_backprop
 from nac_drive.analysis.similarity import ssim
 from nac_drive.data_collection.experts import clean_env
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
 from nac_drive.envs.car_racing import ZOOM_FRAMES
+from nac_drive.envs.regions import REGIONS
 
 NOISY_EVERY = 5
 """Of so many frames, one has its saliency maps compared."""

@@ -80,10 +80,11 @@ def inspect(
         for file in files:  # what was begun goes if a later part fails, so that the same command works afterwards
             unfinished.callback(file.unlink, missing_ok=True)
         for name, driver in zip(names, loaded, strict=True):
-            with closing(make_env(measured_env(driver, control, perturbation), crash=crash)) as env:
+            env = measured_env(driver, control, perturbation)
+            with closing(make_env(env, crash=crash)) as simulator:
                 recordings.append(
                     record(
-                        env, driver, track, name=name, perturbation=perturbation,
+                        simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec,
                         on_step=lambda step, name=name: on_step(name, step),
                     )
                 )  # fmt: skip

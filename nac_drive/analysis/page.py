@@ -75,7 +75,7 @@ def _packed(recording: Recording) -> dict[str, Any]:
     final = recording.series["return"][-1]
     return {
         "title": shown(f"{recording.driver}, track {recording.track}{under}: return {final:.0f}"),
-        "size": recording.frames.shape[1],
+        "size": recording.frames.shape[1:3],
         "columns": _COLUMNS,
         "frames": _tiles(recording.frames),
         "saliency": {name: _tiles(maps) for name, maps in recording.saliency.items()},

@@ -17,10 +17,12 @@ import torch
 from nac_drive.analysis.activity import curvature
 from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention
 from nac_drive.analysis.probe import Probe, by_age
-from nac_drive.analysis.regions import REGIONS, fractions, regions
-from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
-from nac_drive.envs import Driver, Episode, Step, rollout
-from nac_drive.envs.pulses import COMMANDS
+from nac_drive.analysis.regions import fractions
+from nac_drive.analysis.saliency import grad_cam, input_gradient, steering_target, visual_backprop
+from nac_drive.envs import ENVIRONMENTS, CarRacing, Driver, EnvSpec, Episode, Step, rollout
+from nac_drive.envs.pulses import BRAKE, COMMANDS, GAS
+from nac_drive.envs.regions import REGIONS
+from nac_drive.evaluation.formulas import steering_of
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver as LearnedDriver
 from nac_drive.policies.encoders import Encoder
@@ -31,6 +33,8 @@ from nac_drive.storage.write import write_atomically
 SALIENCY = ("VisualBackProp", "input gradient", "Grad-CAM")
 SIGNALS = ("phi", "omega", "t", "a")
 """Quantities of the attention that are recorded, as means over the keys; a are the logits."""
+_PEDALS = {"gas": COMMANDS[GAS][1:], "brake": COMMANDS[BRAKE][1:]}
+"""Name of a discrete action -> gas and brake."""
 
 
 @dataclass
@@ -83,6 +87,7 @@ def record(
     *,
     name: str,
     perturbation: str = "",
+    spec: EnvSpec = ENVIRONMENTS["car-racing"],
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Recording:
     """Drive one episode and record it. The driver drives as without a record, bit for bit.
@@ -93,12 +98,13 @@ def record(
         track: Seed of the track.
         name: Name of the driver.
         perturbation: What perturbs `env`, for the record.
+        spec: The facts of `env`. Without `EnvSpec.regions` the record has no regions.
         on_step: Called with every step.
 
     Returns:
         The record.
     """
-    watched = _Watched(driver)
+    watched = _Watched(driver, spec)
     steps: list[Step] = []
     with ExitStack() as stack:
         attention: list[AttentionStep] = []
@@ -107,23 +113,25 @@ def record(
         episode = rollout(env, watched, track, subscribers=[steps.append, on_step])
     simulator: Any = env.unwrapped
     frames = np.stack([step.observation for step in steps])
-    series = _series(steps) | {"curvature": np.array(watched.curvatures, np.float32)}
+    series, road = _series(steps, spec), np.zeros((0, 2))
+    if isinstance(simulator, CarRacing):
+        series["curvature"], road = np.array(watched.curvatures, np.float32), np.asarray(simulator.centre_line.points)
     result = Recording(
-        shown(name), track, perturbation, np.asarray(simulator.centre_line.points), frames, series,
-        np.array(watched.positions), episode=episode,
+        shown(name), track, perturbation, road, frames, series, np.array(watched.positions), episode=episode
     )  # fmt: skip
     result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
     if attention:
         _add_attention(result, attention, driver.core.window)  # type: ignore[attr-defined]
     if isinstance(driver, LearnedDriver) and isinstance(driver.encoder, Encoder):
-        _add_saliency(result, driver, np.stack(watched.labels))
+        _add_saliency(result, driver, np.stack(watched.labels) if watched.labels else None, spec)
     return result
 
 
 class _Watched:
     """A driver whose neurons, and the car's place, are noted at every decision."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, spec: EnvSpec) -> None:
+        self._regions = spec.regions
         self._probe = Probe(driver) if isinstance(driver, LearnedDriver) else None
         self._driver = self._probe or driver
         self.neurons: dict[str, list[np.ndarray]] = {}
@@ -136,12 +144,13 @@ class _Watched:
         return self._driver.begin(env)
 
     def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
-        simulator: Any = self._env.unwrapped
-        x, y = simulator.car.hull.position
+        simulator = self._env.unwrapped
+        x, y = simulator.car.hull.position if isinstance(simulator, CarRacing) else (0.0, 0.0)
         self.positions.append((x, y))
-        self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
-        if self._probe:
-            self.labels.append(regions(self._env))
+        if isinstance(simulator, CarRacing):
+            self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
+        if self._probe and self._regions:
+            self.labels.append(self._regions(simulator))
         action, state = self._driver.act(observation, state, dt)
         if self._probe:
             for group, values in self._probe.neurons.items():
@@ -149,8 +158,15 @@ class _Watched:
         return action, state
 
 
-def _series(steps: list[Step]) -> dict[str, np.ndarray]:
-    commands = [step.action if np.ndim(step.action) else COMMANDS[int(step.action)] for step in steps]
+def _command(action: Any, spec: EnvSpec) -> Any:
+    """Return steer, gas and brake of an action."""
+    if np.ndim(action):
+        return action
+    return (steering_of(action, spec), *_PEDALS.get(spec.action_names[int(action)], (0.0, 0.0)))
+
+
+def _series(steps: list[Step], spec: EnvSpec) -> dict[str, np.ndarray]:
+    commands = [_command(step.action, spec) for step in steps]
     columns: dict[str, Any] = {
         "time": np.cumsum([step.dt for step in steps]),
         "dt": [step.dt for step in steps],
@@ -182,16 +198,19 @@ def _add_attention(recording: Recording, steps: list[AttentionStep], window: int
         recording.signals[name] = mean.numpy()
 
 
-def _add_saliency(recording: Recording, driver: LearnedDriver, labels: np.ndarray) -> None:
+def _add_saliency(recording: Recording, driver: LearnedDriver, labels: np.ndarray | None, spec: EnvSpec) -> None:
+    target = steering_target(driver.config.control, spec)
     frames, dt = torch.from_numpy(recording.frames), torch.from_numpy(recording.series["dt"])
     with one_thread():
-        gradient = input_gradient(driver, frames, dt)
+        gradient = input_gradient(driver, frames, dt, target)
         gradient = gradient / gradient.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
-        maps = (visual_backprop(driver, frames), gradient, grad_cam(driver, frames, dt))
+        maps = (visual_backprop(driver, frames), gradient, grad_cam(driver, frames, dt, target))
     for name, each in zip(SALIENCY, maps, strict=True):
         recording.saliency[name] = (255 * each).round().to(torch.uint8).numpy(force=True)
-        _add_fractions(recording, name, each.numpy(force=True), labels)
-    _add_fractions(recording, "area", np.ones(labels.shape), labels)
+        if labels is not None:
+            _add_fractions(recording, name, each.numpy(force=True), labels)
+    if labels is not None:
+        _add_fractions(recording, "area", np.ones(labels.shape), labels)
 
 
 def _add_fractions(recording: Recording, name: str, maps: np.ndarray, labels: np.ndarray) -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nac_drive.envs import EnvSpec
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder, zero_black
 
@@ -22,6 +23,20 @@ Target = Callable[[Tensor], Tensor]
 def steering(prediction: Tensor) -> Tensor:
     """Steer to the right: the first control (..., 3), or the logit of right minus that of left (..., 5)."""
     return prediction[..., 0] if prediction.shape[-1] == 3 else prediction[..., 1] - prediction[..., 2]
+
+
+def steering_target(control: str, spec: EnvSpec) -> Target:
+    """Return `steering` for the actions of an environment.
+
+    Args:
+        control: Control of the driver, see `EnvConfig`.
+        spec: The environment, which says where each discrete action steers to.
+    """
+    if control != "discrete":
+        return lambda prediction: prediction[..., 0]
+    right = [number for number, command in enumerate(spec.steering) if command > 0]
+    left = [number for number, command in enumerate(spec.steering) if command < 0]
+    return lambda prediction: prediction[..., right].sum(dim=-1) - prediction[..., left].sum(dim=-1)
 
 
 def visual_backprop(driver: Driver, frames: Tensor) -> Tensor:

@@ -78,7 +78,9 @@ def watch(
         return record_video(video, driver, track, name=name, env=env, crash=crash, on_step=on_step)
     if html is not None:
         with closing(make_env(env, crash=crash)) as simulator:
-            recording = record(simulator, driver, track, name=name, perturbation=perturbation, on_step=on_step)
+            recording = record(
+                simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec, on_step=on_step
+            )
         save_episode_page(html, [recording], f"{name} on track {track}")
         assert recording.episode
         return recording.episode

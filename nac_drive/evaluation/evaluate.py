@@ -102,7 +102,7 @@ def _drive(drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, seed:
         episode = rollout(env, driver, seed, expert=expert, subscribers=[meter])
     finally:
         env.close()
-    return meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "", renderer=config.renderer)
+    return meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "", renderer=config.drawn_by)
 
 
 def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:

@@ -189,7 +189,7 @@ def _require_rows_of(conditions: Conditions, rows: Sequence[EpisodeResult], path
         if number % len(tracks) == 0:
             missing = set(tracks)
         role = number // len(tracks)
-        expected = (conditions.crash, conditions.perturbation, conditions.env.renderer)
+        expected = (conditions.crash, conditions.perturbation, conditions.env.drawn_by)
         if (
             drivers[role : role + 1] != [row.driver]
             or row.seed not in missing

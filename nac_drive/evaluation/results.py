@@ -45,7 +45,7 @@ class EpisodeResult(MetricValues):
     perturbation: str
     """Specification of the perturbation, see `envs.perturb`; empty for none."""
     renderer: str
-    """Renderer of the frames."""
+    """Renderer of the frames; empty in an environment without a choice (`EnvConfig.drawn_by`)."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Name of a metric -> value, see METRICS. They are attributes, too."""
 

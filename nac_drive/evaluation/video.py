@@ -21,13 +21,14 @@ from nac_drive.envs import (
     CrashMode,
     Driver,
     EnvConfig,
+    EnvSpec,
     Episode,
     Step,
     make_env,
     rollout,
     track_seeds,
 )
-from nac_drive.evaluation.formulas import steering_of
+from nac_drive.evaluation.formulas import CAR_RACING, steering_of
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import remove_leftovers, temporary_path, writing
 
@@ -39,7 +40,7 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
     ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8", "crf": "30", "b": "0"}),
 }
 """Codec and options of each suffix; .gif is written by Pillow."""
-_BANNER = 52
+_HEIGHT, _WIDTH, _BANNER = 400, 600, 52
 _WHITE, _GREY, _GREEN, _RED, _AMBER = (255, 255, 255), (170, 170, 170), (90, 220, 90), (235, 60, 60), (245, 180, 60)
 
 
@@ -57,7 +58,8 @@ def record_video(
     """Drive one episode and write it as a video in real time, 600x400, 25 images a second.
 
     The suffix decides the format: .mp4, .webm, or .gif (300x200, 12.5 images a second). Under a perturbation the video
-    shows the world, not the observation of the driver. A step that lasts longer than an image is shown as often.
+    shows the world, not the observation of the driver. Of another environment it shows `EnvSpec.video_image`. A step
+    that lasts longer than an image is shown as often.
 
     Args:
         path: The new file. It appears under its name when it is complete.
@@ -80,13 +82,13 @@ def record_video(
     track_seeds([seed])
     env = env or measured_env(driver)
     config = replace(env, perturb=perturbation or env.perturb)
-    car_racing = make_env(config, crash=crash, render_mode="rgb_array")
+    simulator = make_env(config, crash=crash, render_mode="rgb_array")
     try:
         with _writer(path, new=True) as write:
-            overlay = _Overlay(car_racing, config.spec.frames_per_second, name, seed, write)
-            return rollout(car_racing, driver, seed, subscribers=[overlay, on_step])
+            overlay = _Overlay(simulator, config.spec, name, seed, write)
+            return rollout(simulator, driver, seed, subscribers=[overlay, on_step])
     finally:
-        car_racing.close()
+        simulator.close()
 
 
 def side_by_side(
@@ -208,25 +210,48 @@ def _write_gif(temporary: Path, path: Path) -> Iterator[Callable[[np.ndarray], N
 class _Overlay:
     """Subscribes to a rollout; draws action, return, progress, off-road state and latency on each rendered image."""
 
-    def __init__(self, env: gym.Env, rate: int, name: str, seed: int, write: Any):
-        self.env, self.rate, self.name, self.seed, self.write = env, rate, shown(name), seed, write
+    def __init__(self, env: gym.Env, spec: EnvSpec, name: str, seed: int, write: Any):
+        self.env, self.spec, self.name, self.seed, self.write = env, spec, shown(name), seed, write
         self.episode_return = 0.0
         self.frames = self.images = 0
 
     def __call__(self, step: Step) -> None:
         self.episode_return += step.reward
-        self.frames += round(step.outcome["dt"] * self.rate)
-        due = -(-self.frames * VIDEO_FPS // self.rate) - self.images
+        rate = self.spec.frames_per_second
+        self.frames += round(step.outcome["dt"] * rate)
+        due = -(-self.frames * VIDEO_FPS // rate) - self.images
         if not due:
             return
-        frame = np.ascontiguousarray(self.env.render())
-        draw_overlay(frame, step, self.name, self.seed, self.frames / self.rate, self.episode_return)
+        simulator: Any = self.env.unwrapped
+        frame = _fitted(self.spec.video_image(simulator) if self.spec.video_image else simulator.state)
+        draw_overlay(frame, step, self.name, self.seed, self.frames / rate, self.episode_return, self.spec)
         for _ in range(due):
             self.write(frame)
         self.images += due
 
 
-def draw_overlay(frame: np.ndarray, step: Step, name: str, seed: int, seconds: float, episode_return: float) -> None:
+def _fitted(image: np.ndarray) -> np.ndarray:
+    """Return an image (H, W, 3) in the size of the video, with black margins where its shape is another one."""
+    height, width = image.shape[:2]
+    if (height, width) == (_HEIGHT, _WIDTH):
+        return np.ascontiguousarray(image)
+    scale = min(_HEIGHT / height, _WIDTH / width)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    top, left = (_HEIGHT - size[1]) // 2, (_WIDTH - size[0]) // 2
+    frame = np.zeros((_HEIGHT, _WIDTH, 3), np.uint8)
+    frame[top : top + size[1], left : left + size[0]] = cv2.resize(image, size, interpolation=cv2.INTER_NEAREST)
+    return frame
+
+
+def draw_overlay(
+    frame: np.ndarray,
+    step: Step,
+    name: str,
+    seed: int,
+    seconds: float,
+    episode_return: float,
+    spec: EnvSpec = CAR_RACING,
+) -> None:
     """Draw on `frame` (400, 600, 3) uint8, in place; `seconds` and `episode_return` are those after `step`."""
     width = frame.shape[1]
     frame[:_BANNER] = (frame[:_BANNER] * 0.3).astype(np.uint8)
@@ -237,7 +262,7 @@ def draw_overlay(frame: np.ndarray, step: Step, name: str, seed: int, seconds: f
     cv2.rectangle(frame, (250, 33), (410, 44), _GREY, 1)
     cv2.rectangle(frame, (251, 34), (251 + int(158 * outcome["completion"]), 43), _GREEN, -1)
     _text(frame, f"{100 * outcome['completion']:.0f} %", (418, 43), _WHITE, 0.42, 1)
-    _draw_action(frame, step.action, (width - 76, 26))
+    _draw_action(frame, step.action, (width - 76, 26), spec)
     if outcome["crash"] or outcome["off_road"]:
         color = _RED if outcome["crash"] else _AMBER
         cv2.rectangle(frame, (1, _BANNER), (width - 2, frame.shape[0] - 2), color, 3)
@@ -245,14 +270,14 @@ def draw_overlay(frame: np.ndarray, step: Step, name: str, seed: int, seconds: f
         _text(frame, label, (12, _BANNER + 24), color, 0.6, 2)
 
 
-def _draw_action(frame: np.ndarray, action: Any, centre: tuple[int, int]) -> None:
+def _draw_action(frame: np.ndarray, action: Any, centre: tuple[int, int], spec: EnvSpec) -> None:
     """A steering bar with, right of it, gas (green, up) and brake (red, down)."""
     x, y = centre
     if np.ndim(action):
         gas, brake = float(action[1]), float(action[2])
     else:
-        gas, brake = float(action == 3), float(action == 4)
-    steer = steering_of(action)
+        gas, brake = (float(spec.action_names[int(action)] == pedal) for pedal in ("gas", "brake"))
+    steer = steering_of(action, spec)
     cv2.rectangle(frame, (x - 42, y - 6), (x + 42, y + 6), _GREY, 1)
     cv2.rectangle(frame, (x, y - 5), (x + int(42 * steer), y + 5), _WHITE, -1)
     cv2.line(frame, (x, y - 9), (x, y + 9), _GREY, 1)

@@ -342,7 +342,9 @@ def _protocol(
     """The comparison in a few sentences."""
     expert, frozen = driver_name(plan.expert), config.optim.freeze_encoder_from
     subject = "The expert" if expert == "expert" else f"The expert, {expert},"
-    measured = conditions(plan.crash, plan.renderer, plan.env.perturb or "", plan.env.max_steps)
+    measured = conditions(
+        plan.crash, replace(plan.env, renderer=plan.renderer).drawn_by, plan.env.perturb or "", plan.env.max_steps
+    )
     learned = "end to end"
     if shared_encoder:
         learned = "on the features of one encoder that they share"

@@ -131,7 +131,7 @@ def inspect_command(
     options += f" --perturb {shell_word(worst.perturbation)}" if worst.perturbation else ""
     options += f" --crash {worst.crash_mode}" if worst.crash_mode != "ignore" else ""
     command = f"nac-drive inspect {chosen} --track {worst.seed}{options} --out seen"
-    same = as_trained and worst.renderer == EnvConfig.renderer
+    same = as_trained and worst.renderer in ("", EnvConfig.renderer)
     return f"# the {'' if same else 'track of the '}worst episode, frame by frame\n{command}"
 
 
@@ -139,9 +139,10 @@ def conditions(crash: str, renderer: str, perturbation: str = "", max_steps: int
     """The conditions of an evaluation in one or two sentences."""
     effect = {"ignore": "crashes are counted", "terminate": "a crash ends the episode"}
     longest = f" of at most {max_steps} frames" if max_steps else ""
+    where = f" on CarRacing-v3 with its native reward; the {renderer} renderer draws the frames" if renderer else ""
     text = (
-        f"Every episode is a deterministic drive{longest} on CarRacing-v3 with its native reward; the {renderer} "
-        f"renderer draws the frames; {effect.get(crash, 'after a crash the car restarts on the road')}."
+        f"Every episode is a deterministic drive{longest}{where}; "
+        f"{effect.get(crash, 'after a crash the car restarts on the road')}."
     )
     return f"{text} Perturbation: {perturbation}." if perturbation else text
 

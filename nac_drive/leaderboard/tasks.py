@@ -243,11 +243,12 @@ def result_of(task: Task) -> dict[str, Any]:
         *([("rows", list[row_type()])] if task.tracks else []),
     ]
     result = _read(task.done, kinds)
+    drawn_by = replace(Demonstrations.open(task.dataset).meta.env, renderer=task.renderer).drawn_by
     rows = [
         (row["driver"], row["seed"], row["crash_mode"], row["renderer"], row["perturbation"])
         for row in result.get("rows", ())
     ]
-    expected = [(task.driver, track, task.crash, task.renderer, task.perturb or "") for track in task.tracks]
+    expected = [(task.driver, track, task.crash, drawn_by, task.perturb or "") for track in task.tracks]
     if rows != expected or result["run"] != task.name:
         raise FileError(
             f"{task.done} is not the result of this run: it has other drivers, tracks or perturbations; {_FIX}."

@@ -141,9 +141,9 @@ def _finished(path: Path, conditions: Conditions) -> tuple[list[EpisodeResult], 
         return [], False
     rows, cut_off = read_results(path / ROWS)
     keys = [(row.driver, row.perturbation, row.seed) for row in rows]
-    names = [driver.name for driver in saved.drivers]
-    expected = set(product(names, saved.perturbations, saved.tracks))
-    sound = all((row.crash_mode, row.renderer) == (saved.crash, saved.renderer) for row in rows)
+    drawn_by = {driver.name: driver.env.drawn_by for driver in saved.drivers}
+    expected = set(product(drawn_by, saved.perturbations, saved.tracks))
+    sound = all((row.crash_mode, row.renderer) == (saved.crash, drawn_by.get(row.driver)) for row in rows)
     if len(set(keys)) < len(keys) or not set(keys) <= expected or not sound:
         raise FileError(f"{path / ROWS} holds an episode twice, or one of another test; {_FIX}.")
     return rows, cut_off

@@ -64,9 +64,10 @@ class Episode {
     this.paint("speed");
   }
   lines(section, title, names, bounds, label = name => name) {
+    const curves = names.filter(name => name in this.series).map(name => [label(name), this.series[name]]);
+    if (!curves.length) return;
     const canvas = make("canvas"), legend = make("p", { className: "legend" });
     section.append(make("h3", { textContent: title }), canvas, legend);
-    const curves = names.filter(name => name in this.series).map(name => [label(name), this.series[name]]);
     this.panels.push(new LinesPanel(canvas, curves, bounds, legend));
   }
   attention(section, { shape, values }) {

@@ -59,15 +59,16 @@ function blend(pixels, map, stride) {
 
 // What the driver sees, with a saliency map over it. Frames and maps are tiles of one image each.
 class FramePanel {
-  constructor(canvas, atlas, maps, size, columns) {
-    Object.assign(this, { canvas, atlas, maps, size, columns, method: "" });
-    canvas.width = canvas.height = size;
+  constructor(canvas, atlas, maps, [height, width], columns) {
+    Object.assign(this, { canvas, atlas, maps, height, width, columns, method: "" });
+    Object.assign(canvas, { width, height });
     this.context = canvas.getContext("2d", { willReadFrequently: true });
   }
   tile(image, step) {
-    const x = step % this.columns * this.size, y = Math.floor(step / this.columns) * this.size;
-    this.context.drawImage(image, x, y, this.size, this.size, 0, 0, this.size, this.size);
-    return this.context.getImageData(0, 0, this.size, this.size);
+    const { width, height } = this;
+    const x = step % this.columns * width, y = Math.floor(step / this.columns) * height;
+    this.context.drawImage(image, x, y, width, height, 0, 0, width, height);
+    return this.context.getImageData(0, 0, width, height);
   }
   draw(step) {
     const frame = this.tile(this.atlas, step), map = this.maps[this.method];

@@ -17,12 +17,12 @@ from nac_drive.analysis.attention import recorded_attention
 from nac_drive.analysis.inspect import inspect
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
-from nac_drive.analysis.regions import REGIONS
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
 from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import Driver, EnvConfig, Step, make_env, perturb, rollout, wrap_angle
 from nac_drive.envs.pulses import COMMANDS
+from nac_drive.envs.regions import REGIONS
 from nac_drive.policies import CORES, DriverConfig, build_core, save_driver
 from nac_drive.policies import Driver as LearnedDriver
 from tests.browser import browser, needs_browser

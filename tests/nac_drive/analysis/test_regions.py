@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nac_drive.analysis.regions import REGIONS, fractions, regions
+from nac_drive.analysis.regions import fractions
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
+from nac_drive.envs.regions import REGIONS, regions
 
 
 @pytest.fixture(scope="module")
