@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from html import unescape
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 
+from nac_drive.cli.progress import progress
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.leaderboard.page import inspect_command
 from nac_drive.policies import Driver, DriverConfig, save_driver
@@ -103,6 +106,18 @@ def test_every_driver_is_one_word_of_a_command_to_paste():
     line = inspect_command(NAMES, EpisodeResult("", 5, "ignore", "gap:1", "gymnasium")).splitlines()[-1]
     drivers = [f"./{name}" if name.startswith("-") else name for name in NAMES]
     assert words_of(line)[3:-6] == drivers
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_shows_marks_of_names_and_does_not_obey_them(terminal):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=300, markup=False)
+    name = WORST.replace("\x1b", "\x07")  # rich moves the cursor by \x1b
+    with progress(console, name, 2) as bar:
+        bar.update(1, name)
+    output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).replace("\r", "")
+    assert hidden(output) == set()
+    assert output.count(shown(name)) >= 2
 
 
 MISSING = {

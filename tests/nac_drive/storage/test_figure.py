@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import cv2
@@ -9,6 +10,7 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
+import nac_drive
 from nac_drive.storage.figure import try_to_draw, write_figure
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import WriteError
@@ -74,3 +76,18 @@ def test_a_link_in_place_of_a_figure_is_replaced(tmp_path):
     draw(tmp_path / "figure.png")
     assert (tmp_path / "victim").read_text() == "mine"
     assert not (tmp_path / "figure.png").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [("savefig", "storage/figure.py"), ("Environment", "analysis/page.py"), ("Console", "cli/main.py")],
+)
+def test_figures_pages_and_output_have_one_place_where_names_are_made_safe(call, place):
+    """A second place would have to do it again."""
+    package = Path(nac_drive.__file__).parent
+    callers = set()
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and call in (getattr(node.func, "attr", ""), getattr(node.func, "id", "")):
+                callers.add(file.relative_to(package).as_posix())
+    assert callers <= {place}
