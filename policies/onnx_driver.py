@@ -229,12 +229,15 @@ def _check_graph(onnx: Any, model: Any, header: Header) -> None:
         raise ValueError("its weights are in another file")
     onnx.checker.check_model(model)
     del graph.value_info[:]  # sizes are derived, not believed
-    derived = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+    # Not from computed values (data_prop): onnx would hold every number of a list, before its size is checked here.
+    derived = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph
     for values, expected in ((derived.input, header.inputs()), (derived.output, header.outputs())):
         found = [_signature(onnx, value) for value in values]
         if found != expected:
             raise ValueError(f"its header promises {expected}, it has {found}")
     values = [_signature(onnx, value) for value in (*derived.value_info, *derived.output)]
+    if texts := [name for name, _, dtype in values if dtype == "object"]:
+        raise ValueError(f"its tensor {texts[0]!r} holds texts")
     shapes = {name: shape for name, shape, _ in values}
     unknown = {name for node in graph.node for name in node.output if name} - shapes.keys()
     if unknown:

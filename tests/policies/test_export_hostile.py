@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -184,6 +186,24 @@ def many_operators(made: onnx.ModelProto) -> None:
     made.graph.node.extend(helper.make_node("Neg", ["dt"], [f"more{i}"]) for i in range(20_000))
 
 
+def long_list(made: onnx.ModelProto) -> None:
+    """A list that could be a shape: onnx would hold 150 bytes for each of its numbers."""
+    constant_of(made, "list", 2**23)
+    with_node("Add", ["list", "dt"])(made)
+
+
+def computed_size(made: onnx.ModelProto) -> None:
+    made.graph.initializer.append(numpy_helper.from_array(np.array([2**12], np.int64), "length"))
+    made.graph.node.append(helper.make_node("Add", ["length", "length"], ["double"]))
+    made.graph.node.append(helper.make_node("Mul", ["length", "double"], ["product"]))
+    made.graph.node.append(helper.make_node("ConstantOfShape", ["product"], ["list"]))
+    with_node("Add", ["list", "dt"])(made)
+
+
+def texts(made: onnx.ModelProto) -> None:
+    with_node("Cast", ["dt"], to=TensorProto.STRING)(made)
+
+
 RANDOM: list[tuple[str, list[str], dict[str, Any]]] = [
     ("RandomNormalLike", ["state_0"], {}), ("RandomUniformLike", ["state_0"], {}), ("Bernoulli", ["state_0"], {}),
     ("RandomNormal", [], {"shape": [1, 2]}), ("RandomUniform", [], {"shape": [1, 2]}),
@@ -213,6 +233,8 @@ HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
         name: (with_node(name, inputs, **attributes), f"its operator {name} is none that a driver needs")
         for name, inputs, attributes in RANDOM
     },
+    "computed size": (computed_size, "the size of its tensor 'list' is not fixed"),
+    "texts": (texts, "its tensor 'more' holds texts"),
     "unknown size": (unknown_size, "the size of its tensor 'more' is not fixed"),
     "free size": (free_size, "the size of its tensor 'state_0' is not fixed"),
     "lying size": (lying_size, "is not a driver"),
@@ -254,6 +276,17 @@ def test_a_hostile_file_is_refused_before_it_runs(name, tmp_path, monkeypatch):
     assert str(caught.value).startswith(f"{path} is not a driver that `nac-drive export` wrote")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("change", [long_list, computed_size])
+def test_sizes_are_derived_in_little_memory(change):
+    made = model()
+    change(made)
+    content = made.SerializeToString()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with suppress(FileError):
+        onnx_driver.read_onnx(content, "driver.onnx")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # kilobytes
 
 
 def test_a_model_of_another_program_is_called_so(tmp_path):
