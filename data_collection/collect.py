@@ -28,6 +28,7 @@ from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.data_collection.processes import number_of_workers, worker_pool
 from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout, trained_view
+from nac_drive.plain import whole
 from nac_drive.storage.lock import locked
 
 _BYTES_PER_FRAME = 3000
@@ -90,7 +91,7 @@ def collect(
         FileNotFoundError: If there is no such driver.
     """
     path = Path(path)
-    seeds = [int(track) for track in seeds]
+    seeds, seed = [whole("seeds: each", track) for track in seeds], whole("seed", seed, 0)
     if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) <= LARGEST_SEED:
         raise ValueError(
             f"seeds must be distinct, 0 to {LARGEST_SEED} (2^63 - 1) and at least one of them, got {seeds[:10]}."

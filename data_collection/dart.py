@@ -10,6 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from nac_drive.plain import plain_fields
+
 
 @dataclass(frozen=True)
 class NoiseConfig:
@@ -26,6 +28,7 @@ class NoiseConfig:
     """Mean number of frames that one random action is held, at least 1 (1: frames are independent)."""
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         if not 0 <= self.probability < 1:
             raise ValueError(f"noise probability must lie in [0, 1), got {self.probability}; 0 means no noise.")
         if not 1 <= self.hold < float("inf"):

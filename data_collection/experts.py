@@ -13,7 +13,7 @@ import msgspec
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
-from nac_drive.envs import Control, Driver, EnvConfig, same_actions
+from nac_drive.envs import ENVIRONMENTS, Control, Driver, EnvConfig, same_actions
 from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.storage.names import shown
 from nac_drive.suggest import did_you_mean
@@ -83,8 +83,11 @@ def trained_env(driver: Driver) -> EnvConfig | None:
         EnvConfig(**config)
         return msgspec.convert(config, EnvConfig)
     except (TypeError, ValueError, msgspec.ValidationError) as error:
+        name = config.get("environment")
+        unknown = isinstance(name, str) and name not in ENVIRONMENTS  # then the error names the fix
         raise ValueError(
-            f"env in the driver's config.json is not an environment of nac-drive: {error}; save the driver again."
+            f"env in the driver's config.json is not an environment of nac-drive: {str(error).rstrip('.')}"
+            + ("." if unknown else "; save the driver again.")
         ) from None
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.envs import Driver
+from nac_drive.plain import plain_fields, whole
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,10 @@ class MixtureConfig:
     """Frames in a switch interval, in which one of the two drives."""
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta must lie in [0, 1], got {self.beta}; 0.2 is usual.")
-        if self.switch_interval < 1:
+        if whole("switch_interval", self.switch_interval) < 1:
             raise ValueError(f"switch_interval must be at least 1 frame, got {self.switch_interval}; 25 are 0.5 s.")
 
     def learner_frames(self, frames: int, seed: int | Sequence[int]) -> NDArray[np.bool_]:

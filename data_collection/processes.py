@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 from nac_drive.data_collection.cluster import ClusterPool, cluster_pool
+from nac_drive.plain import whole
 from nac_drive.signals import interrupts_held, release_interrupts
 
 MOST_WORKERS = 1024
@@ -177,6 +178,7 @@ def number_of_workers(workers: int) -> int:
     Raises:
         ValueError: For a number out of range.
     """
+    workers = whole("workers", workers)
     if not 0 <= workers <= MOST_WORKERS:
         raise ValueError(f"workers must lie in 0 to {MOST_WORKERS:,}, where 0 is one per core, got {workers}.")
     return workers or default_workers()

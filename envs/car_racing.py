@@ -16,6 +16,7 @@ from nac_drive.envs.regions import regions
 from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
+from nac_drive.plain import plain
 
 Control = Literal["discrete", "continuous", "pulsed"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
@@ -100,7 +101,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         Returns:
             The first frame, (96, 96, 3) uint8, and `info`.
         """
-        observation, _ = super().reset(seed=seed, options=options)
+        observation, _ = super().reset(seed=plain(seed), options=options)
         self.events = EventDetector()
         self.interventions = 0
         self.frame = 0

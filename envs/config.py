@@ -12,6 +12,7 @@ from nac_drive.envs.car_racing import Control, CrashMode, RendererName
 from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.envs.spec import EnvSpec, environment
 from nac_drive.envs.wrappers import MaskBar
+from nac_drive.plain import plain_fields, whole
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class EnvConfig:
     """Observations and actions of a driver. Saved in every dataset and every driver folder.
 
     Raises:
-        ValueError: For an unknown control, renderer or perturbation, and if `max_steps` is less than 1.
+        ValueError: For an unknown control, renderer or perturbation, and if `max_steps` is no whole number above 0.
     """
 
     control: Control = "discrete"
@@ -39,6 +40,7 @@ class EnvConfig:
     episode has one, in turn by track (see `envs.perturb`)."""
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         environment(self.environment)
         if self.perturb is not None:
             parse_all(self.perturb)
@@ -46,8 +48,7 @@ class EnvConfig:
             raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
         if self.renderer not in get_args(RendererName):
             raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {self.renderer!r}.")
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+        whole("max_steps", self.max_steps, 1)
 
     @property
     def spec(self) -> EnvSpec:

@@ -14,6 +14,7 @@ import numpy as np
 from nac_drive.envs.config import EnvConfig
 from nac_drive.envs.spec import environment
 from nac_drive.envs.wrappers import without_bar
+from nac_drive.plain import whole
 
 
 class Driver(Protocol):
@@ -127,7 +128,7 @@ def rollout(
     Returns:
         The result of the episode.
     """
-    subscribers = tuple(subscribers)
+    seed, subscribers = whole("seed", seed, 0), tuple(subscribers)
     observation, info = env.reset(seed=seed)
     car_racing: Any = env.unwrapped
     state = driver.begin(env)

@@ -77,8 +77,8 @@ def environment(name: str) -> EnvSpec:
         ValueError: There is none.
     """
     if name not in ENVIRONMENTS:
-        hint = did_you_mean(name, ENVIRONMENTS)
         raise ValueError(
-            f"environment must be one of {sorted(ENVIRONMENTS)}, got {name!r}; import what adds it first.{hint}"
+            f"environment must be one of {sorted(ENVIRONMENTS)}, got {name!r}; import the module that adds it first."
+            + did_you_mean(name, ENVIRONMENTS)
         )
     return ENVIRONMENTS[name]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-import numpy as np
+from nac_drive.plain import plain
 
 SPLITS: dict[str, range] = {
     "train": range(100_000),
@@ -32,6 +32,10 @@ def track_seeds(tracks: str | Sequence[int]) -> list[int]:
             twice, and for a seed outside of 0 to LARGEST_SEED.
     """
     if not isinstance(tracks, str):
+        if not isinstance(tracks, Iterable):
+            raise ValueError(
+                f"tracks must be SPLIT-COUNT or a list of seeds, got {tracks!r}; one track is [{tracks!r}]."
+            )
         return _checked(list(tracks), tracks)
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", tracks):
         return _checked([int(seed) for seed in tracks.split(",")], tracks)
@@ -51,8 +55,9 @@ def _checked(seeds: list[int], tracks: str | Sequence[int]) -> list[int]:
     got = f"got {reprlib.repr(tracks)}"
     if not seeds:
         raise ValueError("tracks must name at least one track, got none.")
-    if not all(isinstance(seed, int | np.integer) and 0 <= seed <= LARGEST_SEED for seed in seeds):
+    seeds = plain(seeds)
+    if not all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in seeds):
         raise ValueError(f"tracks must be whole numbers from 0 to {LARGEST_SEED} (2^63 - 1), {got}.")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"tracks must name every track once, {got}.")
-    return [int(seed) for seed in seeds]
+    return seeds

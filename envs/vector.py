@@ -23,6 +23,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 from nac_drive.envs.car_racing import CrashMode
 from nac_drive.envs.config import EnvConfig, make_env
+from nac_drive.plain import plain, whole
 from nac_drive.signals import interrupts_held, release_interrupts
 
 
@@ -52,10 +53,8 @@ def make_vec_env(
     Raises:
         ValueError: If `num_envs` is less than 1, or there are more processes than environments.
     """
-    if num_envs < 1:
-        raise ValueError(f"num_envs must be at least 1, got {num_envs}.")
-    env_fns = [partial(make_env, config, crash=crash)] * num_envs
-    return ProcessVectorEnv(env_fns, processes) if processes else SyncVectorEnv(env_fns)
+    env_fns = [partial(make_env, config, crash=crash)] * whole("num_envs", num_envs, 1)
+    return ProcessVectorEnv(env_fns, processes) if whole("processes", processes) else SeededSyncVectorEnv(env_fns)
 
 
 def vector_env(
@@ -105,6 +104,7 @@ class ProcessVectorEnv(VectorEnv):
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], processes: int):
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
+        processes = whole("processes", processes)
         if not 1 <= processes <= len(env_fns):
             raise ValueError(
                 f"processes must be 1 to {len(env_fns)}, one per environment at most, got {processes}; "
@@ -151,6 +151,7 @@ class ProcessVectorEnv(VectorEnv):
         Raises:
             ValueError: If the number of seeds or the mask does not match the environments.
         """
+        seed = plain(seed)
         if seed is None or isinstance(seed, int):
             seed = [seed if seed is None else seed + index for index in range(self.num_envs)]
         if len(seed) != self.num_envs:
@@ -257,6 +258,13 @@ class ProcessVectorEnv(VectorEnv):
             pipe.close()
         for process in self._processes:
             process.join()
+
+
+class SeededSyncVectorEnv(SyncVectorEnv):
+    """gymnasium's SyncVectorEnv, which takes a seed of numpy too."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=plain(seed), options=options)
 
 
 class _WorkerEnvs(SyncVectorEnv):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from nac_drive.plain import plain_fields
 from nac_drive.policies.ranges import check_flag, check_number, check_type, check_whole
 
 CONTROLS = ("discrete", "continuous", "pulsed")
@@ -53,6 +54,7 @@ class DriverConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
+        plain_fields(self)
 
     @property
     def encoder_features(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from nac_drive.policies.cores.base import NOMINAL_DT, State, reset_rows
 from nac_drive.policies.cores.registry import build_core
 from nac_drive.policies.encoders import ENCODERS, Encoder, zero_black
 from nac_drive.policies.ops.threads import one_thread
+from nac_drive.policies.ranges import seconds
 from nac_drive.suggest import did_you_mean
 
 LONGEST_DT = 1e9
@@ -165,9 +167,12 @@ class Driver(nn.Module):
 
         Returns:
             The action, an int (discrete) or float32 (3,) (continuous), and the new state.
+
+        Raises:
+            ValueError: The observation has another shape or type, or `dt` is no number of seconds.
         """
         frames = self._frames(np.asarray(observation)[None])
-        prediction, state = self._infer(frames, torch.tensor([[dt]], device=self.device), state)
+        prediction, state = self._infer(frames, torch.tensor([[seconds(dt)]], device=self.device), state)
         action = self.action_head.action(prediction[0, 0])
         return (int(action) if self.config.control == "discrete" else action), state
 
@@ -224,6 +229,9 @@ class Driver(nn.Module):
 
     def _frames(self, observations: np.ndarray) -> Tensor:
         """Turn observations (n, H, W, 3) into frames (n, 1, H, W, 3); copies only data that torch cannot view."""
+        if observations.dtype.kind not in "biuf" or not observations.ndim:
+            got = reprlib.repr(observations.tolist())
+            raise ValueError(f"frames: must be images of numbers, got {got}; pass an observation.")
         if not observations.flags.writeable or any(stride < 0 for stride in observations.strides):
             observations = observations.copy()
         return torch.from_numpy(observations).unsqueeze(1).to(self.device)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nac_drive.policies.checkpoint import load_driver
 from nac_drive.policies.cores.base import NOMINAL_DT, State
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.onnx_driver import FORMAT, HEADER, Header, OnnxDriver, StateTensor, require
@@ -34,7 +35,7 @@ _DTYPES: dict[torch.dtype, Literal["float32", "float64", "int64", "bool"]] = {
 }  # fmt: skip
 
 
-def export(driver: Driver, path: str | os.PathLike[str]) -> Path:
+def export(driver: Driver | str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
     """Write one step of a driver to one file, with all that is needed to drive.
 
     Inputs are `observation` (1, H, W, 3) uint8, `dt` (1,) float32, seconds since the previous observation, and the
@@ -43,7 +44,7 @@ def export(driver: Driver, path: str | os.PathLike[str]) -> Path:
     a `Header` as JSON: in an ONNX file under the key `nac_drive`, in a .pt2 file as the extra file `nac_drive.json`.
 
     Args:
-        driver: The driver.
+        driver: The driver, its name, or its folder (see `load_driver`).
         path: The new file: `.onnx` for onnxruntime and `load_onnx`, `.pt2` for `torch.export.load`.
 
     Returns:
@@ -51,6 +52,7 @@ def export(driver: Driver, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         FileExistsError: `path` exists.
+        FileNotFoundError: There is no such driver.
         ValueError: It has another suffix, a package is not installed, or the core cannot be exported.
         WriteError: The file cannot be written.
     """
@@ -59,6 +61,8 @@ def export(driver: Driver, path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"out: the file must end with {' or '.join(SUFFIXES)}, got {path}.")
     if os.path.lexists(path):
         raise FileExistsError(f"{path} already exists; choose another file.")
+    if isinstance(driver, str | os.PathLike):
+        driver = load_driver(driver)
     step = _Step(copy.deepcopy(driver).cpu().float().eval())
     with _quiet(), torch.no_grad(), one_thread():
         step.freeze()

@@ -17,6 +17,7 @@ import numpy as np
 
 from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.onnx_work import MOST_NODES, require_bounded_work
+from nac_drive.policies.ranges import seconds
 from nac_drive.storage.names import shell_path
 from nac_drive.storage.read import FileError, decode_json, one_line
 
@@ -122,6 +123,7 @@ class OnnxDriver:
 
     def step(self, observation: np.ndarray, state: State, dt: float) -> tuple[np.ndarray, int | np.ndarray, State]:
         """Do `act`, and return the prediction before the action too: logits (A,), or the continuous action (3,)."""
+        observation, dt = np.asarray(observation), seconds(dt)
         if observation.shape != self.config.frame_shape or observation.dtype != np.uint8:
             raise ValueError(
                 f"observation: must be uint8 {self.config.frame_shape}, got {observation.dtype} {observation.shape}; "

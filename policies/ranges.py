@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import Any
+
+import numpy as np
+
+from nac_drive.plain import plain
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> None:
@@ -18,6 +23,7 @@ def check_whole(name: str, value: Any, least: int, most: int) -> None:
     Raises:
         ValueError: It is no int, or outside [least, most].
     """
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be a whole number, got {value!r}.")
     if value < least:
@@ -32,6 +38,7 @@ def check_number(name: str, value: Any, least: float = -math.inf, most: float = 
     Raises:
         ValueError: It is no number, not finite, or outside [least, most].
     """
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {value!r}.")
     if not math.isfinite(value):
@@ -66,7 +73,7 @@ def check_flag(name: str, value: Any) -> None:
     Raises:
         ValueError: It is none.
     """
-    if not isinstance(value, bool):
+    if not isinstance(plain(value), bool):
         raise ValueError(f"{name} must be True or False, got {value!r}.")
 
 
@@ -76,9 +83,22 @@ def check_positive(name: str, value: Any, most: float, hint: str) -> None:
     Raises:
         ValueError: It is no such number.
     """
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {value!r}; {hint}.")
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive and finite, got {value}; {hint}.")
     if value > most:
         raise ValueError(f"{name} must be at most {most:,g}, got {value:g}; {hint}.")
+
+
+def seconds(dt: Any) -> float:
+    """Return a number of seconds of Python, numpy or torch as Python's.
+
+    Raises:
+        ValueError: It is no number.
+    """
+    number = plain(np.asarray(dt))
+    if not isinstance(number, int | float):
+        raise ValueError(f"dt: must be a number of seconds since the previous frame, got {reprlib.repr(dt)}.")
+    return float(number)

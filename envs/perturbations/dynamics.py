@@ -13,6 +13,7 @@ from gymnasium.envs.box2d.car_racing import CarRacing as GymnasiumCarRacing
 from nac_drive.envs.perturbations.base import Perturbation, require_probability
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
+from nac_drive.plain import whole
 
 GRASS_GRIP = 0.6
 """Friction limit of grass over that of the road; gymnasium never lets a wheel have less."""
@@ -29,7 +30,7 @@ class ActionDelay(TimedPerturbation):
     """Simulator frames, at least 0."""
 
     def __post_init__(self) -> None:
-        if self.frames < 0:
+        if whole("frames", self.frames) < 0:
             raise ValueError(f"frames must be at least 0, got {self.frames}; an action cannot come early.")
 
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:

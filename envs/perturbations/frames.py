@@ -21,6 +21,7 @@ from nac_drive.envs.perturbations.base import require_probability
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.envs.wrappers import look
+from nac_drive.plain import whole
 
 Missing = Literal["hold", "zero", "skip"]
 
@@ -127,7 +128,7 @@ class Gaps(FrameLoss):
         super().__post_init__()
         if not 0 <= self.fraction < 1:
             raise ValueError(f"fraction must lie in [0, 1), got {self.fraction}; 0.05 takes away 5 % of the frames.")
-        if self.pieces < 1 or self.frames < 1:
+        if min(whole("pieces", self.pieces), whole("frames", self.frames)) < 1:
             raise ValueError(f"pieces and frames must be at least 1, got {self.pieces} and {self.frames}.")
 
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
@@ -192,8 +193,7 @@ class EveryNth(FrameLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.frames < 1:
-            raise ValueError(f"frames must be at least 1, got {self.frames}.")
+        whole("frames", self.frames, 1)
 
     def lost(self, rng: np.random.Generator) -> Iterator[bool]:
         return itertools.chain((False,), itertools.cycle([True] * (self.frames - 1) + [False]))

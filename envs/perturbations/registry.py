@@ -29,6 +29,7 @@ from nac_drive.envs.perturbations.images import (
 from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
+from nac_drive.plain import whole
 from nac_drive.suggest import did_you_mean
 
 PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
@@ -117,10 +118,10 @@ def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 100
         The wrapped environment; `env` itself if `spec` names no perturbation.
 
     Raises:
-        ValueError: For a specification that `parse` refuses.
+        ValueError: For a specification that `parse` refuses, and numbers that are not whole.
         TypeError: If a perturbation needs CarRacing and `env` is another environment.
     """
-    chains = []
+    episode_frames, chains = whole("episode_frames", episode_frames, 1), []
     for parts in parse_all(spec):
         chain = env
         for part in parts:

@@ -6,6 +6,8 @@ import zlib
 
 import numpy as np
 
+from nac_drive.plain import plain, whole
+
 
 class Stream:
     """Random generator of one perturbation, apart from the environment's `np_random`.
@@ -18,17 +20,15 @@ class Stream:
         seed: At least 0.
 
     Raises:
-        ValueError: If `seed` is negative.
+        ValueError: If `seed` is no whole number, or negative.
     """
 
     def __init__(self, name: str, seed: int = 0):
-        if seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}.")
-        self._key = (zlib.crc32(name.encode()), seed)
+        self._key = (zlib.crc32(name.encode()), whole("seed", seed, 0))
         self.rng = np.random.default_rng(self._key)
 
     def restart(self, seed: int | None) -> np.random.Generator:
         """Return the generator of the episode that `reset(seed=seed)` begins."""
         if seed is not None:
-            self.rng = np.random.default_rng((*self._key, seed))
+            self.rng = np.random.default_rng((*self._key, plain(seed)))
         return self.rng

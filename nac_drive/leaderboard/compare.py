@@ -23,6 +23,7 @@ from nac_drive.leaderboard.figures import LEADERBOARD_CAPTION, LEARNING_CAPTION,
 from nac_drive.leaderboard.page import conditions, inspect_command, save_report, track_names
 from nac_drive.leaderboard.tables import Entry, save_results
 from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
+from nac_drive.plain import whole
 from nac_drive.policies import CORES, DriverConfig
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import locked
@@ -205,8 +206,7 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
     """
     if not cores:
         raise ValueError("drivers must be names of CORES, got none; such as nac-exact lstm cfc.")
-    if num_seeds < 1:
-        raise ValueError(f"num_seeds must be at least 1, got {num_seeds}.")
+    num_seeds = whole("num_seeds", num_seeds, 1)
     if shared_encoder and config.optim.freeze_encoder_from:
         raise ValueError(
             "shared_encoder trains an encoder, freeze_encoder_from takes that of "

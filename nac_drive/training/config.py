@@ -20,6 +20,7 @@ from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.mixture import MixtureConfig
 from nac_drive.envs import CORRUPTIONS, SPLITS, Augmentation, EnvConfig, RendererName, track_seeds
 from nac_drive.envs.perturbations.registry import parse
+from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
 
@@ -68,6 +69,9 @@ class DataConfig:
     mask_bar: bool = False
     """Hide the status bar from the driver."""
 
+    def __post_init__(self) -> None:
+        plain_fields(self)
+
     def check(self) -> None:
         """Check the settings.
 
@@ -107,6 +111,7 @@ class OptimConfig:
     """auto: bf16-mixed on a GPU, 32-true on a CPU; or a precision of lightning-fabric."""
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         paths_as_text(self, "init_from", "freeze_encoder_from")
 
     def check(self) -> None:
@@ -155,6 +160,9 @@ class CloningConfig:
     """Seed of weights, order, dropout and every other draw."""
     tensorboard: bool = False
     """Write the metrics for TensorBoard too (needs the extra `tensorboard`)."""
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
 
     def check(self) -> None:
         """Check the settings.

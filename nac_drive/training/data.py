@@ -101,6 +101,11 @@ class TrainingData:
             raise ValueError(f"class_weights applies to discrete actions; this dataset has {env.control} control.")
         if config.shift and env.control == "discrete":
             raise ValueError("shift corrects the steering of continuous actions; this dataset has discrete control.")
+        if config.shift >= (width := env.spec.frame_shape[1]):
+            raise ValueError(
+                f"shift must be less than the width of the frames ({width} pixels), got {config.shift}: nothing of an "
+                "image would stay; 8 is usual."
+            )
         if config.curve_weight and env.control == "discrete":
             raise ValueError("curve_weight needs the steering of continuous actions; this dataset is discrete.")
         self.env, self.config, self.device, self._encoder, self._dataset = env, config, device, encoder, dataset

@@ -55,7 +55,7 @@ def move(frames: Tensor, labels: Tensor, pixels: np.ndarray, steering: float, sp
     """
     for world, right in zip(frames[..., : spec.bar_top, :, :], pixels.tolist(), strict=True):
         world.copy_(world.roll(right, dims=-2))
-        edge = slice(0, right) if right > 0 else slice(world.shape[-2] + right, None)
+        edge = slice(0, right) if right > 0 else slice(max(world.shape[-2] + right, 0), None)
         world[..., edge, :] = 0
     change = torch.from_numpy(pixels).to(labels) * steering  # (B,)
     labels[..., 0] = (labels[..., 0] + change[:, None]).clamp(-1, 1)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from nac_drive.envs import RendererName, parse_corruptions, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.config import (
@@ -98,6 +99,7 @@ class PPOConfig:
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         paths_as_text(self, "init_from")
 
     def check(self) -> None:

@@ -156,3 +156,12 @@ def test_a_driver_of_an_environment_that_there_is_not_is_one_line(tmp_path, env)
     with pytest.raises(ValueError, match=r"env in the driver's config\.json is not an environment") as caught:
         resolve_driver(str(folder), EnvConfig())
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("; save the driver again.")
+    assert ".;" not in str(caught.value)
+
+
+def test_a_driver_of_an_environment_of_others_asks_for_its_module(tmp_path):
+    """To save the driver again would not help."""
+    folder = save_driver(tmp_path / "driver", Driver(DriverConfig(core="cnn")), env={"environment": "moon"})
+    with pytest.raises(ValueError, match=r"got 'moon'; import the module that adds it first\.$"):
+        resolve_driver(str(folder), EnvConfig())

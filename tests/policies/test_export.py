@@ -237,6 +237,16 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, mon
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_driver_is_exported_by_its_folder_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("nac_drive.policies.export._onnx", lambda step: str(step.driver.config).encode())
+    driver = small("cnn")
+    nd.export(driver, tmp_path / "one.onnx")
+    nd.export(nd.save_driver(tmp_path / "driver", driver), tmp_path / "other.onnx")
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "other.onnx").read_bytes()
+    with pytest.raises(FileNotFoundError, match="nobody"):
+        nd.export("nobody", tmp_path / "third.onnx")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("driver.txt", "must end with .onnx or .pt2"), ("driver", "must end with"), ("there.onnx", "already exists")],
@@ -279,6 +289,10 @@ def test_a_step_refuses_other_frames_and_times(champion):
         (frame.astype(np.float32), 0.02, "got float32"),
         (frame, -1.0, "dt: must be finite seconds >= 0"),
         (frame, float("nan"), "dt: must be finite"),
+        (frame, None, "dt: must be a number of seconds .*got None"),
+        (None, 0.02, r"observation: must be uint8 \(96, 96, 3\), got object"),
     ):
         with pytest.raises(ValueError, match=message):
-            exported.act(observation, exported.begin(), dt)
+            exported.act(observation, exported.begin(), dt)  # type: ignore[arg-type]
+    dt: Any = np.array(0.02)
+    assert exported.act(frame, exported.begin(), dt)[0] == exported.act(frame, exported.begin(), 0.02)[0]

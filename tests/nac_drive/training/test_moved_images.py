@@ -17,24 +17,26 @@ from tests.nac_drive.small import nested, synthetic
 PIXELS = np.array([3, 0, -5])
 
 
+@pytest.mark.parametrize("pixels", [PIXELS, np.array([150, -119, -130])])
 @pytest.mark.parametrize("environment", ["car-racing", UDACITY])
-def test_columns_move_the_bar_stays_and_the_steering_leads_back(environment: str):
+def test_columns_move_the_bar_stays_and_the_steering_leads_back(environment: str, pixels: np.ndarray):
     spec = EnvConfig("continuous", environment=environment).spec
     rng = np.random.default_rng(0)
     before = rng.integers(1, 256, (3, 2, *spec.frame_shape), dtype=np.uint8)
     labels = torch.zeros(3, 2, 3)
     labels[2, 1, 0] = -0.99
     frames = torch.from_numpy(before.copy())
-    move(frames, labels, PIXELS, 0.01, spec)
+    move(frames, labels, pixels, 0.01, spec)
     after, bar = frames.numpy(), spec.bar_top or spec.frame_shape[0]
     np.testing.assert_array_equal(after[:, :, bar:], before[:, :, bar:])
-    for row, right in enumerate(PIXELS):
+    for row, right in enumerate(pixels):
         for column in range(spec.frame_shape[1]):
             came_from = column - right
             inside = 0 <= came_from < spec.frame_shape[1]
             expected = before[row, :, :bar, came_from] if inside else 0 * before[row, :, :bar, column]
             np.testing.assert_array_equal(after[row, :, :bar, column], expected)
-    np.testing.assert_allclose(labels[..., 0], [[0.03, 0.03], [0, 0], [-0.05, -1.0]], atol=1e-7)
+    steering = np.clip(np.add([[0.0, 0.0], [0.0, 0.0], [0.0, -0.99]], 0.01 * pixels[:, None]), -1, 1)
+    np.testing.assert_allclose(labels[..., 0], steering, atol=1e-7)
     assert not labels[..., 1:].any()
 
 
@@ -61,6 +63,14 @@ def test_moving_sequences_leaves_the_data_as_they_are():
 def test_shifts_that_cannot_be_trained_with_are_refused(settings: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         nested(CloningConfig(), **settings).check()
+
+
+@pytest.mark.parametrize(("environment", "width"), [("car-racing", 96), (UDACITY, 120)])
+def test_a_shift_of_the_whole_width_is_refused(environment: str, width: int):
+    env = EnvConfig("continuous", environment=environment)
+    with pytest.raises(ValueError, match=rf"shift must be less than the width of the frames \({width} pixels\), got"):
+        TrainingData(DataConfig(shift=width), env, torch.device("cpu"))
+    TrainingData(DataConfig(shift=width - 1), env, torch.device("cpu"))
 
 
 def test_discrete_actions_have_no_steering_to_correct():
