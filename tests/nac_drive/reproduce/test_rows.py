@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from nac_drive.reproduce.run import RESULTS, SETTINGS, reproduce
 from nac_drive.storage.read import FileError
 from nac_drive.storage.write import WriteError
 from tests.data_collection.recordings import contents
+from tests.nac_drive.forged import forged
 
 TABLE = Reproduction(
     "Title", "A paper, Table 0", "flow", "All.",
@@ -29,7 +28,10 @@ TABLE = Reproduction(
     settings={"graphs": 2, "runs": 3},
 )  # fmt: skip
 LINES = len(TABLE.entries) * 3
-NOT_A_NUMBER: list[Any] = ["many", [], {}, [1.0], True, 1e300, -1e300]
+OTHERS: list[Row] = [
+    {"entry": "C"}, {"core": "lstm"}, {"args": {"wiring": "c"}}, {"settings": {"rho": 0.4}}, {"run": 3}, {"run": -1},
+    {"run": 0.0}, {"run": "0"}, {"run": None}, {"flow_FWD": "many"}, {"flow_FWD": True}, {"cut_off_REV": None},
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -59,46 +61,11 @@ def copied(whole: Path, folder: Path, lines: Iterable[str]) -> Path:
     return folder
 
 
-def forged(rng: Random, lines: list[str]) -> None:
-    """Damage one line, or the order of the lines, as no reproduction does it."""
-    at = rng.randrange(len(lines))
-    try:
-        row: Row = json.loads(lines[at])
-    except ValueError:
-        return
-    if not isinstance(row, dict) or not row:
-        return
-    key = rng.choice(sorted(row))
-
-    def changed() -> None:
-        row[key] = rng.choice(NOT_A_NUMBER)
-
-    kinds: list[Callable[[], Any]] = [
-        lambda: row.pop(key), changed, lambda: row.update(more=1), lambda: row.update(entry="C"),
-        lambda: row.update(run=rng.choice([3, -1, 0.0, "0", None])), lambda: row.update(core="lstm"),
-        lambda: row.update(args={"wiring": "c"}), lambda: row.update(settings={"rho": 0.4}),
-    ]  # fmt: skip
-    whole_lines: list[Callable[[], Any]] = [
-        lambda: lines.insert(rng.randrange(len(lines)), lines[at]), lambda: lines.pop(at), lambda: rng.shuffle(lines),
-        lambda: lines.insert(at, rng.choice(["{}", "[]", "null", "3", "{", "\x00", "[" * 5000, '{"run": NaN}']) + "\n"),
-    ]  # fmt: skip
-    if rng.random() < 0.5:
-        rng.choice(kinds)()
-        lines[at] = json.dumps(row) + "\n"
-    else:
-        rng.choice(whole_lines)()
-
-
 def test_damaged_rows_give_the_same_results_or_are_refused_in_one_line(whole: Path, tmp_path: Path):
     good = (whole / RESULTS).read_text().splitlines(keepends=True)
     outcomes = {True: 0, False: 0}
     for seed in range(100):
-        rng, lines = Random(seed), list(good)
-        for _ in range(rng.choice([1, 1, 2])):
-            forged(rng, lines)
-        if lines and rng.random() < 0.3:  # a kill in the middle of a line
-            lines[-1] = lines[-1][: rng.randrange(len(lines[-1]))]
-        folder = copied(whole, tmp_path / str(seed) / "out", lines)
+        folder = copied(whole, tmp_path / str(seed) / "out", forged(seed, good, OTHERS))
         before = contents(folder)
         try:
             page = resumed(folder)
