@@ -140,10 +140,14 @@ def _finished(path: Path, conditions: Conditions) -> tuple[list[EpisodeResult], 
     if not (path / ROWS).exists():
         return [], False
     rows, cut_off = read_results(path / ROWS)
-    keys = [(row.driver, row.perturbation, row.seed) for row in rows]
     drawn_by = {driver.name: driver.env.drawn_by for driver in saved.drivers}
-    expected = set(product(drawn_by, saved.perturbations, saved.tracks))
-    sound = all((row.crash_mode, row.renderer) == (saved.crash, drawn_by.get(row.driver)) for row in rows)
-    if len(set(keys)) < len(keys) or not set(keys) <= expected or not sound:
-        raise FileError(f"{path / ROWS} holds an episode twice, or one of another test; {_FIX}.")
+    missing = set(product(drawn_by, saved.perturbations, saved.tracks))
+    for number, row in enumerate(rows, 1):
+        key = row.driver, row.perturbation, row.seed
+        if key not in missing or (row.crash_mode, row.renderer) != (saved.crash, drawn_by[row.driver]):
+            raise FileError(
+                f"{path / ROWS}, line {number} holds an episode twice, or one of another test (driver {row.driver!r}, "
+                f"track {row.seed}); remove the line and go on with --resume."
+            )
+        missing.remove(key)
     return rows, cut_off

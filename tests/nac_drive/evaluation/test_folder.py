@@ -26,6 +26,7 @@ from nac_drive.storage.read import FileError
 from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
 from tests.nac_drive.evaluation.rows import row
+from tests.nac_drive.forged import forged
 
 TRACKS = "900001,5,7"
 ENV = {"control": "discrete", "mask_bar": False, "max_steps": 3}
@@ -218,6 +219,39 @@ def test_rows_that_do_not_belong_here_are_refused_in_one_line(tmp_path):
         assert "line 2 is no" in str(caught.value)
         assert "\n" not in str(caught.value)
         assert contents(path) == before
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"driver": "other"}, {"seed": 6}, {"seed": -1}, {"seed": 2**70}, {"crash_mode": "terminate"}, {"perturbation": "gap:3"},
+    {"renderer": "gymnasium"}, {"completion": -7}, {"completion": 1.5}, {"latency_ms": -7}, {"lateral_mean": -7.0},
+    {"autonomy": 2}, {"lap_time": -1.0}, {"agreement": -0.5}, {"crashes": 1.5}, {"lap_finished": 1}, {"length": None},
+]  # fmt: skip
+
+
+def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tmp_path, monkeypatch):
+    def drive(_: bytes, name: str, config: EnvConfig, crash: str, seed: int) -> EpisodeResult:
+        return row(seed, driver=name, crash_mode=crash, renderer=config.renderer, episode_return=seed / 7)
+
+    monkeypatch.setattr(evaluation, "_drive", drive)
+    run(drivers, tmp_path / "whole")
+    whole, outcomes = contents(tmp_path / "whole"), {True: 0, False: 0}
+    lines = whole["rows.jsonl"].decode().splitlines(keepends=True)
+    for seed in range(40):
+        folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / str(seed)))
+        (folder / "rows.jsonl").write_text("".join(forged(seed, lines, OTHERS)))
+        before = contents(folder)
+        try:
+            run(drivers, folder, resume=True)
+        except FileError as error:
+            message = str(error)
+            assert message.startswith(f"{folder / 'rows.jsonl'}, line ")
+            assert message.isprintable(), message
+            assert contents(folder) == before
+            outcomes[False] += 1
+        else:
+            assert contents(folder) == whole, seed
+            outcomes[True] += 1
+    assert min(outcomes.values()) > 2
 
 
 def test_damaged_conditions_are_refused_in_one_line(tmp_path):

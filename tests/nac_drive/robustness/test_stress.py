@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.results import read_results
+from nac_drive.evaluation.results import EpisodeResult, read_results
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.robustness import stress as module
 from nac_drive.robustness.page import save_page, stress_table, terminal_stress, video_of
@@ -20,6 +21,8 @@ from nac_drive.robustness.stress import Stress, stress
 from nac_drive.storage.read import FileError
 from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
+from tests.nac_drive.evaluation.rows import row
+from tests.nac_drive.forged import forged
 
 TRACKS, WORDS = [900001, 5], ["frame-drop:zero", "gap:3"]
 SPECS = ["", "frame-drop:1:zero", "frame-drop:2:zero", "frame-drop:3:zero", "gap:3"]
@@ -144,6 +147,40 @@ def test_another_driver_of_the_name_foreign_rows_and_foreign_folders_are_refused
         run(drivers, tmp_path / "mine", resume=True)
     with pytest.raises(FileNotFoundError, match="nothing to resume"):
         run(drivers, tmp_path / "nothing", resume=True)
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"driver": "other"}, {"driver": "one"}, {"seed": 6}, {"seed": 5}, {"seed": -1}, {"perturbation": "gap:2"},
+    {"perturbation": ""}, {"crash_mode": "terminate"}, {"renderer": "gymnasium"}, {"completion": -7}, {"crashes": None},
+]  # fmt: skip
+
+
+def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tmp_path, monkeypatch):
+    def drive(_: bytes, name: str, config: EnvConfig, crash: str, seed: int) -> EpisodeResult:
+        conditions = {"driver": name, "crash_mode": crash, "renderer": config.renderer}
+        return row(seed, **conditions, perturbation=config.perturb or "", episode_return=seed / 7)
+
+    monkeypatch.setattr("nac_drive.evaluation.evaluate._drive", drive)
+    monkeypatch.setattr("nac_drive.robustness.statistics.RESAMPLES", 10)
+    run(drivers, tmp_path / "whole", words=["gap:3"])
+    whole, outcomes = contents(tmp_path / "whole"), {True: 0, False: 0}
+    lines = whole["rows.jsonl"].decode().splitlines(keepends=True)
+    for seed in range(30):
+        folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / str(seed)))
+        (folder / "rows.jsonl").write_text("".join(forged(seed, lines, OTHERS)))
+        before = contents(folder)
+        try:
+            run(drivers, folder, words=["gap:3"], resume=True)
+        except FileError as error:
+            message = str(error)
+            assert message.startswith(f"{folder / 'rows.jsonl'}, line ")
+            assert message.isprintable(), message
+            assert contents(folder) == before
+            outcomes[False] += 1
+        else:
+            assert contents(folder) == whole, seed
+            outcomes[True] += 1
+    assert min(outcomes.values()) > 5
 
 
 @pytest.mark.parametrize(
