@@ -222,9 +222,10 @@ def test_rows_that_do_not_belong_here_are_refused_in_one_line(tmp_path):
 
 
 OTHERS: list[dict[str, Any]] = [
-    {"driver": "other"}, {"seed": 6}, {"seed": -1}, {"seed": 2**70}, {"crash_mode": "terminate"}, {"perturbation": "gap:3"},
-    {"renderer": "gymnasium"}, {"completion": -7}, {"completion": 1.5}, {"latency_ms": -7}, {"lateral_mean": -7.0},
-    {"autonomy": 2}, {"lap_time": -1.0}, {"agreement": -0.5}, {"crashes": 1.5}, {"lap_finished": 1}, {"length": None},
+    {"driver": "other"}, {"seed": 6}, {"seed": -1}, {"seed": 2**70}, {"crash_mode": "terminate"},
+    {"perturbation": "gap:3"}, {"renderer": "gymnasium"}, {"completion": -7}, {"completion": 1.5},
+    {"latency_ms": -7}, {"lateral_mean": -7.0}, {"autonomy": 2}, {"lap_time": -1.0}, {"agreement": -0.5},
+    {"crashes": 1.5}, {"lap_finished": 1}, {"length": None},
 ]  # fmt: skip
 
 

@@ -363,7 +363,10 @@ def test_a_result_of_another_run_or_perturbation_counts_for_none(whole, dataset,
             run(dataset, folder, num_seeds=2, resume=True)
     del good["run"]  # as earlier versions wrote it
     file.write_text(json.dumps(good))
+    for path in [path for path in folder.iterdir() if path.is_file() and path.name != ".lock"]:
+        (folder / f"{path.name}.4194304.tmp").touch()  # of a killed process
     run(dataset, folder, num_seeds=2, resume=True)
+    assert not list(folder.rglob("*.tmp"))
     assert read(folder) == read(whole[0])
 
 

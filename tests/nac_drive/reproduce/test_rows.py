@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from nac_drive.reproduce.run import RESULTS, SETTINGS, reproduce
 from nac_drive.storage.read import FileError
 from nac_drive.storage.write import WriteError
 from tests.data_collection.recordings import contents
+from tests.killing import Fuse, Killed
 from tests.nac_drive.forged import forged
 
 TABLE = Reproduction(
@@ -146,6 +148,25 @@ def test_files_of_killed_processes_are_removed(whole: Path, tmp_path: Path):
         (folder / f"{name}.4194304.tmp").write_text("a part")
     resumed(folder)
     assert {path.name for path in folder.iterdir()} == {SETTINGS, RESULTS, "tiny.md", ".lock"}
+
+
+def test_killed_at_any_operation_it_goes_on_to_the_same_files(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fuse, real = Fuse(), {name: getattr(os, name) for name in ("replace", "fsync")}
+    for moment in range(100):
+        folder, fuse.left = tmp_path / str(moment) / "out", moment
+        with monkeypatch.context() as patch:
+            for name, call in real.items():
+                patch.setattr(os, name, fuse.deadly(call))
+            try:
+                reproduce("tiny", folder, workers=1)
+                break
+            except Killed:
+                pass
+        resumed(folder)
+        assert contents(folder) == contents(whole), f"killed at operation {moment}"
+    assert moment > 8
 
 
 def test_a_number_that_is_not_finite_ends_in_one_line_and_what_was_measured_stays(

@@ -40,6 +40,10 @@ def test_what_killed_processes_left_is_removed_and_the_work_of_others_stays(tmp_
         (tmp_path / name).touch()
     remove_leftovers(path)
     assert {each.name for each in tmp_path.iterdir()} == stays
+    for name in left:
+        name.touch()
+    write_atomically(path, b"new")
+    assert {each.name for each in tmp_path.iterdir()} == stays
 
 
 def test_a_write_removes_what_killed_processes_left_of_its_file(tmp_path):
