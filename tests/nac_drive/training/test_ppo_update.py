@@ -218,6 +218,91 @@ def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(
         assert all(torch.equal(*pair) for pair in zip(before, mine.parameters(), strict=True))
 
 
+def smooth_l1(error: torch.Tensor) -> torch.Tensor:
+    return torch.where(error.abs() < 1, error**2 / 2, error.abs() - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("core", "settings"),
+    [("lds", {}), ("lstm", {"distribution": "gaussian"}), ("cfc", {"control": "discrete"})],
+)
+def test_an_update_descends_the_loss_as_it_is_written(core, settings, monkeypatch):
+    """Action by action, with ratios beyond the clip range, actions of several durations and a stability loss."""
+    config = replace(SMALL, n_envs=3, n_steps=8, batch_size=24, n_epochs=1, ent_coef=0.3, gae_lambda=0.8)
+    mine = policy(core, **settings)
+    mine.get_parameter("value.4.weight").data.mul_(30)  # errors on both sides of the bend of the value loss
+    if core == "lds":
+        mine.get_parameter("driver.core.dynamics").data.add_(0.3)
+    learner = Learner(mine, config)
+    driving = workers(mine, config, learner.sequence_length)
+    driving.start_at(0, 1)
+    driving.drive()
+    rng, rollout = np.random.default_rng(3), driving.drive()
+    noise = rng.normal(0, 0.3, rollout.log_probs.shape).astype(np.float32)
+    durations = rng.choice([0.02, 0.08], rollout.durations.shape).astype(np.float32)
+    ended = rollout.ended & (rng.random(rollout.ended.shape) < 0.5)  # some episodes are cut, others end by a rule
+    rollout = replace(rollout, log_probs=rollout.log_probs + noise, durations=durations, terminated=ended)
+    gradients: dict[str, torch.Tensor] = {}
+
+    def step(optimizer: Any, closure: Any = None) -> None:
+        gradients.update(
+            {name: weight.grad.clone() for name, weight in mine.named_parameters() if weight.grad is not None}
+        )
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    learned = learner.update(rollout, 1e-3, np.random.default_rng(0))
+
+    values = mine.values(torch.from_numpy(rollout.privileged))
+    following = mine.values(torch.from_numpy(rollout.after)).detach()
+    advantage = np.zeros(rollout.rewards.shape)
+    for e in range(3):
+        later = 0.0
+        for t in reversed(range(8)):
+            discount = 0.9 ** round(float(rollout.durations[t, e]) * 50)
+            value = float(values.detach()[t, e])
+            after = 0.0 if rollout.terminated[t, e] else float(following[t, e])
+            error = float(rollout.rewards[t, e]) + discount * after - value
+            later = error + (0.0 if rollout.ended[t, e] else discount * 0.8 * later)
+            advantage[t, e] = later
+    targets = torch.from_numpy(advantage) + values.detach()
+    scaled = (advantage - advantage.mean()) / advantage.std()
+    gains, entropies, log_ratios = [], [], []
+    for e in range(3):
+        for t in range(8):
+            if t % 4 == 0:  # gradients go back four actions
+                state = tuple(torch.from_numpy(part[t // 4, e : e + 1]) for part in rollout.states)
+            if rollout.starts[t, e]:
+                state = tuple(torch.zeros_like(part) for part in state)
+            frame, dt = torch.from_numpy(rollout.frames[t, e])[None, None], torch.from_numpy(rollout.dt[t, e : e + 1])
+            distribution, state = mine(frame, dt[None], state)
+            log_prob = distribution.log_prob(torch.from_numpy(np.asarray(rollout.samples[t, e]))[None, None])[0, 0]
+            log_ratios.append(log_prob - float(rollout.log_probs[t, e]))
+            ratio = log_ratios[-1].exp()
+            bounded = min(max(ratio, torch.tensor(0.8)), torch.tensor(1.2))
+            gains.append(min(ratio * scaled[t, e], bounded * scaled[t, e]))
+            entropies.append(distribution.entropy()[0, 0])
+    value_loss = smooth_l1(values - targets).mean()
+    entropy, ratios = torch.stack(entropies).mean(), torch.stack(log_ratios).exp()
+    loss = value_loss - torch.stack(gains).mean() - 0.3 * entropy + mine.driver.core.penalty()
+    mine.zero_grad()
+    loss.backward()
+    assert gradients.keys() == dict(mine.named_parameters()).keys()
+    for is_value in (True, False):
+        names = [name for name in gradients if name.startswith("value.") == is_value]
+        expected = {name: mine.get_parameter(name).grad for name in names}
+        norm = sum(float(gradient.square().sum()) for gradient in expected.values() if gradient is not None) ** 0.5
+        assert (norm > 0.5) == (core != "cfc" or is_value), "most gradients are clipped"
+        for name, gradient in expected.items():
+            assert gradient is not None
+            torch.testing.assert_close(gradients[name], min(1.0, 0.5 / norm) * gradient, atol=2e-6, rtol=2e-4, msg=name)
+    outside = (ratios - 1).abs() > 0.2
+    assert 0 < outside.sum() < len(outside)
+    assert learned == pytest.approx({
+        "value_loss": value_loss.item(), "entropy": entropy.item(), "clipped": outside.float().mean().item(),
+        "kl": (ratios - 1 - ratios.log()).mean().item(),
+    }, rel=1e-4)  # fmt: skip
+
+
 def test_a_core_is_corrected_after_every_step_of_the_driver(monkeypatch):
     corrected: list[bool] = []
     monkeypatch.setattr(LDS, "after_step", lambda core: corrected.append(True))
