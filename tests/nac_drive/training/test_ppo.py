@@ -128,6 +128,50 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
     assert finished.reports == []
 
 
+@pytest.mark.parametrize(("repeat", "frames"), [(1, 32), (2, 64)])
+def test_the_rate_falls_with_the_frames_and_the_report_has_the_mean_return(
+    tmp_path, no_validation, monkeypatch, repeat, frames
+):
+    """Four rollouts, whose returns are scripted; the latest hundred count."""
+    updates: list[tuple[float, bool]] = []
+    scripted = iter(([], [1.0, 3.0], [*[2.0] * 97, 9.0], [103.0, 1.0]))
+    drive = ppo_module.RolloutWorkers.drive
+
+    def update(learner: Any, rollout: Any, rate: float, order: Any, *, actor: bool) -> dict[str, float]:
+        updates.append((rate, actor))
+        return {"kl": 0.5}
+
+    monkeypatch.setattr(ppo_module.Learner, "update", update)
+    monkeypatch.setattr(
+        ppo_module.RolloutWorkers, "drive", lambda self: replace(drive(self), returns=next(scripted))
+    )  # fmt: skip
+    config = controlled(total_timesteps=4 * frames, action_repeat=repeat, validate_every=4 * frames)
+    config, watch = replace(config, value_warmup_steps=2 * frames), Watch(tmp_path / "run")
+    ppo(config, tmp_path / "run", report=watch)
+    reports = [row for row in watch.reports if "timesteps" in row]
+    assert [row["timesteps"] for row in reports] == [frames, 2 * frames, 3 * frames, 4 * frames]
+    assert updates == [(pytest.approx(1e-3 * part), part <= 0.5) for part in (1.0, 0.75, 0.5, 0.25)]
+    means = [None, 2.0, (1 + 3 + 97 * 2 + 9) / 100, (97 * 2 + 9 + 103 + 1) / 100]
+    assert [row["return"] for row in reports] == [means[0], *map(pytest.approx, means[1:])]
+    assert all(row["kl"] == 0.5 and row["total_timesteps"] == 4 * frames for row in reports)
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous", "pulsed"])
+def test_a_random_driver_begins_with_actions_that_hardly_depend_on_the_frame(control):
+    config = controlled("lstm", control)
+    torch.manual_seed(7)
+    driver = ppo_module.build_policy(config, EnvConfig(control)).driver
+    torch.manual_seed(7)
+    plain = Driver(config.driver).state_dict()
+    for name, weight in driver.state_dict().items():
+        expected = plain[name]
+        if name == "action_head.out.weight":
+            expected = 0.1 * expected
+        if name == "action_head.out.bias":
+            expected = torch.zeros(5) if control == "discrete" else torch.tensor([0.0, 0.0, -3.0])
+        assert torch.equal(weight, expected), name
+
+
 def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp_path, no_validation):
     folder, short = tmp_path / "run", replace(TINY, total_timesteps=32, value_warmup_steps=0)
     first, second = Watch(folder), Watch(folder)
