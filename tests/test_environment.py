@@ -171,6 +171,9 @@ TEACHERS: dict[str, Callable[[str, Path, Path], Any]] = {
     "baseline": lambda driver, data, out: evaluate_with_baseline(
         out.parent / "there", [5], baseline=driver, folder=out
     ),
+    "a driver of stress": lambda driver, data, out: nd.stress(
+        [out.parent / "there", driver], ["gap:1"], [5], folder=out
+    ),
     "expert of compare": lambda driver, data, out: nd.compare(["cnn"], data, [5], out, config=learner(), expert=driver),
 }
 for source in SOURCES:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, resolve_driver
+from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
@@ -93,8 +93,8 @@ def stress(
     Raises:
         FileNotFoundError: If there is no such driver, or nothing to resume.
         FileExistsError: If `folder` holds anything and `resume` is off.
-        ValueError: For a bad argument, two drivers of one name, and if `folder` was begun under other conditions, is
-            damaged, in use, or cannot be written.
+        ValueError: For a bad argument, two drivers of one name or of different environments, and if `folder` was begun
+            under other conditions, is damaged, in use, or cannot be written.
     """
     found, seeds = families(perturbations), track_seeds(tracks)
     if resume and folder is None:
@@ -103,6 +103,8 @@ def stress(
     names = [tested.name for _, tested in entries]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be at least one, each with a name of its own, got {names}; rename a folder.")
+    for driver, tested in entries:  # differences to the first would compare two worlds
+        require_environment(f"driver {tested.name!r}", driver, entries[0][1].env)
     specs = [CLEAN, *(spec for family in found for spec in family.specs)]
     conditions = Conditions([tested for _, tested in entries], seeds, specs, crash, renderer)
     rows: dict[tuple[str, str], list[EpisodeResult]] = {}

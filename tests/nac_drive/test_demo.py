@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from nac_drive import demo as module
+from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.demo import DemoConfig, _commands, demo, from_scratch
-from nac_drive.envs import SPLITS, track_seeds
-from nac_drive.policies import DriverConfig, load_driver
+from nac_drive.envs import SPLITS, EnvConfig, track_seeds
+from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
 from nac_drive.training.ppo_config import PPOConfig
@@ -110,6 +112,23 @@ def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
     for text in (markdown, page):
         assert frames in text
         assert "Baseline: ppo-expert, on the same tracks." in text
+
+
+def test_every_driver_is_shown_with_the_status_bar_as_it_was_evaluated(tmp_path, monkeypatch):
+    shown: dict[str, bool] = {}
+    monkeypatch.setattr(module, "side_by_side", lambda *_, **__: None)
+    monkeypatch.setattr(module, "save_episode_page", lambda *_: None)
+    monkeypatch.setattr(module, "record_video", lambda *_, name, env, **__: shown.update({name: env.mask_bar}))
+    monkeypatch.setattr(
+        module, "record", lambda simulator, driver, *_, name, **__: shown.update({name: "Mask" in str(simulator)})
+    )
+    drivers: dict[str, Any] = {"expert": Driver(POLICY), "learner": Driver(POLICY), "controller": Controller()}
+    for name, masked in (("expert", False), ("learner", True)):
+        drivers[name].env_config = {"control": "continuous", "mask_bar": masked}
+    for show in (module._videos, lambda folder, *rest: module._episode_page(folder / "page.html", *rest)):
+        show(tmp_path, drivers, 5, EnvConfig("continuous", mask_bar=True), lambda *_: None)
+        assert shown == {"expert": False, "learner": True, "controller": False}
+        shown.clear()
 
 
 def test_the_tracks_of_the_demo_serve_one_purpose_each():
