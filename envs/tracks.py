@@ -31,6 +31,11 @@ def track_seeds(tracks: str | Sequence[int]) -> list[int]:
         ValueError: For an unknown split, for more tracks than the split has, for no track, for a track that is named
             twice, and for a seed outside of 0 to LARGEST_SEED.
     """
+    if not isinstance(tracks, str | Iterable):
+        fix = (
+            f"; pass [{tracks}] for this seed, or 'test-{tracks}' for so many tracks" if isinstance(tracks, int) else ""
+        )
+        raise ValueError(f"tracks must be SPLIT-COUNT (such as test-20) or a list of seeds, got {tracks!r}{fix}.")
     if not isinstance(tracks, str):
         if not isinstance(tracks, Iterable):
             raise ValueError(

@@ -57,3 +57,14 @@ def test_seeds_are_checked_like_names():
     for seeds, message in (([], "got none"), ([3, 17, 3], r"once, got \[3, 17, 3\]"), ([-1], "0 to"), ([1.5], "whole")):
         with pytest.raises(ValueError, match=message):
             track_seeds(seeds)  # type: ignore[arg-type]
+
+
+def test_a_number_or_nothing_in_place_of_a_list_is_named():
+    for tracks, message in (
+        (5, r"a list of seeds, got 5; pass \[5\] .*, or 'test-5'"),
+        (5.0, "got 5.0"),
+        (None, "got None"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            track_seeds(tracks)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
