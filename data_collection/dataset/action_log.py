@@ -30,13 +30,15 @@ from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, action
 from nac_drive.data_collection.dataset.limits import DatasetError, require_size
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
 from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Sha256, Summary
-from nac_drive.storage.read import one_line
+from nac_drive.storage.read import BYTES_PER_VALUE, LARGEST_DOCUMENT, one_line, require_few_values
 
 ACTION_LOG_SCHEMA = "nac-drive action log 1"
 _OLD_SCHEMA = "nac-drive recipe 1"
 """Schema of version 0.1: other names for the same content, and no hash of the frame after the last action."""
 LARGEST_RATIO = 20
 """Largest size of its arrays over that of its file, above 64 MiB; 6 to 8 are usual."""
+_LARGEST_DOCUMENT_RATIO = 10
+"""Largest size of the JSON over the size of the file, above 4 MiB; less than 1 is usual."""
 _HEADERS = 3 * 128
 """Bytes of the headers of the three arrays."""
 
@@ -59,7 +61,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON of an action log."""
 
     schema: str
-    dataset: dict[str, Any]
+    dataset: msgspec.Raw
     episodes: list[_Episode] = []
     laps: list[_Episode] = []
     """The name of `episodes` in version 0.1."""
@@ -193,6 +195,9 @@ def _arrays(path: Path) -> list[NDArray[Any]]:
         if len(archive.infolist()) != 3 or members.keys() != set(expected):
             raise ValueError(f"it holds {', '.join(sorted(members))[:100]!r}, expected {', '.join(expected)}")
         require_size(sum(member.file_size for member in members.values()), path.stat().st_size, LARGEST_RATIO)
+        largest = max(LARGEST_DOCUMENT, _LARGEST_DOCUMENT_RATIO * path.stat().st_size)
+        if members[document].file_size > largest:
+            raise ValueError(f"its {document} would unpack to more than {largest:,} bytes")
         return [_array(archive, members[name]) for name in expected]
 
 
@@ -212,11 +217,14 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
 
 def _decode(content: NDArray[Any], action: NDArray[Any], label: NDArray[Any]) -> ActionLog:
     document = msgspec.json.decode(content.item(), type=_Document)
+    meta = bytes(document.dataset)
+    require_few_values(meta, LARGEST_DOCUMENT // BYTES_PER_VALUE, "its dataset", "a meta.json", "fetch it again")
+    dataset = msgspec.json.decode(meta, type=dict[str, Any])
     if document.schema not in (ACTION_LOG_SCHEMA, _OLD_SCHEMA):
         raise ValueError(f"its schema is {document.schema[:100]!r}, expected {ACTION_LOG_SCHEMA!r}")
     rows = document.episodes or document.laps
     ends = np.cumsum([row.length for row in rows], dtype=np.int64)
-    discrete = parse_meta(document.dataset).env.control == "discrete"
+    discrete = parse_meta(dataset).env.control == "discrete"
     shape = (int(ends[-1]) if rows else 0, *(() if discrete else (3,)))
     kinds = (np.uint8, np.uint8) if discrete else (np.float32, np.uint32)
     for name, values, dtype in zip(("action", "label"), (action, label), kinds, strict=True):
@@ -231,7 +239,7 @@ def _decode(content: NDArray[Any], action: NDArray[Any], label: NDArray[Any]) ->
         summary = msgspec.to_builtins(row)
         sha256 = summary.pop("sha256")
         episodes.append(EpisodeActions(summary, sha256, *pair))
-    return ActionLog(document.dataset, episodes)
+    return ActionLog(dataset, episodes)
 
 
 def _narrow(actions: NDArray[Any]) -> NDArray[Any]:

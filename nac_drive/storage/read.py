@@ -16,6 +16,10 @@ T = TypeVar("T")
 
 LARGEST_DOCUMENT = 4 * 2**20
 """Bytes of the largest JSON or YAML document that is read. Ours have a few kilobytes."""
+BYTES_PER_VALUE = 8
+"""Bytes of a JSON document per value: more values would take more than 64 MB of memory."""
+MOST_YAML_VALUES = 20_000
+"""Values of the largest YAML document, which takes some 1,300 bytes of memory for each. Ours have a hundred."""
 LONGEST_MESSAGE = (1000, 300)
 """Characters at the beginning and at the end of a message that are kept."""
 LARGEST_LINE = 2**20
@@ -56,7 +60,9 @@ def read_json(
         FileError: Unless the file holds one document of this type.
     """
     path = Path(path)
-    return decode_json(_read(path, what, fix, largest), kind, path, what, fix)
+    content = _read(path, what, fix, largest)
+    require_few_values(content, largest // BYTES_PER_VALUE, path, what, fix)
+    return decode_json(content, kind, path, what, fix)
 
 
 def read_json_lines(path: str | os.PathLike[str], kind: type[T], what: str, fix: str) -> tuple[list[T], bool]:
@@ -97,6 +103,16 @@ def decode_json(content: bytes, kind: type[T], where: object, what: str, fix: st
         raise FileError(f"{where} is not {what}: {one_line(error)}; {fix}.") from error
 
 
+def require_few_values(content: bytes, most: int, where: object, what: str, fix: str) -> None:
+    """Check a bound of the number of values in a JSON or YAML document before it is decoded.
+
+    Raises:
+        FileError: If there may be more than `most`.
+    """
+    if sum(map(content.count, (b"[", b"{", b",", b":", b"\n"))) > most:
+        raise FileError(f"{where} is not {what}: it holds more than {most:,} values; {fix}.")
+
+
 def read_yaml(path: str | os.PathLike[str], kind: type[T], what: str, fix: str) -> T:
     """Read a YAML document, see `read_json`. Aliases are refused: nested ones can stand for any amount of memory.
 
@@ -104,8 +120,10 @@ def read_yaml(path: str | os.PathLike[str], kind: type[T], what: str, fix: str) 
         FileError: Unless the file holds one document of this type.
     """
     path = Path(path)
+    content = _read(path, what, fix, LARGEST_DOCUMENT)
+    require_few_values(content, MOST_YAML_VALUES, path, what, fix)
     try:
-        document = yaml.load(_read(path, what, fix, LARGEST_DOCUMENT), _Loader)
+        document = yaml.load(content, _Loader)
         return msgspec.convert(document, kind, strict=True)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, OverflowError, TypeError) as error:
         if isinstance(error, FileError):

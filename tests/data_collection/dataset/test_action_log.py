@@ -176,6 +176,8 @@ def archive(path: Path, members: list[tuple[str, bytes]], compression: int = zip
 BOMBS: dict[str, str] = {
     "many zeros": "would unpack to 8.,...,... bytes",
     "a long document": "would unpack to 7.,...,... bytes",
+    "many values": "its action_log.npy would unpack to more than 4,194,304 bytes",
+    "many values in 1 MB": "its dataset is not a meta.json: it holds more than 524,288 values",
     "a long shape": "label.npy is uint8 (1099511627776,), which 180 bytes do not hold",
     "a negative shape": "action.npy is uint8 (-180,), which 180 bytes do not hold",
     "a size that lies": "would unpack to 4,...,...,... bytes",
@@ -205,6 +207,10 @@ def bomb(path: Path, kind: str, log_file: Path) -> None:
             action = label = npy(np.zeros(40 * 2**20, np.uint8))
         case "a long document":
             log = npy(np.array(b" " * (70 * 2**20) + b"{}"))
+        case "many values":
+            log = npy(np.array(b'{"schema":"","dataset":{"a":[' + b"[]," * (7 * 2**20) + b"[]]}}"))
+        case "many values in 1 MB":
+            log = npy(np.array(b'{"schema":"nac-drive action log 1","dataset":{"a":[' + b"[]," * 300_000 + b"[]]}}"))
         case "a long shape":
             label = npy(np.zeros(180, np.uint8), shape=(2**40,))
         case "a negative shape":

@@ -226,7 +226,10 @@ def long_element(data: Path) -> None:
 
 
 JPEG_ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a billion pixels": (jpeg_element(huge_png()), r"image 2 of episode_1/observations is \(30000, 30000\), expected"),
+    "a billion pixels": (
+        jpeg_element(huge_png(30_000)),
+        r"image 2 of episode_1/observations is \(30000, 30000\), expected",
+    ),
     "no image": (jpeg_element(b"GIF89a"), "image 2 of episode_1/observations is None, expected"),
     "an element of 4 GB": (long_element, "observations is larger than the file"),
     "gzip": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -111,6 +112,33 @@ def test_sizes_are_bounded(tmp_path):
     path.write_text("name: x" + " " * LARGEST_DOCUMENT)
     with pytest.raises(FileError, match="larger than 4,194,304 bytes"):
         read_yaml(path, Settings, "a config", FIX)
+
+
+@pytest.mark.parametrize("values", [b"[],", b"{},", b"0,", b'{"":[]},', b"[[]],"])
+def test_many_values_take_no_memory(tmp_path, values):
+    """A list of two bytes takes 64 bytes of memory as JSON, and a thousand as YAML."""
+    path = tmp_path / "many"
+    for reader, length in ((read_json, LARGEST_DOCUMENT), (read_yaml, LARGEST_DOCUMENT // 40)):
+        path.write_bytes(b'{"a":[' + values * (length // len(values) - 10) + b"[]]}")
+        tracemalloc.start()
+        with pytest.raises(FileError, match="it holds more than") as caught:
+            reader(path, dict[str, Any], "a config", FIX)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        one_line(caught, str(path), FIX)
+        assert peak < 8 * 2**20
+
+
+def test_as_many_values_as_a_document_may_hold_take_less_than_64_megabytes(tmp_path):
+    path = tmp_path / "most"
+    for values in (b"[],", b'{"":{}},'):
+        separators = sum(map(values.count, (b"[", b"{", b",", b":")))
+        path.write_bytes(b'{"a":[' + values * ((LARGEST_DOCUMENT // 8 - 10) // separators) + b"[]]}")
+        tracemalloc.start()
+        read_json(path, dict[str, Any], "a config", FIX)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 64 * 10**6
 
 
 def test_what_is_no_file(tmp_path):
