@@ -292,6 +292,27 @@ def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_tr
     assert env.native_return == 5 * 7.0
 
 
+def test_the_native_return_has_the_rewards_of_the_environment_alone():
+    class Pays(gym.Env):
+        def reset(self, *, seed=None, options=None):
+            self.rewards = iter((-0.5, 5.0, -100.0))
+            return np.zeros((2, 2, 3)), {"completion": 0.0}
+
+        def step(self, action):
+            info = {"crash": "off_road", "wheels_off_road": 4, "completion": 0.0, "dt": 0.02}
+            return np.zeros((2, 2, 3)), next(self.rewards), False, False, info
+
+    env = TrainingEnv(Pays(), PPOConfig(patience=3), 0, EnvConfig(max_steps=100))
+    for _ in range(2):
+        env.reset()
+        returns = []
+        for _ in range(3):
+            *_, terminated, _, _ = env.step(0)
+            returns.append(env.native_return)
+        assert terminated, "without progress; what it costs in training is no part of the return"
+        assert returns == [-0.5, 4.5, -95.5]
+
+
 def test_in_training_a_tile_costs_when_it_is_missed_and_not_again():
     class Passes(gym.Env):
         missed = 0

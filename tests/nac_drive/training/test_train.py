@@ -16,12 +16,13 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import BAR_TOP, EnvConfig, make_env
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver
+from nac_drive.policies.action_heads import DiscreteActionHead
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.training import trainer
 from nac_drive.training.augmentation import augmented
 from nac_drive.training.config import DataConfig
-from nac_drive.training.data import Sequences, TrainingData, action_changes
+from nac_drive.training.data import Sequences, TrainingData, action_changes, curve_weights
 from nac_drive.training.distributed import choose_device
 from nac_drive.training.images import flipped, masked
 from nac_drive.training.offline import offline_accuracy
@@ -95,6 +96,33 @@ def test_episodes_added_in_parts_give_the_same_sequences_as_all_at_once(control)
     assert whole.frames.any(axis=(1, 2, 3)).all()
 
 
+def test_loss_and_accuracy_are_means_over_the_sequences_of_an_epoch(dataset, tmp_path, monkeypatch):
+    """Also where the last batch is smaller."""
+    batches: list[tuple[int, float, float]] = []
+    real = DiscreteActionHead.loss
+
+    def loss(prediction: torch.Tensor, target: torch.Tensor, *weights: Any) -> torch.Tensor:
+        found = real(prediction, target, *weights)
+        right = (prediction.argmax(-1) == target).float().mean()
+        batches.append((len(target), found.item(), right.item()))
+        return found
+
+    monkeypatch.setattr(DiscreteActionHead, "loss", staticmethod(loss))
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    reports: list[dict[str, Any]] = []
+    settings = config("cnn", epochs=1, sequence_length=1, batch_size=50, learning_rate=1e-2)
+    train(settings, dataset, tmp_path / "run", report=reports.append)
+    sizes, losses, rights = (np.array(column) for column in zip(*batches, strict=True))
+    assert len(sizes) > 1
+    assert sizes[-1] < sizes[0] == 50
+    (row,) = rows(tmp_path / "run")
+    assert row["loss"] == pytest.approx((sizes * losses).sum() / sizes.sum(), rel=1e-5)
+    assert row["accuracy"] == pytest.approx((sizes * rights).sum() / sizes.sum(), rel=1e-5)
+    assert row["frames"] == sizes.sum()
+    so_far = [report["loss"] for report in reports if "batch" in report]
+    assert so_far == pytest.approx(np.cumsum(sizes * losses) / np.cumsum(sizes), rel=1e-5)
+
+
 @pytest.mark.parametrize("flips", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
 def test_class_weights_are_the_inverse_frequencies_of_the_actions_that_are_trained_on(flips, frozen):
@@ -116,6 +144,20 @@ def test_class_weights_are_the_inverse_frequencies_of_the_actions_that_are_train
     np.testing.assert_allclose(data.classes.numpy() * counts, np.full(5, counts.mean()), rtol=1e-5)
     right, left = data.classes[1].item(), data.classes[2].item()
     assert (right == left) == flips, "what a flip exchanges weighs the same"
+
+
+def test_bends_to_both_sides_weigh_alike():
+    """exp(alpha |steering|), in sequences as they are and flipped, together with the weight of a change."""
+    labels = np.array([[-0.8, 1, 0], [-0.8, 1, 0], [0.8, 1, 0], [0.0, 0, 1]], np.float32)
+    np.testing.assert_allclose(curve_weights(labels, 0.5), np.exp([0.4, 0.4, 0.4, 0.0]), rtol=1e-6)
+    data = TrainingData(
+        config(curve_weight=0.5, change_weight=3.0, sequence_length=4).data, EnvConfig("continuous"), CPU
+    )
+    data.add(replace(synthetic([4], "continuous"), labels=labels))
+    for flip in (False, True):
+        weight = data.sequences(np.zeros(1, dtype=int), np.array([flip])).weight
+        assert weight is not None
+        np.testing.assert_allclose(weight[0], np.exp([0.4, 0.4, 0.4, 0.0]) * [1, 1, 3, 3], rtol=1e-6)
 
 
 def test_a_change_of_action_is_marked_within_its_episode():
