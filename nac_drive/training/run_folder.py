@@ -34,7 +34,7 @@ from nac_drive.storage.checkpoints import (
     step_of,
     write_record,
 )
-from nac_drive.storage.links import require_own_files
+from nac_drive.storage.links import require_link_to_something, require_own_file, require_own_files
 from nac_drive.storage.lock import LOCK
 from nac_drive.storage.names import shell_word
 from nac_drive.storage.read import FileError, read_json_lines, read_yaml
@@ -92,9 +92,11 @@ class RunFolder:
             FileNotFoundError: If there is no run to resume.
             FileError: If a file or folder of the run is a link, see `require_own_files`.
         """
-        require_own_files(path)
+        require_link_to_something(path)
         if resume:
+            require_own_file(path / _CONFIG)
             cls.open(path)
+            require_own_files(path)
         elif not _vacant(path):
             raise FileExistsError(
                 f"run folder {path} already exists; choose another folder, or continue with --resume."

@@ -112,6 +112,16 @@ def test_the_command_is_kept_as_it_can_be_pasted(tmp_path, monkeypatch):
     assert words_of(command) == words
 
 
+def test_a_folder_that_is_no_run_is_refused_before_it_is_searched(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis").symlink_to(tmp_path)
+    monkeypatch.setattr(run_folder, "require_own_files", lambda path: pytest.fail("it may hold millions of files"))
+    with pytest.raises(FileExistsError, match="already exists"):
+        RunFolder.require(tmp_path / "home", resume=False)
+    with pytest.raises(FileNotFoundError, match="is not a run folder"):
+        RunFolder.require(tmp_path / "home", resume=True)
+
+
 def test_some_keys_may_move_and_others_grow(run):
     later = {**CONFIG, "epochs": 5, "dataset": "elsewhere"}
     run.require_config(later, moved=["dataset"], grown=["epochs"])
