@@ -89,6 +89,12 @@ class DemoConfig:
         else:
             self.ppo.check()
         track_seeds(self.tracks)
+        names = [_EXPERT if self.ppo else driver_name(self.expert), self.training.driver.core, *self.baselines]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"expert, learner and baselines must have different names, got {twice[0]!r} twice; rename the expert's "
+                "folder, or choose other baselines."
+            )
 
     def with_seed(self, seed: int) -> DemoConfig:
         """The same demo with another seed of all its trainings."""

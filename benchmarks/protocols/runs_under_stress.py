@@ -14,13 +14,14 @@ import argparse
 import json
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import nac_drive as nd
-from nac_drive.evaluation.statistics import bootstrap
+from nac_drive.evaluation.statistics import bootstrap, clearly_positive
 from nac_drive.policies.cores.pdna import PDNA, Pulse
 
 Cells = dict[tuple[str, str], dict[str, dict[tuple[int, int], float]]]
@@ -51,28 +52,36 @@ def table(cells: Cells, metric: str, baseline: str) -> str:
 
 
 def degradation(cells: Cells, baseline: str) -> str:
-    """Return the part of the own undisturbed return that is lost, in per cent (PDNA, Eq. 7): mean ± sd over runs."""
+    """Return the part of the own undisturbed return that is lost, in per cent (PDNA, Eq. 7): mean ± sd over runs.
+
+    A core shows none unless the undisturbed return of each of its runs is clearly positive.
+    """
     returns = {key: grid(values["episode_return"]) for key, values in cells.items()}
     lost = {
         (core, spec): 100 * (1 - own / returns[core, ""].mean(axis=1, keepdims=True))
+        if all(map(clearly_positive, returns[core, ""]))
+        else None
         for (core, spec), own in returns.items()
         if spec
     }
     return _markdown("lost, %", lost, baseline, sd=True)
 
 
-def _markdown(title: str, grids: dict[tuple[str, str], np.ndarray], baseline: str, sd: bool = False) -> str:
+def _markdown(title: str, grids: Mapping[tuple[str, str], np.ndarray | None], baseline: str, sd: bool = False) -> str:
     cores, specs = (list(dict.fromkeys(key[place] for key in grids)) for place in (0, 1))
     lines = [f"| {title} | {' | '.join(spec or 'none' for spec in specs)} |", "|---|" + "---:|" * len(specs)]
     for core in cores:
         entries = []
         for spec in specs:
-            own = grids[core, spec]
+            own, other = grids[core, spec], grids[baseline, spec]
+            if own is None:
+                entries.append("-")
+                continue
             entry = f"{own.mean():.0f}" if sd else f"{own.mean():.3g}"
             if sd and len(own) > 1:
                 entry += f" ± {own.mean(axis=1).std(ddof=1):.0f}"
-            if core != baseline:
-                entry += f" ({bootstrap(own, grids[baseline, spec]).text('+.3g')})"
+            if core != baseline and other is not None:
+                entry += f" ({bootstrap(own, other).text('+.3g')})"
             entries.append(entry)
         lines.append(f"| {core} | {' | '.join(entries)} |")
     return "\n".join(lines)

@@ -37,7 +37,7 @@ from nac_drive.storage.checkpoints import (
 from nac_drive.storage.links import require_link_to_something, require_own_file, require_own_files
 from nac_drive.storage.lock import LOCK
 from nac_drive.storage.names import shell_word
-from nac_drive.storage.read import FileError, read_json_lines, read_yaml
+from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, read_yaml
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.training.finite import require_finite_row
 
@@ -48,11 +48,18 @@ _UNFINISHED_STEP = re.compile(r"step_[0-9]+\.tmp|\.step_[0-9]+\.tmp\.[0-9]{1,10}
 """Folders that `checkpoint` and `save_driver` had not finished."""
 
 
+_Return = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+
+
 class _Row(msgspec.Struct):
-    """The keys of a row that this module uses."""
+    """The keys of a row that are read again."""
 
     step: Annotated[int, msgspec.Meta(ge=0)]
     score: float = -math.inf
+    loss: float | msgspec.UnsetType = msgspec.UNSET
+    seconds: Annotated[float, NOT_NEGATIVE] | msgspec.UnsetType = msgspec.UNSET
+    return_mean: _Return | msgspec.UnsetType = msgspec.UNSET
+    returns: Annotated[list[_Return], msgspec.Meta(min_length=1)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunFolder:
@@ -202,18 +209,22 @@ class RunFolder:
         """All whole rows so far; a line cut off by a crash is left out.
 
         Raises:
-            FileError: The file is damaged.
+            FileError: The file is damaged, or holds a step twice or in another order.
         """
         path = self.path / _METRICS
         if not path.exists():
             return []
         what, fix = "a row of metrics", "restore the file or start a new run"
         rows, _ = read_json_lines(path, dict[str, Any], what, fix)
+        last = -1
         for number, row in enumerate(rows, 1):
             try:
-                msgspec.convert(row, _Row)
+                step = msgspec.convert(row, _Row).step
             except msgspec.ValidationError as error:
                 raise FileError(f"{path}, line {number} is not {what}: {error}; {fix}.") from None
+            if step <= last:
+                raise FileError(f"{path}, line {number} holds step {step} after step {last}; {fix}.")
+            last = step
         return rows
 
     def drop_rows_after(self, step: int) -> None:

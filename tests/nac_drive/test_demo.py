@@ -102,7 +102,7 @@ def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
     frames = f"DAgger, {Demonstrations.open(folder / 'nac-exact' / 'dataset').info()['frames']:,} frames"
     markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
     for row in rows:
-        cell = f"{row['episode_return']:.0f} ± 0"
+        cell = f"{row['episode_return']:.0f}"  # one episode has no deviation
         assert f"| {row['driver']} | {cell} |" in markdown
         assert f"<td>{cell}</td>" in page
     links = re.findall(r"\]\(([^)]+)\)", markdown)
@@ -147,6 +147,8 @@ def test_a_start_that_is_refused_touches_nothing(finished, tmp_path):
         "seed must be": replace(CONFIG, training=replace(CONFIG.training, seed=-1)),
         "no folder typo": replace(CONFIG, ppo=None, expert="typo"),
         "tracks must be": replace(CONFIG, tracks="x"),
+        "must have different names, got 'nac-exact' twice": replace(CONFIG, baselines=("lstm", "nac-exact")),
+        "must have different names, got 'ppo-expert' twice": replace(CONFIG, baselines=("ppo-expert",)),
     }
     for message, config in bad.items():
         with pytest.raises((ValueError, FileNotFoundError), match=message):

@@ -137,6 +137,9 @@ def test_a_number_that_became_something_else_is_a_difference(run, value):
 @pytest.mark.parametrize(
     "line",
     ["null", "[]", "{}", '{"step": null}', '{"step": -1}', '{"step": 1.5}', '{"step": "1"}', "{", "[" * 100_000, "\x00",
+     '{"step": 1, "seconds": "2"}', '{"step": 1, "seconds": -1}', '{"step": 1, "returns": []}',
+     '{"step": 1, "returns": 3}', '{"step": 1, "returns": ["9"]}', '{"step": 1, "return_mean": []}',
+     '{"step": 1, "loss": {}}',
      '{"step": 1, "score": null}', '{"step": 1, "score": NaN}', '{"step": 1, "score": 1e999}'],
 )  # fmt: skip
 def test_a_damaged_row_is_one_line(run, line):
@@ -147,6 +150,19 @@ def test_a_damaged_row_is_one_line(run, line):
         with pytest.raises(FileError, match=r"metrics\.jsonl, line 2 is not a row of metrics") as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_step_counts_once(run, step):
+    for number in (1, 2):
+        run.log({"step": number, "score": 1.0})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step, "score": 9.0}) + "\n")
+    for call in (run.rows, run.rewind):
+        with pytest.raises(
+            FileError, match=rf"metrics\.jsonl, line 3 holds step {step} after step 2; restore the file"
+        ):
+            call()
 
 
 def test_a_run_that_lost_its_rows_is_not_resumed(run):
