@@ -124,6 +124,17 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "compare under no perturbation that is known": (
         ("compare", "data", "--out", "new", "--drivers", "cnn", *SHORT, "--perturb", "fog:1"), ("'fog' is unknown",)
     ),
+    "the arena at a port that is none": (
+        ("arena", "--drivers", "human", "--port", "99999"), ("port must be a whole number from 0 to 65535", "got")
+    ),
+    "the arena at a negative port": (("arena", "--drivers", "human", "--port", "-1"), ("port", "got -1", "a free one")),
+    "the arena at no host": (("arena", "--drivers", "human", "--host", ""), ("host must be an address", "127.0.0.1")),
+    "Udacity at a port that is none": (
+        ("serve-udacity", "--driver", "discrete_driver", "--port", "65536"), ("port must be a whole number", "65536")
+    ),
+    "Udacity at a negative port": (
+        ("serve-udacity", "--driver", "discrete_driver", "--port", "-1"), ("port must be a whole number", "got -1")
+    ),
     "demo over something": (("demo", "--out", "foreign", *BASE), ("foreign holds chapter.tex", "another folder")),
     "demo with a bad seed": (("demo", "--out", "new", "--seed", "-1", *BASE), ("seed",)),
     # Drivers

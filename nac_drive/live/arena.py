@@ -7,11 +7,10 @@ import json
 import os
 import webbrowser
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from nac_drive import policies
 from nac_drive.analysis.page import assemble
@@ -21,22 +20,33 @@ from nac_drive.data_collection.human import HUMAN
 from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, Control, EnvConfig, track_seeds
 from nac_drive.live import messages, snapshot
+from nac_drive.live.access import LOCAL_HOSTS, answered_hosts, close, guarded
 from nac_drive.live.hand_driven import HandDriven, hand_driven
+from nac_drive.live.orders import DEAR, Orders
 from nac_drive.live.race import Car, Driven, Race
-from nac_drive.live.server import make_server, serve
+from nac_drive.live.server import check_address, make_server, serve
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost")
 MOST_MESSAGES = 240
 """Messages a second that a page may send; controls change at most fifty times."""
 _LATE = 0.25
 """Seconds that the clock may be behind before it gives them up."""
+_PERIOD = 1 / FRAMES_PER_SECOND
+"""Seconds that an order waits for the clock at most, however slow the race is."""
+_BREATH = 0.0005
+"""Seconds for messages after every frame, however late the clock is."""
+_REST = 2.0
+"""Seconds for frames after each second that a dear order has taken."""
+_MOST_NOTES = 20
 _RETURNS_WITHIN = 2.0
 """Seconds that a page may take to load again before the server ends with its client."""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+_CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
 class Arena:
     """A race, its clock and the pages that watch it.
+
+    The clock alone touches the race. Pages put orders beside it, and get what it has computed: no page waits for
+    another one, and no number of messages stops the frames.
 
     Args:
         race: The race.
@@ -47,8 +57,10 @@ class Arena:
     def __init__(self, race: Race, hands: HandDriven | None = None, recording: str = "") -> None:
         self.race, self._hands, self._recording = race, hands, recording
         self.paused, self.speed, self.saliency = False, 1.0, True
-        self._pages: set[_Page] = set()
-        self._frame: bytes | None = None
+        self._pages: list[_Page] = []
+        self._at_the_wheel: _Page | None = None
+        self._setup_changed, self._frame_changed = True, True
+        self._rests_until = 0.0
         self._ended: deque[Driven] = deque()
         race.on_result = self._keep
 
@@ -57,48 +69,63 @@ class Arena:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            if not self.paused and not self.race.over:
-                self.race.tick()
-                self.changed()
-                await self._record()
-            due = max(due + 1 / (FRAMES_PER_SECOND * self.speed), loop.time() - _LATE)
-            await asyncio.sleep(max(due - loop.time(), 0))
+            await self._obey()
+            if loop.time() >= due:
+                if not self.paused and not self.race.over:
+                    self._tick()
+                due = max(due + _PERIOD / self.speed, loop.time() - _LATE)
+            self._publish()
+            await self._record()
+            wait = due - loop.time()
+            await asyncio.sleep(min(wait, _PERIOD) if wait > 0 else _BREATH)
 
-    def changed(self) -> None:
-        """Let all pages have the present frame."""
-        self._frame = None
-        for page in self._pages:
-            page.wake.set()
+    def _tick(self) -> None:
+        self.race.tick()
+        self._frame_changed = True
 
-    def frame(self) -> bytes:
-        """Return the present frame, computed once for all pages."""
-        if self._frame is None:
-            self._frame = snapshot.frame(self.race, saliency=self.saliency)
-        return self._frame
+    async def _obey(self) -> None:
+        """Carry out the orders of all pages, up to one step and one dear order.
 
-    def setup(self) -> str:
-        """Return the message of what changes seldom."""
-        return snapshot.setup(
-            self.race, [HUMAN, *self.race.offered], paused=self.paused, speed=self.speed, saliency=self.saliency,
-            recording=self._recording,
-        )  # fmt: skip
+        The page of a dear order comes last the next time. Dear orders take a third of the time at most.
+        """
+        loop = asyncio.get_running_loop()
+        stepped = False
+        for page in list(self._pages):
+            while order := page.orders.first:
+                dear, step = isinstance(order, DEAR), isinstance(order, messages.Step)
+                if (dear and loop.time() < self._rests_until) or (step and stepped):
+                    break
+                page.orders.pop()
+                stepped = stepped or step
+                started = loop.time()
+                try:
+                    if dear:
+                        await asyncio.to_thread(self._do, order)
+                    else:
+                        self._do(order)
+                except (ValueError, OSError) as error:
+                    page.note(str(error))
+                else:
+                    self._setup_changed = self._frame_changed = True
+                if dear:
+                    self._rests_until = loop.time() + _REST * (loop.time() - started)
+                    if page in self._pages:
+                        self._pages.remove(page)
+                        self._pages.append(page)
 
-    def do(self, message: messages.Message) -> None:
-        """Do what a page asks for.
+    def _do(self, order: messages.Message) -> None:
+        """Carry out an order.
 
         Raises:
             ValueError: If it cannot be done; nothing has changed then.
         """
         race = self.race
-        match message:
-            case messages.Controls(steer=steer, gas=gas, brake=brake):
-                race.steer(steer, gas, brake)
-                return
+        match order:
             case messages.Pause(on=on):
                 self.paused = on
             case messages.Step():
                 self.paused = True
-                race.tick()
+                self._tick()
             case messages.Restart(track=track):
                 race.restart(track)
             case messages.Speed(value=value):
@@ -123,13 +150,23 @@ class Arena:
                 race.probe(car).switch_head(index, on)
             case messages.Zero(car=car, group=group, index=index, on=on):
                 race.probe(car).switch_neuron(group, index, on)
-        self.changed()
-        self._tell(self.setup())
 
-    def _tell(self, text: str) -> None:
-        for page in self._pages:
-            page.texts.append(text)
-            page.wake.set()
+    def _publish(self) -> None:
+        """Let the pages have what has changed, and new pages everything."""
+        new = [page for page in self._pages if not page.served]
+        if with_setup := self._pages if self._setup_changed else new:
+            setup = snapshot.setup(
+                self.race, [HUMAN, *self.race.offered], paused=self.paused, speed=self.speed, saliency=self.saliency,
+                recording=self._recording,
+            )  # fmt: skip
+            for page in with_setup:
+                page.setup, page.served = setup, True
+        if with_frame := self._pages if self._frame_changed else new:
+            frame = snapshot.frame(self.race, saliency=self.saliency)
+            for page in with_frame:
+                page.frame = frame
+                page.wake.set()
+        self._setup_changed = self._frame_changed = False
 
     def _keep(self, car: Car) -> None:
         if car.human and self._hands:
@@ -140,49 +177,65 @@ class Arena:
         while self._ended and self._hands:
             try:
                 row = await asyncio.to_thread(self._hands.add, self._ended.popleft())
-                self._tell(_note(f"recorded as episode {row['index']}: return {row['return']:.0f}"))
+                text = f"recorded as episode {row['index']}: return {row['return']:.0f}"
             except ValueError as error:
-                self._tell(_note(str(error)))
+                text = str(error)
+            for page in self._pages:
+                page.note(text)
 
     async def serve(self, socket: Any) -> None:
-        """Talk with one page until it leaves."""
+        """Talk with one page until it leaves, or is closed for too many messages."""
         page = _Page()
-        page.texts.append(self.setup())
-        self._pages.add(page)
+        self._pages.append(page)
         sending = asyncio.create_task(self._send(socket, page))
         try:
-            await self._receive(socket, page)
+            reason = await self._receive(socket, page)
         finally:
-            self._pages.discard(page)
+            self._pages.remove(page)
+            if self._at_the_wheel is page:
+                self.race.steer(0, 0, 0)
             sending.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await sending
+        if reason:
+            await close(socket.close, reason)
 
     async def _send(self, socket: Any, page: _Page) -> None:
-        """Send what there is; a slow page misses frames, never texts."""
-        page.wake.set()
+        """Send what there is; a slow page gets the latest frame and setup alone."""
         while True:
             await page.wake.wait()
             page.wake.clear()
-            while page.texts:
-                await socket.send_text(page.texts.popleft())
-            await socket.send_bytes(self.frame())
+            if not page.served:
+                continue
+            if setup := page.setup:
+                page.setup = None
+                await socket.send_text(setup)
+            while page.notes:
+                await socket.send_text(json.dumps({"type": "note", "text": page.notes.popleft()}))
+            if frame := page.frame:
+                page.frame = None
+                await socket.send_bytes(frame)
 
-    async def _receive(self, socket: Any, page: _Page) -> None:
+    async def _receive(self, socket: Any, page: _Page) -> str | None:
+        """Take the messages of a page; return the reason to close it, None if it has left."""
         loop = asyncio.get_running_loop()
         while True:
             event = await socket.receive()
             if event["type"] == "websocket.disconnect":
-                return
+                return None
             page.moments.append(loop.time())
             if len(page.moments) == MOST_MESSAGES and page.moments[-1] - page.moments[0] < 1:
-                await socket.close(code=1008, reason=f"more than {MOST_MESSAGES} messages a second")
-                return
+                return f"more than {MOST_MESSAGES} messages a second"
             try:
-                self.do(messages.parse(event.get("text") or event.get("bytes") or b""))
+                message = messages.parse(event.get("text") or event.get("bytes") or b"")
+                if isinstance(message, messages.Controls):
+                    self._at_the_wheel = page
+                    self.race.steer(message.steer, message.gas, message.brake)
+                else:
+                    page.orders.put(message)
             except ValueError as error:
-                page.texts.append(_note(str(error)))
-                page.wake.set()
+                page.note(str(error))
+            await asyncio.sleep(0)  # a message that is there already is received without a pause
 
     @property
     def watched(self) -> bool:
@@ -194,55 +247,55 @@ class _Page:
     """A page that watches."""
 
     def __init__(self) -> None:
+        self.orders = Orders()
         self.wake = asyncio.Event()
-        self.texts: deque[str] = deque()
+        self.served = False
+        """Whether the clock knows the page."""
+        self.setup: str | None = None
+        self.frame: bytes | None = None
+        self.notes: deque[str] = deque(maxlen=_MOST_NOTES)
         self.moments: deque[float] = deque(maxlen=MOST_MESSAGES)
 
+    def note(self, text: str) -> None:
+        """Let the page show a line."""
+        self.notes.append(text)
+        self.wake.set()
 
-def _note(text: str) -> str:
-    return json.dumps({"type": "note", "text": text})
 
-
-def application(arena: Arena, hosts: Sequence[str] = LOCAL_HOSTS, on_left: Callable[[], None] | None = None) -> Any:
-    """Return the ASGI application of an arena.
-
-    A page of another origin is refused, and so is a request for another host: a foreign page that a browser has open
-    cannot reach the arena, under whatever name.
+def application(
+    arena: Arena, hosts: Collection[str] | None = LOCAL_HOSTS, on_left: Callable[[], None] | None = None
+) -> Any:
+    """Return the ASGI application of an arena, which answers its own page alone (`access.guarded`).
 
     Args:
         arena: The arena.
-        hosts: Names that the server answers to.
+        hosts: Names that the server answers to; None for all.
         on_left: Called when no page is open any more.
 
     Raises:
         ValueError: If starlette is not installed.
     """
     applications = optional_module("starlette.applications", "live")
-    hosts_only = optional_module("starlette.middleware.trustedhost", "live").TrustedHostMiddleware
-    middleware = optional_module("starlette.middleware", "live").Middleware
     responses, routing = optional_module("starlette.responses", "live"), optional_module("starlette.routing", "live")
+    left = optional_module("starlette.websockets", "live").WebSocketDisconnect
     page = assemble("nac_drive.live", "arena")
 
     async def index(request: Any) -> Any:
-        return responses.HTMLResponse(page, headers={"Content-Security-Policy": _POLICY})
+        return responses.HTMLResponse(page, headers={"Content-Security-Policy": _CSP})
 
     async def talk(socket: Any) -> None:
-        origin = urlsplit(socket.headers.get("origin", ""))
-        if origin.scheme not in ("http", "https") or origin.netloc != socket.headers.get("host"):
-            await socket.close(code=1008, reason="the page must come from this server")
-            return
         await socket.accept()
-        with suppress(RuntimeError):  # the page left while something was sent
+        with suppress(RuntimeError, left):  # the page left while something was sent
             await arena.serve(socket)
-        if on_left and not arena.watched:
-            await asyncio.sleep(_RETURNS_WITHIN)
-            if not arena.watched:
-                on_left()
+        if on_left:
+            asyncio.get_running_loop().call_later(_RETURNS_WITHIN, leave, on_left)
 
-    return applications.Starlette(
-        routes=[routing.Route("/", index), routing.WebSocketRoute("/race", talk)],
-        middleware=[middleware(hosts_only, allowed_hosts=list(hosts), www_redirect=False)],
-    )
+    def leave(on_left: Callable[[], None]) -> None:
+        if not arena.watched:
+            on_left()
+
+    routes = [routing.Route("/", index), routing.WebSocketRoute("/race", talk)]
+    return guarded(applications.Starlette(routes=routes), hosts, pages=True)
 
 
 def arena(
@@ -250,7 +303,7 @@ def arena(
     track: int = SPLITS["test"][0],
     *,
     control: Control = "continuous",
-    host: str = LOCAL_HOSTS[0],
+    host: str = "127.0.0.1",
     port: int = 8765,
     record: str | os.PathLike[str] | None = None,
     until_left: bool = False,
@@ -259,7 +312,8 @@ def arena(
 ) -> None:
     """Serve the arena: up to four drivers on one track, watched, disturbed and raced in a browser.
 
-    It returns when it is interrupted, or with the last page that leaves if `until_left` is on.
+    It returns when it is interrupted, or with the last page that leaves if `until_left` is on. In a notebook, where an
+    event loop runs already, it serves from a thread.
 
     Args:
         drivers: A driver or up to four, by name or folder (see `resolve_driver`); `human` is the person at the page.
@@ -276,9 +330,10 @@ def arena(
     Raises:
         DatasetError: If `record` is something else, or a dataset with other settings.
         FileNotFoundError: If there is no such driver.
-        ValueError: For no driver or more than four, two folders of one name, a bad track, a port that is taken, or if
-            starlette, uvicorn or websockets is not installed.
+        ValueError: For no driver or more than four, two folders of one name, a bad track, a port that is none or taken,
+            or if starlette, uvicorn or websockets is not installed.
     """
+    check_address(host, port)
     specs = [drivers] if isinstance(drivers, str | os.PathLike) else list(drivers)
     offered: dict[str, Any] = {}
     for spec in specs:
@@ -295,12 +350,11 @@ def arena(
         env = EnvConfig(control=control, renderer="fast")
         with hand_driven(Path(record), env) if record is not None else nullcontext() as hands:
             server = Arena(race, hands, os.fspath(record) if record is not None else "")
-            hosts = LOCAL_HOSTS if host in LOCAL_HOSTS else ("*",)
 
             def leave() -> None:
                 listening.should_exit = True
 
-            app = application(server, hosts, leave if until_left else None)
+            app = application(server, answered_hosts(host), leave if until_left else None)
             listening = make_server(app, host, port, messages.LARGEST_MESSAGE)
 
             def ready(address: str) -> None:

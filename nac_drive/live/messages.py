@@ -137,5 +137,5 @@ def parse(text: str | bytes) -> Message:
         raise ValueError(f"a message must have at most {LARGEST_MESSAGE} bytes, got {len(text)}.")
     try:
         return _DECODER.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"this message is not understood: {error}.") from None

@@ -141,6 +141,8 @@ class Race:
         self.on_result: Callable[[Car], None] = lambda car: None
         """Called with every car whose episode ends."""
         self.control: Control = control
+        self.controls = (0.0, 0.0, 0.0)
+        """What the person at the keys holds now: steer, gas and brake."""
         self.levels: dict[str, int] = {}
         self.cars: list[Car] = []
         self.track = track
@@ -163,6 +165,8 @@ class Race:
         """Let 1/50 s pass. A car whose perturbation skips frames waits until the clock reaches it."""
         self.frame += 1
         for car in self.cars:
+            if car.human:
+                car.human.controls = self.controls
             if not car.result and round(car.seconds * FRAMES_PER_SECOND) < self.frame:
                 car.advance()
                 if car.result:
@@ -220,10 +224,8 @@ class Race:
         self.levels = {name: level for name, level in levels.items() if level}
 
     def steer(self, steer: float, gas: float, brake: float) -> None:
-        """Set the controls of every car that a person drives."""
-        for car in self.cars:
-            if car.human:
-                car.human.controls = (steer, gas, brake)
+        """Set the controls of every car that a person drives; they stay through a restart."""
+        self.controls = (steer, gas, brake)
 
     def car(self, number: int) -> Car:
         """Return car `number`.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,18 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 import nac_drive as nd
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.envs import UDACITY, udacity_frame
-from nac_drive.live.udacity import Exchange, application
+from nac_drive.live.udacity import LARGEST_MESSAGE, Exchange, application
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.offline import measure_accuracy
+from tests.envs.test_udacity import huge_png
 
 HEADER = "center,left,right,steering,throttle,brake,speed\n"
 
@@ -229,6 +234,140 @@ def test_a_scripted_simulator_is_driven(tmp_path):
         server.should_exit = True
         thread.join(60)
     assert not thread.is_alive()
+
+
+PACKED = json.loads(telemetry(RED)[2:])[1]["image"]
+NEEDED = r"telemetry must have an image \(JPEG or PNG in base64\) and a speed"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[" * 100_000, '["telemetry", ' + '{"image":' * 100_000, "{}", "nothing", "1", "null", '"telemetry"',
+        '["telemetry", 1]', '["telemetry", [1]]', '["telemetry", "text"]', '["telemetry", {"image": 1, "speed": 1}]',
+        '["telemetry", {"image": [], "speed": 1}]', '["telemetry", {"image": "\u20ac", "speed": 1}]',
+    ],
+)  # fmt: skip
+def test_bad_telemetry_is_refused_in_one_line(message):
+    with pytest.raises(ValueError, match=f"{NEEDED}|this message is not understood") as error:
+        Exchange(Turns(), 9.0).answer(f"42{message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("speed", [
+    "1e308", 1e308, "nan", "inf", "-inf", "Infinity", float("nan"), float("inf"), True, False, None, "", " 9", "1_0",
+    "9 mph", "\u0669", "1001", 10**400, "9" * 5000, [], {}, "0x10", "1e", ".",
+])  # fmt: skip
+def test_a_speed_that_is_no_number_is_refused(speed):
+    message = "42" + json.dumps(["telemetry", {"image": PACKED, "speed": speed}])
+    with pytest.raises(ValueError, match=rf"{NEEDED}; speed is a number of at most 1000|not understood"):
+        Exchange(Turns(), 9.0).answer(message)
+
+
+def test_no_pixel_of_a_large_image_is_unpacked(monkeypatch):
+    monkeypatch.setattr(cv2, "imdecode", lambda *arguments: pytest.fail("unpacked"))
+    for side in (8_000, 30_000):
+        message = json.dumps(["telemetry", {"image": base64.b64encode(huge_png(side)).decode(), "speed": "1"}])
+        assert len(message) < LARGEST_MESSAGE
+        with pytest.raises(ValueError, match=rf"{NEEDED}; the image is {side} x {side} pixels"):
+            Exchange(Turns(), None).answer(f"42{message}")
+
+
+NUMBERS = st.floats() | st.floats(-2, 2)
+
+
+@given(
+    action=st.tuples(NUMBERS, NUMBERS, NUMBERS),
+    held=st.none() | st.floats(0, 1000, exclude_min=True, exclude_max=True),
+    speed=st.floats(-1000, 1000) | st.integers(-1000, 1000),
+    written=st.sampled_from([str, lambda value: f"{value:.4f}".replace(".", ","), lambda value: value]),
+)
+def test_controls_that_leave_are_finite_and_in_range(action, held, speed, written):
+    class Says(Turns):
+        def act(self, observation: np.ndarray, state: int, dt: float) -> Any:
+            return action, state
+
+    message = "42" + json.dumps(["telemetry", {"image": PACKED, "speed": written(speed)}])
+    exchange = Exchange(Says(), held)
+    pedals = 0.0 if held else action[1] - action[2]
+    if np.isnan([action[0], pedals]).any():
+        with pytest.raises(ValueError, match="the driver's action is no number"):
+            exchange.answer(message)
+        return
+    steer, throttle = steered(exchange.answer(message))
+    assert -1 <= steer <= 1
+    assert -1 <= throttle <= 1
+    if held is None:
+        assert throttle == pytest.approx(np.clip(pedals, -1, 1), abs=1e-6)
+
+
+def test_the_loop_goes_on_between_two_images():
+    moments: list[int] = []
+
+    async def play() -> None:
+        turns, incoming = 0, [{"type": "websocket.connect"}]
+        incoming += [{"type": "websocket.receive", "text": telemetry(RED)} for _ in range(20)]
+        scope = {"type": "websocket", "path": "/socket.io/", "headers": [(b"host", b"localhost")], "query_string": b""}
+
+        async def receive() -> dict[str, Any]:
+            return incoming.pop(0) if incoming else {"type": "websocket.disconnect", "code": 1000}
+
+        async def send(message: dict[str, Any]) -> None:
+            return
+
+        talking = asyncio.create_task(
+            application(Turns(), None, lambda count: moments.append(turns))(scope, receive, send)
+        )
+        while not talking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        await talking
+
+    asyncio.run(play())
+    assert len(set(moments)) == len(moments) == 20
+
+
+def test_a_simulator_that_leaves_or_lies_leaves_no_line_on_stderr(capfd):
+    from nac_drive.live.server import make_server, serve
+
+    capfd.readouterr()
+
+    class Slow(Turns):
+        def act(self, observation: np.ndarray, state: int, dt: float) -> Any:
+            link.close_socket()  # it leaves before it is answered
+            return super().act(observation, state, dt)
+
+    reasons: list[str] = []
+
+    def ready(address: str) -> None:
+        def play() -> None:
+            target = address.replace("http", "ws") + "/socket.io/?EIO=4&transport=websocket"
+            for message in ('42["telemetry", ' + "[" * 50_000, "42" + "\u20ac" * 100, telemetry(RED, "1e308")):
+                with connect(target) as lying:
+                    lying.send(message)
+                    with suppress(ConnectionClosed):
+                        while True:
+                            lying.recv(timeout=60)
+                    reasons.append(lying.close_reason or "")
+            with connect(target, close_timeout=0.1) as leaving:
+                link.append(leaving)
+                leaving.send(telemetry(RED))
+                leaving.close()
+            server.should_exit = True
+
+        threading.Thread(target=play).start()
+
+    class Links(list[Any]):
+        def close_socket(self) -> None:
+            self[0].socket.close()
+
+    link = Links()
+    server = make_server(application(Slow(), None), "127.0.0.1", 0, LARGEST_MESSAGE)
+    serve(server, ready)
+    assert len(reasons) == 3
+    assert all(reasons)
+    assert all(len(reason.encode()) <= 123 for reason in reasons)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_drivers_of_other_environments_are_refused(tmp_path):
