@@ -1,4 +1,4 @@
-"""Offline accuracy, on actions whose answers are known by hand."""
+"""Offline accuracy and the validation score, on actions and returns whose answers are known by hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nac_drive.training.offline import macro_f1, measure_accuracy
+from nac_drive.training.validation import validation_score
 
 
 def test_macro_f1_by_hand():
@@ -47,3 +48,10 @@ def test_continuous_accuracy_is_of_the_steering():
     accuracy = measure_accuracy(predicted, labels, np.array([False, True, True]))
     assert accuracy.accuracy == pytest.approx(2 / 3)
     assert (accuracy.macro_f1, accuracy.at_changes) == (None, 0.5)
+    assert accuracy.steering_mse == pytest.approx((0.05**2 + 0.2**2 + 0.09**2) / 3, rel=1e-5)
+    assert accuracy.steering_mae == pytest.approx((0.05 + 0.2 + 0.09) / 3, rel=1e-5)
+
+
+def test_a_failed_episode_costs_a_driver_more_than_its_part_of_the_mean():
+    assert validation_score([900.0, 900.0]) == 900.0
+    assert validation_score([900.0, 100.0]) == 500.0 - 0.5 * 400.0
