@@ -79,13 +79,33 @@ def _downloaded(dataset_id: str) -> Path:
     return data
 
 
+def _read_by_minari(dataset: Any) -> Iterator[Any]:
+    """Yield the episodes of a `minari.MinariDataset`.
+
+    Raises:
+        DatasetError: If Minari cannot read one.
+    """
+    episodes, index = iter(dataset.iterate_episodes()), 0
+    while True:
+        try:
+            episode = next(episodes)
+        except StopIteration:
+            return
+        except Exception as error:  # of h5py, or of the library that unpacks images
+            raise DatasetError(
+                f"episode {index} of the Minari dataset cannot be read: {one_line(error).rstrip('.')}; fetch it again."
+            ) from error
+        yield episode
+        index += 1
+
+
 def minari_episodes(dataset: Any) -> Iterator[dict[str, Any]]:
     """Yield the episodes of a `minari.MinariDataset` for `Demonstrations.from_episodes`.
 
     Raises:
         DatasetError: If observations are more than one array.
     """
-    for index, episode in enumerate(dataset.iterate_episodes()):
+    for index, episode in enumerate(_read_by_minari(dataset)):
         if isinstance(episode.observations, dict | tuple):
             raise DatasetError(
                 f"observations of episode {index} are a {type(episode.observations).__name__} of arrays; "
@@ -140,7 +160,7 @@ def exported_episodes(dataset: Any) -> Iterator[tuple[EpisodeArrays, dict[str, A
         DatasetError: If an episode has another form.
     """
     all_metadata = dataset.storage.get_episode_metadata(dataset.episode_indices)
-    for index, (episode, metadata) in enumerate(zip(dataset.iterate_episodes(), all_metadata, strict=True)):
+    for index, (episode, metadata) in enumerate(zip(_read_by_minari(dataset), all_metadata, strict=True)):
         try:
             arrays = _exported_arrays(episode)
             summary = checked_summary({name: value.item() for name, value in metadata[EXPORTED].items()})

@@ -251,6 +251,18 @@ def test_hostile_images_are_refused_before_minari_unpacks_them(sound_jpeg, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+def test_a_damaged_image_is_named(sound_jpeg, tmp_path, capsys):
+    folder = shutil.copytree(sound_jpeg, tmp_path / "jpeg-v0")
+
+    def cut(episode: Any) -> None:
+        episode["observations"][2] = episode["observations"][2][:1000]
+
+    in_episode(cut)(folder / "data")
+    said = refused(capsys, "dataset", "import", str(folder), "--out", str(tmp_path / "out"))
+    assert "episode 1 of the Minari dataset cannot be read" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_sound_folders_are_read_by_path_and_by_id(sound, sound_jpeg, tmp_path, monkeypatch):
     for number, folder in enumerate((sound, sound_jpeg)):
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder.parents[1]))
