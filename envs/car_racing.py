@@ -6,8 +6,11 @@ from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
+from Box2D import b2World
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import EzPickle
 
 from nac_drive.envs.car import advance, command
 from nac_drive.envs.car_state import CAR_STATE_SIZE, car_state
@@ -59,9 +62,13 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         renderer: Drawing of the observations. `gymnasium`: gymnasium's, bit for bit; polygons off the screen are left
             out before they are transformed, which doubles the frame rate. `fast`: `nac_drive.envs.renderer`, close to
             gymnasium's and many times faster. `render` always returns and shows gymnasium's drawing.
+        domain_randomize: As in gymnasium: every reset draws other colours of road and grass.
+
+    A copy (`copy.deepcopy`, pickle) is a new environment of the same settings, as gymnasium's own. It begins with a
+    reset. So does a closed environment that is used again.
 
     Raises:
-        ValueError: For an unknown control, crash mode or renderer.
+        ValueError: For an unknown render mode, control, crash mode or renderer.
     """
 
     car: Any  # gymnasium's Car; there is one from the first reset on
@@ -74,14 +81,19 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         control: Control = "discrete",
         crash: CrashMode = "ignore",
         renderer: RendererName = "gymnasium",
+        domain_randomize: bool = False,
     ):
+        modes = gymnasium_car_racing.CarRacing.metadata["render_modes"]
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(f"render_mode must be None or one of {modes}, got {render_mode!r}.")
         if crash not in get_args(CrashMode):
             raise ValueError(f"crash must be one of {get_args(CrashMode)}, got {crash!r}.")
         if renderer not in get_args(RendererName):
             raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {renderer!r}.")
         if control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
-        super().__init__(render_mode=render_mode, continuous=control != "discrete")
+        super().__init__(render_mode=render_mode, domain_randomize=domain_randomize, continuous=control != "discrete")
+        EzPickle.__init__(self, render_mode, control, crash, renderer, domain_randomize)
         self.control = control
         self.crash = crash
         self.renderer = renderer
@@ -101,6 +113,9 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         Returns:
             The first frame, (96, 96, 3) uint8, and `info`.
         """
+        if self.world is None:  # closed
+            self.contactListener_keepref = gymnasium_car_racing.FrictionDetector(self, self.lap_complete_percent)
+            self.world = b2World((0, 0), contactListener=self.contactListener_keepref)
         observation, _ = super().reset(seed=plain(seed), options=options)
         self.events = EventDetector()
         self.interventions = 0
@@ -119,13 +134,14 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         this, an environment for each episode costs a megabyte for each.
         """
         super().close()
+        self.screen = self.clock = None
         if self.world is None:  # closed before
             return
         if not self.world.locked:  # an interrupted step leaves it locked; its bodies then go with the world
             self._destroy()
         listener: Any = self.contactListener_keepref
         listener.env = self.world.contactListener = self.world.contactListener_bug_workaround = None
-        self.world = self.contactListener_keepref = self.car = None
+        self.world = self.contactListener_keepref = self.car = self.road = None
 
     def step(self, action):
         """Advance by one frame, 1/50 s.
@@ -137,8 +153,10 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             Frame (96, 96, 3) uint8, reward, terminated, truncated and `info`.
 
         Raises:
+            ResetNeeded: Before the first `reset`, and after `close`.
             ValueError: If `action` lies outside `action_space`. The car does not move then.
         """
+        self._require_episode()
         if action is None:  # gymnasium's reset drives its first frame this way, which earns nothing
             self._drive()
             return self.state, 0.0, False, False, {}
@@ -166,6 +184,11 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         if self.render_mode == "human":
             self.render()
         return self.state, float(reward), terminated, False, info
+
+    def _require_episode(self) -> None:
+        """Raise ResetNeeded before the first reset, and after `close`."""
+        if self.car is None:
+            raise ResetNeeded("there is no episode before the first reset and after close; call reset().")
 
     def _command(self, action: Any) -> tuple[float, float, float]:
         """Return steer, right positive, gas and brake of an action.
@@ -195,6 +218,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     def look(self) -> np.ndarray:
         """Return the frame (96, 96, 3) that the last step would have returned with `observe` on."""
+        self._require_episode()
         observe, reward = self.observe, self.reward
         if self.frame:
             self.reward += 0.1  # a step draws the score before it subtracts the cost of the frame
@@ -220,6 +244,7 @@ class CarRacing(gymnasium_car_racing.CarRacing):
 
     def intervene(self) -> None:
         """Set the car at rest on the centre line, at the nearest tile, along the road."""
+        self._require_episode()
         index = self._pose().index
         self.car.destroy()
         self.car = Car(self.world, self.centre_line.angles[index], *self.centre_line.points[index])
@@ -260,6 +285,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         created = super()._create_track()
         self.road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
         if created and self._fast_renderer:
+            if self.domain_randomize:
+                self._fast_renderer = Renderer(self.bg_color, self.grass_color)
             self._road_colors = self._gather_colors()
             self._ground_is_painted = False  # painted at the first frame that is drawn
         return created
@@ -279,6 +306,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
                 return self.state
             if self._fast_renderer:
                 return self._draw(self._fast_renderer)
+        elif self.car is None:
+            return None  # as gymnasium's own before the first reset
         return super()._render(mode)
 
     def _draw(self, renderer: Renderer) -> np.ndarray:

@@ -83,13 +83,29 @@ def make_env(
         ValueError: For an unknown crash mode, or an environment that is a program of its own.
     """
     config = config or EnvConfig()
+    return limited(masked(simulator(config, crash, render_mode), config), config)
+
+
+def simulator(config: EnvConfig, crash: CrashMode, render_mode: str | None) -> gym.Env:
+    """Make the bare environment of `make_env`.
+
+    Raises:
+        ValueError: As `make_env`.
+    """
     if config.spec.make is None:
         raise ValueError(
             f"environment {config.environment!r} is not simulated here: its episodes come from a recording, and a "
             "driver is measured by its error on some of them."
         )
-    env = config.spec.make(config, crash, render_mode)
-    if config.mask_bar and config.spec.bar_top is not None:
-        env = MaskBar(env, config.spec.bar_top)
+    return config.spec.make(config, crash, render_mode)
+
+
+def masked(env: gym.Env, config: EnvConfig) -> gym.Env:
+    """Return `env` with a black status bar, if `config` says so."""
+    return MaskBar(env, config.spec.bar_top) if config.mask_bar and config.spec.bar_top is not None else env
+
+
+def limited(env: gym.Env, config: EnvConfig) -> gym.Env:
+    """Return `env` with the time limit and the perturbations of `config`."""
     env = TimeLimit(env, max_episode_steps=config.max_steps)
     return perturb(env, config.perturb, episode_frames=config.max_steps) if config.perturb else env

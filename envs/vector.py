@@ -23,14 +23,20 @@ from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 from nac_drive.envs.car_racing import CrashMode
 from nac_drive.envs.config import EnvConfig, make_env
+from nac_drive.envs.registered import step_limited_env
 from nac_drive.plain import plain, whole
 from nac_drive.signals import interrupts_held, release_interrupts
 
 
 def make_vec_env(
-    config: EnvConfig | None, num_envs: int, *, processes: int = 0, crash: CrashMode = "ignore"
+    config: EnvConfig | None,
+    num_envs: int,
+    *,
+    processes: int = 0,
+    crash: CrashMode = "ignore",
+    render_mode: str | None = None,
 ) -> SyncVectorEnv | ProcessVectorEnv:
-    """Make `num_envs` environments of `make_env(config, crash=crash)` as one of gymnasium's vector environments.
+    """Make `num_envs` environments of `make_env` as one of gymnasium's vector environments.
 
     With N environments, `step` takes actions (N,) or (N, 3). It returns observations (N, 96, 96, 3) uint8, rewards,
     terminations and truncations (N,), and an `info` with an array (N,) of every entry of `CarRacing`'s.
@@ -46,6 +52,7 @@ def make_vec_env(
         processes: 0 steps the environments in turn in this process. K spreads them over K worker processes (see
             `ProcessVectorEnv`). The results are the same, bit for bit.
         crash: As in `make_env`.
+        render_mode: As in gymnasium. `render` returns one image per environment.
 
     Returns:
         The vector environment.
@@ -53,34 +60,33 @@ def make_vec_env(
     Raises:
         ValueError: If `num_envs` is less than 1, or there are more processes than environments.
     """
-    env_fns = [partial(make_env, config, crash=crash)] * whole("num_envs", num_envs, 1)
-    return ProcessVectorEnv(env_fns, processes) if whole("processes", processes) else SeededSyncVectorEnv(env_fns)
+    return _vector(partial(make_env, config, crash=crash, render_mode=render_mode), num_envs, processes)
 
 
 def vector_env(
-    num_envs: int = 1,
-    *,
-    max_episode_steps: int = 1000,
-    processes: int = 0,
-    crash: CrashMode = "ignore",
-    **config: Any,
+    num_envs: int = 1, *, processes: int = 0, max_episode_steps: int | None = None, **settings: Any
 ) -> VectorEnv:
     """Make the vector environment of `gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs)`.
 
     Args:
         num_envs: Number of environments.
-        max_episode_steps: Frames before an episode is truncated; gymnasium passes this.
         processes: As in `make_vec_env`.
-        crash: As in `make_vec_env`.
-        **config: Further settings of `EnvConfig`.
+        max_episode_steps: Steps before an episode is truncated; gymnasium passes this.
+        **settings: As in `single_env`.
 
     Returns:
-        The vector environment of `make_vec_env`.
+        The vector environment of `make_vec_env`, of environments that `gymnasium.make` makes.
 
     Raises:
-        ValueError: As `make_vec_env` and `EnvConfig`.
+        TypeError: As `single_env`.
+        ValueError: As `make_vec_env` and `single_env`.
     """
-    return make_vec_env(EnvConfig(max_steps=max_episode_steps, **config), num_envs, processes=processes, crash=crash)
+    return _vector(partial(step_limited_env, max_episode_steps, settings), num_envs, processes)
+
+
+def _vector(make: Callable[[], gym.Env], num_envs: int, processes: int) -> SyncVectorEnv | ProcessVectorEnv:
+    env_fns = [make] * whole("num_envs", num_envs, 1)
+    return ProcessVectorEnv(env_fns, processes) if whole("processes", processes) else SeededSyncVectorEnv(env_fns)
 
 
 class ProcessVectorEnv(VectorEnv):

@@ -16,7 +16,7 @@ __version__ = "0.2.0"
 if "nac_drive/CarRacing-v0" not in registry:  # a second import under another name, or a reload, registers nothing
     register(
         id="nac_drive/CarRacing-v0",
-        entry_point="nac_drive.envs.car_racing:CarRacing",
+        entry_point="nac_drive.envs.registered:single_env",
         vector_entry_point="nac_drive.envs.vector:vector_env",
         max_episode_steps=1000,
     )

@@ -46,6 +46,7 @@ class DelayedActions(gym.Wrapper):
     def __init__(self, env: gym.Env, delay: ActionDelay):
         super().__init__(env)
         self._delay = delay
+        self._waiting: deque[Any] = deque()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         self._waiting = deque([_zero_action(self.action_space)] * self._delay.frames)

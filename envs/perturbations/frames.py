@@ -199,15 +199,26 @@ class EveryNth(FrameLoss):
         return itertools.chain((False,), itertools.cycle([True] * (self.frames - 1) + [False]))
 
 
-class StaleFrames(gym.Wrapper):
+class _LossyEnv(gym.Wrapper):
+    """Base class of environments under a `FrameLoss`. A copy has no episode and begins with a reset."""
+
+    def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
+        super().__init__(env)
+        self._loss, self._stream = loss, stream
+        self._lost: Iterator[bool] = iter(())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_lost": iter(())}
+
+
+class StaleFrames(_LossyEnv):
     """Environment under a `FrameLoss` with `missing` hold or zero: the driver is queried at every frame.
 
     dt is the environment's own. `info["frame_lost"]` is true where the observation is not the present frame.
     """
 
     def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
-        super().__init__(env)
-        self._loss, self._stream = loss, stream
+        super().__init__(env, loss, stream)
         self.frame_lost = False
         """True while the observation is not the present frame; privileged drivers read it."""
 
@@ -231,7 +242,7 @@ class StaleFrames(gym.Wrapper):
         return self._last.copy() if self._loss.missing == "hold" else np.zeros_like(observation), info
 
 
-class SkippedFrames(gym.Wrapper):
+class SkippedFrames(_LossyEnv):
     """Environment under a `FrameLoss` with `missing` skip: while frames are lost, the last action stays.
 
     dt and reward are the sums over the frames that passed. `info["crash"]` is the first crash among them. CarRacing
@@ -240,8 +251,8 @@ class SkippedFrames(gym.Wrapper):
     """
 
     def __init__(self, env: gym.Env, loss: FrameLoss, stream: Stream):
-        super().__init__(env)
-        self._loss, self._stream = loss, stream
+        super().__init__(env, loss, stream)
+        self._simulator: CarRacing | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=seed, options=options)
@@ -255,7 +266,7 @@ class SkippedFrames(gym.Wrapper):
     def step(self, action):
         total, dt, crash = 0.0, 0.0, None
         while True:
-            lost = next(self._lost)
+            lost = next(self._lost, False)  # without an episode the environment refuses the step
             observation, reward, terminated, truncated, info = self._advance(action, draw=not lost)
             total += float(reward)
             dt += info["dt"]

@@ -30,6 +30,7 @@ class SB3VecEnv(VecEnv):
         self.envs = envs
         self._env = DictInfoToList(envs)
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+        self.metadata = {**envs.metadata, **self.metadata}  # a recorder of videos reads the frame rate
 
     def reset(self) -> np.ndarray:
         """Reset all environments; their infos are `reset_infos`."""

@@ -1,0 +1,86 @@
+"""The environment that `gymnasium.make("nac_drive/CarRacing-v0")` makes, one of them or many."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.wrappers import TimeLimit
+
+from nac_drive.envs.car_racing import CarRacing, CrashMode
+from nac_drive.envs.config import EnvConfig, limited, masked, simulator
+from nac_drive.plain import plain, whole
+from nac_drive.suggest import did_you_mean
+
+MAX_EPISODE_STEPS = 1000
+"""Steps after which gymnasium truncates an episode, unless `max_episode_steps` says another number."""
+_SETTINGS = tuple(field.name for field in fields(EnvConfig))
+_KEYWORDS = (*_SETTINGS, "continuous", "crash", "domain_randomize", "max_episode_steps", "render_mode")
+
+
+def single_env(
+    render_mode: str | None = None,
+    *,
+    crash: CrashMode = "ignore",
+    continuous: bool | None = None,
+    domain_randomize: bool = False,
+    max_steps: int | None = None,
+    **settings: Any,
+) -> gym.Env:
+    """Make the environment of `gymnasium.make("nac_drive/CarRacing-v0")`, which adds its own limit of steps.
+
+    Args:
+        render_mode: As in gymnasium.
+        crash: As in `make_env`.
+        continuous: gymnasium's word for `control`: True for continuous, False for discrete.
+        domain_randomize: As in gymnasium: every reset draws other colours of road and grass.
+        max_steps: As in `EnvConfig`. gymnasium's `max_episode_steps` holds too; the shorter one ends the episode.
+        **settings: Further settings of `EnvConfig`. Under `perturb` there are at most `max_steps` frames, 1000 by
+            default, as in `make_env`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        TypeError: For an unknown keyword.
+        ValueError: As `EnvConfig` and `CarRacing`, for keywords that contradict each other, and for a `max_steps` that
+            gymnasium's limit would cut.
+    """
+    for name in settings:
+        if name not in _SETTINGS:
+            raise TypeError(
+                f"{name} is no keyword of nac_drive/CarRacing-v0, which takes {', '.join(_KEYWORDS)}"
+                + (" (processes: of make_vec's vector_entry_point alone)." if name == "processes" else ".")
+                + did_you_mean(name, _KEYWORDS)
+            )
+    if continuous is not None:
+        control = "continuous" if plain(continuous) else "discrete"
+        if settings.setdefault("control", control) != control:
+            raise ValueError(
+                f"continuous={continuous} means control={control!r}, got control={settings['control']!r} too; pass one."
+            )
+    if max_steps is not None and whole("max_steps", max_steps, 1) > MAX_EPISODE_STEPS:
+        raise ValueError(
+            f"max_steps must be at most {MAX_EPISODE_STEPS}, where gymnasium ends an episode, got {max_steps}; pass "
+            f"max_episode_steps={max_steps} in its place, or use make_env or make_vec_env."
+        )
+    config = EnvConfig(**settings, max_steps=MAX_EPISODE_STEPS if max_steps is None else max_steps)
+    if not domain_randomize:
+        env = simulator(config, crash, render_mode)
+    elif config.environment == EnvConfig.environment:
+        env = CarRacing(render_mode, config.control, crash, config.renderer, domain_randomize=True)
+    else:
+        raise ValueError(f"domain_randomize: only {EnvConfig.environment!r} has it, got {config.environment!r}.")
+    env = masked(env, config)
+    return env if max_steps is None and config.perturb is None else limited(env, config)
+
+
+single_env.metadata = CarRacing.metadata  # type: ignore  # gymnasium reads the render modes from it
+
+
+def step_limited_env(max_episode_steps: int | None, settings: dict[str, Any]) -> gym.Env:
+    """Make the environment of `gymnasium.make` with its limit of steps: None for the usual one, -1 for none."""
+    env = single_env(**settings)
+    steps = MAX_EPISODE_STEPS if max_episode_steps is None else whole("max_episode_steps", max_episode_steps, -1)
+    return env if steps == -1 else TimeLimit(env, steps)
