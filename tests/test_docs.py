@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-from pathlib import Path
 
 import pytest
 
@@ -12,28 +10,12 @@ from nac_drive.cli.main import COMMANDS, _parse
 from nac_drive.cli.options import options, options_table, subcommands
 from nac_drive.leaderboard.tables import columns
 from tests.commands import call
+from tests.documented import PAGES, ROOT, commands
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted(
-    path
-    for pattern in ("*.md", "docs/*.md", "docs/api/*.md", "action_logs/*.md", "policies/pretrained/*/README.md")
-    for path in ROOT.glob(pattern)
-    if path.name != "CHANGELOG.md"  # it names what was removed
-)
 FOLDERS = "action_logs|benchmarks|data_collection|docs|envs|nac_drive|policies|scripts|tests"
 SWITCHES = ("resume", "replay", "json", "horizontal-flip", "residual", "mask-bar", "shared-encoder")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-
-
-def commands(text: str) -> list[list[str]]:
-    """The words of every `nac-drive` command in indented lines and in code spans, without prompts and comments."""
-    text = re.sub(r"\\\n\s*", " ", text)
-    lines = re.findall(r"^ {4}(nac-drive .*)$", text, re.MULTILINE)
-    spans = [" ".join(span.split()) for span in re.findall(r"`(nac-drive\s[^`]*)`", text)]
-    found = [shlex.split(re.sub(r"\$\([^)]*\)", "1", line), comments=True)[1:] for line in lines + spans]
-    words = [[word for word in line if word != "..."] for line in found]
-    return [line[: line.index(">")] if ">" in line else line for line in words]
 
 
 def named(words: list[str]) -> tuple[str, type | None]:

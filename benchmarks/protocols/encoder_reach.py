@@ -20,11 +20,11 @@ from torch import nn
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.policies import ConvEncoder
-from nac_drive.policies.encoders import ENCODERS
+from nac_drive.policies.encoders import COMPACT, PAPER
 
 TARGETS = ("speed", "lateral_offset", "heading_error")
 EPOCHS, BATCH = 4, 128
-LAYERS = {**ENCODERS, "compact, unpadded": ((16, 5, 0), (32, 3, 0), (32, 3, 0), (32, 3, 0))}
+LAYERS = {"paper": PAPER, "compact": COMPACT, "compact, unpadded": ((16, 5, 0), (32, 3, 0), (32, 3, 0), (32, 3, 0))}
 
 
 def last_row(layers: tuple[tuple[int, int, int], ...]) -> int:

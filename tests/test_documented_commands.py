@@ -1,0 +1,249 @@
+"""Every documented command line runs as documented: in an empty folder, page by page, in the order of the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import gymnasium
+import numpy as np
+import pytest
+
+import nac_drive as nd
+from nac_drive.envs import PERTURBATIONS
+from tests.documented import PAGES, ROOT, Line, lines
+from tests.nac_drive.live.test_udacity import write_log
+from tests.readers_shell import Shell, parses, small_world
+
+LOGS = ("expert-20", "expert-20-dart", "broken-worlds")
+DEMOS = "nac-drive collect --out demos --renderer fast"
+FROZEN = "--freeze-encoder-from expert"
+
+
+BLOCKS_BEFORE = {"docs/export.md": [DEMOS, f"nac-drive train demos --out runs/mine {FROZEN}"]}
+"""Page -> command lines that its Python blocks take for granted."""
+NAMES: dict[str, dict[str, Any]] = {
+    "docs/vector.md": {
+        "gymnasium": gymnasium, "np": np, "track_seeds": nd.track_seeds, "drive": lambda *inputs: np.full(2, 3),
+    },
+}  # fmt: skip
+"""Page -> names that its Python blocks take for granted."""
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
+"""Page -> its text."""
+BEFORE: dict[str, list[str | Callable[[], object]]] = {
+    "action_logs/README.md": [
+        "nac-drive collect --out recorded --renderer fast", lambda: Path("action_logs").mkdir(),
+        *(f"nac-drive dataset action-log recorded --out action_logs/{name}.npz" for name in LOGS),
+    ],
+    "docs/cli.md": ["nac-drive collect --out data --renderer fast"],
+    "docs/demonstrations.md": [
+        "nac-drive collect --out A --renderer fast", "nac-drive collect --out B --renderer fast --first-track 50",
+    ],
+    "docs/nac.md": [DEMOS],
+    "docs/perturbations.md": [
+        DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}",
+        f"nac-drive train demos --out runs/lstm --core lstm {FROZEN}",
+        "nac-drive dataset merge demos --out demonstrations",
+    ],
+    "docs/robustness.md": [
+        "nac-drive collect --out recorded --renderer fast", lambda: Path("action_logs").mkdir(),
+        "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
+    ],
+    "docs/udacity.md": [
+        lambda: [write_log(Path(name), frames=40, gap=20) for name in ("log", "A", "B")],
+    ],
+}  # fmt: skip
+"""Page -> what it takes for granted: command lines, and files."""
+_CONTROLLER = "--driver controller --control continuous --noise 0.15"
+_AS_ABOVE = "--freeze-encoder-from expert --expert controller --batch-size 16 --renderer fast"
+INSTANCES: dict[str, list[str]] = {
+    "nac-drive COMMAND [OPTIONS]": ["nac-drive evaluate"],
+    "nac-drive COMMAND --help": ["nac-drive evaluate --help"],
+    "nac-drive reproduce NAME --out NAME": ["nac-drive reproduce nac-table5 --out table5"],
+    "nac-drive reproduce NAME --out NAME --resume --only LSTM nac-exact": [
+        "nac-drive reproduce nac-table5 --out table5 --resume --only LSTM nac-exact",
+    ],
+    "nac-drive reproduce NAME --out NAME-full --full": ["nac-drive reproduce nac-table5 --out table5-full --full"],
+    "nac-drive train --core nac-2k": ["nac-drive train demos --out runs/nac-2k --core nac-2k"],
+    "nac-drive dagger --control pulsed": ["nac-drive dagger --control pulsed --out runs/pulsed"],
+    "nac-drive dagger --expert controller --initial-episodes 16 --rounds 0 ...": [
+        "nac-drive dagger --expert controller --initial-episodes 16 --rounds=0 --validation-tracks val-10 --precision "
+        f"bf16-mixed --out runs/{name} {core}"
+        for name, core in (("single", "--core cnn --batch-size 128"), ("sequences", "--core-args num_heads=4"))
+    ],
+    "nac-drive evaluate --out FOLDER": ["nac-drive evaluate --out evaluated"],
+    "nac-drive dataset action-log DATASET --out FILE": ["nac-drive dataset action-log episodes --out log.npz"],
+    "nac-drive evaluate --driver champion --control CONTROL ...": [
+        f"nac-drive evaluate --driver champion --control {control} --baseline none --tracks test-100"
+        for control in ("discrete", "continuous")
+    ],
+    f"nac-drive collect {_CONTROLLER} --episodes 40 --renderer fast --out reach": [
+        f"nac-drive collect {_CONTROLLER} --episodes=8 --renderer fast --out reach",
+    ],
+    "nac-drive dataset rebuild action_logs/broken-worlds.npz --out broken": [  # in place of the lines above it
+        "nac-drive dataset rebuild action_logs/broken-worlds.npz --out broken-again",
+    ],
+    "nac-drive compare broken --drivers DRIVERS ...": [
+        f"nac-drive compare broken --drivers nac-sharp --out runs/clean {_AS_ABOVE} --epochs 5 --validate-every 5 "
+        "--learning-rate 2e-3 --validation-tracks 800000,800004 --tracks 900000,900004",
+    ],
+    "nac-drive compare broken --out runs/lead-clockless ...": [
+        f"nac-drive compare broken --out runs/lead-clockless --clockless --drivers mtan --num-seeds 2 {_AS_ABOVE}",
+    ],
+    "nac-drive compare broken --out runs/lead-dt ...": [
+        f"nac-drive compare broken --out runs/lead-dt --dt-input --drivers lstm --num-seeds 2 {_AS_ABOVE}",
+    ],
+    "nac-drive compare broken --out runs/ablation ...": [
+        f"nac-drive compare broken --out runs/ablation {_AS_ABOVE} --drivers nac-exact,num_heads=4,gain=8,value=input",
+    ],
+    "python benchmarks/attention.py --drivers runs/lead/nac-sharp-0 --perturb WORLD ...": [
+        "python benchmarks/attention.py --drivers runs/lead/nac-sharp-0 --perturb blackouts:2 --out attention.json",
+    ],
+    "python benchmarks/protocols/harness.py champion --control CONTROL ...": [
+        "python benchmarks/protocols/harness.py champion --control discrete --rows champion zeroed masked",
+    ],
+    "python benchmarks/protocols/harness.py transfer RUN ...": [
+        "python benchmarks/protocols/harness.py transfer champion",
+    ],
+    "python benchmarks/speed/export.py CORES": ["python benchmarks/speed/export.py lstm nac-exact"],
+    "python scripts/COMMAND.py": ["python scripts/evaluate.py --help"],
+    "python -m nac_drive": ["python -m nac_drive --help"],
+}
+"""A line that is a scheme -> command lines of its kind. A key that ends with dots is the start of a line."""
+_TESTS = "is made of tests"
+NOT_RUN: dict[str, str] = {
+    "nac-drive demo --from-scratch": "takes an hour; tests/nac_drive/test_demo.py runs it with small settings",
+    "nac-drive inspect --rerun episode.rrd --out seen": "needs an extra that the tests are installed without",
+    "nac-drive collect --out data/large ...": "needs a Ray cluster; tests/nac_drive/test_cluster.py runs it",
+    "nac-drive train data/expert --out runs/shared --device cuda --devices 4": "needs four GPUs",
+    "MASTER_ADDR=HOST ...": "needs two machines; tests/nac_drive/training/test_distributed.py runs two processes",
+    "python -m pytest tests/policies": _TESTS,
+    "python -m tests.fuzz --inputs 100000 --out docs/runs/fuzz.json": _TESTS,
+    "python tests/test_imports.py": _TESTS,
+    "python drive.py champion.onnx 1000": "tests/policies/test_export.py runs the program of the page",
+    "import json": "tests/policies/test_export.py runs the program of the page",
+}
+"""Line, or first line of a Python block -> why it is not run here."""
+_WRITES, _LONG = "writes the repository's own figures and pages", "takes minutes, and no option makes it short"
+_TIMES = "measures time on an idle machine"
+PARSED: dict[str, str] = {
+    "python -m tests.fuzz --inputs 20000 ...": "needs an extra that the tests are installed without",
+    "python benchmarks/attention.py": _WRITES,
+    "python benchmarks/figures/curves.py ...": _WRITES,
+    "python benchmarks/figures/interpretability.py ...": _WRITES,
+    "python benchmarks/figures/leaderboard.py ...": _WRITES,
+    "python benchmarks/figures/perturbation_sheet.py": _WRITES,
+    "python benchmarks/figures/renderer_fidelity.py": _WRITES,
+    "python benchmarks/kills.py ...": _LONG,
+    "python benchmarks/layer/block_selection.py": _LONG,
+    "python benchmarks/layer/clock.py": _LONG,
+    "python benchmarks/layer/cores.py": _TIMES,
+    "python benchmarks/layer/cores.py --window 1024": _TIMES,
+    "python benchmarks/layer/nac_layer.py": _TIMES,
+    "python benchmarks/layer/nac_layer.py nac-pw -T 1024 --device cuda": _TIMES,
+    "python benchmarks/layer/nac_theory.py": _WRITES,
+    "python benchmarks/layer/nac_variants.py": _LONG,
+    "python benchmarks/layer/published_differences.py": _WRITES,
+    "python benchmarks/protocols/controller_search.py --control ...": _LONG,
+    "python benchmarks/protocols/five_actions.py ...": _LONG,
+    "python benchmarks/protocols/harness.py baselines ...": _LONG,
+    "python benchmarks/protocols/harness.py cloning-methods ...": _LONG,
+    "python benchmarks/protocols/learned_selection.py": _WRITES,
+    "python benchmarks/protocols/learned_selection.py ...": _WRITES,
+    "python benchmarks/soak.py table": _WRITES,
+    "OMP_NUM_THREADS=1 python benchmarks/soak.py ...": _LONG,
+    "python benchmarks/speed/arena.py ...": _TIMES,
+    "python benchmarks/speed/cluster.py ...": _TIMES,
+    "python benchmarks/speed/compile.py": _TIMES,
+    "python benchmarks/speed/drivers.py": _TIMES,
+    "python benchmarks/speed/env_speed.py": _TIMES,
+    "python benchmarks/speed/export.py --episodes": _TIMES,
+    "python benchmarks/speed/export.py CORES": _TIMES,
+    "python benchmarks/speed/ppo.py ...": _TIMES,
+    "python benchmarks/speed/streaming.py ...": _TIMES,
+    "python benchmarks/speed/training.py": _TIMES,
+    "python benchmarks/speed/vector_speed.py ...": _TIMES,
+}
+"""Line of a script that is parsed or imported, not run -> why."""
+
+
+def key_of(text: str, table: Mapping[str, Any]) -> str | None:
+    """Return the key that a line has in a table."""
+    starts = (key for key in table if key.endswith(" ...") and text.startswith(key[:-3]))
+    return text if text in table else next(starts, None)
+
+
+def documented(name: str) -> list[Line]:
+    """The lines of a page that are run."""
+    return [line for line in lines(TEXTS[name]) if line.kind != "code" and not key_of(line.text, NOT_RUN)]
+
+
+def code(name: str) -> list[str]:
+    """The Python blocks of a page that are run here."""
+    blocks = [line.text for line in lines(TEXTS[name]) if line.kind == "code"]
+    return [block for block in blocks if block.splitlines()[0] not in NOT_RUN]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with small_world(tmp_path_factory.mktemp("kept")) as shell:
+        yield shell
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if documented(name)])
+def test_the_lines_of_a_page_work(name: str, small: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(small, "variables", [])
+    for before in BEFORE.get(name, []):
+        if isinstance(before, str):
+            assert small.run(before) == 0, before
+        else:
+            before()
+    finished: set[str] = set()
+    for line in documented(name):
+        if line.kind == "variable":
+            small.variables.append(line.text)
+            continue
+        scheme = key_of(line.text, INSTANCES)
+        for text in INSTANCES[scheme] if scheme else [line.text]:
+            if text not in finished:
+                finished.add(text)
+                run(line, text, small, capsys)
+
+
+def run(line: Line, text: str, small: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run one line; of a line with an answer, this answer is expected."""
+    capsys.readouterr()
+    if key_of(line.text, PARSED):
+        assert parses(text), text
+    elif line.answer:
+        assert small.run(text) == 2
+        assert capsys.readouterr().err.strip() == line.answer
+    else:
+        named = re.fullmatch(r"nac-drive (dataset )?[a-z][a-z-]*", text)  # a command's name in a sentence
+        status = small.run(f"{text} --help" if named else text)
+        assert status == 0, (text, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if code(name)])
+def test_the_python_blocks_of_a_page_work(name: str, small: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for line in BLOCKS_BEFORE.get(name, []):
+        assert small.run(line) == 0, line
+    names = {"__name__": "__main__", **NAMES.get(name, {})}
+    with patch.dict(PERTURBATIONS):  # a page adds one
+        for block in code(name):
+            small.run_code(block, names)
+
+
+def test_no_exception_is_stale():
+    """Every line that is not run, or run in another form, stands in a page; all others were run above."""
+    found = [line for name in TEXTS for line in lines(TEXTS[name])]
+    texts = {line.text.splitlines()[0] if line.kind == "code" else line.text for line in found}
+    for table in (INSTANCES, NOT_RUN, PARSED):
+        assert set(table) == {key_of(text, table) for text in texts} - {None}
+    assert not (set(BEFORE) | set(BLOCKS_BEFORE) | set(NAMES)) - set(TEXTS)
+    assert len([text for text in texts if not key_of(text, NOT_RUN) and not key_of(text, PARSED)]) > 150
