@@ -223,7 +223,8 @@ def task(folder: Path) -> Task:
 
 
 def comparison(folder: Path) -> None:
-    """One finished run of a comparison."""
+    """One finished run of a comparison, beside its dataset."""
+    dataset(folder)
     found = task(folder)
     found.run.mkdir()
     accuracy = {"accuracy": 0.5, "macro_f1": None, "at_changes": 0.25}
