@@ -158,6 +158,14 @@ def test_the_command_always_says_how_many_lines_are_used(log, kind, capsys):
     assert capsys.readouterr().out == f"{log}: 6 of 6 lines used\n"
 
 
+def test_relative_folders_are_as_good_as_absolute_ones(log, expected, monkeypatch, capsys):
+    log.write_text(text(PLAIN))
+    monkeypatch.chdir(log.parent)
+    assert call("dataset", "import-udacity", "driving_log.csv", "--out", "data") == 0
+    assert capsys.readouterr().out.startswith("driving_log.csv: 6 of 6 lines used\n")
+    assert contents(log.parent / "data") == expected
+
+
 def test_a_recording_that_is_too_slow_is_named(log):
     lines = [fields(i, tenths) for i, tenths in enumerate((0, 11, 25, 37))]
     with pytest.raises(DatasetError, match=r"0 of 4 lines used .*no two images in a row, .*shortest gap is 1.1 s"):

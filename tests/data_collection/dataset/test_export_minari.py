@@ -248,8 +248,11 @@ def test_own_data_without_last_frames_cannot_be_completed(tmp_path, datasets):
     [(arrays, _), _] = episodes_of(datasets[OWN])
     episode = {"observations": arrays.frames, "actions": arrays.action}
     own = Demonstrations.from_episodes(tmp_path / "own", [episode])
-    with pytest.raises(DatasetError, match=r"episode 0 has no observation .* write it again with N \+ 1 observations"):
+    with pytest.raises(
+        DatasetError, match=r"episode 0 has no observation .* write it again with N \+ 1 observations"
+    ) as caught:
         export_dataset(own, tmp_path / "minari", "minari")
+    assert "export it to lerobot, which needs none" in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} == {"own"}
     export_dataset(own, tmp_path / "lerobot", "lerobot")  # which has no place for it
 
