@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from nac_drive.data_collection.cluster import ClusterPool, cluster_pool
 from nac_drive.plain import whole
 from nac_drive.signals import interrupts_held, release_interrupts
+from nac_drive.spawning import reason_of_end, require_spawn
 
 MOST_WORKERS = 1024
 """Largest number of processes that may be asked for."""
@@ -67,6 +68,7 @@ class Workers:
     """
 
     def __init__(self, count: int):
+        require_spawn("pass workers=1")
         self._count = count
         self._context = _QuietContext()
         self._executor = ProcessPoolExecutor(count, self._context, init_worker)
@@ -96,8 +98,9 @@ class Workers:
             for future in order([self._executor.submit(function, task) for task in tasks]):
                 yield future.result()
         except BrokenProcessPool:
+            reason = reason_of_end(process.exitcode for process in self._context.processes)
             raise ChildProcessError(
-                f"one of {self._count} worker processes died, perhaps out of memory; free some or use fewer workers."
+                f"one of {self._count} worker processes {reason}; free some or use fewer workers."
             ) from None
 
 
@@ -140,6 +143,7 @@ def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], wor
         (task, exit code) as processes end: a process that dies costs its own task alone.
     """
     workers, waiting = number_of_workers(workers), iter(tasks)
+    require_spawn("start it from the main process")
     running: dict[int, tuple[SpawnProcess, Any]] = {}
     try:
         while True:

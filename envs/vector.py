@@ -26,6 +26,7 @@ from nac_drive.envs.config import EnvConfig, make_env
 from nac_drive.envs.registered import step_limited_env
 from nac_drive.plain import plain, whole
 from nac_drive.signals import interrupts_held, release_interrupts
+from nac_drive.spawning import reason_of_end, require_spawn
 
 
 def make_vec_env(
@@ -116,6 +117,7 @@ class ProcessVectorEnv(VectorEnv):
                 f"processes must be 1 to {len(env_fns)}, one per environment at most, got {processes}; "
                 "make_vec_env also takes 0, for none beside this one."
             )
+        require_spawn("make_vec_env with processes=0")
         env = env_fns[0]()
         self.num_envs = len(env_fns)
         self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -236,9 +238,9 @@ class ProcessVectorEnv(VectorEnv):
             results = {worker: self._pipes[worker].recv() for worker in calls}
         except (EOFError, OSError):
             self.close()
+            reason = reason_of_end(process.exitcode for process in self._processes)
             raise ChildProcessError(
-                f"one of {len(self._rows)} worker processes died, perhaps out of memory; use fewer processes or "
-                'environments. A script needs `if __name__ == "__main__":` around what starts them.'
+                f"one of {len(self._rows)} worker processes {reason}; use fewer processes or environments."
             ) from None
         except BaseException:  # a result left in a pipe would be taken for that of the next call
             self.close()

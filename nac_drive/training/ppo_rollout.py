@@ -24,6 +24,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from nac_drive.policies.cores.base import map_state, reset_rows
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.signals import interrupts_held, release_interrupts
+from nac_drive.spawning import reason_of_end, require_spawn
 from nac_drive.training.ppo_env import TrainingEnv
 from nac_drive.training.ppo_policy import Policy
 
@@ -183,6 +184,7 @@ class RolloutWorkers:
         if processes == 1:
             self._here = RolloutWorker(make_envs, policy, sequence_length, self._frames)
             return
+        require_spawn("pass n_envs=1")
         for first, end in pairwise(ends):
             pipe, workers_pipe = context.Pipe()
             make: Any = CloudpickleWrapper(partial(RolloutWorker, make_envs[first:end], policy, sequence_length))  # type: ignore[arg-type]
@@ -228,8 +230,9 @@ class RolloutWorkers:
             results = [pipe.recv() for pipe in self._pipes]
         except (EOFError, OSError):
             self.close()
+            reason = reason_of_end(process.exitcode for process in self._processes)
             raise ChildProcessError(
-                f"one of {len(self._processes)} worker processes died, perhaps out of memory; use fewer environments."
+                f"one of {len(self._processes)} worker processes {reason}; use fewer environments."
             ) from None
         for _, error in results:
             if error is not None:

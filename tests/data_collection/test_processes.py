@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing import current_process
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,6 +23,8 @@ from nac_drive.data_collection.processes import (
     number_of_workers,
     worker_pool,
 )
+from nac_drive.envs import EnvConfig, make_vec_env
+from nac_drive.spawning import reason_of_end
 from tests.data_collection.work import (
     kill_itself,
     leave_or_die,
@@ -203,3 +206,27 @@ def test_a_task_is_taken_when_a_process_is_free():
     assert taken == [1, 3]
     assert len(list(ends)) == 2
     assert taken == [1, 3, 1]
+
+
+def test_a_daemon_starts_no_workers(monkeypatch):
+    """As a worker of multiprocessing.Pool is one, in which Python itself fails an assertion."""
+    monkeypatch.setitem(vars(current_process())["_config"], "daemon", True)
+    for start in (lambda: Workers(2), lambda: next(each_in_a_process(leave_or_die, [0], 2))):
+        with pytest.raises(
+            ChildProcessError, match=r"this process is itself a worker, of multiprocessing\.Pool"
+        ) as caught:
+            start()
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ChildProcessError, match="make_vec_env with processes=0, or use concurrent"):
+        make_vec_env(EnvConfig(renderer="fast"), 1, processes=1)
+
+
+def test_a_worker_that_imports_the_script_starts_no_workers(monkeypatch):
+    monkeypatch.setattr(current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(ChildProcessError, match=r"starts workers again; put the code .* in a file, or pass workers=1"):
+        Workers(2)
+
+
+def test_an_end_by_an_error_is_no_lack_of_memory():
+    assert reason_of_end([None, 0, -9]) == "died, perhaps out of memory"
+    assert reason_of_end([-15, 1]).startswith("ended with an error, which is printed above")

@@ -330,6 +330,34 @@ def test_processes_end_with_their_parent(way):
     assert output.count("Traceback") == (way == "interrupt"), output
 
 
+UNGUARDED = (
+    "from nac_drive.envs import EnvConfig, make_vec_env\n"
+    "env = make_vec_env(EnvConfig(renderer='fast'), 1, processes=1)\n"
+    "env.reset(seed=0)\n"
+)
+
+
+def fails(*arguments: str, **settings: Any) -> str:
+    """The last line of a Python process that fails."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    result = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, **settings)
+    assert result.returncode == 1
+    return result.stderr.splitlines()[-1]
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    message = fails("script.py", cwd=tmp_path)
+    assert "one of 1 worker processes ended with an error, which is printed above." in message
+    assert 'put the code that starts them under `if __name__ == "__main__":` in a file' in message
+
+
+def test_a_script_on_stdin_is_told_so(tmp_path):
+    message = fails(input=UNGUARDED, cwd=tmp_path)
+    assert "worker processes: they import the script, and there is no file '<stdin>'; put the code" in message
+    assert message.endswith("or make_vec_env with processes=0.")
+
+
 # Refusals
 
 
