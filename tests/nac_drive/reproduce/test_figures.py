@@ -33,9 +33,9 @@ def network(entry: str, run: int, units: int = CELLS) -> Row:
     return row | {"driven": {"index": DRIVEN, "lost": rng.normal(size=3).tolist()}}
 
 
-def test_distributions_are_the_sorted_metrics_of_the_first_run(figures: list[Any]):
+def test_distributions_are_the_sorted_metrics_of_the_first_run(figures: list[Any], tmp_path: Path):
     rows = [network("A", 1), network("A", 0), network("BB", 0)]
-    draw_distributions(Path("x.png"), rows)
+    draw_distributions(tmp_path / "x.png", rows)
     for axis, metric in zip(figures[0].axes, METRICS, strict=False):
         assert [line.get_label() for line in axis.lines] == ["A", "BB"]
         for line, row in zip(axis.lines, rows[1:], strict=True):
@@ -44,9 +44,9 @@ def test_distributions_are_the_sorted_metrics_of_the_first_run(figures: list[Any
             assert METRICS[metric][0] in axis.get_title()
 
 
-def test_capacities_are_means_over_runs_of_the_means_and_deviations_over_cells(figures: list[Any]):
+def test_capacities_are_means_over_runs_of_the_means_and_deviations_over_cells(figures: list[Any], tmp_path: Path):
     rows = [network(entry, run, units) for entry in ("A", "BB") for run in range(2) for units in (8, 4)]
-    draw_capacity(Path("x.png"), rows)
+    draw_capacity(tmp_path / "x.png", rows)
     for axis, metric in zip(figures[0].axes, METRICS, strict=False):
         for entry, bars in zip(("A", "BB"), axis.containers, strict=True):
             line, _, (spread,) = bars
@@ -59,9 +59,9 @@ def test_capacities_are_means_over_runs_of_the_means_and_deviations_over_cells(f
             np.testing.assert_allclose(ends, [(m - d, m + d) for m, d in zip(means, deviations, strict=True)])
 
 
-def test_damages_stand_in_the_order_of_their_predictions(figures: list[Any]):
+def test_damages_stand_in_the_order_of_their_predictions(figures: list[Any], tmp_path: Path):
     rows = [network("A", 1), network("A", 0), network("BB", 0)]
-    draw_ablation(Path("x.png"), rows)
+    draw_ablation(tmp_path / "x.png", rows)
     panels, twins = np.array(figures[0].axes[:6]).reshape(3, 2), np.array(figures[0].axes[6:])
     for column, row in enumerate(rows[1:]):
         cells, index, lost = row["cells"], row["driven"]["index"], row["driven"]["lost"]
@@ -78,12 +78,14 @@ def test_damages_stand_in_the_order_of_their_predictions(figures: list[Any]):
             np.testing.assert_array_equal(line.get_ydata(), predictions)
 
 
-def test_learning_curves_are_means_over_tracks_and_runs_with_the_range_of_the_runs(figures: list[Any]):
+def test_learning_curves_are_means_over_tracks_and_runs_with_the_range_of_the_runs(figures: list[Any], tmp_path: Path):
     curves = {
         "A": [[[0, [0.0, 2.0]], [10, [4.0, 6.0]]], [[0, [2.0, 4.0]], [20, [8.0, 16.0]], [30, [9.0, 9.0]]]],
         "B": [[[0, [-5.0, -7.0]]]],
     }
-    draw_curves(Path("x.png"), [{"entry": entry, "curve": curve} for entry, runs in curves.items() for curve in runs])
+    draw_curves(
+        tmp_path / "x.png", [{"entry": entry, "curve": curve} for entry, runs in curves.items() for curve in runs]
+    )
     (axis,) = figures[0].axes
     lines = {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axis.lines[:2]}
     assert lines == {"A": ([0.0, 15e-6], [2.0, 8.5]), "B": ([0.0], [-6.0])}
