@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nac_drive.envs import TRACK_HALF_WIDTH, EventDetector, LapDetector, wrap_angle
+from nac_drive.envs.telemetry import _fused
 from tests.problems import circle, square, units
 
 CIRCLE, SQUARE = circle(), square()
@@ -206,3 +208,12 @@ def test_the_furthest_tile_is_counted_on_over_the_start_and_not_backwards():
         detector.update(index, 0)
         furthest.append(detector.furthest)
     assert furthest == [0, 0, 0, 0, 0, 5, 5, 50, 98, 102, 102, 102, 102, 130]
+
+
+def test_a_fused_product_is_rounded_once():
+    """Parity with exact fractions: a lateral offset has the same last bit on every processor."""
+    rng = np.random.default_rng(0)
+    scales = 10.0 ** rng.integers(-6, 7, size=(2000, 3))
+    for a, b, c in (rng.standard_normal((2000, 3)) * scales).tolist():
+        assert _fused(a, b, c) == float(Fraction(a) * Fraction(b) + Fraction(c))
+    assert _fused(0.1, 10.0, -1.0) == 2.0**-54  # 0 where the product is rounded before
