@@ -18,7 +18,7 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.envs import udacity_frame
 from tests.commands import call, refused
 from tests.data_collection.recordings import contents
-from tests.envs.test_udacity import huge_png
+from tests.envs.test_udacity_images import huge_png
 
 NAMES = ("center", "left", "right", "steering", "throttle", "brake", "speed")
 HEADER = ",".join(NAMES)

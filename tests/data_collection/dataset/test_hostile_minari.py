@@ -19,7 +19,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from tests.commands import call, refused
 from tests.data_collection.dataset.exports import grey, write_minari
 from tests.data_collection.dataset.test_hostile_files import few_megabytes
-from tests.envs.test_udacity import huge_png
+from tests.envs.test_udacity_images import huge_png
 
 SECRET = b"a file of the system"
 

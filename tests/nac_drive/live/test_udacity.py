@@ -25,7 +25,7 @@ from nac_drive.envs import UDACITY, udacity_frame
 from nac_drive.live.udacity import LARGEST_MESSAGE, Exchange, application
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.offline import measure_accuracy
-from tests.envs.test_udacity import huge_png
+from tests.envs.test_udacity_images import huge_png
 
 HEADER = "center,left,right,steering,throttle,brake,speed\n"
 
