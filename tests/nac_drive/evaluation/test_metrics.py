@@ -63,8 +63,10 @@ def test_a_meter_counts_an_episode_by_hand():
     assert result.agreement == pytest.approx(2 / 4)
     assert result.lateral_mean == pytest.approx(0.7 / 4)
     assert result.lateral_rms == pytest.approx(np.sqrt(0.25 / 4))
+    assert result.lateral_p95 == pytest.approx(0.3 + 0.85 * 0.1)  # 0.95 of the way along 0, 0, 0.3, 0.4
     assert result.heading_rms == pytest.approx(np.sqrt(0.05 / 4))
     assert result.steering_reversals == pytest.approx(1 * 50 / 5)
+    assert result.steering_rate_rms == pytest.approx(50 * np.sqrt((1.2**2 + 0.6**2) / 4))
     assert result.latency_ms == pytest.approx(3.0)
 
 
