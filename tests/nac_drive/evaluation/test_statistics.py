@@ -108,6 +108,8 @@ def test_two_runs_against_one():
     assert difference is not None
     assert (difference.mean, difference.low, difference.high) == pytest.approx((10.0, 0.0, 20.0))
     assert summary.run_returns == [910.0, 910.0]
+    assert summary.return_interval == bootstrap(np.array([[900.0, 920.0], [910.0, 910.0]]))  # runs are resampled too
+    assert summary.return_interval != bootstrap(np.array([[900.0, 920.0, 910.0, 910.0]]))
 
 
 @given(st.permutations(range(5)))

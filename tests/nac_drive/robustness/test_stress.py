@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +82,21 @@ def test_rows_are_those_of_single_evaluations(drivers, tmp_path, constant_latenc
     summary = json.loads((tmp_path / "stress" / "summary.json").read_text())
     assert len(summary["cells"]) == 10
     assert summary["areas"]["two"]["gap:3"] == pytest.approx(result.area("two", result.families[1]))
+
+
+def test_what_a_driver_keeps_is_a_fraction_of_its_own_return(drivers, monkeypatch):
+    """Not of the first driver's, which differences are taken against."""
+
+    def known(*arguments: Any, name: str, env: EnvConfig, done: Any, **others: Any) -> Any:
+        value = {"one": 800.0, "two": 400.0}[name] * (0.5 if env.perturb else 1.0)
+        return SimpleNamespace(rows=[row(seed, driver=name, episode_return=value) for seed in TRACKS])
+
+    monkeypatch.setattr(module, "evaluate", known)
+    cells = run(drivers, words=["gap:3"]).cells
+    for name, lost in (("one", 400.0), ("two", 200.0)):
+        found = cells[name, "gap:3"]
+        assert found.fraction_kept is not None
+        assert (found.fraction_kept.mean, found.degradation.mean) == (0.5, lost)
 
 
 def test_killed_at_any_episode_it_resumes_to_the_same_files(drivers, tmp_path, monkeypatch, constant_latency):

@@ -54,6 +54,12 @@ def test_p_value_and_effect_size_belong_to_the_paired_t_test(pairs):
     assert reverse.difference.mean == pytest.approx(-found.difference.mean)
 
 
+def test_the_time_of_the_first_crash_is_the_median_of_the_episodes_with_one():
+    """One early crash among late ones moves a mean."""
+    mine = [row(seed, first_crash_time=time) for seed, time in enumerate([1.0, 8.0, 9.0, None])]
+    assert cell(mine, rows([900.0] * 4), None).first_crash_time == 8.0
+
+
 def test_equal_returns_have_no_spread():
     same = np.array([900.0, 910.0])
     found = paired(same, same)
