@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from nac_drive.policies import CORES, Driver, build_core
 from nac_drive.policies.action_heads import ContinuousActionHead
@@ -145,6 +147,21 @@ def test_the_verdict_compares_orders(measured: list[float], expected: str):
     column = Column("x", "X", "value", {})
     assert expected in verdict(replace(TINY, entries=entries), column, rows)
     assert verdict(replace(TINY, entries=entries[:4]), column, rows) == ""
+
+
+def test_the_interval_of_a_verdict_is_that_of_95_percent():
+    """The same as of SciPy's bootstrap over lines, but for chance."""
+    measured = [1.0, 5.0, 2.0, 8.0, 3.0, 4.0, 7.0, 6.0, 9.0, 12.0, 10.0, 11.0]
+    entries = [Entry(str(i), "lstm", printed={"x": float(i)}) for i in range(len(measured))]
+    rows = {str(i): [{"value": value}] for i, value in enumerate(measured)}
+    sentence = verdict(replace(TINY, entries=entries), Column("x", "X", "value", {}), rows)
+    found = [float(number) for number in re.findall(r"-?[0-9]\.[0-9]{2}", sentence)]
+    expected = stats.bootstrap(
+        (np.arange(len(measured)), np.array(measured)), lambda a, b: stats.spearmanr(a, b).statistic, paired=True,
+        vectorized=False, n_resamples=2000, method="percentile", rng=np.random.default_rng(1),
+    ).confidence_interval  # fmt: skip
+    assert found[0] == round(stats.spearmanr(range(len(measured)), measured).statistic, 2)
+    assert found[1:] == pytest.approx([expected.low, expected.high], abs=0.03)
 
 
 @pytest.mark.parametrize(("split", "length"), [("tracks", 16), ("tracks", 1), ("frames", 1)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
 from nac_drive.training.moving_average import moving_average
-from nac_drive.training.trainer import Trainer
+from nac_drive.training.trainer import Trainer, build_learner
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import TINY, rows, score_of_weights
+from tests.nac_drive.small import TINY, nested, rows, score_of_weights
 from tests.nac_drive.small import dagger_config as config
 from tests.nac_drive.small import train_dagger as train
 
@@ -227,6 +227,19 @@ def test_a_learner_starts_from_the_weights_of_another(straight, tmp_path, no_val
     with pytest.raises(ValueError, match="init_from must name a cloned driver, got 'controller'"):
         train(config(init_from="controller"), tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_core_of_other_settings_keeps_its_random_weights(tmp_path):
+    """Also where the weights would fit: two windows of one core."""
+    settings, env = config("mha", core_args={"window": 4}), EnvConfig("discrete")
+    source = build_learner(replace(settings, seed=5), env)
+    path = str(save_driver(tmp_path / "source", source, env=asdict(env)))
+    fresh = build_learner(nested(settings, core_args={"window": 8}), env)
+    for window, origin in ((4, source), (8, fresh)):
+        learner = build_learner(nested(settings, core_args={"window": window}, init_from=path), env)
+        for name, parameter in learner.named_parameters():
+            expected = origin if name.startswith("core.") else source
+            assert torch.equal(parameter, expected.get_parameter(name)), (window, name)
 
 
 def test_the_moving_average_lags_behind_the_weights_and_drives(tmp_path, no_validation):
