@@ -131,6 +131,7 @@ _WRITES, _LONG = "writes the repository's own figures and pages", "takes minutes
 _TIMES = "measures time on an idle machine"
 PARSED: dict[str, str] = {
     "python -m tests.fuzz --inputs 20000 ...": "needs an extra that the tests are installed without",
+    "python -m tests.full_disk --sizes 8": _LONG,
     "python benchmarks/abuse.py": _LONG,
     "python benchmarks/attention.py": _WRITES,
     "python benchmarks/figures/curves.py ...": _WRITES,

@@ -173,5 +173,5 @@ def test_what_is_no_whole_number_is_refused(name, call, number, tmp_path, monkey
 
 
 def test_one_track_is_no_list():
-    with pytest.raises(ValueError, match=r"tracks must be SPLIT-COUNT or a list of seeds, got 5; one track is \[5\]"):
+    with pytest.raises(ValueError, match=r"SPLIT-COUNT .* or a list of seeds, got 5; pass \[5\] for this seed"):
         nd.evaluate("controller", 5)  # type: ignore[arg-type]
