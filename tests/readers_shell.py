@@ -216,8 +216,8 @@ def parses(line: str) -> bool:
 
 
 def _source(words: list[str]) -> str:
-    file = ROOT.joinpath(*words[1].split("."), "__main__.py") if words[0] == "-m" else ROOT / words[0]
-    return file.read_text()
+    module = ROOT.joinpath(*words[1].split(".")) if words[0] == "-m" else (ROOT / words[0]).with_suffix("")
+    return (module / "__main__.py" if module.is_dir() else module.with_suffix(".py")).read_text()
 
 
 def _then_stop(parse: Callable[..., Any]) -> Callable[..., Any]:
