@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from threading import current_thread, main_thread
 from types import FrameType
 
 _CAN_HOLD = hasattr(signal, "pthread_sigmask")  # not on Windows
-
-
-_TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""SIGHUP comes when the terminal of a command is closed."""
 
 
 class Terminated(BaseException):
@@ -25,22 +21,36 @@ class Terminated(BaseException):
 
 
 @contextmanager
-def termination_raised() -> Iterator[None]:
-    """Raise Terminated at a SIGTERM or SIGHUP during the `with` block, so that everything is closed on the way out.
+def handled_by(handler: Callable[[int, FrameType | None], None], *names: str) -> Iterator[None]:
+    """Handle signals for the `with` block.
 
     Outside of the main thread, where Python handles no signals, nothing changes. A signal that is ignored (SIGHUP under
     `nohup`) stays ignored.
+
+    Args:
+        handler: Called with the number of the signal and the frame.
+        *names: Names of signals, such as SIGTERM; the system need not have them.
     """
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     if current_thread() is not main_thread():
-        yield
-        return
-    handled = [number for number in _TERMINATIONS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _raise) for number in handled}
+        numbers = []
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
+def termination_raised() -> Iterator[None]:
+    """Raise Terminated at a SIGTERM or SIGHUP during the `with` block, so that everything is closed on the way out.
+
+    SIGHUP comes when the terminal of a command is closed. See `handled_by` for threads and signals that are ignored.
+    """
+    with handled_by(_raise, "SIGTERM", "SIGHUP"):
+        yield
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

@@ -45,7 +45,7 @@ from tests.documented import ROOT, expanded
 RECORDED = 68
 """Frames of an episode: fifty of the zoom at the start, and a sequence of 16."""
 LENGTHS = {"compare": 4, "evaluate": 4, "inspect": 4, "reproduce": 84, "stress": 4, "train": 4, "watch": 4}
-"""Command -> frames of its episodes, where they are others; those of `reproduce` hold a sequence of 32."""
+"""Command -> frames of its episodes, where they are others; episodes of `reproduce` hold a sequence of 32."""
 DRIVEN = 66
 """Frames of an episode of DAgger, and of every episode in a Python block."""
 

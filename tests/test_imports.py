@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "evaluation": {"suggest", "plain", "storage", "envs", "policies", "data_collection"},
     "robustness": {"suggest", "plain", "storage", "envs", "policies", "data_collection", "evaluation", "analysis"},
     "analysis": {"suggest", "plain", "storage", "envs", "policies", "data_collection", "evaluation"},
-    "live": {"suggest", "plain", "storage", "envs", "policies", "data_collection", "analysis"},
+    "live": {"suggest", "signals", "plain", "storage", "envs", "policies", "data_collection", "analysis"},
     "training": {
         "suggest",
         "plain",

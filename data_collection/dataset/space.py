@@ -1,4 +1,4 @@
-"""Whether a disk has room, checked before anything is written."""
+"""Room on a disk, checked before anything is written."""
 
 from __future__ import annotations
 

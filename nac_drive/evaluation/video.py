@@ -68,7 +68,7 @@ def record_video(
         name: Name of the driver in the video.
         env: The environment; by default the one in which `evaluate` measures the driver.
         crash: The effect of a crash, see `CarRacing`.
-        perturbation: See `envs.perturb`, in place of that of `env`.
+        perturbation: See `envs.perturb`; it replaces the perturbation of `env`.
         on_step: Called with every step.
 
     Returns:

@@ -10,11 +10,11 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import current_thread, main_thread
 from typing import Any
 
 from nac_drive.data_collection.optional import optional_module
 from nac_drive.live.connections import Limits, protocols
+from nac_drive.signals import handled_by
 
 _LEFT_AFTER = 1
 """Seconds after which the end of the server no longer waits for its clients."""
@@ -109,22 +109,15 @@ def serve(
 
 @contextmanager
 def _ended_by(server: Any, *names: str) -> Iterator[None]:
-    """Let signals end the server; they are raised again afterwards. One that is ignored, as under nohup, stays so."""
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    """Let signals end the server; they are raised again afterwards. See `handled_by` for those that are ignored."""
     came: list[int] = []
 
     def end(number: int, frame: Any) -> None:
         came.append(number)
         server.should_exit = True
 
-    in_main = current_thread() is main_thread()
-    handled = [number for number in numbers if in_main and signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, end) for number in handled}
-    try:
+    with handled_by(end, *names):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for number in came:
         signal.raise_signal(number)
 
