@@ -98,6 +98,8 @@ def returns_of(rows: Sequence[EpisodeResult], tracks: Sequence[int]) -> NDArray[
 def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Interval | None:
     """Return the ratio of the means with its 95 % percentile bootstrap interval; tracks are resampled in pairs.
 
+    Resamples whose mean of the reference is not positive, at most 2.5 % of them, are left out.
+
     Returns:
         None unless the mean of the reference is `clearly_positive`.
     """
@@ -107,7 +109,8 @@ def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Inter
     if len(returns) == 1 or np.array_equal(returns, reference):
         return Point(value, value, value)
     drawn = np.random.default_rng(0).integers(len(returns), size=(RESAMPLES, len(returns)))
-    ratios = returns[drawn].mean(axis=1) / reference[drawn].mean(axis=1)
+    means = reference[drawn].mean(axis=1)
+    ratios = returns[drawn].mean(axis=1)[means > 0] / means[means > 0]
     low, high = np.percentile(ratios, [2.5, 97.5])
     return Interval(value, float(low), float(high))
 
