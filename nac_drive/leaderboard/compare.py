@@ -271,7 +271,9 @@ def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume:
     }  # fmt: skip
     if resume:
         moved = (*same_fingerprint(plan.folder, plan.dataset), *_same_sources(plan.folder, sources))
-        RunFolder.open(plan.folder).require_config(protocol, moved=moved)
+        run = RunFolder.open(plan.folder)
+        run.require_config(protocol, moved=moved)
+        run.complete(checkpoints=False)
     else:
         RunFolder.create(plan.folder, protocol, checkpoints=False)
 

@@ -87,7 +87,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path)
             run._write_config(config)
-            run._complete(checkpoints)
+            run.complete(checkpoints)
         return run
 
     @classmethod
@@ -109,8 +109,8 @@ class RunFolder:
                 f"run folder {path} already exists; choose another folder, or continue with --resume."
             )
 
-    def _complete(self, checkpoints: bool = True) -> None:
-        """Write the files that a killed creation may lack."""
+    def complete(self, checkpoints: bool = True) -> None:
+        """Write the files that a killed creation may lack, see `create`."""
         if not (self.path / _COMMAND).exists():
             write_atomically(self.path / _COMMAND, (" ".join(map(shell_word, sys.argv)) + "\n").encode())
         if not (self.path / _MACHINE).exists():
@@ -281,7 +281,7 @@ class RunFolder:
         if last and step not in [row["step"] for row in rows]:
             raise FileError(f"{self.path / _METRICS} has lost the row of step {step}; restore it or start a new run.")
         self._remove_leftovers()
-        self._complete()
+        self.complete()
         self.drop_rows_after(step)
         if last and self.last_row_is_best():  # killed between the checkpoint and its mark
             self.mark_best(last)

@@ -179,6 +179,14 @@ def test_learning_curves_are_those_of_all_finished_runs(whole, dataset, tmp_path
         assert histories == [[json.loads(line) for line in each] for each in lines]
 
 
+def test_files_that_a_start_on_a_full_disk_lacks_are_written_later(whole, dataset, tmp_path, in_this_process):
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+    for name in ("command.txt", "env.json"):
+        (folder / name).unlink()
+    run(dataset, folder, num_seeds=2, resume=True)
+    assert contents(folder).keys() == contents(whole[0]).keys()
+
+
 def test_results_without_neurons_and_synapses_are_read(whole, dataset, tmp_path, in_this_process):
     folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
     for file in folder.glob("*/result.json"):
