@@ -236,7 +236,7 @@ def _then_stop(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Smaller(ast.NodeTransformer):
-    """Numbers of arguments and calls replaced by those of `NUMBERS`, and lists of tracks by one track."""
+    """Replace numbers of arguments and calls by `NUMBERS`, and lists of tracks by one track."""
 
     def visit_keyword(self, node: ast.keyword) -> ast.keyword:
         self.generic_visit(node)

@@ -151,7 +151,6 @@ def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
     temporary = temporary_path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)  # perhaps a link
         temporary.touch(exist_ok=False)
     try:
         with _write_gif(temporary, path) if path.suffix == ".gif" else _write_stream(temporary, path) as write:

@@ -220,7 +220,6 @@ def _drive(task: Task, tracks: Sequence[int], with_expert: bool) -> Evaluation:
 def time_alone(task: Task) -> None:
     """Measure the time of one `act` in an episode with nothing else running, once; parallel work slows it."""
     if not task.latency.exists():
-        remove_leftovers(task.latency)
         (row,) = _drive(task, task.tracks[:1], with_expert=False).rows
         write_atomically(task.latency, json.dumps({"latency_ms": row.latency_ms}).encode())
 

@@ -31,8 +31,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     temporary = temporary_path(path)
     with writing(path):
-        remove_leftovers(path)
-        temporary.unlink(missing_ok=True)  # perhaps of a killed process of the same number, or a link
+        remove_leftovers(path)  # also a link in place of the temporary file
         try:
             with temporary.open("xb") as file:
                 file.write(content)

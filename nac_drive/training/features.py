@@ -25,7 +25,7 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
 from nac_drive.storage.names import shown
 from nac_drive.storage.own_key import own_key
-from nac_drive.storage.write import WriteError, remove_leftovers, write_atomically, writing
+from nac_drive.storage.write import WriteError, write_atomically, writing
 from nac_drive.training.images import flip_frames, masked
 from nac_drive.training.read_ahead import read_ahead
 
@@ -162,7 +162,6 @@ class _Cache:
         try:
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                remove_leftovers(path)
                 write_atomically(path, save({"features": features}, self._metadata(episode, features)))
         except (WriteError, FileExistsError) as error:
             self._give_up(str(error.__cause__ or error))

@@ -293,7 +293,7 @@ def test_a_figure_that_cannot_be_drawn_costs_no_page(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if (PAGES / f"{name}.md").exists()])
 def test_the_page_of_a_table_is_of_its_protocol(name: str):
-    """Title, source, differences, lines and printed figures of the page are those of the protocol of today."""
+    """The page has the title, source, differences, lines and printed figures of today's protocol."""
     table = load(name)
     experiment = msgspec.convert(table.settings, EXPERIMENTS[table.experiment])
     headings, *lines = cells((PAGES / f"{name}.md").read_text())
