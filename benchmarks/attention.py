@@ -49,7 +49,7 @@ RESULT = Path(__file__).parents[1] / "docs" / "runs" / "attention.json"
 def measure(name: str, tracks: list[int], perturb: str | None) -> dict[str, Any]:
     """Attention and returns of one driver."""
     driver = nd.load_driver(name)
-    env = nd.make_env(nd.EnvConfig(**{**driver.env_config, "renderer": "fast", "perturb": perturb}))
+    env = nd.make_env(nd.EnvConfig(**{**driver.env_config, "perturb": perturb}))
     returns: dict[str, list[float]] = {weights: [] for weights in WEIGHTS}
     episodes = []
     for track in tracks:

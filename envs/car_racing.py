@@ -16,14 +16,12 @@ from nac_drive.envs.car import advance, command
 from nac_drive.envs.car_state import CAR_STATE_SIZE, car_state
 from nac_drive.envs.pulses import COMMANDS, Pulses
 from nac_drive.envs.regions import regions
-from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
 from nac_drive.plain import plain
 
 Control = Literal["discrete", "continuous", "pulsed"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
-RendererName = Literal["gymnasium", "fast"]
 
 FRAME_SHAPE = (96, 96, 3)
 ZOOM_FRAMES = 50
@@ -39,9 +37,9 @@ _ANTIALIAS_MARGIN = 2.0
 
 
 class CarRacing(gymnasium_car_racing.CarRacing):
-    """gymnasium's CarRacing-v3 with telemetry, a crash mode, a second renderer and an `observe` switch.
+    """gymnasium's CarRacing-v3 with telemetry, a crash mode and an `observe` switch.
 
-    Track, physics, rewards and terminations are gymnasium's own, bit for bit.
+    Track, physics, rewards, terminations and frames are gymnasium's own, bit for bit.
 
     `info` holds after reset and after every step: speed (units/s), lateral_offset (over the half-width, right
     positive), heading_error (rad, left positive), wheels_off_road (0-4), tiles_visited, tiles_total, completion (their
@@ -59,16 +57,13 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         crash: Effect of a crash (see `EventDetector`). `ignore`: none. `terminate`: the episode ends. `intervene`: the
             car is set at rest on the centre line (the protocol of Hasani's thesis, ch. 6). The reward never changes.
             Leaving the playfield always ends the episode, by gymnasium's own rule.
-        renderer: Drawing of the observations. `gymnasium`: gymnasium's, bit for bit; polygons off the screen are left
-            out before they are transformed, which doubles the frame rate. `fast`: `nac_drive.envs.renderer`, close to
-            gymnasium's and many times faster. `render` always returns and shows gymnasium's drawing.
         domain_randomize: As in gymnasium: every reset draws other colours of road and grass.
 
     A copy (`copy.deepcopy`, pickle) is a new environment of the same settings, as gymnasium's own. It begins with a
     reset. So does a closed environment that is used again.
 
     Raises:
-        ValueError: For an unknown render mode, control, crash mode or renderer.
+        ValueError: For an unknown render mode, control or crash mode.
     """
 
     car: Any  # gymnasium's Car; there is one from the first reset on
@@ -80,7 +75,6 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         render_mode: str | None = None,
         control: Control = "discrete",
         crash: CrashMode = "ignore",
-        renderer: RendererName = "gymnasium",
         domain_randomize: bool = False,
     ):
         modes = gymnasium_car_racing.CarRacing.metadata["render_modes"]
@@ -88,16 +82,12 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             raise ValueError(f"render_mode must be None or one of {modes}, got {render_mode!r}.")
         if crash not in get_args(CrashMode):
             raise ValueError(f"crash must be one of {get_args(CrashMode)}, got {crash!r}.")
-        if renderer not in get_args(RendererName):
-            raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {renderer!r}.")
         if control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
         super().__init__(render_mode=render_mode, domain_randomize=domain_randomize, continuous=control != "discrete")
-        EzPickle.__init__(self, render_mode, control, crash, renderer, domain_randomize)
+        EzPickle.__init__(self, render_mode, control, crash, domain_randomize)
         self.control = control
         self.crash = crash
-        self.renderer = renderer
-        self._fast_renderer = Renderer(self.bg_color, self.grass_color) if renderer == "fast" else None
         self.observe = True
         self.state = np.zeros(FRAME_SHAPE, dtype=np.uint8)
         self.interventions = 0
@@ -279,42 +269,20 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             "interventions": self.interventions,
         }
 
-    # Drawing: the fast renderer, or gymnasium's own without the polygons that are off the screen.
+    # Drawing: gymnasium's own, without the polygons that are off the screen.
 
     def _create_track(self) -> bool:
         created = super()._create_track()
         self.road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
-        if created and self._fast_renderer:
-            if self.domain_randomize:
-                self._fast_renderer = Renderer(self.bg_color, self.grass_color)
-            self._road_colors = self._gather_colors()
-            self._ground_is_painted = False  # painted at the first frame that is drawn
         return created
-
-    def _gather_colors(self) -> np.ndarray:
-        """Return the colours (P, 3) of the road polygons: one array, which gymnasium writes to at touched tiles."""
-        colors = np.array([color for _, color in self.road_poly], dtype=np.float64)
-        rows = {id(color): row for (_, color), row in zip(self.road_poly, colors, strict=True)}
-        for tile in self.road:  # type: ignore[union-attr]
-            tile.color = rows[id(tile.color)]
-        self.road_poly = [(polygon, row) for (polygon, _), row in zip(self.road_poly, colors, strict=True)]
-        return colors
 
     def _render(self, mode: str):
         if mode == "state_pixels":
             if not self.observe:
                 return self.state
-            if self._fast_renderer:
-                return self._draw(self._fast_renderer)
         elif self.car is None:
             return None  # as gymnasium's own before the first reset
         return super()._render(mode)
-
-    def _draw(self, renderer: Renderer) -> np.ndarray:
-        if not self._ground_is_painted:
-            renderer.begin(self.road_vertices, self._road_colors)
-            self._ground_is_painted = True
-        return renderer.draw(self.car, self.zoom, self.reward)
 
     def _render_road(self, zoom, translation, angle):
         bounds = gymnasium_car_racing.PLAYFIELD
@@ -352,7 +320,7 @@ def _visible(polygons: np.ndarray, zoom: float, translation, angle: float) -> np
 
 
 def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> gym.Env:
-    return CarRacing(render_mode, config.control, crash, config.renderer)
+    return CarRacing(render_mode, config.control, crash)
 
 
 def _video_image(simulator: CarRacing) -> Any:
@@ -360,6 +328,6 @@ def _video_image(simulator: CarRacing) -> Any:
 
 
 ENVIRONMENTS["car-racing"] = EnvSpec(
-    _make_car_racing, has_renderers=True, regions=regions, video_image=_video_image,
+    _make_car_racing, regions=regions, video_image=_video_image,
     privileged=car_state, privileged_size=CAR_STATE_SIZE,
 )  # fmt: skip

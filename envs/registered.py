@@ -69,7 +69,7 @@ def single_env(
     if not domain_randomize:
         env = simulator(config, crash, render_mode)
     elif config.environment == EnvConfig.environment:
-        env = CarRacing(render_mode, config.control, crash, config.renderer, domain_randomize=True)
+        env = CarRacing(render_mode, config.control, crash, domain_randomize=True)
     else:
         raise ValueError(f"domain_randomize: only {EnvConfig.environment!r} has it, got {config.environment!r}.")
     env = masked(env, config)
