@@ -5,7 +5,7 @@
 
 Every driver drives every track five times: with its own weights, with uniform weights, with a window of the newest
 frame alone, with weights that are given to the wrong frames, and with the nominal time step in place of the true one.
-The differences are paired by track. Fast frames, native reward, 1000 frames at most.
+The differences are paired by track. Native reward, 1000 frames at most.
 """
 
 from __future__ import annotations
