@@ -137,7 +137,7 @@ def measured_env(driver: Driver, control: Control | None = None, perturbation: s
         control: See `clean_env`.
         perturbation: See `envs.perturb`.
     """
-    return replace(clean_env(driver, control), renderer=EnvConfig.renderer, perturb=perturbation or None)
+    return replace(clean_env(driver, control), perturb=perturbation or None)
 
 
 def with_trained_bar(env: EnvConfig, driver: Driver) -> EnvConfig:

@@ -1,7 +1,7 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
 from nac_drive.callable_modules import callable_module
-from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, RendererName
+from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode
 from nac_drive.envs.config import EnvConfig, make_env, same_actions
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
@@ -15,7 +15,6 @@ from nac_drive.envs.perturbations.registry import (
     perturb,
     perturbation_table,
 )
-from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.rollout import Driver, Episode, Step, rollout, trained_view
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import (
@@ -61,8 +60,6 @@ __all__ = [
     "Perturbation",
     "Pose",
     "ProcessVectorEnv",
-    "Renderer",
-    "RendererName",
     "Step",
     "Track",
     "decode_image",

@@ -8,7 +8,7 @@ from typing import get_args
 import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
-from nac_drive.envs.car_racing import Control, CrashMode, RendererName
+from nac_drive.envs.car_racing import Control, CrashMode
 from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.envs.spec import EnvSpec, environment
 from nac_drive.envs.wrappers import MaskBar
@@ -20,7 +20,7 @@ class EnvConfig:
     """Observations and actions of a driver. Saved in every dataset and every driver folder.
 
     Raises:
-        ValueError: For an unknown control, renderer or perturbation, and if `max_steps` is no whole number above 0.
+        ValueError: For an unknown control or perturbation, and if `max_steps` is no whole number above 0.
     """
 
     control: Control = "discrete"
@@ -30,9 +30,6 @@ class EnvConfig:
     """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
     max_steps: int = 1000
     """Frames before an episode is truncated."""
-    renderer: RendererName = "gymnasium"
-    """gymnasium: its own pixels, bit for bit. fast: nearly the same pixels, several times faster (docs/renderer.md);
-    meant for training. Reported scores are measured with gymnasium's."""
     environment: str = "car-racing"
     """The track environment: a name in ENVIRONMENTS."""
     perturb: str | None = None
@@ -46,19 +43,12 @@ class EnvConfig:
             parse_all(self.perturb)
         if self.control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
-        if self.renderer not in get_args(RendererName):
-            raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {self.renderer!r}.")
         whole("max_steps", self.max_steps, 1)
 
     @property
     def spec(self) -> EnvSpec:
         """The facts of the track environment."""
         return environment(self.environment)
-
-    @property
-    def drawn_by(self) -> str:
-        """The renderer as results name it; empty where `renderer` has no effect."""
-        return self.renderer if self.spec.has_renderers else ""
 
 
 def same_actions(one: str, other: str) -> bool:

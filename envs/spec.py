@@ -46,8 +46,6 @@ class EnvSpec:
     """Columns of the status bar in a flipped frame: gauges with a sign are turned about their own centres, which are
     the columns 48 (steering) and 72 (gyroscope). None for a bar that is flipped like the world, or no bar."""
 
-    has_renderers: bool = False
-    """Whether `EnvConfig.renderer` has an effect; results name the renderer only then."""
     regions: Callable[[Any], np.ndarray] | None = None
     """env.unwrapped -> labels (H, W) uint8 of the pixels of the present frame, indices of `envs.regions.REGIONS`, of
     which `inspect` measures the saliency; None where a frame has no such regions."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nac_drive.data_collection.experts import clean_env, driver_name, require_environment, resolve_driver, trained_env
 from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import CrashMode, Driver, EnvConfig, RendererName, make_env, rollout, track_seeds
+from nac_drive.envs import CrashMode, Driver, EnvConfig, make_env, rollout, track_seeds
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, summarise
 from nac_drive.storage.names import shown
@@ -36,7 +36,6 @@ def evaluate(
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
-    renderer: RendererName = "gymnasium",
     expert: Driver | str | os.PathLike[str] | None = None,
     baseline: Evaluation | None = None,
     done: Sequence[EpisodeResult] = (),
@@ -53,7 +52,6 @@ def evaluate(
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`, in place of that of `env`; the same perturbation for every driver on the same
             track.
-        renderer: Draws the frames, whatever `env` says; a score that is reported is measured with gymnasium's.
         expert: A driver, its name or its folder, queried at every decision. It sees clean frames, with the status bar
             as in its training. `agreement` is the fraction of decisions where the driver does the same.
         baseline: An evaluation on the same tracks that paired differences are taken against.
@@ -70,7 +68,7 @@ def evaluate(
             another environment.
 
     Warns:
-        UserWarning: If the driver was trained with another EnvConfig, renderer and perturbations aside.
+        UserWarning: If the driver was trained with another EnvConfig, perturbations aside.
     """
     seeds = track_seeds(tracks)
     if isinstance(driver, str | os.PathLike):
@@ -78,7 +76,7 @@ def evaluate(
         driver = resolve_driver(driver, env)
     name = shown(name or "driver")
     env = env or clean_env(driver)
-    env = replace(env, renderer=renderer, perturb=perturbation or env.perturb)
+    env = replace(env, perturb=perturbation or env.perturb)
     if isinstance(expert, str | os.PathLike):
         expert = resolve_driver(expert, env)
     if expert is not None:
@@ -102,14 +100,14 @@ def _drive(drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, seed:
         episode = rollout(env, driver, seed, expert=expert, subscribers=[meter])
     finally:
         env.close()
-    return meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "", renderer=config.drawn_by)
+    return meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "")
 
 
 def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
     trained = trained_env(driver)
     if trained is None:
         return
-    trained = replace(trained, renderer=env.renderer, perturb=env.perturb)
+    trained = replace(trained, perturb=env.perturb)
     if trained != env:
         before, now = asdict(trained), asdict(env)
         differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])

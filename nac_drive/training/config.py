@@ -18,7 +18,7 @@ import yaml
 
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.mixture import MixtureConfig
-from nac_drive.envs import CORRUPTIONS, SPLITS, Augmentation, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import CORRUPTIONS, SPLITS, Augmentation, EnvConfig, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
@@ -252,8 +252,6 @@ def paper_recipe() -> TrainConfig:
 class DaggerConfig(CloningConfig):
     """Settings of `dagger`. The control is that of `driver`."""
 
-    renderer: RendererName = "fast"
-    """Renderer of episodes and validations; reported scores are measured with gymnasium's."""
     max_steps: int = 1000
     """Frames before an episode is truncated."""
     environment: str = EnvConfig.environment
@@ -296,8 +294,7 @@ class DaggerConfig(CloningConfig):
             check_whole(name, getattr(self, name), 1, MOST)
         for name in ("rounds", "first_track"):
             check_whole(name, getattr(self, name), 0, MOST)
-        for name in ("renderer", "environment"):
-            check_type(name, getattr(self, name), str)
+        check_type("environment", self.environment, str)
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
         for name in ("noise", "noise_hold", "beta"):
@@ -319,7 +316,7 @@ class DaggerConfig(CloningConfig):
     def env(self) -> EnvConfig:
         """The environment of the learner."""
         control: Any = self.driver.control
-        return EnvConfig(control, self.data.mask_bar, self.max_steps, self.renderer, self.environment, self.perturb)
+        return EnvConfig(control, self.data.mask_bar, self.max_steps, self.environment, self.perturb)
 
     @property
     def noise_config(self) -> NoiseConfig:

@@ -306,7 +306,7 @@ def test_observe_off_changes_nothing_but_the_frames():
 
 
 def test_the_mask_blackens_the_status_bar_and_nothing_else():
-    masked, clear = (make_env(EnvConfig(mask_bar=mask, renderer="fast")) for mask in (True, False))
+    masked, clear = (make_env(EnvConfig(mask_bar=mask)) for mask in (True, False))
     actions = random_actions("discrete", 60, 3)
     for one, other in zip(play(masked, actions, 3), play(clear, actions, 3), strict=True):
         assert not one[0][BAR_TOP:].any()
@@ -383,7 +383,7 @@ def test_a_bad_crash_mode_is_named():
 @pytest.mark.parametrize("driven", [False, True])
 def test_a_closed_environment_is_released(driven):
     """Box2D holds it in a circle that garbage collection does not see: it stayed in memory for ever."""
-    env = make_env(EnvConfig(renderer="fast", max_steps=5))
+    env = make_env(EnvConfig(max_steps=5))
     if driven:
         env.reset(seed=3)
         env.step(0)
@@ -397,7 +397,7 @@ def test_a_closed_environment_is_released(driven):
 
 def test_an_environment_that_was_interrupted_in_the_middle_of_a_step_closes(monkeypatch):
     """Ctrl-C may come while Box2D reports a contact: its world is locked then and refuses to destroy bodies."""
-    env = make_env(EnvConfig(renderer="fast"))
+    env = make_env(EnvConfig())
 
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt

@@ -150,7 +150,7 @@ def driven(controller: Controller, spec: str, frames: int) -> list[Step]:
 
 
 def test_on_weak_tyres_the_cautious_one_finishes_and_the_other_slides():
-    env = perturb(quiet_env(EnvConfig("continuous", renderer="fast")), "weak-tyres:2")
+    env = perturb(quiet_env(EnvConfig("continuous")), "weak-tyres:2")
     slow, fast = (rollout(env, controller, 5) for controller in (cautious("continuous"), Controller("continuous")))
     assert slow.outcome["lap_finished"]
     assert slow.outcome["off_road_events"] == 0 < fast.outcome["off_road_events"]

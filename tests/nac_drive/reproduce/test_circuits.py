@@ -149,7 +149,7 @@ def test_the_car_sees_the_truth_and_earns_what_the_environment_pays() -> None:
     assert len(first) == Car.observations
     assert first[0] == pytest.approx(0.0, abs=0.05)
     assert first[4] == pytest.approx(0.0, abs=0.02)
-    env = CarRacing(control="continuous", renderer="fast")
+    env = CarRacing(control="continuous")
     env.observe = False
     env.reset(seed=5)
     seen = []
