@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
+from gymnasium.envs.box2d.car_dynamics import SIZE, WHEEL_R
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import EzPickle
 
@@ -29,6 +30,7 @@ Control = Literal["discrete", "continuous", "pulsed"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
 
 _FRAME = 1 / FRAMES_PER_SECOND
+_WHEEL_RADIUS = WHEEL_R * SIZE
 
 
 class CarRacing(Readings, gym.Env, EzPickle):
@@ -212,23 +214,37 @@ class CarRacing(Readings, gym.Env, EzPickle):
         self._cars["interventions"] += 1
         self.pulses = Pulses()
 
-    def place(self, angle: float, x: float, y: float) -> None:
-        """Set the car at rest at a place; score, tiles, time and counts stay.
+    def place(
+        self, angle: float, x: float, y: float, *, velocity: tuple[float, float] = (0.0, 0.0), spin: float = 0.0
+    ) -> None:
+        """Set the car at a place, at rest or in motion with rolling wheels; score, tiles, time and counts stay.
 
         Args:
             angle: Angle of the hull in radians, 0 towards +y, left positive.
             x: Position of the hull in simulator units.
             y: Position of the hull in simulator units.
+            velocity: Units per second along x and y.
+            spin: Turning rate in radians per second, left positive.
 
         Raises:
             ResetNeeded: Before the first `reset`, and after `close`.
-            ValueError: If a number is not finite.
+            ValueError: If a number is not finite, or gymnasium's own simulator drives and the car is to move.
         """
         self._require_episode()
-        if not np.isfinite((angle, x, y)).all():
-            raise ValueError(f"angle, x and y must be finite, got {angle}, {x} and {y}.")
+        numbers = (angle, x, y, *velocity, spin)
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"angle, x, y, velocity and spin must be finite, got {numbers}.")
+        moving = any(numbers[3:])
+        if moving and isinstance(self._world, GymnasiumWorld):
+            raise ValueError("velocity and spin must be 0 where gymnasium's own simulator drives.")
         self._world.place(self._row, angle, x, y)
         self.pulses = Pulses()
+        if moving:
+            body, wheel = self._cars["body"][0], self._cars["wheel"][0]
+            body["vx"] = velocity[0] - spin * (body["y"] - body["y"][0])
+            body["vy"] = velocity[1] + spin * (body["x"] - body["x"][0])
+            body["spin"] = spin
+            wheel["omega"] = (body["vy"][1:] * np.cos(angle) - body["vx"][1:] * np.sin(angle)) / _WHEEL_RADIUS
 
     # Saved states
 

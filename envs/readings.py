@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.envs.box2d import car_racing
@@ -16,6 +16,15 @@ ZOOM_FRAMES = 50
 """The first second is a zoom-in animation; `info["zooming"]` flags its frames."""
 _TILES_UNDER_CAR = 3
 """Tiles before the nearest one that a rear wheel may still touch."""
+
+
+class LapReading(NamedTuple):
+    """Progress of a lap."""
+
+    furthest: int
+    """The furthest tile so far of those that were nearest; the count goes on over the start."""
+    finished: bool
+    """The lap is finished."""
 
 
 class Readings:
@@ -73,9 +82,9 @@ class Readings:
         return Pose(car["index"].item(), car["lateral_offset"].item(), car["heading_error"].item())
 
     @property
-    def track(self) -> np.ndarray:
-        """Copy of the track (N, 4): alpha, beta, x and y of every tile."""
-        return self._roads["line"][0, : self._tiles].copy()
+    def track(self) -> list[tuple[float, ...]]:
+        """Alpha, beta, x and y of every tile, gymnasium's name."""
+        return list(map(tuple, self._roads["line"][0, : self._tiles].tolist()))
 
     @property
     def road_vertices(self) -> np.ndarray:
@@ -98,9 +107,15 @@ class Readings:
         """(N,) bool: a wheel has touched the tile."""
         return self._cars["visited"][0, : self._tiles].astype(bool)
 
+    @property
+    def lap(self) -> LapReading:
+        """Progress of the lap, see `LapDetector`."""
+        lap = self._cars["lap"][0]
+        return LapReading(lap["furthest"].item(), bool(lap["finished"]))
+
     def tiles_missed(self) -> int:
         """Return the number of tiles that the car has passed in this episode and no wheel has touched so far."""
-        passed = min(max(self._cars["lap"]["furthest"].item() - _TILES_UNDER_CAR, 0), self._tiles)
+        passed = min(max(self.lap.furthest - _TILES_UNDER_CAR, 0), self._tiles)
         return passed - int(np.count_nonzero(self._cars["visited"][0, :passed]))
 
     @property

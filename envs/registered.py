@@ -90,7 +90,7 @@ def read_settings(
         if name not in _SETTINGS:
             raise TypeError(
                 f"{name} is no keyword of nac_drive/CarRacing-v0, which takes {', '.join(_KEYWORDS)}"
-                + (" (processes and out: of make_vec's vector_entry_point alone)." if name in _OF_VECTORS else ".")
+                + (f" ({name}: of make_vec's vector_entry_point alone)." if name in _OF_VECTORS else ".")
                 + did_you_mean(name, _KEYWORDS)
             )
     if continuous is not None:

@@ -132,7 +132,7 @@ class Traces:
 
     def __init__(self) -> None:
         self.particles: deque[Any] = deque(maxlen=_SKID_TRACES)
-        self._starts: list[Any] = [None] * 4
+        self._started = [False] * 4
         self._traces: list[Any] = [None] * 4
 
     def update(self, positions: list[Any], skids: list[int], on_road: list[int]) -> None:
@@ -146,17 +146,17 @@ class Traces:
         for wheel, (position, skid, road) in enumerate(zip(positions, skids, on_road, strict=True)):
             trace, grass = self._traces[wheel], not road
             if not skid:
-                self._starts[wheel] = self._traces[wheel] = None
+                self._started[wheel], self._traces[wheel] = False, None
             elif trace and trace.grass == grass and len(trace.poly) < _SKID_POINTS:
                 trace.poly.append(tuple(position))
-            elif self._starts[wheel] is None:
-                self._starts[wheel] = position
+            elif not self._started[wheel]:
+                self._started[wheel] = True
             else:
                 color = car_dynamics.MUD_COLOR if grass else car_dynamics.WHEEL_COLOR
-                poly: Any = [tuple(self._starts[wheel]), tuple(position)]
+                poly: Any = [tuple(position)] * 2  # gymnasium's start is a reference to the place of the wheel
                 self._traces[wheel] = car_dynamics.Particle(color=color, poly=poly, grass=grass)
                 self.particles.append(self._traces[wheel])
-                self._starts[wheel] = None
+                self._started[wheel] = False
 
 
 def _vertices(polygon: list[tuple[int, int]]) -> np.ndarray:

@@ -93,4 +93,5 @@ def load(path: Path) -> ctypes.CDLL:
 def score_images() -> np.ndarray:
     """Return the images (N, 12, 12, 3) of the scores "-000", LOWEST_SCORE, LOWEST_SCORE + 1, ..."""
     with np.load(_FOLDER / "scores.npz") as file:
-        return np.ascontiguousarray(file["images"])
+        grey: np.ndarray = file["images"]  # (N, 12, 12)
+    return np.repeat(grey[..., None], 3, axis=-1)

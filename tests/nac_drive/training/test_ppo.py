@@ -388,10 +388,9 @@ def test_the_value_network_sees_the_car_and_the_road_ahead():
     for _ in range(120):
         *_, info = env.step(3)
     assert tuple(env.privileged()[13:15]) == (0, 0)
-    for tile in simulator.road[:3]:
-        tile.road_visited = False
-    simulator.lap.furthest, simulator._passed = 30, 0  # as if the car had passed tiles and not touched these three
-    missed = sum(not tile.road_visited for tile in simulator.road[:27])
+    simulator._cars["visited"][0, :3] = False
+    simulator._cars["lap"]["furthest"] = 30  # as if the car had passed tiles and not touched these three
+    missed = np.count_nonzero(~simulator.visited[:27])
     assert missed >= 3
     state, hull = env.privileged(), simulator.car.hull
     assert tuple(state[13:15]) == pytest.approx((1, missed / 10))
@@ -404,8 +403,9 @@ def test_the_value_network_sees_the_car_and_the_road_ahead():
     nearest = line.locate(hull.position, hull.angle).index
     for place, tiles in ((0, 1), (11, 28)):
         goal = line.points[(nearest + tiles) % len(line)]
-        found = hull.GetWorldPoint((float(right[place]), float(forward[place])))
-        np.testing.assert_allclose((found.x, found.y), goal, atol=1e-2)
+        sin, cos = np.sin(hull.angle), np.cos(hull.angle)
+        ahead = np.array([cos * right[place] - sin * forward[place], sin * right[place] + cos * forward[place]])
+        np.testing.assert_allclose(hull.position + ahead, goal, atol=1e-2)
 
 
 def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
@@ -458,7 +458,7 @@ def test_each_training_episode_has_the_perturbation_of_its_track():
     env, simulator, grips = TrainingEnv(tracks, TINY, 0, EnvConfig(max_steps=3)), tracks.unwrapped, set()
     for _ in range(8):
         env.reset()
-        (grip,) = {tile.road_friction for tile in simulator.road}  # type: ignore[attr-defined]
+        grip = simulator.grip  # type: ignore[attr-defined]
         assert grip == (1.0, 0.75)[tracks.track % 2]
         grips.add(grip)
     assert len(grips) == 2
