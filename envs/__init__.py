@@ -16,7 +16,7 @@ from nac_drive.envs.perturbations.registry import (
     perturbation_table,
 )
 from nac_drive.envs.renderer import Renderer
-from nac_drive.envs.rollout import Driver, Episode, Step, rollout, trained_view
+from nac_drive.envs.rollout import BatchDriver, Driver, Episode, EpisodeSetup, Step, rollout, rollouts, trained_view
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import (
     FRAMES_PER_SECOND,
@@ -48,6 +48,7 @@ __all__ = [
     "UDACITY",
     "ActionRepeat",
     "Augmentation",
+    "BatchDriver",
     "CarRacing",
     "Control",
     "CrashMode",
@@ -55,6 +56,7 @@ __all__ = [
     "EnvConfig",
     "EnvSpec",
     "Episode",
+    "EpisodeSetup",
     "EventDetector",
     "LapDetector",
     "MaskBar",
@@ -74,6 +76,7 @@ __all__ = [
     "perturb",
     "perturbation_table",
     "rollout",
+    "rollouts",
     "same_actions",
     "track_seeds",
     "trained_view",
