@@ -82,7 +82,7 @@ class ClusterPool:
         running: dict[Any, Any] = {}  # reference -> task
         try:
             while True:
-                for task in islice(waiting, max(0, self._width() - len(running))):
+                for task in islice(waiting, max(0, self.size() - len(running))):
                     running[self._work.remote(_versions(), sent, pickle.dumps(task))] = task
                 if not running:
                     return
@@ -92,7 +92,7 @@ class ClusterPool:
             for reference in running if ray.is_initialized() else ():  # `cancel` would start a cluster
                 ray.cancel(reference, force=True)
 
-    def _width(self) -> int:
+    def size(self) -> int:
         """Return the number of tasks to have at the cluster now: machines come and go."""
         return self._limit or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 

@@ -73,6 +73,10 @@ class Workers:
         self._context = _QuietContext()
         self._executor = ProcessPoolExecutor(count, self._context, init_worker)
 
+    def size(self) -> int:
+        """Return the number of processes."""
+        return self._count
+
     def __enter__(self) -> Workers:
         return self
 
@@ -129,6 +133,11 @@ def worker_pool(workers: int, cluster: str | None = None) -> Iterator[Workers | 
     else:
         with Workers(number) as pool:
             yield pool
+
+
+def pool_size(pool: Pool) -> int:
+    """Return the number of tasks that a pool does at a time; for a pool of another kind, one per core."""
+    return pool.size() if isinstance(pool, Workers | ClusterPool) else default_workers()
 
 
 def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:

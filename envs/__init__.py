@@ -15,7 +15,7 @@ from nac_drive.envs.perturbations.registry import (
     perturb,
     perturbation_table,
 )
-from nac_drive.envs.rollout import Driver, Episode, Step, rollout, trained_view
+from nac_drive.envs.rollout import BatchDriver, Driver, Episode, EpisodeSetup, Step, rollout, rollouts, trained_view
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import (
     FRAMES_PER_SECOND,
@@ -47,6 +47,7 @@ __all__ = [
     "UDACITY",
     "ActionRepeat",
     "Augmentation",
+    "BatchDriver",
     "CarRacing",
     "Control",
     "CrashMode",
@@ -54,6 +55,7 @@ __all__ = [
     "EnvConfig",
     "EnvSpec",
     "Episode",
+    "EpisodeSetup",
     "EventDetector",
     "LapDetector",
     "MaskBar",
@@ -71,6 +73,7 @@ __all__ = [
     "perturb",
     "perturbation_table",
     "rollout",
+    "rollouts",
     "same_actions",
     "track_seeds",
     "trained_view",

@@ -1,12 +1,13 @@
-"""The one loop that drives an episode. Collection, evaluation and video subscribe to it."""
+"""The one loop that drives episodes, one or many at a time. Collection, evaluation and video subscribe to it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -42,6 +43,26 @@ class Driver(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchDriver(Driver, Protocol):
+    """Protocol of a driver that can decide for several cars in one pass."""
+
+    def act_batch(
+        self, observations: Sequence[np.ndarray], states: Sequence[Any], dts: Sequence[float]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Choose an action for each car: the actions and next states are those of `act`, bit for bit.
+
+        Args:
+            observations: The observation of each car.
+            states: The state of each car, from `begin` or its previous decision.
+            dts: Seconds since the previous observation of each car.
+
+        Returns:
+            The actions and the next states, in the order of the cars.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One decision and its result."""
@@ -68,8 +89,8 @@ class Step:
     """The episode ended by the time limit."""
     outcome: dict[str, Any]
     """`info` after the action."""
-    latency: float
-    """Seconds that `act` took."""
+    latency: float | None
+    """Seconds that `act` took for this car alone; None for a decision among others, see `rollouts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +126,22 @@ def trained_view(driver: Driver | None) -> Callable[[np.ndarray], np.ndarray]:
     return (lambda frame: frame) if bar_top is None else partial(without_bar, bar_top=bar_top)
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeSetup:
+    """Everything that an episode needs; the arguments of `rollout`."""
+
+    env: gym.Env
+    driver: Driver
+    seed: int
+    expert: Driver | None = None
+    execute: Callable[[Any], Any] = lambda action: action
+    subscribers: Iterable[Callable[[Step], None]] = ()
+
+
+TIMED_EVERY = 64
+"""Of so many decisions of an episode among others, the first is made alone and timed."""
+
+
 def rollout(
     env: gym.Env,
     driver: Driver,
@@ -128,31 +165,116 @@ def rollout(
     Returns:
         The result of the episode.
     """
-    seed, subscribers = whole("seed", seed, 0), tuple(subscribers)
-    observation, info = env.reset(seed=seed)
-    car_racing: Any = env.unwrapped
-    state = driver.begin(env)
-    expert_state = expert.begin(env) if expert else None
-    view = trained_view(expert)
-    episode_return, index = 0.0, 0
+    ((_, episode),) = rollouts([EpisodeSetup(env, driver, seed, expert, execute, subscribers)])
+    return episode
+
+
+def rollouts(setups: Iterable[EpisodeSetup], batch_size: int = 1) -> Iterator[tuple[EpisodeSetup, Episode]]:
+    """Drive many episodes, several of them at a time in lockstep.
+
+    Cars with the same `BatchDriver` are driven in one pass, and so are queries of the same expert. Any other driver is
+    queried car by car. An episode depends neither on the others nor on `batch_size`, as long as its driver and its
+    expert keep all memory in their states.
+
+    The time of a decision is measured where one car decides alone. In a batch, every car does so at each
+    `TIMED_EVERY`-th decision.
+
+    Args:
+        setups: The episodes. The next one is taken when an episode has ended, so environments can be made as they are
+            needed. Each needs an environment of its own.
+        batch_size: Number of episodes at a time.
+
+    Yields:
+        The setup and the result of each episode, as episodes end.
+    """
+    waiting = iter(setups)
+    running: list[_RunningEpisode] = []
     while True:
-        dt = info["dt"]
-        started = time.perf_counter()
-        intended, state = driver.act(observation, state, dt)
-        latency = time.perf_counter() - started
-        expert_action = None
-        if expert:
-            expert_action, expert_state = expert.act(view(car_racing.state), expert_state, dt)
-        action = execute(intended)
-        next_observation, reward, terminated, truncated, outcome = env.step(action)
+        running.extend(map(_RunningEpisode, islice(waiting, batch_size - len(running))))
+        if not running:
+            return
+        _decide([(each.driver, each.observation, each.dt, not each.index % TIMED_EVERY) for each in running])
+        _decide([(each.expert, each.clean_frame(), each.dt, False) for each in running if each.expert])
+        results = [(each.setup, each.step()) for each in running]
+        running = [each for each, (_, episode) in zip(running, results, strict=True) if episode is None]
+        for setup, episode in results:
+            if episode is not None:
+                yield setup, episode
+
+
+class _EpisodeDriver:
+    """A driver in one episode, with its state and its last decision."""
+
+    def __init__(self, driver: Driver, env: gym.Env) -> None:
+        self.driver, self.state = driver, driver.begin(env)
+        self.act_batch = driver.act_batch if isinstance(driver, BatchDriver) else None
+        self.action: Any = None
+        self.latency: float | None = None
+
+
+class _RunningEpisode:
+    """An episode that is being driven."""
+
+    def __init__(self, setup: EpisodeSetup) -> None:
+        self.setup, self.seed, self.subscribers = setup, whole("seed", setup.seed, 0), tuple(setup.subscribers)
+        self.observation, self.info = setup.env.reset(seed=self.seed)
+        self.simulator: Any = setup.env.unwrapped
+        self.driver = _EpisodeDriver(setup.driver, setup.env)
+        self.expert = _EpisodeDriver(setup.expert, setup.env) if setup.expert else None
+        self.expert_view = trained_view(setup.expert)
+        self.episode_return, self.index = 0.0, 0
+
+    @property
+    def dt(self) -> float:
+        return self.info["dt"]
+
+    def clean_frame(self) -> np.ndarray:
+        """Return the frame that the expert sees."""
+        return self.expert_view(self.simulator.state)
+
+    def step(self) -> Episode | None:
+        """Execute the decision and call the subscribers; return the result if the episode has ended."""
+        intended, expert_action = self.driver.action, self.expert.action if self.expert else None
+        action = self.setup.execute(intended)
+        next_observation, reward, terminated, truncated, outcome = self.setup.env.step(action)
         step = Step(
-            index, observation, info, dt, intended, action, expert_action,
-            float(reward), terminated, truncated, outcome, latency,
+            self.index, self.observation, self.info, self.dt, intended, action, expert_action,
+            float(reward), terminated, truncated, outcome, self.driver.latency,
         )  # fmt: skip
-        for subscriber in subscribers:
+        for subscriber in self.subscribers:
             subscriber(step)
-        episode_return += float(reward)
-        index += 1
-        observation, info = next_observation, outcome
-        if terminated or truncated:
-            return Episode(seed, episode_return, index, terminated, outcome, next_observation)
+        self.episode_return += float(reward)
+        self.index += 1
+        self.observation, self.info = next_observation, outcome
+        if not (terminated or truncated):
+            return None
+        return Episode(self.seed, self.episode_return, self.index, terminated, outcome, next_observation)
+
+
+Query = tuple[_EpisodeDriver, np.ndarray, float, bool]
+"""A driver in an episode, its observation, dt, and whether it must decide alone."""
+
+
+def _decide(queries: Sequence[Query]) -> None:
+    """Let every driver choose its action; those of one `BatchDriver` in one pass."""
+    batches: dict[int, list[Query]] = {}
+    for query in queries:
+        driver, *_, alone = query
+        if driver.act_batch is None or alone:
+            _decide_alone(*query)
+        else:
+            batches.setdefault(id(driver.driver), []).append(query)
+    for batch in batches.values():
+        if len(batch) == 1:
+            _decide_alone(*batch[0])
+            continue
+        drivers, observations, dts, _ = zip(*batch, strict=True)
+        actions, states = drivers[0].act_batch(observations, [driver.state for driver in drivers], dts)
+        for driver, action, state in zip(drivers, actions, states, strict=True):
+            driver.action, driver.state, driver.latency = action, state, None
+
+
+def _decide_alone(driver: _EpisodeDriver, observation: np.ndarray, dt: float, _: bool) -> None:
+    started = time.perf_counter()
+    driver.action, driver.state = driver.driver.act(observation, driver.state, dt)
+    driver.latency = time.perf_counter() - started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nac_drive import policies  # lazy: what reads and writes drivers imports this module. pyright sees two of them
 from nac_drive.policies.action_heads import build_action_head
+from nac_drive.policies.batched_acts import BatchedActs
 from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.cores.base import NOMINAL_DT, State, reset_rows
 from nac_drive.policies.cores.registry import build_core
@@ -55,6 +56,7 @@ class Driver(nn.Module):
         self.clock = nn.Linear(1, config.encoder_features) if config.dt_input else None
         self.core = build_core(config.core, config.encoder_features, config.d_model, **config.core_args)
         self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)
+        self._batched_acts = BatchedActs()
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], revision: str | None = None) -> Driver:
@@ -175,6 +177,28 @@ class Driver(nn.Module):
         prediction, state = self._infer(frames, torch.tensor([[seconds(dt)]], device=self.device), state)
         action = self.action_head.action(prediction[0, 0])
         return (int(action) if self.config.control == "discrete" else action), state
+
+    def act_batch(
+        self, observations: Sequence[np.ndarray], states: Sequence[State], dts: Sequence[float]
+    ) -> tuple[list[Action], list[State]]:
+        """Choose one action for each of several cars, in few passes.
+
+        A car's action and state have the bits of `act`: they depend neither on the number of cars nor on the others.
+        `BatchedActs` says how this is guaranteed.
+
+        Args:
+            observations: One frame per car, (H, W, 3) uint8.
+            states: The state of each car before its frame.
+            dts: Seconds since the previous observation of each car.
+
+        Returns:
+            The action and the new state of each car, as `act` returns them.
+
+        Raises:
+            ValueError: See `act`, or the three lists differ in length.
+        """
+        alone = type(self).act is not Driver.act  # a subclass decides in its own way
+        return self._batched_acts(self, observations, states, dts, alone=alone)  # type: ignore[arg-type]
 
     def predict(
         self,

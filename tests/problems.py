@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -89,4 +90,30 @@ class CheckingDriver:
         assert dt == ToyEnv.DT[frame], "the time since the previous observation is wrong"
         if self.sees is not None:
             assert int(observation.max()) == self.sees[frame], "the wrong frame"
+        return self.answer + frame, (episode, frame + 1)
+
+
+class CheckingBatchDriver(CheckingDriver):
+    """A `BatchDriver` of any number of episodes at a time; `batches` and `alone` keep what was queried together."""
+
+    def __init__(self, answer: int) -> None:
+        super().__init__(answer)
+        self.batches: list[list[int]] = []
+        self.alone: list[int] = []
+
+    def act(self, observation: np.ndarray, state: tuple[int, int], dt: float) -> tuple[int, tuple[int, int]]:
+        self.alone.append(state[0])
+        return self._answer(observation, state, dt)
+
+    def act_batch(
+        self, observations: Sequence[np.ndarray], states: Sequence[tuple[int, int]], dts: Sequence[float]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        self.batches.append([episode for episode, _ in states])
+        actions, after = zip(*map(self._answer, observations, states, dts), strict=True)
+        return list(actions), list(after)
+
+    def _answer(self, observation: np.ndarray, state: tuple[int, int], dt: float) -> tuple[int, tuple[int, int]]:
+        episode, frame = state
+        assert int(observation.max()) == frame, "the frame of another episode"
+        assert dt == ToyEnv.DT[frame], "the time since the previous observation is wrong"
         return self.answer + frame, (episode, frame + 1)

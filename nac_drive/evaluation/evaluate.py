@@ -1,4 +1,4 @@
-"""Driving in closed loop on named tracks, in parallel processes, with the same result for any number of them."""
+"""Driving in closed loop on named tracks, many at a time, with the same result for any number of them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,33 @@ import json
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import gymnasium as gym
+
 from nac_drive.data_collection.experts import clean_env, driver_name, require_environment, resolve_driver, trained_env
-from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import CrashMode, Driver, EnvConfig, make_env, rollout, track_seeds
+from nac_drive.data_collection.processes import Pool, pool_size
+from nac_drive.envs import (
+    BatchDriver,
+    CrashMode,
+    Driver,
+    EnvConfig,
+    EpisodeSetup,
+    make_env,
+    rollouts,
+    track_seeds,
+)
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, summarise
+from nac_drive.plain import whole
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically
+
+BATCH_SIZE = 16
+"""Tracks that one process drives at a time: as many as `Driver.act_batch` takes in one pass."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +55,13 @@ def evaluate(
     baseline: Evaluation | None = None,
     done: Sequence[EpisodeResult] = (),
     pool: Pool | None = None,
+    batch_size: int = BATCH_SIZE,
     on_episode: Callable[[EpisodeResult], None] = lambda row: None,
 ) -> Evaluation:
     """Drive each track once, deterministically, with the native reward.
+
+    A network drives a batch of tracks at a time. Its actions have the bits of a car alone (`Driver.act_batch`), so no
+    row depends on the batch or on the processes.
 
     Args:
         driver: The driver, its name, or its folder (see `resolve_driver`).
@@ -58,6 +77,8 @@ def evaluate(
         done: Rows of an interrupted call with the same arguments; their tracks are not driven again.
         pool: A `worker_pool`, here or on a cluster, or a `multiprocessing.Pool`; the result does not depend on it,
             latencies aside.
+        batch_size: Number of tracks that one process drives at a time, if the driver is a `BatchDriver`. Every other
+            driver drives them one after another.
         on_episode: Called with each new row, in the order in which episodes end.
 
     Returns:
@@ -82,25 +103,57 @@ def evaluate(
     if expert is not None:
         require_environment("expert: the driver", expert, env)
     _warn_of_other_env(driver, name, env)
-    task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash)
+    batch_size = min(whole("batch_size", batch_size, 1), len(seeds) if isinstance(driver, BatchDriver) else 1)
+    task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash, batch_size)
     found = {row.seed: row for row in done}
     missing = [seed for seed in seeds if seed not in found]
-    for row in pool.imap_unordered(task, missing) if pool else map(task, missing):
+    for row in _in_pool(pool, task, missing, batch_size) if pool else task(missing):
         found[row.seed] = row
         on_episode(row)
     rows = [found[seed] for seed in seeds]
     return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
 
 
-def _drive(drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, seed: int) -> EpisodeResult:
-    driver, expert = pickle.loads(drivers)  # a fresh copy each time: nothing carries over between episodes
-    env = make_env(config, crash=crash)
-    meter = EpisodeMeter(config.spec)
+def _in_pool(
+    pool: Pool, task: Callable[[Sequence[int]], Iterator[EpisodeResult]], seeds: Sequence[int], batch_size: int
+) -> Iterator[EpisodeResult]:
+    """Yield the rows of a task that each process does for some of the seeds at a time."""
+    size = max(1, min(batch_size, -(-len(seeds) // pool_size(pool))))
+    parts = [seeds[start : start + size] for start in range(0, len(seeds), size)]
+    for rows in pool.imap_unordered(partial(_as_list, task), parts):
+        yield from rows
+
+
+def _as_list(task: Callable[[Sequence[int]], Iterator[EpisodeResult]], seeds: Sequence[int]) -> list[EpisodeResult]:
+    return list(task(seeds))
+
+
+def _drive(
+    drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, batch_size: int, seeds: Sequence[int]
+) -> Iterator[EpisodeResult]:
+    """Drive tracks, `batch_size` at a time, and yield their rows as episodes end."""
+    shared: tuple[Driver, Driver | None] = pickle.loads(drivers)
+    running: dict[int, tuple[gym.Env, EpisodeMeter]] = {}
+
+    def setups() -> Iterator[EpisodeSetup]:
+        for seed in seeds:
+            # one network for all: its state is explicit. Nothing of another driver carries over between episodes
+            driver, expert = (
+                own if own is None or isinstance(own, BatchDriver) else fresh
+                for own, fresh in zip(shared, pickle.loads(drivers), strict=True)
+            )
+            env, meter = running[seed] = make_env(config, crash=crash), EpisodeMeter(config.spec)
+            assert driver is not None
+            yield EpisodeSetup(env, driver, seed, expert, subscribers=[meter])
+
     try:
-        episode = rollout(env, driver, seed, expert=expert, subscribers=[meter])
+        for setup, episode in rollouts(setups(), batch_size):
+            env, meter = running.pop(setup.seed)
+            env.close()
+            yield meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "")
     finally:
-        env.close()
-    return meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "")
+        for env, _ in running.values():
+            env.close()
 
 
 def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:

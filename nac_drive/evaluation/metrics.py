@@ -380,11 +380,12 @@ METRICS: dict[str, Metric] = {
         ),
         Metric(
             "latency_ms",
-            lambda trace: 1000 * float(np.median([step.latency for step in trace.steps])),
+            lambda trace: 1000 * float(np.median([step.latency for step in trace.steps if step.latency is not None])),
             mean_of("latency_ms", number_column("ms/act", "latency_ms", 2)),
             kind=NotNegative,
             unit="ms",
-            doc="Median time of one `act` on one thread; `compare` measures it with nothing else running.",
+            doc="Median time of one `act` for one car on one thread; of a batch, every 64th decision of a car is made "
+            "alone and timed. `compare` measures one episode with nothing else running.",
         ),
     )
 }  # fmt: skip

@@ -256,7 +256,8 @@ def draw_overlay(
     frame[:_BANNER] = (frame[:_BANNER] * 0.3).astype(np.uint8)
     outcome = step.outcome
     _text(frame, name, (12, 22), _WHITE, 0.62, 2)
-    _text(frame, f"track {seed}   {seconds:4.1f} s   {1000 * step.latency:.1f} ms/act", (12, 43), _GREY, 0.42, 1)
+    milliseconds = 1000 * (step.latency or 0.0)
+    _text(frame, f"track {seed}   {seconds:4.1f} s   {milliseconds:.1f} ms/act", (12, 43), _GREY, 0.42, 1)
     _text(frame, f"return {episode_return:6.1f}", (250, 22), _WHITE, 0.55, 1)
     cv2.rectangle(frame, (250, 33), (410, 44), _GREY, 1)
     cv2.rectangle(frame, (251, 34), (251 + int(158 * outcome["completion"]), 43), _GREEN, -1)

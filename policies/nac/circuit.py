@@ -223,7 +223,7 @@ def _last_step(update: _Update, neurons: dict[str, Tensor], drive: Tensor) -> Te
     batch, heads, pairs, _ = drive.shape
     z = update.constant.transpose(1, 2).expand(batch, -1, -1, -1).flatten(0, 1)  # (B H, n, 1)
     for source, weight in update.arrived:
-        spread = weight.transpose(1, 2).expand(batch, -1, -1, -1).flatten(0, 1)  # (B H, n, S)
+        spread = weight.expand(batch, -1, -1, -1).flatten(0, 1).transpose(1, 2)  # (B H, n, S), as in a batch of one
         z = torch.baddbmm(z, spread, neurons[source].flatten(0, 1).transpose(1, 2))  # (B H, n, N)
     return z.sigmoid_().view(batch, heads, -1, pairs)
 

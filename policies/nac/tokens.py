@@ -44,9 +44,14 @@ class TokenProjection:
         """Project x (B, T, F) to (B, H, T, R)."""
         batch, length, _ = x.shape
         s = torch.addmm(self.bias, x.flatten(0, 1), self.weight).sigmoid_()  # (B T, H P D)
-        s = s.view(batch * length, *self.linear.shape[:2]).transpose(0, 1)  # (H, B T, P D)
+        heads = self.linear.shape[0]
+        if length == 1 and batch > 1 and not torch.is_grad_enabled():  # several drives: each with the bits of one alone
+            s = s.view(batch * heads, 1, -1)  # (B H, 1, P D)
+            shift, linear = (tensor.expand(batch, -1, -1, -1).flatten(0, 1) for tensor in (self.shift, self.linear))
+            return torch.baddbmm(shift, s, linear).view(batch, heads, 1, -1)  # (B, H, 1, R)
+        s = s.view(batch * length, heads, -1).transpose(0, 1)  # (H, B T, P D)
         y = torch.baddbmm(self.shift, s, self.linear)  # (H, B T, R)
-        return y.view(-1, batch, length, y.shape[2]).transpose(0, 1)
+        return y.view(heads, batch, length, -1).transpose(0, 1)
 
 
 def token_projection(gate: SensoryGate, linear: Tensor, shift: Tensor | float = 0.0) -> TokenProjection:

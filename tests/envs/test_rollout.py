@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nac_drive.envs import Step, rollout
-from tests.problems import CheckingDriver, Darkened, ToyEnv
+from nac_drive.envs import BatchDriver, EpisodeSetup, Step, rollout, rollouts
+from tests.problems import CheckingBatchDriver, CheckingDriver, Darkened, ToyEnv
 
 
 def row(step: Step) -> tuple:
@@ -77,3 +77,67 @@ def test_the_double_notices_a_state_that_was_not_reset():
     driver.begin(env)
     with pytest.raises(AssertionError, match="another episode"):
         driver.act(np.zeros((2, 2, 3)), state, 0.02)
+
+
+def test_rollouts_in_lockstep_one_pass_for_all_and_rows_kept_busy():
+    driver, expert, steps = CheckingBatchDriver(0), CheckingBatchDriver(7), {}
+    envs = [ToyEnv(length) for length in (4, 2, 3, 4)]
+
+    def setups():
+        for seed, env in enumerate(envs):
+            steps[seed] = []
+            yield EpisodeSetup(env, driver, seed, expert, lambda action: 4 - action, [steps[seed].append])
+
+    ends = []
+    for setup, episode in rollouts(setups(), batch_size=2):
+        ends.append((setup.seed, episode.length, len(steps)))
+    # seed, length, episodes begun: the second ends first, then its place is the third's
+    assert ends == [(1, 2, 2), (0, 4, 3), (2, 3, 4), (3, 4, 4)]
+    # the first decision of an episode is made alone, and so is one without others to join; episodes count from 1
+    assert driver.alone == [1, 2, 3, 1, 4, 3, 4, 4, 4]
+    assert driver.batches == [[1, 2], [1, 3]]
+    assert expert.batches == [[1, 2], [1, 2], [1, 3], [1, 3], [3, 4]]
+    for seed, env in enumerate(envs):
+        alone: list[Step] = []
+        rollout(
+            ToyEnv(env.length), CheckingDriver(0), seed, expert=CheckingDriver(7), execute=lambda action: 4 - action,
+            subscribers=[alone.append],
+        )  # fmt: skip
+        assert [row(step) for step in steps[seed]] == [row(step) for step in alone]
+    assert [step.latency is None for step in steps[0]] == [False, True, False, True]
+
+
+def test_the_number_of_episodes_at_a_time_changes_no_step():
+    def rows(batch_size: int) -> dict[int, list[tuple]]:
+        steps: dict[int, list[Step]] = {seed: [] for seed in range(5)}
+        driver = CheckingBatchDriver(0)
+        setups = [EpisodeSetup(ToyEnv(1 + seed % 4), driver, seed, subscribers=[steps[seed].append]) for seed in steps]
+        ended = [(setup.seed, episode) for setup, episode in rollouts(setups, batch_size)]
+        assert sorted(seed for seed, _ in ended) == list(steps)
+        return {seed: [row(step) for step in own] for seed, own in steps.items()}
+
+    expected = rows(1)
+    assert [len(own) for own in expected.values()] == [1, 2, 3, 4, 1]
+    assert all(rows(batch_size) == expected for batch_size in (2, 3, 16))
+
+
+def test_a_driver_without_batches_is_queried_car_by_car():
+    drivers = [CheckingDriver(answer) for answer in (0, 1)]
+    assert not isinstance(drivers[0], BatchDriver)
+    assert isinstance(CheckingBatchDriver(0), BatchDriver)
+    steps: list[Step] = []
+    setups = [EpisodeSetup(ToyEnv(), driver, 5, subscribers=[steps.append]) for driver in drivers]
+    assert [episode.length for _, episode in rollouts(setups, batch_size=2)] == [4, 4]
+    assert [step.intended for step in steps] == [0, 1, 1, 2, 2, 3, 3, 4]
+    assert all(step.latency is not None for step in steps)
+
+
+def test_cars_of_two_batch_drivers_are_two_batches():
+    one, two = CheckingBatchDriver(0), CheckingBatchDriver(1)
+    setups = [EpisodeSetup(ToyEnv(2), driver, 5) for driver in (one, two, one, two)]
+    assert len(list(rollouts(setups, batch_size=4))) == 4
+    assert (one.batches, two.batches) == ([[1, 2]], [[1, 2]])
+
+
+def test_no_episodes_are_none():
+    assert list(rollouts([], batch_size=3)) == []

@@ -53,6 +53,32 @@ def test_rows_come_in_the_order_of_the_tracks_and_do_not_depend_on_workers(core,
     assert timeless(alone) == timeless(here)[1:2]
 
 
+@pytest.mark.parametrize(("crash", "spec"), [("ignore", ""), ("intervene", "blackouts:3+action-noise:2")])
+def test_rows_do_not_depend_on_the_batch(crash, spec):
+    """Nor on the lengths of the others: the next track starts where one has ended."""
+    env = EnvConfig(max_steps=20)
+    driver, tracks = network("nac-exact", env), [5, 6, 900_001, 7, 8]
+    conditions: dict[str, Any] = {"env": env, "crash": crash, "perturbation": spec, "expert": driver}
+    rows = [timeless(evaluate(driver, tracks, **conditions, batch_size=size)) for size in (1, 2, 16)]
+    assert rows[0] == rows[1] == rows[2]
+    assert len({row.episode_return for row in rows[0]}) > 1
+    assert all(row.latency_ms > 0 for row in evaluate(driver, tracks[:2], **conditions).rows)
+
+
+def test_a_batch_drives_all_tracks_of_a_process_in_one_pass(monkeypatch):
+    sizes = []
+    act_batch = Driver.act_batch
+    monkeypatch.setattr(Driver, "act_batch", lambda *args: sizes.append(len(args[1])) or act_batch(*args))
+    driver = network("cnn", EnvConfig(max_steps=3))
+    evaluate(driver, [*range(5)])
+    assert sizes == [5, 5]  # the first decision of a car is made alone, and timed
+    sizes.clear()
+    evaluate(driver, [*range(5)], batch_size=2)
+    assert sizes == [2, 2] * 2
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        evaluate(network("cnn"), [5], batch_size=0)
+
+
 def test_a_pool_of_the_standard_library_does_the_work_too():
     with get_context("spawn").Pool(1) as pool:
         there = evaluate(Controller(), SEEDS[:2], env=ENV, pool=pool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,13 @@ def constant_latency(monkeypatch) -> None:
 def test_killed_at_every_operation_and_resumed_the_files_are_those_without_a_kill(drivers, tmp_path, monkeypatch):
     driven: list[int] = []
 
-    def drive(_: bytes, name: str, config: EnvConfig, crash: str, seed: int) -> EpisodeResult:
-        driven.append(seed)
-        return row(seed, driver=name, crash_mode=crash, episode_return=seed / 7)
+    def drive(
+        _: bytes, name: str, config: EnvConfig, crash: str, batch_size: int, seeds: Sequence[int]
+    ) -> Iterator[EpisodeResult]:
+        for seed in seeds:
+            driven.append(seed)
+            conditions = {"driver": name, "crash_mode": crash}
+            yield row(seed, **conditions, episode_return=seed / 7)
 
     monkeypatch.setattr(evaluation, "_drive", drive)
     run(drivers, tmp_path / "whole")
@@ -228,8 +232,11 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tmp_path, monkeypatch):
-    def drive(_: bytes, name: str, config: EnvConfig, crash: str, seed: int) -> EpisodeResult:
-        return row(seed, driver=name, crash_mode=crash, episode_return=seed / 7)
+    def drive(
+        _: bytes, name: str, config: EnvConfig, crash: str, batch_size: int, seeds: Sequence[int]
+    ) -> Iterator[EpisodeResult]:
+        for seed in seeds:
+            yield row(seed, driver=name, crash_mode=crash, episode_return=seed / 7)
 
     monkeypatch.setattr(evaluation, "_drive", drive)
     run(drivers, tmp_path / "whole")
