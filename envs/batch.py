@@ -20,7 +20,7 @@ from nac_drive.envs.native.library import CRASHES
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.readings import ZOOM_FRAMES
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND
-from nac_drive.envs.world import FRAME_SHAPE, World, pool, threads
+from nac_drive.envs.world import World, pool, threads
 from nac_drive.plain import plain
 
 _COMMANDS = np.array(COMMANDS)
@@ -44,8 +44,8 @@ class CarRacingVectorEnv(VectorEnv):
         render_mode: As in gymnasium, `human` excepted.
         domain_randomize: As in `CarRacing`.
         max_steps: Steps before an episode is truncated; None for no limit.
-        out: (num_envs, 96, 96, 3) uint8, C-contiguous: the memory of the observations. Every reset and step overwrites
-            and returns it. By default every step returns a new array.
+        out: (num_envs, height, width, 3) uint8, C-contiguous: the memory of the observations. Every reset and step
+            overwrites and returns it. By default every step returns a new array.
 
     Raises:
         ValueError: If `out` has another shape, type or layout.
@@ -63,14 +63,16 @@ class CarRacingVectorEnv(VectorEnv):
         max_steps: int | None = None,
         out: np.ndarray | None = None,
     ):
-        shape = (num_envs, *FRAME_SHAPE)
+        shape = (num_envs, *config.spec.frame_shape)
         if out is not None and (out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous):
             raise ValueError(f"out must be a C-contiguous array {shape} of uint8, got {out.shape} of {out.dtype}.")
         self.num_envs, self.render_mode = num_envs, render_mode
         self.metadata = {**CarRacing.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self._world = World(num_envs, library)
         self._simulators = [
-            CarRacing(render_mode, config.control, crash, domain_randomize, world=(self._world, row))
+            CarRacing(
+                render_mode, config.control, crash, domain_randomize, config.view, config.size, world=(self._world, row)
+            )
             for row in range(num_envs)
         ]
         self.envs: list[gym.Env] = [masked(simulator, config) for simulator in self._simulators]
@@ -84,6 +86,7 @@ class CarRacingVectorEnv(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._control, self._max_steps = config.control, math.inf if max_steps is None else max_steps
+        self._view = config.view, config.size
         self._bar_top = config.spec.bar_top if config.mask_bar else None
         follows = render_mode is not None or (crash == "intervene" and config.control == "pulsed")
         self._followers = self._simulators if follows else []
@@ -177,7 +180,7 @@ class CarRacingVectorEnv(VectorEnv):
             self._frames = np.empty_like(self._frames) if self._out is None or self._bar_top is not None else self._out
             count = threads(self.num_envs)
             bounds = np.linspace(0, self.num_envs, count + 1).astype(int).tolist()
-            parts = [(self._frames[first:last], first, last) for first, last in pairwise(bounds)]
+            parts = [(self._frames[first:last], first, last, *self._view) for first, last in pairwise(bounds)]
             if count == 1:
                 self._world.draw(*parts[0])
             else:

@@ -22,8 +22,9 @@ from nac_drive.envs.regions import regions
 from nac_drive.envs.saved_state import CarState
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND
+from nac_drive.envs.views import ABOVE, Size, View, require_view, seat_facts
 from nac_drive.envs.window import Window
-from nac_drive.envs.world import FRAME_SHAPE, World
+from nac_drive.envs.world import World
 from nac_drive.plain import plain
 
 Control = Literal["discrete", "continuous", "pulsed"]
@@ -57,6 +58,8 @@ class CarRacing(Readings, gym.Env, EzPickle):
             car is set at rest on the centre line (the protocol of Hasani's thesis, ch. 6). The reward never changes.
             Leaving the playfield always ends the episode, by gymnasium's own rule.
         domain_randomize: As in gymnasium: every reset draws other colours of road and grass.
+        view: View of the observations: `above`, gymnasium's, or `seat`, from the driver's seat.
+        size: Width and height of an observation from the seat, in pixels.
         lap_complete_percent: As in gymnasium: the fraction of the tiles after which the start ends the episode.
         world: The memory of the simulator, (World, row) of a batch; its own by default.
 
@@ -64,12 +67,13 @@ class CarRacing(Readings, gym.Env, EzPickle):
     reset. So does a closed environment that is used again.
 
     Raises:
-        ValueError: For an unknown render mode, control or crash mode, and a `lap_complete_percent` outside [0, 1].
+        ValueError: For an unknown render mode, control, crash mode or view, a size that the view does not have, and a
+            `lap_complete_percent` outside [0, 1].
     """
 
     metadata = gymnasium_car_racing.CarRacing.metadata
     state: np.ndarray
-    """The last frame, (96, 96, 3) uint8."""
+    """The last frame, (height, width, 3) uint8, (96, 96, 3) from above."""
 
     def __init__(
         self,
@@ -77,6 +81,8 @@ class CarRacing(Readings, gym.Env, EzPickle):
         control: Control = "discrete",
         crash: CrashMode = "ignore",
         domain_randomize: bool = False,
+        view: View = "above",
+        size: Size = ABOVE,
         lap_complete_percent: float = 0.95,
         world: tuple[World, int] | None = None,
     ):
@@ -89,16 +95,20 @@ class CarRacing(Readings, gym.Env, EzPickle):
             raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
         if not 0 <= lap_complete_percent <= 1:
             raise ValueError(f"lap_complete_percent must lie in [0, 1], got {lap_complete_percent}; 0.95 means 95 %.")
-        EzPickle.__init__(self, render_mode, control, crash, domain_randomize, lap_complete_percent)
+        require_view(view, size)
+        EzPickle.__init__(self, render_mode, control, crash, domain_randomize, view, size, lap_complete_percent)
         Readings.__init__(self, *(world or (_new_world(), 0)))
         self.render_mode, self.control, self.crash = render_mode, control, crash
         self.continuous, self.domain_randomize = control != "discrete", domain_randomize
         self.lap_complete_percent = lap_complete_percent
         bounds = np.array([-1, 0, 0], np.float32), np.array([1, 1, 1], np.float32)
         self.action_space = gym.spaces.Box(*bounds) if self.continuous else gym.spaces.Discrete(len(COMMANDS))
-        self.observation_space = gym.spaces.Box(0, 255, FRAME_SHAPE, np.uint8)
+        self.view: View = view
+        self.size: Size = size
+        shape = (size[1], size[0], 3)
+        self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self.observe = True
-        self.state = np.zeros(FRAME_SHAPE, dtype=np.uint8)
+        self.state = np.zeros(shape, dtype=np.uint8)
         self.pulses = Pulses()
         if domain_randomize:
             self._colors = random_colors(np.random.default_rng())
@@ -198,7 +208,25 @@ class CarRacing(Readings, gym.Env, EzPickle):
         )
 
     def _draw(self) -> np.ndarray:
-        return self._world.draw(None, self._row, self._row + 1)[0]
+        return self.frame_from(self.view, self.size)
+
+    def frame_from(self, view: View, size: Size = ABOVE) -> np.ndarray:
+        """Draw the present frame in a view.
+
+        Args:
+            view: `above` or `seat`.
+            size: Width and height of a frame from the seat, in pixels.
+
+        Returns:
+            (height, width, 3) uint8.
+
+        Raises:
+            ResetNeeded: Before the first `reset`, and after `close`.
+            ValueError: For an unknown view, or a size that it does not have.
+        """
+        self._require_episode()
+        require_view(view, size)
+        return self._world.draw(None, self._row, self._row + 1, view, size)[0]
 
     def look(self) -> np.ndarray:
         """Return the frame (96, 96, 3) that the last step would have returned with `observe` on."""
@@ -302,7 +330,11 @@ class CarRacing(Readings, gym.Env, EzPickle):
             return None
         if not self._in_episode:
             return None
-        return self._draw() if self.render_mode == "state_pixels" else self._window.draw(self, str(self.render_mode))
+        return (
+            self.frame_from("above")
+            if self.render_mode == "state_pixels"
+            else self._window.draw(self, str(self.render_mode))
+        )
 
     def close(self) -> None:
         """Close the window and end the episode."""
@@ -325,7 +357,7 @@ def _new_world() -> World | GymnasiumWorld:
 
 
 def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> gym.Env:
-    return CarRacing(render_mode, config.control, crash)
+    return CarRacing(render_mode, config.control, crash, view=config.view, size=config.size)
 
 
 def _video_image(simulator: CarRacing) -> Any:
@@ -333,5 +365,6 @@ def _video_image(simulator: CarRacing) -> Any:
 
 
 ENVIRONMENTS["car-racing"] = EnvSpec(
-    _make_car_racing, regions=regions, video_image=_video_image, privileged=car_state, privileged_size=CAR_STATE_SIZE,
+    _make_car_racing, regions=regions, video_image=_video_image, views={"seat": seat_facts}, privileged=car_state,
+    privileged_size=CAR_STATE_SIZE,
 )  # fmt: skip

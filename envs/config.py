@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import gymnasium as gym
@@ -11,6 +11,7 @@ from gymnasium.wrappers import TimeLimit
 from nac_drive.envs.car_racing import Control, CrashMode
 from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.envs.spec import EnvSpec, environment
+from nac_drive.envs.views import ABOVE, Size, View, require_view
 from nac_drive.envs.wrappers import MaskBar
 from nac_drive.plain import plain_fields, whole
 
@@ -20,7 +21,8 @@ class EnvConfig:
     """Observations and actions of a driver. Saved in every dataset and every driver folder.
 
     Raises:
-        ValueError: For an unknown control or perturbation, and if `max_steps` is no whole number above 0.
+        ValueError: For an unknown control, view or perturbation, a size that the view does not have, and if `max_steps`
+            is no whole number above 0.
     """
 
     control: Control = "discrete"
@@ -35,10 +37,18 @@ class EnvConfig:
     perturb: str | None = None
     """Perturbations of what the driver sees and does, such as gap:2+frame-rate:1; of several, separated by commas, each
     episode has one, in turn by track (see `envs.perturb`)."""
+    view: View = "above"
+    """above: gymnasium's frames. seat: from the driver's seat, with a horizon (docs/simulator.md)."""
+    size: Size = ABOVE
+    """Width and height of a frame in pixels; the view from above has 96 x 96 alone."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        environment(self.environment)
+        spec = environment(self.environment)
+        object.__setattr__(self, "size", tuple(self.size))
+        require_view(self.view, self.size)
+        if self.view != EnvConfig.view and self.view not in spec.views:
+            raise ValueError(f"view {self.view!r} is none of {self.environment!r}; leave it out.")
         if self.perturb is not None:
             parse_all(self.perturb)
         if self.control not in get_args(Control):
@@ -47,8 +57,9 @@ class EnvConfig:
 
     @property
     def spec(self) -> EnvSpec:
-        """The facts of the track environment."""
-        return environment(self.environment)
+        """The facts of the track environment in this view."""
+        spec = environment(self.environment)
+        return replace(spec, **spec.views[self.view](self.size)) if self.view in spec.views else spec
 
 
 def same_actions(one: str, other: str) -> bool:

@@ -82,8 +82,23 @@ class GymnasiumWorld:
             car["interventions"] += 1
         self.rewards[0], self.terminated[0] = reward, ends
 
-    def draw(self, out: np.ndarray | None = None, first: int = 0, last: int | None = None) -> np.ndarray:
-        """Draw the frame, see `World.draw`."""
+    def draw(
+        self,
+        out: np.ndarray | None = None,
+        first: int = 0,
+        last: int | None = None,
+        view: str = "above",
+        size: tuple[int, int] = (96, 96),
+    ) -> np.ndarray:
+        """Draw the frame, see `World.draw`.
+
+        Raises:
+            NotImplementedError: For another view than that from above.
+        """
+        if view != "above":
+            raise NotImplementedError(
+                f"gymnasium's own simulator, which drives on this platform, has no view {view!r}."
+            )
         frame = self.env.drawn()[None]
         if out is None:
             return frame

@@ -34,7 +34,9 @@ class Settings:
     def make(self) -> gym.Env:
         """Make one environment, without gymnasium's limit."""
         if self.domain_randomize:
-            env: gym.Env = CarRacing(self.render_mode, self.config.control, self.crash, domain_randomize=True)
+            env: gym.Env = CarRacing(
+                self.render_mode, self.config.control, self.crash, True, self.config.view, self.config.size
+            )
         else:
             env = simulator(self.config, self.crash, self.render_mode)
         env = masked(env, self.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -12,8 +13,8 @@ import numpy as np
 
 from nac_drive.envs.native.library import CAR, LOWEST_SCORE, RANDOM_NUMBERS, ROAD, score_images
 from nac_drive.envs.score import draw_score
+from nac_drive.envs.views import ABOVE, LARGEST, Size, View, bar_rows
 
-FRAME_SHAPE = (96, 96, 3)
 COLORS = np.array([(102, 102, 102), (102, 204, 102), (102, 230, 102)], np.float64)
 """gymnasium's colours of the road, the background and the grass patches, RGB 0-255."""
 _ALIGNMENT = 64
@@ -85,20 +86,41 @@ class World:
             roads, cars, count, actions, self.crash_ends, self.intervenes, rewards, terminated
         )  # fmt: skip
 
-    def draw(self, out: np.ndarray | None = None, first: int = 0, last: int | None = None) -> np.ndarray:
-        """Draw the frames of the environments `first` to `last - 1` from above.
+    def draw(
+        self,
+        out: np.ndarray | None = None,
+        first: int = 0,
+        last: int | None = None,
+        view: View = "above",
+        size: Size = ABOVE,
+    ) -> np.ndarray:
+        """Draw the frames of the environments `first` to `last - 1`.
 
         Args:
-            out: (last - first, 96, 96, 3) uint8, filled in place; a new array by default.
+            out: (last - first, height, width, 3) uint8, filled in place; a new array by default.
             first: The first environment.
             last: The one after the last environment.
+            view: See `nac_drive.envs.views`.
+            size: Width and height of a frame in pixels.
 
         Returns:
             `out`.
         """
         count = (self.count if last is None else last) - first
         if out is None:
-            out = np.empty((count, *FRAME_SHAPE), np.uint8)
+            out = np.empty((count, size[1], size[0], 3), np.uint8)
+        if view == "seat":
+            self._draw_seats(out, first, count, size)
+        else:
+            self._draw_above(out, first, count)
+        return out
+
+    def _draw_seats(self, out: np.ndarray, first: int, count: int, size: Size) -> None:
+        roads, cars, *_ = self._at(first)
+        shape = (ctypes.c_int32 * 3)(*size, bar_rows(size))
+        self._library.seat_draw(roads, cars, count, shape, _scratch_memory(self._library), out.ctypes.data)
+
+    def _draw_above(self, out: np.ndarray, first: int, count: int) -> None:
         images, images_at = _scores()
         scoreless = np.zeros(count, np.bool_)
         roads, cars, *_ = self._at(first)
@@ -108,7 +130,6 @@ class World:
         ):  # fmt: skip
             for row in np.flatnonzero(scoreless).tolist():
                 draw_score(out[row], self.cars["shown_reward"][first + row])
-        return out
 
     def _at(self, row: int) -> list[int]:
         """Return the addresses of the road, the car, the action, the reward and the end of an environment."""
@@ -140,6 +161,7 @@ def _scores() -> tuple[np.ndarray, int]:
 def _scratch_memory(library: Any) -> int:
     """Return the address of this thread's scratch memory for drawing."""
     if not hasattr(_scratch, "address"):
-        _scratch.memory = np.zeros(library.picture_scratch_size() + _ALIGNMENT, np.uint8)
+        size = max(library.picture_scratch_size(), library.seat_scratch_size(LARGEST, LARGEST))
+        _scratch.memory = np.zeros(size + _ALIGNMENT, np.uint8)
         _scratch.address = -(-_scratch.memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
     return _scratch.address

@@ -141,7 +141,8 @@ def main(tracks: str = "test-20", search: Search = Search(), workers: int = 0) -
         for seed, total, frames in (pool.imap if pool else map)(partial(drive, search), track_seeds(tracks)):
             returns.append(total)
             print(f"| {seed} | {total:.1f} | {frames} |", flush=True)
-    print(f"| mean | {np.mean(returns):.1f} ± {np.std(returns, ddof=1):.1f}, {min(returns):.1f} to {max(returns):.1f} | |")
+    spread = f"{np.std(returns, ddof=1):.1f}, {min(returns):.1f} to {max(returns):.1f}"
+    print(f"| mean | {np.mean(returns):.1f} ± {spread} | |")
 
 
 if __name__ == "__main__":

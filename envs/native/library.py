@@ -74,6 +74,8 @@ def load(path: Path) -> ctypes.CDLL:
         "cars_step": (None, pointer, pointer, count, pointer, count, count, pointer, pointer),
         "picture_scratch_size": (ctypes.c_long,),
         "frames_draw": (count, pointer, pointer, count, pointer, pointer, count, count, pointer, pointer),
+        "seat_scratch_size": (ctypes.c_long, count, count),
+        "seat_draw": (count, pointer, pointer, count, pointer, pointer, pointer),
         "road_size": (ctypes.c_long,),
         "car_size": (ctypes.c_long,),
     }

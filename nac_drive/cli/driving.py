@@ -22,6 +22,7 @@ from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, count_episodes
 from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
+from nac_drive.envs.views import ABOVE, Size, View
 from nac_drive.robustness.plan import DEFAULT_PERTURBATIONS
 
 
@@ -44,6 +45,11 @@ class Collect:
     control: Control = "discrete"
     """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
     carried out by the discrete actions)."""
+    view: View = "above"
+    """View of the recorded frames: above, gymnasium's, or seat, from the driver's seat (docs/simulator.md). A trained
+    driver sees the view of its training."""
+    size: Size = ABOVE
+    """Width and height of the recorded frames from the seat, in pixels."""
     mask_bar: bool = False
     """Hide the status bar in the recorded frames (a trained driver sees it as in its training)."""
     perturb: str | None = None
@@ -68,7 +74,7 @@ class Collect:
             dataset = nd.collect(
                 self.out,
                 self.driver,
-                env=EnvConfig(control=self.control, mask_bar=self.mask_bar, perturb=self.perturb),
+                env=EnvConfig(self.control, self.mask_bar, perturb=self.perturb, view=self.view, size=self.size),
                 seeds=list(SPLITS["train"][self.first_track : self.first_track + self.episodes]),
                 noise=nd.NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
                 seed=self.seed,

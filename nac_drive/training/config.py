@@ -20,6 +20,7 @@ from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.mixture import MixtureConfig
 from nac_drive.envs import CORRUPTIONS, SPLITS, Augmentation, EnvConfig, track_seeds
 from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs.views import Size, View
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
@@ -256,6 +257,10 @@ class DaggerConfig(CloningConfig):
     """Frames before an episode is truncated."""
     environment: str = EnvConfig.environment
     """The track environment: a name in ENVIRONMENTS."""
+    view: View = EnvConfig.view
+    """What the learner sees: above, gymnasium's frames, or seat, from the driver's seat (docs/simulator.md)."""
+    size: Size = EnvConfig.size
+    """Width and height of the learner's frames from the seat, in pixels."""
     perturb: str | None = None
     """Perturbations of what the learner sees and does, such as gap:2+frame-rate:1 (docs/perturbations.md); the expert
     labels the true frames. Of several, separated by commas, each episode has one, in turn by track."""
@@ -316,7 +321,8 @@ class DaggerConfig(CloningConfig):
     def env(self) -> EnvConfig:
         """The environment of the learner."""
         control: Any = self.driver.control
-        return EnvConfig(control, self.data.mask_bar, self.max_steps, self.environment, self.perturb)
+        mask_bar = self.data.mask_bar
+        return EnvConfig(control, mask_bar, self.max_steps, self.environment, self.perturb, self.view, self.size)
 
     @property
     def noise_config(self) -> NoiseConfig:
