@@ -387,7 +387,7 @@ def test_a_read_only_folder_is_named(tmp_path, copy):
 
 def test_meta_names_the_origin_of_the_episodes(recorded):
     meta = json.loads((recorded / "meta.json").read_text())
-    assert {**meta["env"], "perturb": None} == asdict(ENV)
+    assert {**meta["env"], "perturb": None} == json.loads(json.dumps(asdict(ENV)))
     assert meta["driver"] == "controller"
     assert len(meta["driver_sha256"]) == 64
     assert meta["noise"] == {"probability": 0.3, "hold": 4}
