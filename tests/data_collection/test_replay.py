@@ -83,7 +83,7 @@ def noisy(dataset: Demonstrations) -> bool:
     return bool((frames.labels != frames.actions).any())
 
 
-@pytest.mark.parametrize("kind", ["noisy", "continuous", "noiseless", "masked", "gymnasium", "rounds", "early end"])
+@pytest.mark.parametrize("kind", ["noisy", "continuous", "noiseless", "masked", "rounds", "early end"])
 def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
     path = tmp_path / "dataset"
     if kind == "rounds":
@@ -99,7 +99,6 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
             "continuous": {"env": CONTINUOUS},
             "noiseless": {"env": ENV, "noise": None},
             "masked": {"env": replace(ENV, mask_bar=True)},
-            "gymnasium": {"env": ENV, "seeds": TRACKS[:1]},
         }[kind]
         dataset = collect_small(path, **changed)
     assert noisy(dataset) == (kind not in ("noiseless", "early end"))

@@ -219,7 +219,7 @@ def resume_stress(folder: Path) -> None:
 
 
 def task(folder: Path) -> Task:
-    return Task("lstm", folder / "lstm-0", folder / "data", TrainConfig(), "expert", (3, 4), "ignore", "fast", "cpu")
+    return Task("lstm", folder / "lstm-0", folder / "data", TrainConfig(), "expert", (3, 4), "ignore", "cpu")
 
 
 def comparison(folder: Path) -> None:

@@ -128,7 +128,7 @@ def test_dagger_is_that_of_one_process(pool, tmp_path, one_thread):
 
 def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(address, dataset, tmp_path):
     task = Task(
-        "controller", tmp_path / "run", dataset.path, None, "controller", (3,), "ignore", "fast", "auto"
+        "controller", tmp_path / "run", dataset.path, None, "controller", (3,), "ignore", "auto"
     )  # fmt: skip
     started: list[Any] = []
     assert run_tasks([task], 0, lambda name, row: started.append(row), address) == {}

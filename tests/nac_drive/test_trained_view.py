@@ -98,7 +98,7 @@ def test_the_labels_of_dagger_are_the_experts_own(masked, drivers, tmp_path, mon
 def test_the_expert_of_a_comparison_drives_as_alone(masked, drivers, tmp_path):
     env = replace(CLEAN, mask_bar=not masked)
     nd.collect(tmp_path / "data", "controller", env=env, seeds=[TRACK])
-    task = Task("x", tmp_path / "x", tmp_path / "data", None, str(drivers[masked]), (TRACK,), "ignore", "fast", "cpu")
+    task = Task("x", tmp_path / "x", tmp_path / "data", None, str(drivers[masked]), (TRACK,), "ignore", "cpu")
     (row,) = drive_task(task, task.tracks, with_expert=True).rows
     (alone,) = nd.evaluate(drivers[masked], [TRACK], env=replace(env, mask_bar=masked)).rows
     assert row.steering_rate_rms == alone.steering_rate_rms

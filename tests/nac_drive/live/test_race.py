@@ -167,7 +167,7 @@ def test_a_person_steers_and_the_episode_verifies_by_replay(tmp_path, control):
     assert dataset.verify(replay=True) == []
     assert (dataset.meta.driver, dataset.seeds) == ("human", [TRACK, TRACK, TRACK + 1])
     assert len(dataset.load().labels) == 90
-    other = EnvConfig(control, max_steps=30)
+    other = EnvConfig(control, max_steps=31)
     with pytest.raises(DatasetError, match="other settings"), hand_driven(tmp_path / "hand", other):
         pass
 
