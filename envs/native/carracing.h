@@ -50,7 +50,7 @@ typedef struct { /* float64, as in gymnasium's Python */
     uint8_t on_road; /* it touched a tile when that force was computed */
 } Wheel;
 
-typedef struct { /* detector of off-road events and crashes, see telemetry.py */
+typedef struct { /* detector of off-road events and crashes, see telemetry.py; armed: 0 no, 1 yes, 2 by `car_place` */
     int32_t off_road, off_road_events, crashes, armed, frames_off, frames_on, frames_turned;
 } Events;
 
@@ -110,7 +110,8 @@ API int road_build(Road *road, const double *random, const double *colors, doubl
 /* Begin an episode: a new car at the start, and gymnasium's first frame without an action. */
 API void car_begin(const Road *road, Car *car);
 
-/* Replace the car by a new one at rest at a pose. Score, tiles, time and counts stay. */
+/* Replace the car by a new one at rest at a pose. Score, tiles, time and counts stay. The telemetry is still of the last
+ * frame; the next one begins without an excursion. */
 API void car_place(const Road *road, Car *car, double angle, double x, double y);
 
 /* Advance `count` environments by one frame. `actions`: (count, 3) steer (right positive), gas, brake. Writes rewards
@@ -135,19 +136,25 @@ API long picture_scratch_size(void);
 API int frames_draw(const Road *roads, const Car *cars, int count, void *scratch, const uint8_t *scores, int score_count,
                     int lowest_score, uint8_t *frames, uint8_t *scoreless);
 
+/* Choose the form of the drawing: 0 plain C, 1 the base of the platform (SSE2), 2 AVX2, the best that there is by default.
+ * All give the same pixels. Only for tests: no other thread may draw meanwhile. */
+API void picture_use(int level);
+
 /* seat.c */
 
 typedef struct {
-    int32_t width, height; /* of the frame, the bar included */
-    int32_t bar;           /* rows of the speed bar at the bottom */
+    int32_t width, height; /* of the frame, the bar included: 32 to 1024 */
+    int32_t bar;           /* rows of the speed bar at the bottom: 0 to height / 2 */
 } SeatView;
 
+/* Bytes of the scratch memory that drawing needs, one per thread, aligned to 64; -1 for a size out of range. */
 API long seat_scratch_size(int width, int height);
 
 /* Draw the frames from the driver's seat: (count, height, width, 3). Returns 0, or -1 for a size out of range. */
 API int seat_draw(const Road *roads, const Car *cars, int count, const SeatView *view, void *scratch, uint8_t *frames);
 
-/* library.c: sizes of the structs, for the check at import */
+/* library.c: the digest of the sources by build.py, and the sizes of the structs, for the check at import */
+API const char *source_digest(void);
 API long road_size(void);
 API long car_size(void);
 
