@@ -339,8 +339,8 @@ METRICS: dict[str, Metric] = {
             mean_of("wrong_way"),
             kind=NotNegative,
             unit="s",
-            doc="Time in which the car drives along the road the other way round: heading error above 90 degrees, faster "
-            "than 5 units/s.",
+            doc="Time in which the car drives along the road the other way round: heading error above 90 degrees, "
+            "faster than 5 units/s.",
         ),
         Metric(
             "recovered",
@@ -348,7 +348,7 @@ METRICS: dict[str, Metric] = {
             mean_of("recovered"),
             kind=Fraction | None,
             unit="fraction",
-            doc="Fraction of crashes after which the car drives on the road in its direction again; null without a crash.",
+            doc="Fraction of crashes after which the car drives on the road in its direction again; null without one.",
         ),
         Metric(
             "driving_score",
