@@ -35,8 +35,8 @@ typedef struct {
     const float (*corner)[2];
 } Tile;
 
-/* A corner of the difference of two polygons (Gilbert, Johnson and Keerthi): the corners it comes from, in one number, both
- * points, and its share in the nearest point. */
+/* A corner of the difference of two polygons (Gilbert, Johnson and Keerthi): the corners it comes from, in one number,
+ * both points, and its share in the nearest point. */
 typedef struct {
     int source;
     Point on_tile, on_shape, apart;
@@ -110,7 +110,8 @@ static void solve_edge(Simplex *simplex) {
 static void solve_triangle(Simplex *simplex) {
     Point a = simplex->vertex[0].apart, b = simplex->vertex[1].apart, c = simplex->vertex[2].apart;
     Point ab = minus(b, a), ac = minus(c, a), bc = minus(c, b);
-    float ab_a = dot(b, ab), ab_b = -dot(a, ab), ac_a = dot(c, ac), ac_c = -dot(a, ac), bc_b = dot(c, bc), bc_c = -dot(b, bc);
+    float ab_a = dot(b, ab), ab_b = -dot(a, ab), ac_a = dot(c, ac), ac_c = -dot(a, ac);
+    float bc_b = dot(c, bc), bc_c = -dot(b, bc);
     float area = cross(ab, ac);
     float in_a = area * cross(b, c), in_b = area * cross(c, a), in_c = area * cross(a, b);
     if (ab_b <= 0 && ac_c <= 0) keep_corner(simplex, 0);
@@ -132,9 +133,15 @@ static Point to_origin(const Simplex *simplex) {
 /* Return the corner of the difference that is farthest in a direction. */
 static Vertex farthest(const Tile *tile, const Shape *shape, const Pose *pose, Point direction) {
     Point back = {-direction.x, -direction.y};
-    Point turned = {pose->cos * direction.x + pose->sin * direction.y, -pose->sin * direction.x + pose->cos * direction.y};
+    Point turned;
+    turned.x = pose->cos * direction.x + pose->sin * direction.y;
+    turned.y = -pose->sin * direction.x + pose->cos * direction.y;
     int tile_corner = support(tile->corner, tile->count, back);
     return vertex_of(tile, tile_corner, shape, support(shape->corner, shape->count, turned), pose);
+}
+
+static Point between(float a_share, Point a, float b_share, Point b) {
+    return (Point){a_share * a.x + b_share * b.x, a_share * a.y + b_share * b.y};
 }
 
 /* Return whether the distance of the nearest points of both polygons is no more than their skins. */
@@ -143,9 +150,8 @@ static int within_skins(const Simplex *simplex) {
     if (simplex->count == 3) return 1;
     Point on_tile = a->on_tile, on_shape = a->on_shape;
     if (simplex->count == 2) {
-        on_tile = (Point){a->share * a->on_tile.x + b->share * b->on_tile.x, a->share * a->on_tile.y + b->share * b->on_tile.y};
-        on_shape = (Point){a->share * a->on_shape.x + b->share * b->on_shape.x,
-                           a->share * a->on_shape.y + b->share * b->on_shape.y};
+        on_tile = between(a->share, a->on_tile, b->share, b->on_tile);
+        on_shape = between(a->share, a->on_shape, b->share, b->on_shape);
     }
     Point apart = minus(on_tile, on_shape);
     float distance = sqrtf(dot(apart, apart));
@@ -193,7 +199,7 @@ static int cell_at(const Pose *pose) {
     return (int)row * GRID + (int)column;
 }
 
-/* Colour the tiles under the hull. Returns nothing else: gymnasium's hull counts no tiles. */
+/* Colour the tiles under the hull. It visits none: gymnasium counts wheels only. */
 static void collide_hull(const Road *road, Car *car) {
     const Body *body = &car->body[0];
     Pose pose = {.sin = body->sin, .cos = body->cos};

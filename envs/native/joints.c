@@ -3,16 +3,13 @@
  * Box2D's island starts at the youngest body, hence the order. A wheel's joint is at its centre, so terms with its arm
  * are zero and left out.
  *
- * Most sweeps need no arithmetic of their own. After a dozen of them the velocities stand still, or alternate between two
- * states, while the sums of the impulses still drift. Such a sweep begins like an earlier one, so it pushes like that one,
- * as long as the motors' changes are the same too. `replay` adds up the impulses alone.
+ * Most sweeps need no arithmetic of their own. After a dozen of them the velocities stand still, or alternate between
+ * two states, while the sums of the impulses still drift. Such a sweep begins like an earlier one, so it pushes like
+ * that one, as long as the motors' changes are the same too. `replay` adds up the impulses alone.
  */
 #include <string.h>
 
 #include "physics.h"
-
-#define LOWER_ANGLE (-0.4f)
-#define UPPER_ANGLE 0.4f
 
 enum { SWEEPS = 180 };
 
@@ -28,15 +25,15 @@ static void fill_matrix(const Body *hull, int joint, JointMatrix *k) {
     float x = hull->cos * arm[0] - hull->sin * arm[1], y = hull->sin * arm[0] + hull->cos * arm[1];
     k->x = x;
     k->y = y;
-    k->a11 = BOTH_MASS + y * y * HULL_INERTIA;
-    k->a12 = -y * x * HULL_INERTIA;
-    k->a22 = BOTH_MASS + x * x * HULL_INERTIA;
-    k->a13 = -y * HULL_INERTIA;
-    k->a23 = x * HULL_INERTIA;
+    k->a11 = INVERSE_MASSES + y * y * HULL_INVERSE_INERTIA;
+    k->a12 = -y * x * HULL_INVERSE_INERTIA;
+    k->a22 = INVERSE_MASSES + x * x * HULL_INVERSE_INERTIA;
+    k->a13 = -y * HULL_INVERSE_INERTIA;
+    k->a23 = x * HULL_INVERSE_INERTIA;
     float determinant = k->a11 * k->a22 - k->a12 * k->a12;
     k->inverse2 = determinant != 0 ? 1 / determinant : determinant;
-    k->cross_x = k->a22 * BOTH_INERTIA - k->a23 * k->a23;
-    k->cross_y = k->a23 * k->a13 - k->a12 * BOTH_INERTIA;
+    k->cross_x = k->a22 * INVERSE_INERTIAS - k->a23 * k->a23;
+    k->cross_y = k->a23 * k->a13 - k->a12 * INVERSE_INERTIAS;
     k->cross_z = k->a12 * k->a23 - k->a22 * k->a13;
     determinant = k->a11 * k->cross_x + k->a12 * k->cross_y + k->a13 * k->cross_z;
     k->inverse3 = determinant != 0 ? 1 / determinant : determinant;
@@ -54,17 +51,17 @@ void begin_velocities(Car *car, const float force[WHEELS][2], JointMatrix matrix
         Body *wheel = &car->body[j + 1];
         Joint *joint = &car->joint[j];
         const JointMatrix *k = &matrix[j];
-        wheel->vx += TIME_STEP * (WHEEL_MASS * force[j][0]);
-        wheel->vy += TIME_STEP * (WHEEL_MASS * force[j][1]);
+        wheel->vx += TIME_STEP * (WHEEL_INVERSE_MASS * force[j][0]);
+        wheel->vy += TIME_STEP * (WHEEL_INVERSE_MASS * force[j][1]);
         fill_matrix(hull, j, &matrix[j]);
         set_limit(joint, wheel->angle - hull->angle);
         float px = joint->impulse[0], py = joint->impulse[1], pz = joint->impulse[2]; /* warm start */
-        hull->vx -= HULL_MASS * px;
-        hull->vy -= HULL_MASS * py;
-        hull->spin -= HULL_INERTIA * ((k->x * py - k->y * px) + joint->motor + pz);
-        wheel->vx += WHEEL_MASS * px;
-        wheel->vy += WHEEL_MASS * py;
-        wheel->spin += WHEEL_INERTIA * (joint->motor + pz);
+        hull->vx -= HULL_INVERSE_MASS * px;
+        hull->vy -= HULL_INVERSE_MASS * py;
+        hull->spin -= HULL_INVERSE_INERTIA * ((k->x * py - k->y * px) + joint->motor + pz);
+        wheel->vx += WHEEL_INVERSE_MASS * px;
+        wheel->vy += WHEEL_INVERSE_MASS * py;
+        wheel->spin += WHEEL_INVERSE_INERTIA * (joint->motor + pz);
     }
 }
 
@@ -85,19 +82,14 @@ typedef struct {
     Four drive, change, x, y;
 } Sweep;
 
-static inline float clamp(float value, float low, float high) {
-    value = value < high ? value : high;
-    return value > low ? value : low;
-}
-
 static inline void drive_motor(Motion *motion, int joint, float speed, Sweep *sweep) {
     Velocity *hull = &motion->velocity[0], *wheel = &motion->velocity[joint + 1];
     float drive = -MOTOR_MASS * ((wheel->spin - hull->spin) - speed);
     float motor = clamp(motion->motor[joint] + drive, -MAX_MOTOR_IMPULSE, MAX_MOTOR_IMPULSE);
     float change = motor - motion->motor[joint];
     motion->motor[joint] = motor;
-    hull->spin -= HULL_INERTIA * change;
-    wheel->spin += WHEEL_INERTIA * change;
+    hull->spin -= HULL_INVERSE_INERTIA * change;
+    wheel->spin += WHEEL_INVERSE_INERTIA * change;
     sweep->drive[joint] = drive;
     sweep->change[joint] = change;
 }
@@ -106,17 +98,17 @@ static inline void push(Motion *motion, int joint, float x, float y) {
     Velocity *hull = &motion->velocity[0], *wheel = &motion->velocity[joint + 1];
     motion->x[joint] += x;
     motion->y[joint] += y;
-    hull->x -= HULL_MASS * x;
-    hull->y -= HULL_MASS * y;
-    wheel->x += WHEEL_MASS * x;
-    wheel->y += WHEEL_MASS * y;
+    hull->x -= HULL_INVERSE_MASS * x;
+    hull->y -= HULL_INVERSE_MASS * y;
+    wheel->x += WHEEL_INVERSE_MASS * x;
+    wheel->y += WHEEL_INVERSE_MASS * y;
 }
 
 static inline void hold_point(Motion *motion, int joint, const JointMatrix *k, Sweep *sweep) {
     Velocity *hull = &motion->velocity[0], *wheel = &motion->velocity[joint + 1];
     float dx = -((wheel->x - hull->x) + hull->spin * k->y), dy = -((wheel->y - hull->y) - hull->spin * k->x);
     float x = k->inverse2 * (k->a22 * dx - k->a12 * dy), y = k->inverse2 * (k->a11 * dy - k->a12 * dx);
-    hull->spin -= HULL_INERTIA * (k->x * y - k->y * x);
+    hull->spin -= HULL_INVERSE_INERTIA * (k->x * y - k->y * x);
     push(motion, joint, x, y);
     sweep->x[joint] = x;
     sweep->y[joint] = y;
@@ -126,29 +118,31 @@ static void hold_limit(Motion *motion, int joint, const JointMatrix *k, int limi
     Velocity *hull = &motion->velocity[0], *wheel = &motion->velocity[joint + 1];
     float dx = (wheel->x - hull->x) + hull->spin * k->y, dy = (wheel->y - hull->y) - hull->spin * k->x;
     float dz = wheel->spin - hull->spin, held = motion->z[joint];
-    float x = -(k->inverse3 * (dx * k->cross_x + dy * k->cross_y + dz * k->cross_z));
-    float y = -(k->inverse3 * (k->a11 * (dy * BOTH_INERTIA - dz * k->a23) + k->a12 * (dz * k->a13 - dx * BOTH_INERTIA) +
-                               k->a13 * (dx * k->a23 - dy * k->a13)));
-    float z = -(k->inverse3 * (k->a11 * (k->a22 * dz - k->a23 * dy) + k->a12 * (k->a23 * dx - k->a12 * dz) +
-                               k->a13 * (k->a12 * dy - k->a22 * dx)));
+    float a11 = k->a11, a12 = k->a12, a22 = k->a22, a13 = k->a13, a23 = k->a23, a33 = INVERSE_INERTIAS;
+    float x = dx * k->cross_x + dy * k->cross_y + dz * k->cross_z;
+    float y = a11 * (dy * a33 - dz * a23) + a12 * (dz * a13 - dx * a33) + a13 * (dx * a23 - dy * a13);
+    float z = a11 * (a22 * dz - a23 * dy) + a12 * (a23 * dx - a12 * dz) + a13 * (a12 * dy - a22 * dx);
+    x = -(k->inverse3 * x);
+    y = -(k->inverse3 * y);
+    z = -(k->inverse3 * z);
     float total = held + z;
     motion->z[joint] = total;
     if (limit == LOWER_LIMIT ? total < 0 : total > 0) { /* the limit would pull */
-        float rest_x = -dx + held * k->a13, rest_y = -dy + held * k->a23;
-        x = k->inverse2 * (k->a22 * rest_x - k->a12 * rest_y);
-        y = k->inverse2 * (k->a11 * rest_y - k->a12 * rest_x);
+        float rest_x = -dx + held * a13, rest_y = -dy + held * a23;
+        x = k->inverse2 * (a22 * rest_x - a12 * rest_y);
+        y = k->inverse2 * (a11 * rest_y - a12 * rest_x);
         z = -held;
         motion->z[joint] = 0;
     }
-    hull->spin -= HULL_INERTIA * ((k->x * y - k->y * x) + z);
-    wheel->spin += WHEEL_INERTIA * z;
+    hull->spin -= HULL_INVERSE_INERTIA * ((k->x * y - k->y * x) + z);
+    wheel->spin += WHEEL_INVERSE_INERTIA * z;
     push(motion, joint, x, y);
 }
 
 static inline int any(FourBits bits) { return (bits[0] | bits[1] | bits[2] | bits[3]) != 0; }
 
-/* Add the impulses of a sweep like `same`, which begins with the same velocities. Returns whether they change a sum, or -1
- * if the sums of the motors change in another way: that sweep would push otherwise. */
+/* Add the impulses of a sweep like `same`, which begins with the same velocities. Returns whether they change a sum, or
+ * -1 if the sums of the motors change in another way: that sweep would push otherwise. */
 static inline int repeat(Motion *motion, const Sweep *same) {
     Four motor = motion->motor + same->drive, x = motion->x + same->x, y = motion->y + same->y;
     FourBits clamped = (motor > MAX_MOTOR_IMPULSE) | (motor < -MAX_MOTOR_IMPULSE);

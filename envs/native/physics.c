@@ -6,7 +6,8 @@
 
 #define PLAYFIELD (2000 / 6.0)
 
-const double WHEEL_PLACE[WHEELS][2] = {{-55, 80}, {55, 80}, {-55, -82}, {55, -82}};
+/* In gymnasium's length units */
+static const double WHEEL_PLACE[WHEELS][2] = {{-55, 80}, {55, 80}, {-55, -82}, {55, -82}};
 
 /* Set the bodies of a new car. Its wheels are not turned with it: gymnasium's first frame drags them there. */
 static void set_bodies(Car *car, double angle, double x, double y) {

@@ -32,15 +32,16 @@ enum {
 typedef struct {
     int16_t first[FRAME];                  /* first pixel of each cell, in drawing coordinates */
     int16_t last[FRAME];                   /* last one; neighbours may share a pixel */
-    uint16_t weight[FRAME][SLOTS * LANES]; /* of each slot, repeated for the bytes of a pixel */
+    uint16_t slot_weight[FRAME][SLOTS];
     uint16_t reciprocal;
 } Axis;
 
-extern Axis columns, rows; /* constant after picture_prepare */
+/* picture_tables.c: constant once the library is loaded */
+extern Axis columns, rows;
+extern uint8_t flat[256];               /* the value of a cell all pixels of which have a value: the same for all cells */
 extern int16_t cell_from[WINDOW_W + 2]; /* [x]: the first cell all pixels of which are >= x */
 extern int16_t cell_upto[WINDOW_W + 2]; /* [x + 1]: the last cell all pixels of which are <= x */
-extern int16_t cell_low[WINDOW_W];      /* the first and the last cell that holds pixel x */
-extern int16_t cell_high[WINDOW_W];
+extern int16_t row_of[WINDOW_H];        /* [y]: the first row of cells from above that holds row y of the window */
 
 typedef enum { NO_LINE, COLUMN_LINE, ROW_LINE, STEEP_LINE, SHALLOW_LINE } LineKind;
 
@@ -50,11 +51,13 @@ typedef struct { /* a line of SDL_gfx after clipping, from its lower end */
     int x, y, dx, dy;
     int start_x, start_y; /* the pixel that is drawn in full colour */
     int exposed;          /* that pixel may lie outside the fill */
-    uint64_t step;        /* across, per pixel along the line, in 1 / 2^32 */
+    uint32_t slope;       /* pixels across per pixel along, in 1 / 65536 */
+    float run;            /* pixels along per pixel across */
+    int from, to, left, right; /* steps and columns in the row of cells that is drawn, perhaps some more */
 } Line;
 
 typedef struct { /* what is painted in one colour: up to four lines, then a span of pixels in each row */
-    uint32_t color;
+    uint32_t color, flat_color; /* of its pixels, and of the cells that it covers */
     int bottom, top; /* rows that may hold pixels */
     int spans;       /* row y: left[spans + y] to right[spans + y] */
     int lean_rows, lean_columns; /* how far pixels of the lines may lie from the spans of the next rows */
@@ -70,12 +73,17 @@ typedef struct {
 
 typedef struct { /* scratch memory */
     int shapes, spans;
-    uint32_t ground; /* colour under all shapes */
     Shape shape[MAX_SHAPES]; /* [0] is unused */
     int16_t left[MAX_SPANS], right[MAX_SPANS];
     int32_t crossing[2][WINDOW_H + 2 * PAD];
-    /* one row of cells: the colour that covers a cell, and the shapes painted over it that do not cover it */
+    /* by row of cells: the first shape that begins there, and then for each shape the next one, in drawing order */
+    int16_t beginning[FRAME], beside[MAX_SHAPES];
+    int active;
+    int16_t shape_of[MAX_SHAPES]; /* the `active` shapes in the present row of cells */
+    /* its cells: the colour that covers each, whether shapes are listed that do not cover it, and these shapes */
     uint32_t base[FRAME];
+    uint32_t color[FRAME]; /* of the frame */
+    uint64_t listed[2];
     int32_t first[FRAME], last[FRAME];
     int entries;
     Entry entry[MAX_ENTRIES];
@@ -100,15 +108,20 @@ void add_rectangle(Picture *picture, int left, int right, int bottom, int top, u
 void add_indicators(Picture *picture, const Car *car);
 int paste_score(const Car *car, const uint8_t *scores, int score_count, int lowest_score, uint8_t *frame);
 
-/* picture_kernels.c: the functions that take the time, in several forms */
+/* picture_form.h: the functions that take the time, in several forms */
 typedef struct {
     /* Set the spans of a polygon whose two sides cross each row once. `corners` are small, see picture_polygons.c. */
     void (*fill)(Picture *picture, Shape *shape, const Corners *corners);
-    /* Draw row `row` of the frame: 96 x 3 bytes, from the shapes `from` to `to` - 1. */
-    void (*draw_row)(Picture *picture, int row, int from, int to, uint32_t ground, uint8_t *out);
+    /* Draw row `row` of the frame, 96 x 3 bytes: the active shapes over the colour `ground`. */
+    void (*draw_row)(Picture *picture, int row, uint32_t ground, uint8_t *out);
 } Kernels;
 
-extern const Kernels *kernels;
+extern const Kernels *kernels; /* the form in use */
+extern const Kernels picture_plain, picture_base, picture_avx2;
+
+static inline uint32_t flat_color(uint32_t color) {
+    return flat[color & 255] | (uint32_t)flat[color >> 8 & 255] << 8 | (uint32_t)flat[color >> 16 & 255] << 16;
+}
 
 static inline int least(int a, int b) {
     return a < b ? a : b;

@@ -15,6 +15,7 @@ static int begin_shape(Picture *picture, uint32_t color, int bottom, int top) {
     Shape *shape = &picture->shape[picture->shapes];
     memset(shape, 0, sizeof *shape - sizeof shape->line);
     shape->color = color;
+    shape->flat_color = flat_color(color);
     shape->bottom = bottom;
     shape->top = top;
     shape->spans = picture->spans + PAD - bottom;
@@ -82,10 +83,11 @@ static void set_line(Line *line, int from_x, int from_y, int to_x, int to_y) {
         line->kind = ROW_LINE;
     } else if (line->dy > line->dx) {
         line->kind = STEEP_LINE;
-        line->step = (uint64_t)((line->dx << 16) / line->dy) << 16;
+        line->slope = (uint32_t)((line->dx << 16) / line->dy);
     } else {
-        line->kind = SHALLOW_LINE; /* at 45 degrees the slope does not fit 32 bits: gymnasium's 0 means 1 */
-        line->step = (uint64_t)((line->dy << 16) / line->dx) << 16;
+        line->kind = SHALLOW_LINE; /* at 45 degrees SDL_gfx's slope overflows to 0, and it moves across by 1 a step */
+        line->slope = (uint32_t)((line->dy << 16) / line->dx);
+        line->run = 65536.0f / (float)line->slope;
     }
 }
 
@@ -209,7 +211,7 @@ static Box box_of(const Corners *corners) {
 /* Prepare the four lines. A level or upright line that was not clipped is covered by the fill. So is the first pixel of a
  * line. In a `plain` polygon each pixel of a line lies next to the span of its row, or of the row above or below. A shallow
  * line is late by its slope's truncation, dx * dx / dy / 65536 pixels at its end, and clipping moves a line by up to two. */
-static void set_lines(Shape *shape, const Corners *corners, const Box *box, int plain) {
+static void set_lines(Shape *shape, const Corners *corners, const Box *box, int plain, int small) {
     shape->lines = 0;
     shape->lean_rows = 1;
     shape->lean_columns = 1;
@@ -230,17 +232,18 @@ static void set_lines(Shape *shape, const Corners *corners, const Box *box, int 
         shape->lines++;
     }
     shape->boxed = !plain;
-    shape->box_left = box->left - 2;
-    shape->box_right = box->right + 2;
+    shape->box_left = small ? box->left - 2 : 0;
+    shape->box_right = small ? box->right + 2 : WINDOW_W;
 }
 
 int add_outlined(Picture *picture, const Corners *corners, uint32_t color) {
     Box box = box_of(corners);
-    if (box.right < -2 || box.left > WINDOW_W + 2 || box.highest < BAR_H - 2 || box.lowest > WINDOW_H + 2) return 0;
+    int small = box.left > -16384 && box.right < 16384 && box.lowest > -16384 && box.highest < 16384;
+    if (small && (box.right < -2 || box.left > WINDOW_W + 2)) return 0; /* larger ones may wrap around into view */
+    if (box.highest < BAR_H - 2 || box.lowest > WINDOW_H + 2) return 0;
     int bottom = most(box.lowest, BAR_H - MARGIN), top = least(box.highest, WINDOW_H - 1 + MARGIN);
     int index = begin_shape(picture, color, bottom, top);
     if (!index) return 0;
-    int small = box.left > -16384 && box.right < 16384 && box.lowest > -16384 && box.highest < 16384;
     int level_inside = 0;
     for (int i = 0; i < 4; i++) {
         int y = corners->y[i];
@@ -248,7 +251,7 @@ int add_outlined(Picture *picture, const Corners *corners, uint32_t color) {
     }
     int plain = small && !level_inside && has_two_sides(corners);
     Shape *shape = &picture->shape[index];
-    set_lines(shape, corners, &box, plain);
+    set_lines(shape, corners, &box, plain, small);
     if (plain) kernels->fill(picture, shape, corners);
     else fill_slowly(picture, index, corners, box.lowest, box.highest, 1);
     return index;

@@ -3,8 +3,6 @@
 
 #include "physics.h"
 
-#define LOWER_ANGLE (-0.4f)
-#define UPPER_ANGLE 0.4f
 #define MAX_CORRECTION (8.0f / 180.0f * PI_FLOAT)
 #define MAX_TRANSLATION 2.0f
 #define MAX_ROTATION (0.5f * PI_FLOAT)
@@ -28,11 +26,6 @@ static void move(Body *body) {
     body->angle += TIME_STEP * body->spin;
 }
 
-static float clamp(float value, float low, float high) {
-    value = value < high ? value : high;
-    return value > low ? value : low;
-}
-
 /* Turn wheel and hull back into the limit. Returns the error. */
 static float correct_angle(Body *hull, Body *wheel, float limit) {
     float correction, error;
@@ -46,8 +39,8 @@ static float correct_angle(Body *hull, Body *wheel, float limit) {
         correction = clamp(error - ANGULAR_SLOP, 0, MAX_CORRECTION);
     }
     float impulse = -MOTOR_MASS * correction;
-    hull->angle -= HULL_INERTIA * impulse;
-    wheel->angle += WHEEL_INERTIA * impulse;
+    hull->angle -= HULL_INVERSE_INERTIA * impulse;
+    wheel->angle += WHEEL_INVERSE_INERTIA * impulse;
     return error;
 }
 
@@ -56,15 +49,16 @@ static float correct_point(Body *hull, Body *wheel, const float arm[2]) {
     float s = sinf(hull->angle), c = cosf(hull->angle);
     float x = c * arm[0] - s * arm[1], y = s * arm[0] + c * arm[1];
     float dx = (wheel->x - hull->x) - x, dy = (wheel->y - hull->y) - y;
-    float a11 = BOTH_MASS + HULL_INERTIA * y * y, a12 = -HULL_INERTIA * x * y, a22 = BOTH_MASS + HULL_INERTIA * x * x;
+    float a11 = INVERSE_MASSES + HULL_INVERSE_INERTIA * y * y, a22 = INVERSE_MASSES + HULL_INVERSE_INERTIA * x * x;
+    float a12 = -HULL_INVERSE_INERTIA * x * y;
     float inverse = a11 * a22 - a12 * a12;
     if (inverse != 0) inverse = 1 / inverse;
     float px = -(inverse * (a22 * dx - a12 * dy)), py = -(inverse * (a11 * dy - a12 * dx));
-    hull->x -= HULL_MASS * px;
-    hull->y -= HULL_MASS * py;
-    hull->angle -= HULL_INERTIA * (x * py - y * px);
-    wheel->x += WHEEL_MASS * px;
-    wheel->y += WHEEL_MASS * py;
+    hull->x -= HULL_INVERSE_MASS * px;
+    hull->y -= HULL_INVERSE_MASS * py;
+    hull->angle -= HULL_INVERSE_INERTIA * (x * py - y * px);
+    wheel->x += WHEEL_INVERSE_MASS * px;
+    wheel->y += WHEEL_INVERSE_MASS * py;
     return sqrtf(dx * dx + dy * dy);
 }
 

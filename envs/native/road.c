@@ -1,7 +1,7 @@
 /* The track: gymnasium's `_create_track`, and the tables that find tiles near a point.
  *
- * The sums are gymnasium's, in its order, so the track has the same bits. Sine, cosine and atan2 are the platform's, as in
- * Python's `math`.
+ * The sums are gymnasium's, in its order, so the track has the same bits. Sine, cosine and atan2 are the platform's, as
+ * in Python's `math`.
  */
 #include <math.h>
 #include <string.h>
@@ -172,7 +172,7 @@ static void lay_polygons(Road *road, const double *road_color) {
     road->polygons = count;
 }
 
-/* Order the corners of a tile as Box2D does: around its convex hull, from the right most corner, the lower one of two. */
+/* Order the corners of a tile as Box2D does: around its convex hull, from the right most and then lowest corner. */
 static int wrap_corners(double (*polygon)[2], float (*corner)[2]) {
     float x[4], y[4];
     int start = 0, count = 0;
@@ -190,7 +190,8 @@ static int wrap_corners(double (*polygon)[2], float (*corner)[2]) {
                 next = j;
                 continue;
             }
-            float edge_x = x[next] - x[at], edge_y = y[next] - y[at], other_x = x[j] - x[at], other_y = y[j] - y[at];
+            float edge_x = x[next] - x[at], edge_y = y[next] - y[at];
+            float other_x = x[j] - x[at], other_y = y[j] - y[at];
             float cross = edge_x * other_y - edge_y * other_x;
             float longer = other_x * other_x + other_y * other_y > edge_x * edge_x + edge_y * edge_y;
             if (cross < 0 || (cross == 0 && longer)) next = j;

@@ -45,7 +45,7 @@ static double square_distance(const double *point, double x, double y) {
     return dx * dx + dy * dy;
 }
 
-/* Return the nearest tile, the first one of several. `guess` is a tile that may be near, so that few others are nearer. */
+/* Return the nearest tile, the first one of several. `guess` is a tile that may be near: few others are nearer. */
 static int nearest_tile(const Road *road, double x, double y, int guess) {
     int nearest = guess;
     double best = square_distance(road->line[guess], x, y);
