@@ -14,7 +14,7 @@ from nac_drive.envs.world import COLORS
 
 ZOOM_FRAMES = 50
 """The first second is a zoom-in animation; `info["zooming"]` flags its frames."""
-_TILES_UNDER_CAR = 3
+TILES_UNDER_CAR = 3
 """Tiles before the nearest one that a rear wheel may still touch."""
 
 
@@ -115,7 +115,7 @@ class Readings:
 
     def tiles_missed(self) -> int:
         """Return the number of tiles that the car has passed in this episode and no wheel has touched so far."""
-        passed = min(max(self.lap.furthest - _TILES_UNDER_CAR, 0), self._tiles)
+        passed = min(max(self.lap.furthest - TILES_UNDER_CAR, 0), self._tiles)
         return passed - int(np.count_nonzero(self._cars["visited"][0, :passed]))
 
     @property

@@ -120,12 +120,13 @@ class PooledEncoder(Encoder):
 
     def prepare(self, frames: Tensor) -> Tensor:
         """Return the grey image and the columns (..., P) of frames (..., H, W, 3)."""
-        batch, weight = frames.shape[:-3], self.dense.weight
+        batch, weight, (height, width) = frames.shape[:-3], self.dense.weight, self.image_size
         scale = 255.0 if frames.dtype == torch.uint8 else 1.0
-        images = frames.flatten(0, -4).permute(0, 3, 1, 2).to(weight.dtype)  # (N, 3, H, W), channels last in memory
-        grey = torch.tensor(self.GREY, dtype=weight.dtype, device=weight.device) / (4 * scale)
-        image = F.conv2d(images, grey[None, :, None, None].expand(1, 3, 2, 2), stride=2)  # (N, 1, H/2, W/2)
-        columns = images[:, :, -self._bar :].mean(dim=2) * (self.COLUMN_SCALE / scale)  # (N, 3, W)
+        images = frames.flatten(0, -4).to(weight.dtype)  # (N, H, W, 3)
+        rows = images[:, : 2 * height, : 2 * width].reshape(-1, height, 2, width, 6)  # pixels side by side
+        grey = torch.tensor(2 * self.GREY, dtype=weight.dtype, device=weight.device) / (4 * scale)
+        image = (rows[:, :, 0] + rows[:, :, 1]) @ grey  # (N, H/2, W/2)
+        columns = images[:, -self._bar :].mean(dim=1).mT * (self.COLUMN_SCALE / scale)  # (N, 3, W)
         return torch.cat((image.flatten(1), columns.flatten(1)), dim=1).unflatten(0, batch)
 
     def encode(self, prepared: Tensor) -> Tensor:
@@ -137,8 +138,8 @@ class PooledEncoder(Encoder):
 
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:
         """Yield the maps (n, C, h, w) of every convolution of what `prepare` made (n, P)."""
-        x = prepared[:, : -self._columns].unflatten(1, (1, *self.image_size)) - 0.5
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = (prepared[:, : -self._columns] - 0.5).unflatten(1, (*self.image_size, 1))
+        x = x.permute(0, 3, 1, 2)  # (n, 1, H/2, W/2), channels last; of one channel, `contiguous` would not make it so
         for conv in self.convolutions:
             x = conv(x).relu_()
             yield x

@@ -1,12 +1,12 @@
 """PPO: a driver learns by driving, from random weights or from a cloned driver, with any core.
 
 PPO: Schulman et al., arXiv 1707.06347. PPO from a clone of a privileged expert: Chen et al., "Learning by Cheating",
-arXiv 1912.12294. Processes drive some environments each with a copy of the policy (`ppo_rollout`); then this process
-learns from what they drove, through time in cores with memory (`ppo_update`), on all threads.
+arXiv 1912.12294. Threads drive some environments each with a copy of the policy (`ppo_rollout`); then threads
+compute the gradients of some actions each, through time in cores with memory (`ppo_update`).
 
-A run goes on bit for bit as if never interrupted, with as many processes. An environment in the middle of an episode
-cannot be saved, so at every checkpoint all environments begin a new episode, and all random numbers are drawn anew from
-the seed and the number of frames, with and without an interruption.
+A run goes on bit for bit as if never interrupted, whatever the number of cores. At every checkpoint all environments
+begin a new episode, and all random numbers are drawn anew from the seed and the number of frames, with and without an
+interruption.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from nac_drive.storage.lock import locked
 from nac_drive.training.config import for_env
 from nac_drive.training.finite import require_finite_weights
 from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_env import privileged_size, training_env
+from nac_drive.training.ppo_env import privileged_size
+from nac_drive.training.ppo_envs import rollout_envs
 from nac_drive.training.ppo_policy import Policy
-from nac_drive.training.ppo_rollout import RolloutWorkers
+from nac_drive.training.ppo_rollout import Rollouts
 from nac_drive.training.ppo_update import Learner
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
@@ -89,7 +90,7 @@ def ppo(
     if config.init_from:
         resolved["init_sha256"] = driver_hash(config.init_from, env_config)
     with locked(folder):
-        learner, step = Learner(policy, config), 0
+        learner, step = Learner(policy, config, default_workers()), 0
         if resume:
             run = RunFolder.open(folder)
             run.require_config(resolved, moved=("init_from",), grown=("total_timesteps",))
@@ -169,7 +170,7 @@ def _init_from(config: PPOConfig, env: EnvConfig, source: str | Path) -> Driver:
     return driver
 
 
-# RolloutWorker, learning, validation
+# Rollouts, learning, validation
 
 
 class _Training:
@@ -191,21 +192,22 @@ class _Training:
         """
         config, policy = self._config, self._learner.policy
         returns: deque[float] = deque(maxlen=_EPISODES_REPORTED)
-        workers = RolloutWorkers(
-            [partial(training_env, self._env, config, rank) for rank in range(config.n_envs)],
+        rollouts = Rollouts(
+            partial(rollout_envs, self._env, config),
             policy,
+            config.n_envs,
             config.n_steps,
             self._learner.sequence_length,
-            min(config.n_envs, default_workers()),
+            default_workers(),
         )
         try:
             self._since = time.perf_counter()
-            order, checkpoint = self._start_over(workers), self._step
+            order, checkpoint = self._start_over(rollouts), self._step
             while self._step < config.total_timesteps:
                 if self._step - checkpoint >= config.validate_every:
                     self.validate_once()
-                    order, checkpoint = self._start_over(workers), self._step
-                rollout = workers.drive()
+                    order, checkpoint = self._start_over(rollouts), self._step
+                rollout = rollouts.drive()
                 rate = config.learning_rate * max(1 - self._step / config.total_timesteps, 0.0)
                 learned = self._learner.update(rollout, rate, order, actor=self._step >= config.value_warmup_steps)
                 self._step += round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)
@@ -218,12 +220,12 @@ class _Training:
                     **learned,
                 })  # fmt: skip
         finally:
-            workers.close()
+            rollouts.close()
 
-    def _start_over(self, workers: RolloutWorkers) -> np.random.Generator:
+    def _start_over(self, rollouts: Rollouts) -> np.random.Generator:
         """Begin new episodes and draw all random numbers from here: a run that is resumed here does the same."""
         seeds = np.random.SeedSequence((self._config.seed, self._step))
-        workers.start_at(self._step, int(seeds.generate_state(1)[0]))
+        rollouts.start_at(self._step, int(seeds.generate_state(1)[0]))
         return np.random.default_rng(seeds)
 
     def validate_once(self) -> None:

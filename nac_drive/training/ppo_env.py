@@ -1,4 +1,4 @@
-"""The environment that PPO learns in."""
+"""The environment that PPO learns in, one alone: the plain form of `ppo_envs.BatchedEnvs`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ class TrainingEnv(gym.Wrapper):
     def start_at(self, timesteps: int) -> None:
         """Draw tracks and augmentations from now on from (seed, rank, timesteps)."""
         self._rng = np.random.default_rng((self._config.seed, 1, self._rank, timesteps))
-        self._limit: int | None = int(self._rng.integers(self._max_steps // 4, self._max_steps + 1))
+        self._limit: int | None = first_limit(self._rng, self._max_steps)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset on a random training track; `seed` does not count."""
-        track = SPLITS["train"][int(self._rng.integers(len(SPLITS["train"])))]  # `choice` would list all of them
-        observation, info = self.env.reset(seed=track, options=options)
+        observation, info = self.env.reset(seed=training_track(self._rng), options=options)
         self._effect = self._augmentation.draw(self._rng, observation.shape[:2]).effect
         self._frames, self._idle, self._completion, self._missed = 0, 0, info["completion"], 0
         self.native_return = 0.0
@@ -83,6 +82,16 @@ class TrainingEnv(gym.Wrapper):
 
 def _facts(env: Any, info: dict[str, Any]) -> np.ndarray:
     return np.array([info[name] for name in _FACTS], dtype=np.float32)
+
+
+def training_track(rng: np.random.Generator) -> int:
+    """Draw the seed of a training track."""
+    return SPLITS["train"][int(rng.integers(len(SPLITS["train"])))]  # `choice` would list all of them
+
+
+def first_limit(rng: np.random.Generator, max_steps: int) -> int:
+    """Draw the frame at which the first episode of an environment is cut."""
+    return int(rng.integers(max_steps // 4, max_steps + 1))
 
 
 def training_env(env_config: EnvConfig, config: PPOConfig, rank: int) -> TrainingEnv:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,11 +73,23 @@ class Policy(nn.Module):
         concentration = 1 / (mean * (1 - mean)) + F.softplus(self.spread(y))  # both parameters exceed 1: one mode
         return Independent(Beta(mean * concentration, (1 - mean) * concentration, validate_args=False), 1), state
 
-    def sample(self, distribution: Distribution) -> Tensor:
-        """Draw samples, of which `distribution` has a finite density."""
-        drawn = distribution.sample()
-        beta = self.spread is not None and self.distribution == "beta"
-        return drawn.clamp(MARGIN, 1 - MARGIN) if beta else drawn
+    def sample(self, distribution: Distribution, rng: np.random.Generator) -> Tensor:
+        """Draw samples, of which `distribution` has a finite density.
+
+        Args:
+            distribution: As `forward` returns it.
+            rng: Draws them. torch's generator would be one for all threads.
+        """
+        drawn: Any = distribution if self.spread is None else distribution.base_dist  # type: ignore[attr-defined]
+        if self.spread is None:
+            passed = drawn.probs.cumsum(dim=-1).numpy()
+            passed /= passed[..., -1:]
+            return torch.from_numpy((rng.random(passed.shape[:-1])[..., None] >= passed).sum(axis=-1))
+        if self.distribution == "gaussian":
+            noise = torch.from_numpy(rng.standard_normal(drawn.loc.shape, dtype=np.float32))
+            return drawn.loc + drawn.scale * noise
+        samples = rng.beta(drawn.concentration1.numpy(), drawn.concentration0.numpy())
+        return torch.from_numpy(samples.astype(np.float32)).clamp(MARGIN, 1 - MARGIN)
 
     def actions(self, samples: Tensor) -> Tensor:
         """Return the actions of the environment, (...) or (..., 3), of samples."""

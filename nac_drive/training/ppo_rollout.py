@@ -1,32 +1,25 @@
-"""Rollouts of PPO: processes that hold some environments each and a copy of the policy, and drive on their own.
+"""Rollouts of PPO: the environments in parts, each driven by a thread with a copy of the policy.
 
-A process gets weights and returns a part of the rollout. Frames lie in shared memory, so that they are written once and
-never sent; the rest is a few kilobytes.
+Drawing, stepping and the operations of torch leave Python's lock to the other threads. The parts follow from the number
+of environments alone and have random numbers of their own, so the rollout does not depend on the number of threads.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from typing import Any
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields
 
-import cv2
 import numpy as np
 import torch
-from gymnasium.vector.utils import CloudpickleWrapper
 
 from nac_drive.policies.cores.base import map_state, reset_rows
-from nac_drive.policies.ops.threads import one_thread
-from nac_drive.signals import interrupts_held, release_interrupts
-from nac_drive.spawning import reason_of_end, require_spawn
-from nac_drive.training.ppo_env import TrainingEnv
+from nac_drive.training.in_threads import in_threads
+from nac_drive.training.ppo_envs import RolloutEnvs
 from nac_drive.training.ppo_policy import Policy
+
+_ENVS_PER_PART = 16
+"""Environments of a part: a batch that fills the policy's forward pass."""
 
 
 @dataclass
@@ -61,214 +54,133 @@ class Rollout:
     """Undiscounted native rewards of the episodes that ended by a rule; one that was cut is not whole."""
 
 
-Part = tuple[dict[str, np.ndarray], tuple[np.ndarray, ...], list[float]]
-"""The rollout of some environments: arrays (T, e, ...) by their names in `Rollout`, states, returns."""
+def parts_of(n_envs: int) -> list[range]:
+    """Return the ranks of each part: two parts or more, as two cores are common."""
+    count = max(n_envs // _ENVS_PER_PART, min(n_envs, 2))
+    return [range(rank * n_envs // count, (rank + 1) * n_envs // count) for rank in range(count)]
 
 
-class RolloutWorker:
+class RolloutPart:
     """Some environments, and the policy that drives them.
 
     Args:
-        make_envs: Functions that make the environments.
+        envs: The environments.
         policy: The policy.
+        n_steps: Actions of a rollout in each environment, T.
         sequence_length: Actions between two states that are noted, L.
-        frames: (T, E, ...); rollouts write their frames here.
     """
 
-    def __init__(
-        self, make_envs: list[Callable[[], TrainingEnv]], policy: Policy, sequence_length: int, frames: np.ndarray
-    ) -> None:
-        self._envs = [make() for make in make_envs]
-        self._policy, self._frames, self._length = policy, frames, sequence_length
+    def __init__(self, envs: RolloutEnvs, policy: Policy, n_steps: int, sequence_length: int) -> None:
+        self._envs, self._policy, self._n_steps, self._length = envs, policy, n_steps, sequence_length
 
-    def start_at(self, timesteps: int, seed: int) -> None:
-        """Begin new episodes, and draw all random numbers from here."""
-        torch.manual_seed(seed)
-        self._observations = []
-        for env in self._envs:
-            env.start_at(timesteps)
-            self._observations.append(env.reset()[0])
-        self._privileged = [env.privileged() for env in self._envs]
-        self._starts = np.ones(len(self._envs), dtype=bool)
-        self._dt = np.zeros(len(self._envs), dtype=np.float32)
-        self._state = self._policy.driver.initial_state(len(self._envs))
+    def start_at(self, timesteps: int, rng: np.random.Generator) -> None:
+        """Begin new episodes. `rng` draws the actions from here on."""
+        self._envs.start_at(timesteps)
+        self._rng, count = rng, len(self._envs.observations)
+        self._starts = np.ones(count, dtype=bool)
+        self._dt = np.zeros(count, dtype=np.float32)
+        self._state = self._policy.driver.initial_state(count)
 
-    def load_weights(self, weights: dict[str, np.ndarray]) -> None:
-        """Replace the weights of the policy."""
+    def load_weights(self, policy: Policy) -> None:
+        """Copy the weights of a policy."""
         with torch.no_grad():
-            for name, parameter in self._policy.named_parameters():
-                parameter.copy_(torch.from_numpy(weights[name]))
+            for parameter, source in zip(self._policy.parameters(), policy.parameters(), strict=True):
+                parameter.copy_(source)
 
-    def drive(self) -> Part:
-        """Drive T actions in every environment."""
-        with torch.no_grad(), one_thread():
-            return self._drive()
+    def drive(self, frames: np.ndarray) -> Rollout:
+        """Drive T actions in every environment.
 
-    def _drive(self) -> Part:
-        rows, states, returns = [], [], []
-        for t in range(len(self._frames)):
+        Args:
+            frames: (T, E, ...), filled in place.
+        """
+        with torch.inference_mode():
+            return self._drive(frames)
+
+    def _drive(self, frames: np.ndarray) -> Rollout:
+        envs, policy, rows, states = self._envs, self._policy, [], []
+        returns: list[float] = []
+        for t in range(self._n_steps):
             if t % self._length == 0:
                 states.append(map_state(torch.clone, self._state))
-            prepared = self._policy.driver.prepare(torch.from_numpy(np.stack(self._observations)))
-            self._frames[t] = prepared.numpy()
-            distribution, self._state = self._policy(
-                prepared[:, None], torch.from_numpy(self._dt)[:, None], self._state
-            )
-            samples = self._policy.sample(distribution)
+            prepared = policy.driver.prepare(torch.from_numpy(envs.observations))
+            frames[t] = prepared.numpy()
+            distribution, self._state = policy(prepared[:, None], torch.from_numpy(self._dt)[:, None], self._state)
+            samples = policy.sample(distribution, self._rng)
             row = {
-                "privileged": np.array(self._privileged),
+                "privileged": envs.privileged.copy(),
                 "dt": self._dt,
                 "starts": self._starts,
                 "samples": samples[:, 0].numpy(),
                 "log_probs": distribution.log_prob(samples)[:, 0].numpy(),
             }
-            actions = self._policy.actions(samples[:, 0]).numpy()
-            outcomes = [self._step(index, action, returns) for index, action in enumerate(actions)]
-            after, rewards, durations, terminated, ended, dt = map(np.array, zip(*outcomes, strict=True))
-            row |= {"after": after, "terminated": terminated, "ended": ended}
-            row |= {"rewards": rewards.astype(np.float32), "durations": durations.astype(np.float32)}
+            outcome = envs.step(policy.actions(samples[:, 0]).numpy())
+            row |= {"after": outcome.after, "terminated": outcome.terminated, "ended": outcome.ended}
+            row |= {name: getattr(outcome, name).astype(np.float32) for name in ("rewards", "durations")}
             rows.append(row)
-            self._starts, self._dt = ended, dt.astype(np.float32)
-            if ended.any():
-                self._state = reset_rows(self._state, torch.from_numpy(ended))
+            returns += outcome.returns
+            self._starts, self._dt = outcome.ended, outcome.dt.astype(np.float32)
+            if outcome.ended.any():
+                self._state = reset_rows(self._state, torch.from_numpy(outcome.ended))
         arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        return arrays, tuple(torch.stack(parts).numpy() for parts in zip(*states, strict=True)), returns
-
-    def _step(self, index: int, action: Any, returns: list[float]) -> tuple[Any, ...]:
-        env = self._envs[index]
-        observation, reward, terminated, truncated, info = env.step(action)
-        after, duration = env.privileged(), info["dt"]
-        self._observations[index], self._privileged[index] = observation, after
-        if terminated:
-            returns.append(env.native_return)
-        if terminated or truncated:
-            self._observations[index], info = env.reset()
-            self._privileged[index] = env.privileged()
-        return after, reward, duration, terminated, terminated or truncated, info["dt"]
+        noted = tuple(torch.stack(parts).numpy() for parts in zip(*states, strict=True))
+        return Rollout(frames=frames, states=noted, returns=returns, **arrays)
 
     def close(self) -> None:
         """Close the environments."""
-        for env in self._envs:
-            env.close()
+        self._envs.close()
 
 
-class RolloutWorkers:
-    """Processes that drive the environments of a run at the same time; with one process, this one.
+class Rollouts:
+    """The environments of a run, which a policy drives.
 
     Args:
-        make_envs: Functions that make one environment each.
+        make_envs: Makes the environments of some ranks.
         policy: The policy.
-        n_steps: T.
-        sequence_length: See `RolloutWorker`.
-        processes: Their number, 1 to E.
+        n_envs: Number of environments, E.
+        n_steps: Actions of a rollout in each environment, T.
+        sequence_length: See `RolloutPart`.
+        threads: Number of threads; results do not depend on it.
     """
 
     def __init__(
         self,
-        make_envs: list[Callable[[], TrainingEnv]],
+        make_envs: Callable[[Sequence[int]], RolloutEnvs],
         policy: Policy,
+        n_envs: int,
         n_steps: int,
         sequence_length: int,
-        processes: int,
+        threads: int,
     ) -> None:
-        context = get_context("spawn")
         frame = policy.driver.prepare(torch.zeros((1, *policy.driver.config.frame_shape), dtype=torch.uint8))[0]
-        dtype, shape = frame.numpy().dtype, (n_steps, len(make_envs), *frame.shape)
-        memory = context.RawArray("B", int(np.prod(shape)) * dtype.itemsize)
-        self._frames = np.frombuffer(memory, dtype).reshape(shape)
-        ends = np.linspace(0, len(make_envs), processes + 1).round().astype(int).tolist()
-        self._policy = policy
-        self._pipes: list[Connection] = []
-        self._processes: list[Any] = []
-        self._here: RolloutWorker | None = None
-        if processes == 1:
-            self._here = RolloutWorker(make_envs, policy, sequence_length, self._frames)
-            return
-        require_spawn("pass n_envs=1")
-        for first, end in pairwise(ends):
-            pipe, workers_pipe = context.Pipe()
-            make: Any = CloudpickleWrapper(partial(RolloutWorker, make_envs[first:end], policy, sequence_length))  # type: ignore[arg-type]
-            process = context.Process(
-                target=_serve, args=(workers_pipe, memory, dtype, shape, slice(first, end)), daemon=True
-            )
-            with interrupts_held():
-                process.start()
-            workers_pipe.close()
-            # an argument of a process that dies at its start would be awaited for ever
-            with suppress(OSError):
-                pipe.send(make)
-            self._pipes.append(pipe)
-            self._processes.append(process)
+        self._frames = np.zeros((n_steps, n_envs, *frame.shape), frame.numpy().dtype)
+        self._policy, self._threads, self._ranks = policy, threads, parts_of(n_envs)
+        self._parts = [
+            RolloutPart(make_envs(ranks), deepcopy(policy), n_steps, sequence_length) for ranks in self._ranks
+        ]
 
     def start_at(self, timesteps: int, seed: int) -> None:
         """Begin new episodes in all environments, and draw all random numbers from here."""
-        if self._here:
-            self._here.start_at(timesteps, seed)
-        else:
-            self._call("start_at", [(timesteps, seed + 1 + rank) for rank in range(len(self._pipes))])
+        for number, part in enumerate(self._parts):
+            part.start_at(timesteps, np.random.default_rng((seed, number)))
 
     def drive(self) -> Rollout:
-        """Drive T actions in every environment."""
-        if self._here:
-            parts = [self._here.drive()]
-        else:
-            weights = {name: parameter.detach().numpy() for name, parameter in self._policy.named_parameters()}
-            self._call("load_weights", [(weights,)] * len(self._pipes))
-            parts = self._call("drive", [()] * len(self._pipes))
-        arrays, states, returns = zip(*parts, strict=True)
+        """Drive T actions in every environment. The next call overwrites the frames."""
+        for part in self._parts:
+            part.load_weights(self._policy)
+        parts = in_threads(self._drive, range(len(self._parts)), self._threads)
+        names = [field.name for field in fields(Rollout) if field.name not in ("frames", "states", "returns")]
         return Rollout(
             frames=self._frames,
-            states=tuple(np.concatenate(each, axis=1) for each in zip(*states, strict=True)),
-            returns=[value for part in returns for value in part],
-            **{name: np.concatenate([part[name] for part in arrays], axis=1) for name in arrays[0]},
+            states=tuple(np.concatenate(each, axis=1) for each in zip(*(part.states for part in parts), strict=True)),
+            returns=[value for part in parts for value in part.returns],
+            **{name: np.concatenate([getattr(part, name) for part in parts], axis=1) for name in names},
         )
 
-    def _call(self, method: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        try:
-            for pipe, values in zip(self._pipes, arguments, strict=True):
-                pipe.send((method, values))
-            results = [pipe.recv() for pipe in self._pipes]
-        except (EOFError, OSError):
-            self.close()
-            reason = reason_of_end(process.exitcode for process in self._processes)
-            raise ChildProcessError(
-                f"one of {len(self._processes)} worker processes {reason}; use fewer environments."
-            ) from None
-        for _, error in results:
-            if error is not None:
-                raise error
-        return [result for result, _ in results]
+    def _drive(self, number: int) -> Rollout:
+        ranks = self._ranks[number]
+        return self._parts[number].drive(self._frames[:, ranks.start : ranks.stop])
 
     def close(self) -> None:
-        """Close the environments and end the processes."""
-        if self._here:
-            self._here.close()
-        for pipe in self._pipes:
-            with suppress(OSError):
-                pipe.send(None)
-            pipe.close()
-        for process in self._processes:
-            process.join()
-
-
-def _serve(
-    pipe: Connection,
-    memory: Any,
-    dtype: Any,
-    shape: tuple[int, ...],
-    rows: slice,
-) -> None:
-    """Run a worker: receive calls, send results, until None is received."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes
-    release_interrupts()
-    cv2.setNumThreads(1)
-    torch.set_num_threads(1)
-    worker = pipe.recv().fn(np.frombuffer(memory, dtype).reshape(shape)[:, rows])
-    with suppress(EOFError, OSError):  # the parent is gone
-        while (call := pipe.recv()) is not None:
-            method, values = call
-            try:
-                pipe.send((getattr(worker, method)(*values), None))
-            except Exception as error:
-                pipe.send((None, error))
-    worker.close()
+        """Close the environments."""
+        for part in self._parts:
+            part.close()

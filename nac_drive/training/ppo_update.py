@@ -11,6 +11,8 @@ from torch import Tensor
 
 from nac_drive.envs import FRAMES_PER_SECOND
 from nac_drive.policies import Driver
+from nac_drive.policies.ops.threads import one_thread
+from nac_drive.training.in_threads import in_threads
 from nac_drive.training.moving_average import averaged
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_policy import Policy
@@ -18,6 +20,8 @@ from nac_drive.training.ppo_rollout import Rollout
 
 _LARGEST_GRADIENT = 0.5
 """Norm to which the gradients of the policy and of the value network are clipped, each on its own."""
+_ACTIONS_PER_SHARD = 128
+"""Actions of a batch whose gradients are computed at once: the images between the convolutions fit the caches."""
 
 
 def advantages(
@@ -94,14 +98,18 @@ def batches(sequences: np.ndarray, length: int, size: int, rng: np.random.Genera
 class Learner:
     """The optimizer of a policy, and updates from rollouts.
 
+    A batch is divided into shards of some actions, whose gradients are computed by threads and added in order: one
+    batch on one core and on many gives the same weights, bit for bit.
+
     Args:
         policy: The policy, trained in place.
         config: Settings.
+        threads: Number of threads.
     """
 
-    def __init__(self, policy: Policy, config: PPOConfig):
-        self.policy, self._config = policy, config
-        self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
+    def __init__(self, policy: Policy, config: PPOConfig, threads: int = 1):
+        self.policy, self._config, self._threads = policy, config, threads
+        self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5, fused=True)
         value = set(policy.value.parameters())
         self._clipped = [[p for p in policy.parameters() if (p in value) == part] for part in (False, True)]
         self.average = averaged(policy.driver, config.ema_decay) if config.ema_decay else None
@@ -110,7 +118,7 @@ class Learner:
 
     @property
     def driver(self) -> Driver:
-        """The driver that is validated and saved: that of the policy, or the moving average of its weights."""
+        """The driver that is validated and saved: the policy's, or the moving average of its weights."""
         return self.policy.driver if self.average is None else self.average.module  # type: ignore[return-value]
 
     def update(
@@ -127,12 +135,24 @@ class Learner:
         Returns:
             Means over the updates: entropy, value_loss, clipped (fraction of actions) and kl.
         """
-        config = self._config
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.policy.driver.requires_grad_(actor)
         if self.policy.spread is not None:
             self.policy.spread.requires_grad_(actor)
+        config, sequences = self._config, cut(rollout.starts, self.sequence_length)
+        totals: dict[str, list[float]] = {}
+        with one_thread():
+            data = self._data(rollout)
+            for _ in range(config.n_epochs):
+                for batch in batches(sequences, self.sequence_length, config.batch_size, rng):
+                    for name, value in self._step(rollout, data, sequences[batch], actor).items():
+                        totals.setdefault(name, []).append(value)
+        return {name: float(np.mean(values)) for name, values in totals.items()}
+
+    def _data(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Return advantages, the targets of the value network, and the arrays of the rollout that the loss reads."""
+        config = self._config
         with torch.no_grad():
             values = self.policy.values(torch.from_numpy(rollout.privileged)).numpy()
             next_values = self.policy.values(torch.from_numpy(rollout.after)).numpy()
@@ -140,7 +160,7 @@ class Learner:
         advantage = advantages(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, discounts, config.gae_lambda
         )
-        data = {
+        return {
             "advantage": torch.from_numpy((advantage - advantage.mean()) / (advantage.std() + 1e-8)),
             "target": torch.from_numpy(advantage + values),
             "log_prob": torch.from_numpy(rollout.log_probs),
@@ -149,15 +169,38 @@ class Learner:
             "dt": torch.from_numpy(rollout.dt),
             "frames": torch.from_numpy(rollout.frames),
         }
-        sequences = cut(rollout.starts, self.sequence_length)
-        totals: dict[str, list[float]] = {}
-        for _ in range(config.n_epochs):
-            for batch in batches(sequences, self.sequence_length, config.batch_size, rng):
-                for name, value in self._step(rollout, data, sequences[batch], actor).items():
-                    totals.setdefault(name, []).append(value)
-        return {name: float(np.mean(values)) for name, values in totals.items()}
 
     def _step(self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool) -> dict[str, float]:
+        """Take one step of the optimizer on a batch of sequences (S, 3) and return its metrics."""
+        parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        actions = int(sequences[:, 2].sum())
+        shards = np.array_split(sequences, min(-(-actions // _ACTIONS_PER_SHARD), len(sequences)))
+
+        def gradients(number: int) -> tuple[Any, dict[str, float]]:
+            loss, metrics = self._loss(rollout, data, shards[number], actor, actions)
+            if actor and number == 0:
+                loss = loss + self.policy.driver.core.penalty()
+            return torch.autograd.grad(loss, parameters, allow_unused=True), metrics
+
+        results = in_threads(gradients, range(len(shards)), self._threads)
+        self.optimizer.zero_grad(set_to_none=True)
+        for gradient, _ in results:
+            for parameter, summand in zip(parameters, gradient, strict=True):
+                if summand is not None:
+                    parameter.grad = summand if parameter.grad is None else parameter.grad.add_(summand)
+        for group in self._clipped:
+            torch.nn.utils.clip_grad_norm_(group, _LARGEST_GRADIENT)
+        self.optimizer.step()
+        if actor:
+            self.policy.driver.core.after_step()
+        if actor and self.average is not None:
+            self.average.update_parameters(self.policy.driver)
+        return {name: sum(metrics[name] for _, metrics in results) for name in results[0][1]}
+
+    def _loss(
+        self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool, actions: int
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return a shard's part of the loss of a batch of so many actions, and its parts of the metrics."""
         config = self._config
         rows, columns, lengths = sequences.T
         steps = np.arange(lengths.max())
@@ -166,8 +209,9 @@ class Learner:
         t = torch.from_numpy(rows[:, None] + np.minimum(steps, last))  # (S, L)
         e = torch.from_numpy(columns)[:, None].expand_as(t)
         part = {name: tensor[t, e] for name, tensor in data.items() if name != "frames"}
-        value_loss = F.smooth_l1_loss(self.policy.values(part["privileged"])[valid], part["target"][valid])
-        loss, metrics = value_loss, {"value_loss": value_loss.item()}
+        values, target = self.policy.values(part["privileged"])[valid], part["target"][valid]
+        loss = F.smooth_l1_loss(values, target, reduction="sum") / actions
+        metrics = {"value_loss": loss.item()}
         if actor:
             state = self._states(rollout, rows, columns)
             distribution, _ = self.policy(data["frames"][t, e], part["dt"], state)
@@ -175,23 +219,14 @@ class Learner:
             advantage = part["advantage"][valid]
             ratio = log_ratio.exp()
             clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)
-            entropy = distribution.entropy()[valid].mean()
-            loss = loss - torch.minimum(ratio * advantage, clipped * advantage).mean() - config.ent_coef * entropy
-            loss = loss + self.policy.driver.core.penalty()
+            entropy = distribution.entropy()[valid].sum() / actions
+            gain = torch.minimum(ratio * advantage, clipped * advantage).sum() / actions
+            loss = loss - gain - config.ent_coef * entropy
             with torch.no_grad():
                 metrics["entropy"] = float(entropy)
-                metrics["clipped"] = float(((ratio - 1).abs() > config.clip_range).float().mean())
-                metrics["kl"] = float((ratio - 1 - log_ratio).mean())
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        for parameters in self._clipped:
-            torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_GRADIENT)
-        self.optimizer.step()
-        if actor:
-            self.policy.driver.core.after_step()
-        if actor and self.average is not None:
-            self.average.update_parameters(self.policy.driver)
-        return metrics
+                metrics["clipped"] = float(((ratio - 1).abs() > config.clip_range).sum()) / actions
+                metrics["kl"] = float((ratio - 1 - log_ratio).sum()) / actions
+        return loss, metrics
 
     def _states(self, rollout: Rollout, rows: np.ndarray, columns: np.ndarray) -> tuple[Tensor, ...]:
         """Return the driver's states at the beginning of sequences."""

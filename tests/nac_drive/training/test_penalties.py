@@ -23,7 +23,7 @@ from nac_drive.reproduce.passive import Passive, _Fold
 from nac_drive.training import trainer
 from nac_drive.training.ppo_update import Learner
 from tests.nac_drive.small import TINY, config, dagger_config, score_of_weights, train, train_dagger
-from tests.nac_drive.training.test_ppo_update import SMALL, policy, workers
+from tests.nac_drive.training.test_ppo_update import SMALL, policy, rollouts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,7 +41,7 @@ def by_dagger(core: str, dataset: Demonstrations, folder: Path) -> None:
 def by_ppo(core: str, dataset: Demonstrations, folder: Path) -> None:
     mine = policy(core)
     learner = Learner(mine, SMALL)
-    driving = workers(mine, SMALL, learner.sequence_length)
+    driving = rollouts(mine, SMALL, learner.sequence_length)
     driving.start_at(0, 1)
     learner.update(driving.drive(), 1e-3, np.random.default_rng(0))
 
@@ -120,7 +120,7 @@ def test_ppo_keeps_a_linear_system_stable():
     with torch.no_grad():
         core.dynamics.add_(0.5)
     learner = Learner(mine, SMALL)
-    driving = workers(mine, SMALL, learner.sequence_length)
+    driving = rollouts(mine, SMALL, learner.sequence_length)
     driving.start_at(0, 1)
     before = core.gershgorin_loss().item()
     update = partial(learner.update, rate=5e-3, rng=np.random.default_rng(0))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,11 +17,11 @@ from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_policy import MARGIN, Policy
-from nac_drive.training.ppo_rollout import RolloutWorkers
+from nac_drive.training.ppo_envs import SingleEnvs
+from nac_drive.training.ppo_rollout import Rollouts, parts_of
 from nac_drive.training.ppo_update import Learner, advantages, batches, cut
 
 SIDE = 16
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +88,13 @@ def policy(
     return Policy(driver, 3, distribution, 0.19)
 
 
-def workers(mine: Policy, config: PPOConfig, sequence_length: int, **toy: Any) -> RolloutWorkers:
-    control = mine.driver.config.control
-    envs: Any = [partial(Toy, rank, control, **toy) for rank in range(config.n_envs)]
-    return RolloutWorkers(envs, mine, config.n_steps, sequence_length, 1)
+def rollouts(
+    mine: Policy, config: PPOConfig, sequence_length: int, toy: Callable[..., Any] = Toy, threads: int = 1, **settings: Any
+) -> Rollouts:
+    def make(ranks: Sequence[int]) -> SingleEnvs:
+        return SingleEnvs([toy(rank, mine.driver.config.control, **settings) for rank in ranks])
+
+    return Rollouts(make, mine, config.n_envs, config.n_steps, sequence_length, threads)
 
 
 SMALL = PPOConfig(n_envs=8, n_steps=16, batch_size=32, n_epochs=4, sequence_length=4, gamma=0.9, learning_rate=5e-3)
@@ -150,8 +150,9 @@ def test_every_batch_has_its_size_and_every_epoch_every_action_once(monkeypatch,
     monkeypatch.setattr(Learner, "_step", step)
     mine = policy(core)
     learner = Learner(mine, config)
-    envs: Any = [partial(Toy, rank, "continuous", length=5 + rank % 2 * 2) for rank in range(config.n_envs)]
-    driving = RolloutWorkers(envs, mine, config.n_steps, learner.sequence_length, 1)
+    driving = rollouts(
+        mine, config, learner.sequence_length, lambda rank, control: Toy(rank, control, length=5 + rank % 2 * 2)
+    )
     driving.start_at(0, 1)
     learner.update(driving.drive(), 0.0, np.random.default_rng(0), actor=actor)
     actions = config.n_steps * config.n_envs
@@ -192,7 +193,7 @@ def test_the_policy_that_learns_is_the_one_that_drove(core, settings):
     config = replace(SMALL, n_envs=2, n_steps=8, batch_size=8, n_epochs=1)
     mine = policy(core, **settings)
     learner = Learner(mine, config)
-    driving = workers(mine, config, learner.sequence_length, noise=True)
+    driving = rollouts(mine, config, learner.sequence_length, noise=True)
     driving.start_at(0, 1)
     for _ in range(2):
         learned = learner.update(driving.drive(), 0.0, np.random.default_rng(0))
@@ -206,7 +207,7 @@ def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(
     """Over two rollouts, with episodes that end within sequences and go on across rollouts."""
     mine = policy(core, control)
     learner = Learner(mine, SMALL)
-    driving = workers(mine, SMALL, learner.sequence_length, length=7)
+    driving = rollouts(mine, SMALL, learner.sequence_length, length=7)
     driving.start_at(0, 1)
     for _ in range(2):
         rollout = driving.drive()
@@ -234,7 +235,7 @@ def test_an_update_descends_the_loss_as_it_is_written(core, settings, monkeypatc
     if core == "lds":
         mine.get_parameter("driver.core.dynamics").data.add_(0.3)
     learner = Learner(mine, config)
-    driving = workers(mine, config, learner.sequence_length)
+    driving = rollouts(mine, config, learner.sequence_length)
     driving.start_at(0, 1)
     driving.drive()
     rng, rollout = np.random.default_rng(3), driving.drive()
@@ -308,7 +309,7 @@ def test_a_core_is_corrected_after_every_step_of_the_driver(monkeypatch):
     monkeypatch.setattr(LDS, "after_step", lambda core: corrected.append(True))
     mine = policy("lds")
     learner = Learner(mine, SMALL)
-    driving = workers(mine, SMALL, learner.sequence_length)
+    driving = rollouts(mine, SMALL, learner.sequence_length)
     driving.start_at(0, 1)
     rollout = driving.drive()
     learner.update(rollout, 1e-3, np.random.default_rng(0), actor=False)
@@ -357,8 +358,10 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(dist
     torch.nn.init.zeros_(head.out.weight)
     torch.nn.init.zeros_(head.out.bias)
     frame = torch.zeros(1, 1, SIDE, SIDE, 3, dtype=torch.uint8)
-    drawn, _ = mine(mine.driver.prepare(frame), torch.zeros(1, 1), ())
-    actions = mine.actions(torch.stack([mine.sample(drawn) for _ in range(20_000)]))
+    with torch.no_grad():
+        drawn, _ = mine(mine.driver.prepare(frame), torch.zeros(1, 1), ())
+    rng = np.random.default_rng(1)
+    actions = mine.actions(torch.stack([mine.sample(drawn, rng) for _ in range(20_000)]))
     spread = actions.std(dim=0)[0, 0] / torch.tensor([2.0, 1.0, 1.0])
     torch.testing.assert_close(spread, torch.full((3,), noise), rtol=0.03, atol=0)
     assert actions.min() >= -1
@@ -377,7 +380,7 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(dist
 def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay):
     mine = policy(core, control, distribution)
     learner = Learner(mine, SMALL)
-    driving = workers(mine, SMALL, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
+    driving = rollouts(mine, SMALL, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
     driving.start_at(0, 1)
     order, means = np.random.default_rng(0), []
     for _ in range(40 if delay else 25 if distribution == "beta" else 50):
@@ -394,7 +397,7 @@ def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core,
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_the_returns_are_those_of_whole_episodes(is_cut):
     """An episode that a time limit of training has cut is none, but its rewards are learned from."""
-    driving = workers(policy(), SMALL, 1, is_cut=is_cut)
+    driving = rollouts(policy(), SMALL, 1, is_cut=is_cut)
     driving.start_at(0, 1)
     rollout = driving.drive()
     assert rollout.ended.sum() == SMALL.n_envs * (SMALL.n_steps // 5)
@@ -405,49 +408,41 @@ def test_the_returns_are_those_of_whole_episodes(is_cut):
         np.testing.assert_allclose(sorted(rollout.returns), sorted(np.concatenate(rewards)), rtol=1e-5)
 
 
-def test_two_processes_drive_as_two_would_alone():
-    """Each process has its own environments and random numbers; frames come back through shared memory."""
-    mine, config = policy(), SMALL
-    envs: Any = [partial(Toy, rank, "continuous") for rank in range(4)]
-    both = RolloutWorkers(envs, mine, config.n_steps, 1, 2)
-    try:
-        both.start_at(7, 3)
-        together = [both.drive() for _ in range(2)][1]
-    finally:
-        both.close()
-    for rank, columns in enumerate((slice(0, 2), slice(2, 4))):
-        one = RolloutWorkers(envs[columns], mine, config.n_steps, 1, 1)
-        one.start_at(7, 4 + rank)
-        alone = [one.drive() for _ in range(2)][1]
-        for name in ("frames", "privileged", "samples", "rewards", "starts", "dt"):
-            assert (getattr(together, name)[:, columns] == getattr(alone, name)).all(), name
+@pytest.mark.parametrize("control", ["continuous", "discrete"])
+def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control):
+    results = []
+    for threads in (1, 2, 3):
+        mine = policy("lstm", control)
+        learner = Learner(mine, replace(SMALL, batch_size=128, n_envs=24), threads)
+        learner.policy.driver.core.requires_grad_()
+        driving = rollouts(mine, replace(SMALL, n_envs=24), learner.sequence_length, threads=threads)
+        driving.start_at(7, 3)
+        for _ in range(2):
+            rollout = driving.drive()
+            learner.update(rollout, 1e-2, np.random.default_rng(0))
+        results.append((rollout, mine.state_dict()))
+    (rollout, weights), *others = results
+    for other, other_weights in others:
+        for field in fields(rollout):
+            assert np.array_equal(getattr(rollout, field.name), getattr(other, field.name)), field.name
+        assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
+    assert len({rollout.samples[:, column].tobytes() for column in range(24)}) == 24, "each has its own random numbers"
 
 
-def test_an_error_of_an_environment_and_the_end_of_a_process_are_raised_here():
+def test_the_parts_of_a_rollout_follow_from_the_number_of_environments():
+    for n_envs, expected in ((1, [1]), (2, [1, 1]), (3, [1, 2]), (16, [8, 8]), (32, [16, 16]), (64, [16] * 4)):
+        parts = parts_of(n_envs)
+        assert [len(part) for part in parts] == expected
+        assert [rank for part in parts for rank in part] == list(range(n_envs))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_of_an_environment_is_raised_here(threads):
     class Broken(Toy):
         def step(self, action: Any) -> Any:
             raise ValueError("flat tyre")
 
-    both = RolloutWorkers([partial(Broken, 0, "continuous"), partial(Broken, 1, "continuous")], policy(), 4, 1, 2)  # type: ignore[list-item]
-    both.start_at(0, 0)
+    driving = rollouts(policy(), SMALL, 1, Broken, threads)
+    driving.start_at(0, 0)
     with pytest.raises(ValueError, match="flat tyre"):
-        both.drive()
-    both._processes[0].kill()
-    both._processes[0].join()
-    with pytest.raises(ChildProcessError, match="one of 2 worker processes died"):
-        both.drive()
-
-
-def test_processes_that_cannot_start_are_an_error_and_not_awaited_for_ever():
-    """As in a script that is read from standard input, which a spawned process cannot import."""
-    script = (
-        "from tests.nac_drive.training.test_ppo_update import SMALL, Toy, policy, partial, RolloutWorkers\n"
-        "envs = [partial(Toy, rank, 'continuous') for rank in range(2)]\n"
-        "workers = RolloutWorkers(envs, policy(), 4, 1, 2)\n"
-        "workers.start_at(0, 0)\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT
-    )
-    assert "no file '<stdin>'; put the code that starts them under" in result.stderr
-    assert "or pass n_envs=1" in result.stderr
+        driving.drive()

@@ -1,0 +1,44 @@
+"""Work that threads share: compiled code and torch, which leave Python's lock to the other threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from typing import TypeVar
+
+from nac_drive.policies.ops.threads import one_thread
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def in_threads(function: Callable[[Task], Result], tasks: Sequence[Task], threads: int) -> list[Result]:
+    """Call `function` with every task, and let torch compute on one thread in each call.
+
+    Args:
+        function: Must not depend on the order of the calls.
+        tasks: Its arguments.
+        threads: With 1, this thread calls it.
+
+    Returns:
+        The results in the order of the tasks.
+    """
+    with one_thread():  # a new thread begins with this number
+        if threads == 1 or len(tasks) == 1:
+            return [function(task) for task in tasks]
+        futures = [_pool(threads).submit(_alone, function, task) for task in tasks]
+        try:
+            return [future.result() for future in futures]
+        finally:  # an interrupt or an error: nothing goes on behind the caller's back
+            wait(futures)
+
+
+def _alone(function: Callable[[Task], Result], task: Task) -> Result:
+    with one_thread():
+        return function(task)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="training")
