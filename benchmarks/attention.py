@@ -5,7 +5,7 @@
 
 Every driver drives every track five times: with its own weights, with uniform weights, with a window of the newest
 frame alone, with weights that are given to the wrong frames, and with the nominal time step in place of the true one.
-The differences are paired by track. Fast frames, native reward, 1000 frames at most.
+The differences are paired by track. Native reward, 1000 frames at most.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RESULT = Path(__file__).parents[1] / "docs" / "runs" / "attention.json"
 def measure(name: str, tracks: list[int], perturb: str | None) -> dict[str, Any]:
     """Attention and returns of one driver."""
     driver = nd.load_driver(name)
-    env = nd.make_env(nd.EnvConfig(**{**driver.env_config, "renderer": "fast", "perturb": perturb}))
+    env = nd.make_env(nd.EnvConfig(**{**driver.env_config, "perturb": perturb}))
     returns: dict[str, list[float]] = {weights: [] for weights in WEIGHTS}
     episodes = []
     for track in tracks:

@@ -26,8 +26,8 @@ from tests.same_files import contents, differences
 
 KILLS_PER_CHAIN = 5
 COMMANDS: dict[str, list[str]] = {
-    "collect": ["collect", "--out", "out", "--driver", "controller", "--episodes", "6", "--noise", "0.1", "--renderer",
-                "fast", "--workers", "2"],
+    "collect": ["collect", "--out", "out", "--driver", "controller", "--episodes", "6", "--noise", "0.1", "--workers",
+                "2"],
     "train": ["train", "data", "--out", "out", "--core", "nac-exact", "--core-args", "window=4", "--d-model", "16",
               "--dense", "16", "--epochs", "4", "--validation-tracks", "3,4", "--device", "cpu", "--workers", "2"],
     "dagger": ["dagger", "--out", "out", "--expert", "controller", "--core", "lstm", "--d-model", "16", "--rounds", "3",
@@ -36,13 +36,13 @@ COMMANDS: dict[str, list[str]] = {
     "ppo": ["ppo", "--out", "out", "--total-timesteps", "1024", "--n-envs", "2", "--n-steps", "32", "--batch-size",
             "64", "--value-warmup-steps", "256", "--n-epochs", "2", "--validate-every", "256", "--validation-tracks",
             "3"],
-    "evaluate": ["evaluate", "--driver", "champion", "--tracks", "3,4,5,6", "--baseline", "controller", "--renderer",
-                 "fast", "--out", "out", "--workers", "2"],
+    "evaluate": ["evaluate", "--driver", "champion", "--tracks", "3,4,5,6", "--baseline", "controller", "--out", "out",
+                 "--workers", "2"],
     "compare": ["compare", "data", "--out", "out", "--drivers", "lstm", "cnn", "--num-seeds", "2", "--tracks", "3,4",
-                "--expert", "controller", "--renderer", "fast", "--d-model", "16", "--epochs", "2",
+                "--expert", "controller", "--d-model", "16", "--epochs", "2",
                 "--validation-tracks", "3", "--device", "cpu", "--workers", "2"],
-    "stress": ["stress", "--drivers", "champion", "expert", "--tracks", "3,4", "--perturb", "gap:1", "--renderer",
-               "fast", "--out", "out", "--workers", "2"],
+    "stress": ["stress", "--drivers", "champion", "expert", "--tracks", "3,4", "--perturb", "gap:1", "--out", "out",
+               "--workers", "2"],
     "reproduce": ["reproduce", "thesis-4.1", "--out", "out", "--workers", "2"],
 }  # fmt: skip
 """Command -> its words; `data` is a small dataset."""
@@ -56,8 +56,6 @@ DATASET = [
     "4",
     "--noise",
     "0.1",
-    "--renderer",
-    "fast",
 ]
 
 PATIENCE = 60.0

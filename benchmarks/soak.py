@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "docs/runs/soak.json"
 FIGURE = ROOT / "docs/figures/soak.png"
 
-ENV = EnvConfig(renderer="fast")
+ENV = EnvConfig()
 FRAMES = {"evaluator": 2_000_000, "nac": 200_000}
 DRIVERS = {"evaluator": "controller", "nac": "champion"}
 TRACKS_PER_CALL = 10
@@ -103,7 +103,7 @@ def evaluator(name: str) -> dict[str, Any]:
     driver, meter, tracks = resolve_driver(DRIVERS[name], ENV), Meter(name), iter(SPLITS["train"])
     while meter.frames < FRAMES[name]:
         seeds = [next(tracks) for _ in range(TRACKS_PER_CALL)]
-        rows = evaluate(driver, seeds, name=name, env=ENV, renderer=ENV.renderer).rows
+        rows = evaluate(driver, seeds, name=name, env=ENV).rows
         assert all(np.isfinite(row.episode_return) for row in rows), rows
         meter.sample(sum(row.length for row in rows), act_ms=float(np.median([row.latency_ms for row in rows])))
     return {"driver": DRIVERS[name], "episodes": TRACKS_PER_CALL * len(meter.samples), "samples": meter.samples}

@@ -30,7 +30,7 @@ from nac_drive.policies import PRETRAINED
 from nac_drive.training.run_folder import RunFolder
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "runs" / "unchanged.json"
-SHORT = nd.EnvConfig(max_steps=120, renderer="fast")
+SHORT = nd.EnvConfig(max_steps=120)
 TRACKS = [0, 1, 2, 3]
 NAMES = {"encoder": "vision"}
 SECONDS = {"time_unit": 1.0}
@@ -81,7 +81,7 @@ def dagger(folder: Path) -> dict[str, Any]:
         nd.DataConfig(16, 4),
         nd.OptimConfig(ema_decay=0.99),
         nd.EvalConfig("val-1"),
-        seed=5, renderer="fast", max_steps=100, rounds=2, initial_episodes=2, episodes=2, noise=0.15, noise_hold=4.0,
+        seed=5, max_steps=100, rounds=2, initial_episodes=2, episodes=2, noise=0.15, noise_hold=4.0,
         beta=0.2, switch_interval=25, initial_epochs=1, epochs=1, final_learning_rate=2e-4,
     )  # fmt: skip
     nd.dagger(config, folder, expert="controller", device="cpu")
@@ -90,7 +90,7 @@ def dagger(folder: Path) -> dict[str, Any]:
 
 def ppo(folder: Path) -> dict[str, Any]:
     config = nd.PPOConfig(
-        nd.DriverConfig(core="cnn"), renderer="fast", seed=2, total_timesteps=256, n_envs=2, n_steps=64,
+        nd.DriverConfig(core="cnn"), seed=2, total_timesteps=256, n_envs=2, n_steps=64,
         action_repeat=1, value_warmup_steps=64, batch_size=64, n_epochs=2,
         ent_coef=0.01, validate_every=128, validation_tracks="val-1", init_from="expert",
     )  # fmt: skip
@@ -105,7 +105,7 @@ def compare(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     nd.compare(
         ("lstm", "nac-exact,time_unit=1.0"), dataset, "val-2", folder, config=config, num_seeds=2, shared_encoder=True,
-        renderer="fast", device="cpu", workers=2,
+        device="cpu", workers=2,
     )  # fmt: skip
     runs = sorted(path.parent for path in folder.glob("*/config.yaml"))
     lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]

@@ -23,7 +23,14 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row
 from nac_drive.data_collection.dataset.space import require_space
-from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver, trained_env
+from nac_drive.data_collection.experts import (
+    driver_hash,
+    driver_name,
+    require_environment,
+    resolve_driver,
+    seen_by,
+    trained_env,
+)
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.data_collection.processes import number_of_workers, worker_pool
@@ -209,7 +216,7 @@ class _SeesAsTrained:
 
     def act(self, observation: np.ndarray, state: tuple[Any, Any], dt: float) -> tuple[Any, tuple[Any, Any]]:
         car_racing, inner = state
-        action, inner = self._driver.act(self._view(car_racing.state), inner, dt)
+        action, inner = self._driver.act(self._view(car_racing), inner, dt)
         return action, (car_racing, inner)
 
 
@@ -225,7 +232,7 @@ def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
     meta = job.meta
     env, driver = prepare(job.driver, meta.env)
     trained = trained_env(driver)
-    if meta.env.perturb or (trained and trained.mask_bar != meta.env.mask_bar):
+    if meta.env.perturb or (trained and seen_by(trained) != seen_by(meta.env)):
         driver = _SeesAsTrained(driver)
     wanted = meta.noise or NoiseConfig(0.0)
     noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))

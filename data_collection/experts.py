@@ -91,10 +91,31 @@ def trained_env(driver: Driver) -> EnvConfig | None:
         ) from None
 
 
+def seen_by(env: EnvConfig) -> tuple[object, ...]:
+    """Return the settings that decide what a driver sees of an undisturbed world."""
+    return env.environment, env.view, env.size, env.mask_bar
+
+
+def require_view(role: str, driver: Driver, env: EnvConfig) -> None:
+    """Check that weights which are taken from a driver know the frames of an environment.
+
+    Raises:
+        ValueError: The driver was trained in another view, or on frames of another size.
+    """
+    trained = trained_env(driver)
+    if trained and (trained.view, trained.size) != (env.view, env.size):
+        raise ValueError(
+            f"{role} was trained in the view {trained.view!r} of {trained.size} pixels, here it is {env.view!r} of "
+            f"{env.size}; pass one that was trained on such frames."
+        )
+
+
 def require_environment(
     role: str, driver: Driver, env: EnvConfig, fix: str = "pass one that was trained there"
 ) -> None:
     """Check that a driver was trained in the environment in which others learn from it.
+
+    Its view may be another one: it labels and drives in the view of its training (see `trained_view`).
 
     Args:
         role: The role and the name of the driver, for the error.
@@ -137,7 +158,7 @@ def measured_env(driver: Driver, control: Control | None = None, perturbation: s
         control: See `clean_env`.
         perturbation: See `envs.perturb`.
     """
-    return replace(clean_env(driver, control), renderer=EnvConfig.renderer, perturb=perturbation or None)
+    return replace(clean_env(driver, control), perturb=perturbation or None)
 
 
 def with_trained_bar(env: EnvConfig, driver: Driver) -> EnvConfig:

@@ -14,12 +14,14 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_episode
 from nac_drive.data_collection.dataset.folder import META
 from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import OPTIONAL, Row, episode_file
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.processes import number_of_workers
 from nac_drive.data_collection.versions import SIMULATOR, installed_versions
 from nac_drive.envs import EnvConfig
 from nac_drive.storage.read import read_json
+from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import require_writable, write_atomically, writing
 
 
@@ -41,7 +43,8 @@ def save_action_log(
     Raises:
         FileExistsError: If the file exists.
         WriteError: If it cannot be written.
-        DatasetError: If the dataset is empty, unfinished, damaged, or own data.
+        DatasetError: If the dataset is empty, unfinished, damaged, or own data, or if the approximate renderer of an
+            earlier version drew its frames.
     """
     path = Path(path)
     if os.path.lexists(path):
@@ -49,6 +52,7 @@ def save_action_log(
     require_writable(path)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
+    _require_exact_frames(dataset.path, dataset.meta)
     if problems := dataset.verify(workers=workers, on_episode=on_episode):
         raise DatasetError(
             f"{problems[0]} ({len(problems)} problem(s) in {dataset.path}); collect those episodes again."
@@ -95,12 +99,14 @@ def rebuild(
         FileExistsError: If `path` exists and `resume` is off.
         FolderInUseError: If another process writes to `path`.
         WriteError: If the dataset cannot be written.
-        DatasetError: If the action log is bad, an episode comes out otherwise here (those before it are kept), `path`
-            holds another episode (it is left alone), the disk has no room, or a worker died.
+        DatasetError: If the action log is bad, the approximate renderer of an earlier version drew its frames, an
+            episode comes out otherwise here (those before it are kept), `path` holds another episode (it is left
+            alone), the disk has no room, or a worker died.
         ValueError: For a number of workers out of range.
     """
     log_path, path = Path(log_path), Path(path)
     log = read_action_log(log_path)
+    _require_exact_frames(log_path, log.meta)
     workers = number_of_workers(workers)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
@@ -111,6 +117,11 @@ def rebuild(
         episode = partial(_rebuild_episode, log.meta.env, log_path, _cause(log))
         add_missing(dataset, episode, enumerate(log.episodes), workers, on_episode)
     return dataset
+
+
+def _require_exact_frames(path: Path, meta: Meta) -> None:
+    if meta.approximate_frames:
+        raise DatasetError(f"{path} cannot be simulated again: {WHY_NOT}; collect its episodes again.")
 
 
 def _rebuild_episode(env: EnvConfig, log_path: Path, cause: str, task: tuple[int, EpisodeActions]) -> EncodedEpisode:

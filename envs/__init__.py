@@ -1,7 +1,8 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
 from nac_drive.callable_modules import callable_module
-from nac_drive.envs.car_racing import FRAME_SHAPE, CarRacing, Control, CrashMode, RendererName
+from nac_drive.envs.branch import branch, go_back
+from nac_drive.envs.car_racing import CarRacing, Control, CrashMode
 from nac_drive.envs.config import EnvConfig, make_env, same_actions
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
@@ -15,8 +16,8 @@ from nac_drive.envs.perturbations.registry import (
     perturb,
     perturbation_table,
 )
-from nac_drive.envs.renderer import Renderer
 from nac_drive.envs.rollout import BatchDriver, Driver, Episode, EpisodeSetup, Step, rollout, rollouts, trained_view
+from nac_drive.envs.saved_state import CarState
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import (
     FRAMES_PER_SECOND,
@@ -30,6 +31,7 @@ from nac_drive.envs.telemetry import (
 from nac_drive.envs.tracks import LARGEST_SEED, SPLITS, track_seeds
 from nac_drive.envs.udacity import UDACITY, decode_image, image_size, udacity_frame
 from nac_drive.envs.vector import ProcessVectorEnv, make_vec_env
+from nac_drive.envs.views import FRAME_SHAPE, View
 from nac_drive.envs.wrappers import BAR_TOP, MaskBar
 
 rollout = callable_module("nac_drive.envs.rollout", rollout)
@@ -50,6 +52,7 @@ __all__ = [
     "Augmentation",
     "BatchDriver",
     "CarRacing",
+    "CarState",
     "Control",
     "CrashMode",
     "Driver",
@@ -63,12 +66,13 @@ __all__ = [
     "Perturbation",
     "Pose",
     "ProcessVectorEnv",
-    "Renderer",
-    "RendererName",
     "Step",
     "Track",
+    "View",
+    "branch",
     "decode_image",
     "draw_effect",
+    "go_back",
     "image_size",
     "make_env",
     "make_vec_env",

@@ -1,47 +1,44 @@
-"""gymnasium's CarRacing-v3 with telemetry in `info`: same physics, same rewards, same frames."""
+"""CarRacing-v3 with telemetry in `info`: gymnasium's physics, rewards and frames, by compiled code."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
-from Box2D import b2World
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
-from gymnasium.envs.box2d.car_dynamics import Car
+from gymnasium.envs.box2d.car_dynamics import SIZE, WHEEL_R
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import EzPickle
 
-from nac_drive.envs.car import advance, command
 from nac_drive.envs.car_state import CAR_STATE_SIZE, car_state
+from nac_drive.envs.gymnasium_world import GymnasiumWorld
+from nac_drive.envs.native.check import compiled
+from nac_drive.envs.native.library import CAR, RANDOM_NUMBERS
 from nac_drive.envs.pulses import COMMANDS, Pulses
+from nac_drive.envs.readings import Readings
 from nac_drive.envs.regions import regions
-from nac_drive.envs.renderer import Renderer
+from nac_drive.envs.saved_state import CarState
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
-from nac_drive.envs.telemetry import FRAMES_PER_SECOND, EventDetector, LapDetector, Pose, Track
+from nac_drive.envs.telemetry import FRAMES_PER_SECOND
+from nac_drive.envs.views import ABOVE, Size, View, require_view, seat_facts
+from nac_drive.envs.window import Window
+from nac_drive.envs.world import World
 from nac_drive.plain import plain
 
 Control = Literal["discrete", "continuous", "pulsed"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
-RendererName = Literal["gymnasium", "fast"]
-
-FRAME_SHAPE = (96, 96, 3)
-ZOOM_FRAMES = 50
-"""The first second is a zoom-in animation; `info["zooming"]` flags its frames."""
 
 _FRAME = 1 / FRAMES_PER_SECOND
-_VELOCITY_ITERATIONS, _POSITION_ITERATIONS = 6 * 30, 2 * 30
-"""gymnasium's numbers for the solver of the physics."""
-_TILES_UNDER_CAR = 3
-"""Tiles before the nearest one that a rear wheel may still touch."""
-_ANTIALIAS_MARGIN = 2.0
-"""Pixels by which an antialiased polygon may reach over its corners."""
+_WHEEL_RADIUS = WHEEL_R * SIZE
 
 
-class CarRacing(gymnasium_car_racing.CarRacing):
-    """gymnasium's CarRacing-v3 with telemetry, a crash mode, a second renderer and an `observe` switch.
+class CarRacing(Readings, gym.Env, EzPickle):
+    """gymnasium's CarRacing-v3 with telemetry, a crash mode, an `observe` switch and saved states.
 
-    Track, physics, rewards and terminations are gymnasium's own, bit for bit.
+    Tracks, physics, rewards, terminations and frames are gymnasium's own, bit for bit and pixel for pixel
+    (docs/simulator.md).
 
     `info` holds after reset and after every step: speed (units/s), lateral_offset (over the half-width, right
     positive), heading_error (rad, left positive), wheels_off_road (0-4), tiles_visited, tiles_total, completion (their
@@ -50,7 +47,8 @@ class CarRacing(gymnasium_car_racing.CarRacing):
     interventions.
 
     `observe = False` steps at the speed of the physics and returns the last drawn frame. It is meant for drivers that
-    do not look at frames. `look` draws the frame that was not drawn.
+    do not look at frames. `look` draws the frame that was not drawn. `car` gives read access to the bodies, under
+    gymnasium's names.
 
     Args:
         render_mode: As in gymnasium.
@@ -59,89 +57,94 @@ class CarRacing(gymnasium_car_racing.CarRacing):
         crash: Effect of a crash (see `EventDetector`). `ignore`: none. `terminate`: the episode ends. `intervene`: the
             car is set at rest on the centre line (the protocol of Hasani's thesis, ch. 6). The reward never changes.
             Leaving the playfield always ends the episode, by gymnasium's own rule.
-        renderer: Drawing of the observations. `gymnasium`: gymnasium's, bit for bit; polygons off the screen are left
-            out before they are transformed, which doubles the frame rate. `fast`: `nac_drive.envs.renderer`, close to
-            gymnasium's and many times faster. `render` always returns and shows gymnasium's drawing.
         domain_randomize: As in gymnasium: every reset draws other colours of road and grass.
+        view: View of the observations: `above`, gymnasium's, or `seat`, from the driver's seat.
+        size: Width and height of an observation from the seat, in pixels.
+        lap_complete_percent: As in gymnasium: the fraction of the tiles after which the start ends the episode.
+        world: The memory of the simulator, (World, row) of a batch; its own by default.
 
     A copy (`copy.deepcopy`, pickle) is a new environment of the same settings, as gymnasium's own. It begins with a
     reset. So does a closed environment that is used again.
 
     Raises:
-        ValueError: For an unknown render mode, control, crash mode or renderer.
+        ValueError: For an unknown render mode, control, crash mode or view, a size that the view does not have, and a
+            `lap_complete_percent` outside [0, 1].
     """
 
-    car: Any  # gymnasium's Car; there is one from the first reset on
-    world: Any  # Box2D's; None once closed
-    state: Any  # the last frame, (96, 96, 3) uint8
+    metadata = gymnasium_car_racing.CarRacing.metadata
+    state: np.ndarray
+    """The last frame, (height, width, 3) uint8, (96, 96, 3) from above."""
 
     def __init__(
         self,
         render_mode: str | None = None,
         control: Control = "discrete",
         crash: CrashMode = "ignore",
-        renderer: RendererName = "gymnasium",
         domain_randomize: bool = False,
+        view: View = "above",
+        size: Size = ABOVE,
+        lap_complete_percent: float = 0.95,
+        world: tuple[World, int] | None = None,
     ):
-        modes = gymnasium_car_racing.CarRacing.metadata["render_modes"]
+        modes = self.metadata["render_modes"]
         if render_mode is not None and render_mode not in modes:
             raise ValueError(f"render_mode must be None or one of {modes}, got {render_mode!r}.")
         if crash not in get_args(CrashMode):
             raise ValueError(f"crash must be one of {get_args(CrashMode)}, got {crash!r}.")
-        if renderer not in get_args(RendererName):
-            raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {renderer!r}.")
         if control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
-        super().__init__(render_mode=render_mode, domain_randomize=domain_randomize, continuous=control != "discrete")
-        EzPickle.__init__(self, render_mode, control, crash, renderer, domain_randomize)
-        self.control = control
-        self.crash = crash
-        self.renderer = renderer
-        self._fast_renderer = Renderer(self.bg_color, self.grass_color) if renderer == "fast" else None
+        if not 0 <= lap_complete_percent <= 1:
+            raise ValueError(f"lap_complete_percent must lie in [0, 1], got {lap_complete_percent}; 0.95 means 95 %.")
+        require_view(view, size)
+        EzPickle.__init__(self, render_mode, control, crash, domain_randomize, view, size, lap_complete_percent)
+        Readings.__init__(self, *(world or (_new_world(), 0)))
+        self.render_mode, self.control, self.crash = render_mode, control, crash
+        self.continuous, self.domain_randomize = control != "discrete", domain_randomize
+        self.lap_complete_percent = lap_complete_percent
+        bounds = np.array([-1, 0, 0], np.float32), np.array([1, 1, 1], np.float32)
+        self.action_space = gym.spaces.Box(*bounds) if self.continuous else gym.spaces.Discrete(len(COMMANDS))
+        self.view: View = view
+        self.size: Size = size
+        shape = (size[1], size[0], 3)
+        self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self.observe = True
-        self.state = np.zeros(FRAME_SHAPE, dtype=np.uint8)
-        self.interventions = 0
-        self.frame = 0
+        self.state = np.zeros(shape, dtype=np.uint8)
+        self.pulses = Pulses()
+        if domain_randomize:
+            self._colors = random_colors(np.random.default_rng())
+        self._window = None if render_mode is None else Window()
+        self._in_episode = False
+        self._world.crash_ends, self._world.intervenes = crash == "terminate", crash == "intervene"
+
+    # The episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Begin an episode on a new track.
 
         Args:
             seed: Seed of the track. None draws it from the generator that earlier seeds began.
-            options: As in gymnasium.
+            options: As in gymnasium: `randomize` False keeps the colours under `domain_randomize`.
 
         Returns:
             The first frame, (96, 96, 3) uint8, and `info`.
         """
-        if self.world is None:  # closed
-            self.contactListener_keepref = gymnasium_car_racing.FrictionDetector(self, self.lap_complete_percent)
-            self.world = b2World((0, 0), contactListener=self.contactListener_keepref)
-        observation, _ = super().reset(seed=plain(seed), options=options)
-        self.events = EventDetector()
-        self.interventions = 0
-        self.frame = 0
-        track = np.asarray(self.track)  # (N, 4): alpha, beta, x, y
-        self.centre_line = Track(track[:, 2:4], track[:, 1])
-        self.lap = LapDetector(len(track))
-        self._passed, self._missed = 0, []  # tiles, up to the last call of `tiles_missed`
+        super().reset(seed=plain(seed))
+        if self.domain_randomize and (not isinstance(options, dict) or options.get("randomize", True)):
+            self._colors = random_colors(self.np_random)
+        self._track = self.np_random.random(RANDOM_NUMBERS)
+        while not self._world.build(self._row, self._track, self._colors, self.lap_complete_percent):
+            self._track = self.np_random.random(RANDOM_NUMBERS)
+        self._world.begin(self._row)
+        self._begin_track()
+        self._in_episode = True
         self.pulses = Pulses()
-        return observation, self._telemetry(self._pose(), self._wheels_off_road(), dt=0.0, crash=None)
-
-    def close(self) -> None:
-        """Close the window and release the physics, which gymnasium's class keeps for ever.
-
-        Box2D's world and its contact listener hold one another where Python's garbage collection does not look: without
-        this, an environment for each episode costs a megabyte for each.
-        """
-        super().close()
-        self.screen = self.clock = None
-        if self.world is None:  # closed before
-            return
-        if not self.world.locked:  # an interrupted step leaves it locked; its bodies then go with the world
-            self._destroy()
-        listener: Any = self.contactListener_keepref
-        listener.env = self.world.contactListener = self.world.contactListener_bug_workaround = None
-        self.world = self.contactListener_keepref = self.car = self.road = None
+        if self._window:
+            self._window.reset()
+        if self.observe:
+            self.state = self._draw()
+        if self.render_mode == "human":
+            self.render()
+        return self.state, self._info(dt=0.0)
 
     def step(self, action):
         """Advance by one frame, 1/50 s.
@@ -157,40 +160,35 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             ValueError: If `action` lies outside `action_space`. The car does not move then.
         """
         self._require_episode()
-        if action is None:  # gymnasium's reset drives its first frame this way, which earns nothing
-            self._drive()
-            return self.state, 0.0, False, False, {}
-        steer, gas, brake = self._command(action)
-        command(self.car, -steer, gas, brake)
-        self._drive()
-        self.frame += 1
-        self.reward -= 0.1
-        reward, self.prev_reward = self.reward - self.prev_reward, self.reward
-        self.car.fuel_spent = 0.0
-        terminated = self.tile_visited_count == len(self.track) or self.new_lap
-        position = self.car.hull.position
-        outside = max(abs(position.x), abs(position.y)) > gymnasium_car_racing.PLAYFIELD
-        if outside:
-            terminated, reward = True, -100.0
-        pose, wheels_off_road = self._pose(), self._wheels_off_road()
-        crash = self.events.update(wheels_off_road, pose.heading, outside)
-        self.lap.update(pose.index, self.tile_visited_count)
-        info = self._telemetry(pose, wheels_off_road, dt=_FRAME, crash=crash)
-        if crash and self.crash == "terminate":
-            terminated = True
-        elif crash and self.crash == "intervene" and not terminated:
-            self.intervene()
-            info["interventions"] = self.interventions
-        if self.render_mode == "human":
-            self.render()
-        return self.state, float(reward), terminated, False, info
+        world, row = self._world, self._row
+        world.actions[row] = self.command(action)
+        places = [wheel.position for wheel in self.car.wheels] if self._window else []
+        world.step(row, row + 1)
+        if self.observe:
+            self.state = self._draw()
+        self.after_step(places)
+        return self.state, world.rewards[row].item(), world.terminated[row].item(), False, self._info(_FRAME)
+
+    def after_step(self, places: Sequence[Any]) -> None:
+        """Follow a step of the world: pulses after an intervention, traces, the window.
+
+        Args:
+            places: Positions of the wheels before the step; empty without a render mode.
+        """
+        if self.crash == "intervene" and self._cars["crash"][0] and not self._world.terminated[self._row]:
+            self.pulses = Pulses()
+        if self._window:
+            wheel = self._cars["wheel"][0]
+            self._window.car.traces.update(places, wheel["skids"].tolist(), wheel["on_road"].tolist())
+            if self.render_mode == "human":
+                self.render()
 
     def _require_episode(self) -> None:
         """Raise ResetNeeded before the first reset, and after `close`."""
-        if self.car is None:
+        if not self._in_episode:
             raise ResetNeeded("there is no episode before the first reset and after close; call reset().")
 
-    def _command(self, action: Any) -> tuple[float, float, float]:
+    def command(self, action: Any) -> tuple[float, float, float]:
         """Return steer, right positive, gas and brake of an action.
 
         Raises:
@@ -209,150 +207,157 @@ class CarRacing(gymnasium_car_racing.CarRacing):
             + ("Clip steer to [-1, 1], gas and brake to [0, 1]." if self.continuous else "Pass an integer 0-4.")
         )
 
-    def _drive(self) -> None:
-        """Let a frame pass and draw it, as gymnasium's step does."""
-        advance(self.car, _FRAME)
-        self.world.Step(_FRAME, _VELOCITY_ITERATIONS, _POSITION_ITERATIONS)
-        self.t += _FRAME
-        self.state = self._render("state_pixels")
+    def _draw(self) -> np.ndarray:
+        return self.frame_from(self.view, self.size)
+
+    def frame_from(self, view: View, size: Size = ABOVE) -> np.ndarray:
+        """Draw the present frame in a view.
+
+        Args:
+            view: `above` or `seat`.
+            size: Width and height of a frame from the seat, in pixels.
+
+        Returns:
+            (height, width, 3) uint8.
+
+        Raises:
+            ResetNeeded: Before the first `reset`, and after `close`.
+            ValueError: For an unknown view, or a size that it does not have.
+        """
+        self._require_episode()
+        require_view(view, size)
+        return self._world.draw(None, self._row, self._row + 1, view, size)[0]
 
     def look(self) -> np.ndarray:
         """Return the frame (96, 96, 3) that the last step would have returned with `observe` on."""
         self._require_episode()
-        observe, reward = self.observe, self.reward
-        if self.frame:
-            self.reward += 0.1  # a step draws the score before it subtracts the cost of the frame
-        self.observe = True
-        frame: Any = self._render("state_pixels")
-        self.observe, self.reward, self.state = observe, reward, frame
-        return frame
-
-    @property
-    def zoom(self) -> float:
-        """Pixels of gymnasium's window per unit at this moment: it zooms in during the first second."""
-        start, full = 0.1 * gymnasium_car_racing.SCALE, gymnasium_car_racing.ZOOM * gymnasium_car_racing.SCALE
-        return start * max(1 - self.t, 0) + full * min(self.t, 1)
-
-    def tiles_missed(self) -> int:
-        """Return the number of tiles that the car has passed in this episode and no wheel has touched so far."""
-        road: Any = self.road
-        passed = min(max(self.lap.furthest - _TILES_UNDER_CAR, 0), len(road))
-        self._missed += road[self._passed : passed]
-        self._passed = passed
-        self._missed = [tile for tile in self._missed if not tile.road_visited]
-        return len(self._missed)
+        self.state = self._draw()
+        return self.state
 
     def intervene(self) -> None:
         """Set the car at rest on the centre line, at the nearest tile, along the road."""
         self._require_episode()
-        index = self._pose().index
-        self.car.destroy()
-        self.car = Car(self.world, self.centre_line.angles[index], *self.centre_line.points[index])
+        _, beta, x, y = self._roads["line"][0, self._cars["index"][0]].tolist()
+        self._world.place(self._row, beta, x, y)
+        self._cars["interventions"] += 1
         self.pulses = Pulses()
-        self.events.rearm()
-        self.interventions += 1
 
-    def _pose(self) -> Pose:
-        self.pose = self.centre_line.locate(self.car.hull.position, self.car.hull.angle)
-        return self.pose
+    def place(
+        self, angle: float, x: float, y: float, *, velocity: tuple[float, float] = (0.0, 0.0), spin: float = 0.0
+    ) -> None:
+        """Set the car at a place, at rest or in motion with rolling wheels; score, tiles, time and counts stay.
 
-    def _wheels_off_road(self) -> int:
-        return sum(not wheel.tiles for wheel in self.car.wheels)
+        Args:
+            angle: Angle of the hull in radians, 0 towards +y, left positive.
+            x: Position of the hull in simulator units.
+            y: Position of the hull in simulator units.
+            velocity: Units per second along x and y.
+            spin: Turning rate in radians per second, left positive.
 
-    def _telemetry(self, pose: Pose, wheels_off_road: int, dt: float, crash: str | None) -> dict[str, Any]:
-        visited, total = self.tile_visited_count, len(self.track)
-        return {
-            "speed": float(np.hypot(*self.car.hull.linearVelocity)),
-            "lateral_offset": pose.lateral,
-            "heading_error": pose.heading,
-            "wheels_off_road": wheels_off_road,
-            "tiles_visited": visited,
-            "tiles_total": total,
-            "completion": visited / total,
-            "lap_finished": self.lap.finished,
-            "dt": dt,
-            "zooming": self.frame < ZOOM_FRAMES,
-            "off_road": self.events.off_road,
-            "off_road_events": self.events.off_road_events,
-            "crash": crash,
-            "crashes": self.events.crashes,
-            "interventions": self.interventions,
-        }
+        Raises:
+            ResetNeeded: Before the first `reset`, and after `close`.
+            ValueError: If a number is not finite, or gymnasium's own simulator drives and the car is to move.
+        """
+        self._require_episode()
+        numbers = (angle, x, y, *velocity, spin)
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"angle, x, y, velocity and spin must be finite, got {numbers}.")
+        moving = any(numbers[3:])
+        if moving and isinstance(self._world, GymnasiumWorld):
+            raise ValueError("velocity and spin must be 0 where gymnasium's own simulator drives.")
+        self._world.place(self._row, angle, x, y)
+        self.pulses = Pulses()
+        if moving:
+            body, wheel = self._cars["body"][0], self._cars["wheel"][0]
+            body["vx"] = velocity[0] - spin * (body["y"] - body["y"][0])
+            body["vy"] = velocity[1] + spin * (body["x"] - body["x"][0])
+            body["spin"] = spin
+            wheel["omega"] = (body["vy"][1:] * np.cos(angle) - body["vx"][1:] * np.sin(angle)) / _WHEEL_RADIUS
 
-    # Drawing: the fast renderer, or gymnasium's own without the polygons that are off the screen.
+    # Saved states
 
-    def _create_track(self) -> bool:
-        created = super()._create_track()
-        self.road_vertices = np.asarray([polygon for polygon, _ in self.road_poly]).reshape(-1, 4, 2)
-        if created and self._fast_renderer:
-            if self.domain_randomize:
-                self._fast_renderer = Renderer(self.bg_color, self.grass_color)
-            self._road_colors = self._gather_colors()
-            self._ground_is_painted = False  # painted at the first frame that is drawn
-        return created
+    def save_state(self) -> CarState:
+        """Return the state of the episode: `restore_state` goes on from there, bit for bit.
 
-    def _gather_colors(self) -> np.ndarray:
-        """Return the colours (P, 3) of the road polygons: one array, which gymnasium writes to at touched tiles."""
-        colors = np.array([color for _, color in self.road_poly], dtype=np.float64)
-        rows = {id(color): row for (_, color), row in zip(self.road_poly, colors, strict=True)}
-        for tile in self.road:  # type: ignore[union-attr]
-            tile.color = rows[id(tile.color)]
-        self.road_poly = [(polygon, row) for (polygon, _), row in zip(self.road_poly, colors, strict=True)]
-        return colors
+        Raises:
+            ResetNeeded: Before the first `reset`, and after `close`.
+            NotImplementedError: Where gymnasium's own simulator drives (see `nac_drive.envs.native.library`).
+        """
+        self._require_episode()
+        if isinstance(self._world, GymnasiumWorld):
+            raise NotImplementedError("gymnasium's own simulator, which drives on this platform, saves no states.")
+        return CarState(
+            self._cars.tobytes(), *self._road_numbers(), self.grip, self.pulses.angle,
+            self.np_random.bit_generator.state,
+        )  # fmt: skip
 
-    def _render(self, mode: str):
-        if mode == "state_pixels":
-            if not self.observe:
-                return self.state
-            if self._fast_renderer:
-                return self._draw(self._fast_renderer)
-        elif self.car is None:
-            return None  # as gymnasium's own before the first reset
-        return super()._render(mode)
+    def _road_numbers(self) -> tuple[bytes, bytes, float]:
+        return self._track.tobytes(), self._colors.tobytes(), self._roads["lap_complete_percent"][0].item()
 
-    def _draw(self, renderer: Renderer) -> np.ndarray:
-        if not self._ground_is_painted:
-            renderer.begin(self.road_vertices, self._road_colors)
-            self._ground_is_painted = True
-        return renderer.draw(self.car, self.zoom, self.reward)
+    def restore_state(self, state: CarState) -> dict[str, Any]:
+        """Go on from a saved state, of this environment or of another one.
 
-    def _render_road(self, zoom, translation, angle):
-        bounds = gymnasium_car_racing.PLAYFIELD
-        field = [(bounds, bounds), (bounds, -bounds), (-bounds, -bounds), (-bounds, bounds)]
-        self._draw_colored_polygon(self.surf, field, self.bg_color, zoom, translation, angle, clip=False)
-        for i in _visible(_GRASS, zoom, translation, angle):
-            self._draw_colored_polygon(self.surf, _GRASS[i], self.grass_color, zoom, translation, angle)
-        for i in _visible(self.road_vertices, zoom, translation, angle):
-            polygon, color = self.road_poly[i]
-            self._draw_colored_polygon(self.surf, polygon, [int(c) for c in color], zoom, translation, angle)
+        Skid traces, which `render` alone shows, are forgotten.
+
+        Args:
+            state: The result of `save_state`.
+
+        Returns:
+            `info` of the frame in which it was saved, with a `dt` of 0. `look` draws that frame.
+        """
+        road = (state.track, state.colors, state.lap_complete_percent)
+        if not self._in_episode or road != self._road_numbers():
+            self._track, self._colors = state.random_numbers.copy(), state.color_numbers.copy()
+            self._world.build(self._row, self._track, self._colors, state.lap_complete_percent)
+            self._begin_track()
+            self._in_episode = True
+        self._roads["grip"] = state.grip
+        self._cars[:] = np.frombuffer(state.car, CAR)
+        self.np_random.bit_generator.state = state.generator
+        self.pulses = Pulses()
+        self.pulses.angle = state.wheel_angle
+        if self._window:
+            self._window.reset()
+        return self._info(dt=0.0)
+
+    # Images
+
+    def render(self) -> np.ndarray | None:
+        """Return or show the image of the render mode, as gymnasium does; None before the first reset."""
+        if self._window is None:
+            name = self.spec.id if self.spec else type(self).__name__
+            gym.logger.warn(f"{name} renders nothing without a render mode; make it with render_mode='rgb_array'.")
+            return None
+        if not self._in_episode:
+            return None
+        return (
+            self.frame_from("above")
+            if self.render_mode == "state_pixels"
+            else self._window.draw(self, str(self.render_mode))
+        )
+
+    def close(self) -> None:
+        """Close the window and end the episode."""
+        if self._window:
+            self._window.close()
+        self._in_episode = False
 
 
-def _grass() -> np.ndarray:
-    """Return the corners (400, 4, 2) of gymnasium's grass patches, in its order."""
-    size = gymnasium_car_racing.GRASS_DIM
-    corners = np.array([(1, 0), (0, 0), (0, 1), (1, 1)], dtype=np.float64)
-    cells = np.array([(x, y) for x in range(-20, 20, 2) for y in range(-20, 20, 2)], dtype=np.float64)
-    return size * (cells[:, None, :] + corners)
+def random_colors(rng: np.random.Generator) -> np.ndarray:
+    """Draw colours (3, 3) of road, background and grass patches, as gymnasium does."""
+    road, background = rng.uniform(0, 210, size=3), rng.uniform(0, 210, size=3)
+    grass = background.copy()
+    grass[rng.integers(3)] += 20
+    return np.stack((road, background, grass))
 
 
-_GRASS = _grass()
-
-
-def _visible(polygons: np.ndarray, zoom: float, translation, angle: float) -> np.ndarray:
-    """Return the indices of the polygons (P, 4, 2) whose bounding box touches the window, in drawing order."""
-    cos, sin = np.cos(angle) * zoom, np.sin(angle) * zoom
-    x = polygons[..., 0] * cos - polygons[..., 1] * sin + translation[0]  # (P, 4)
-    y = polygons[..., 0] * sin + polygons[..., 1] * cos + translation[1]  # (P, 4)
-    return np.flatnonzero(
-        (x.max(axis=1) >= -_ANTIALIAS_MARGIN)
-        & (x.min(axis=1) <= gymnasium_car_racing.WINDOW_W + _ANTIALIAS_MARGIN)
-        & (y.max(axis=1) >= -_ANTIALIAS_MARGIN)
-        & (y.min(axis=1) <= gymnasium_car_racing.WINDOW_H + _ANTIALIAS_MARGIN)
-    )
+def _new_world() -> World | GymnasiumWorld:
+    library = compiled()
+    return GymnasiumWorld() if library is None else World(1, library)
 
 
 def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> gym.Env:
-    return CarRacing(render_mode, config.control, crash, config.renderer)
+    return CarRacing(render_mode, config.control, crash, view=config.view, size=config.size)
 
 
 def _video_image(simulator: CarRacing) -> Any:
@@ -360,6 +365,6 @@ def _video_image(simulator: CarRacing) -> Any:
 
 
 ENVIRONMENTS["car-racing"] = EnvSpec(
-    _make_car_racing, has_renderers=True, regions=regions, video_image=_video_image,
-    privileged=car_state, privileged_size=CAR_STATE_SIZE,
+    _make_car_racing, regions=regions, video_image=_video_image, views={"seat": seat_facts}, privileged=car_state,
+    privileged_size=CAR_STATE_SIZE,
 )  # fmt: skip

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
-from nac_drive.envs.car_racing import Control, CrashMode, RendererName
+from nac_drive.envs.car_racing import Control, CrashMode
 from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.envs.spec import EnvSpec, environment
+from nac_drive.envs.views import ABOVE, Size, View, require_view
 from nac_drive.envs.wrappers import MaskBar
 from nac_drive.plain import plain_fields, whole
 
@@ -20,7 +21,8 @@ class EnvConfig:
     """Observations and actions of a driver. Saved in every dataset and every driver folder.
 
     Raises:
-        ValueError: For an unknown control, renderer or perturbation, and if `max_steps` is no whole number above 0.
+        ValueError: For an unknown control, view or perturbation, a size that the view does not have, and if `max_steps`
+            is no whole number above 0.
     """
 
     control: Control = "discrete"
@@ -30,35 +32,34 @@ class EnvConfig:
     """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
     max_steps: int = 1000
     """Frames before an episode is truncated."""
-    renderer: RendererName = "gymnasium"
-    """gymnasium: its own pixels, bit for bit. fast: nearly the same pixels, several times faster (docs/renderer.md);
-    meant for training. Reported scores are measured with gymnasium's."""
     environment: str = "car-racing"
     """The track environment: a name in ENVIRONMENTS."""
     perturb: str | None = None
     """Perturbations of what the driver sees and does, such as gap:2+frame-rate:1; of several, separated by commas, each
     episode has one, in turn by track (see `envs.perturb`)."""
+    view: View = "above"
+    """above: gymnasium's frames. seat: from the driver's seat, with a horizon (docs/simulator.md)."""
+    size: Size = ABOVE
+    """Width and height of a frame in pixels; the view from above has 96 x 96 alone."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        environment(self.environment)
+        spec = environment(self.environment)
+        object.__setattr__(self, "size", tuple(self.size))
+        require_view(self.view, self.size)
+        if self.view != EnvConfig.view and self.view not in spec.views:
+            raise ValueError(f"view {self.view!r} is none of {self.environment!r}; leave it out.")
         if self.perturb is not None:
             parse_all(self.perturb)
         if self.control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
-        if self.renderer not in get_args(RendererName):
-            raise ValueError(f"renderer must be one of {get_args(RendererName)}, got {self.renderer!r}.")
         whole("max_steps", self.max_steps, 1)
 
     @property
     def spec(self) -> EnvSpec:
-        """The facts of the track environment."""
-        return environment(self.environment)
-
-    @property
-    def drawn_by(self) -> str:
-        """The renderer as results name it; empty where `renderer` has no effect."""
-        return self.renderer if self.spec.has_renderers else ""
+        """The facts of the track environment in this view."""
+        spec = environment(self.environment)
+        return replace(spec, **spec.views[self.view](self.size)) if self.view in spec.views else spec
 
 
 def same_actions(one: str, other: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium as gym
@@ -16,10 +16,51 @@ from nac_drive.suggest import did_you_mean
 MAX_EPISODE_STEPS = 1000
 """Steps after which gymnasium truncates an episode, unless `max_episode_steps` says another number."""
 _SETTINGS = tuple(field.name for field in fields(EnvConfig))
+_OF_VECTORS = ("processes", "out")
 _KEYWORDS = (*_SETTINGS, "continuous", "crash", "domain_randomize", "max_episode_steps", "render_mode")
 
 
-def single_env(
+@dataclass(frozen=True)
+class Settings:
+    """What the keywords of `gymnasium.make("nac_drive/CarRacing-v0")` mean."""
+
+    config: EnvConfig
+    crash: CrashMode
+    render_mode: str | None
+    domain_randomize: bool
+    limited: bool
+    """The environment has a limit of its own: `max_steps` was given, or there are perturbations."""
+
+    def make(self) -> gym.Env:
+        """Make one environment, without gymnasium's limit."""
+        if self.domain_randomize:
+            env: gym.Env = CarRacing(
+                self.render_mode, self.config.control, self.crash, True, self.config.view, self.config.size
+            )
+        else:
+            env = simulator(self.config, self.crash, self.render_mode)
+        env = masked(env, self.config)
+        return limited(env, self.config) if self.limited else env
+
+
+def single_env(render_mode: str | None = None, **settings: Any) -> gym.Env:
+    """Make the environment of `gymnasium.make("nac_drive/CarRacing-v0")`, which adds its own limit of steps.
+
+    Args:
+        render_mode: As in gymnasium.
+        **settings: As in `read_settings`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        TypeError: As `read_settings`.
+        ValueError: As `read_settings` and `make_env`.
+    """
+    return read_settings(render_mode, **settings).make()
+
+
+def read_settings(
     render_mode: str | None = None,
     *,
     crash: CrashMode = "ignore",
@@ -27,8 +68,8 @@ def single_env(
     domain_randomize: bool = False,
     max_steps: int | None = None,
     **settings: Any,
-) -> gym.Env:
-    """Make the environment of `gymnasium.make("nac_drive/CarRacing-v0")`, which adds its own limit of steps.
+) -> Settings:
+    """Return the settings that keywords mean.
 
     Args:
         render_mode: As in gymnasium.
@@ -40,18 +81,18 @@ def single_env(
             default, as in `make_env`.
 
     Returns:
-        The environment.
+        The settings.
 
     Raises:
         TypeError: For an unknown keyword.
-        ValueError: As `EnvConfig` and `CarRacing`, for keywords that contradict each other, and for a `max_steps` that
-            gymnasium's limit would cut.
+        ValueError: As `EnvConfig`, for keywords that contradict each other, and for a `max_steps` that gymnasium's
+            limit would cut.
     """
     for name in settings:
         if name not in _SETTINGS:
             raise TypeError(
                 f"{name} is no keyword of nac_drive/CarRacing-v0, which takes {', '.join(_KEYWORDS)}"
-                + (" (processes: of make_vec's vector_entry_point alone)." if name == "processes" else ".")
+                + (f" ({name}: of make_vec's vector_entry_point alone)." if name in _OF_VECTORS else ".")
                 + did_you_mean(name, _KEYWORDS)
             )
     if continuous is not None:
@@ -66,21 +107,22 @@ def single_env(
             f"max_episode_steps={max_steps} in its place, or use make_env or make_vec_env."
         )
     config = EnvConfig(**settings, max_steps=MAX_EPISODE_STEPS if max_steps is None else max_steps)
-    if not domain_randomize:
-        env = simulator(config, crash, render_mode)
-    elif config.environment == EnvConfig.environment:
-        env = CarRacing(render_mode, config.control, crash, config.renderer, domain_randomize=True)
-    else:
+    if domain_randomize and config.environment != EnvConfig.environment:
         raise ValueError(f"domain_randomize: only {EnvConfig.environment!r} has it, got {config.environment!r}.")
-    env = masked(env, config)
-    return env if max_steps is None and config.perturb is None else limited(env, config)
+    own_limit = max_steps is not None or config.perturb is not None
+    return Settings(config, crash, render_mode, domain_randomize, own_limit)
 
 
 single_env.metadata = CarRacing.metadata  # type: ignore  # gymnasium reads the render modes from it
 
 
-def step_limited_env(max_episode_steps: int | None, settings: dict[str, Any]) -> gym.Env:
-    """Make the environment of `gymnasium.make` with its limit of steps: None for the usual one, -1 for none."""
-    env = single_env(**settings)
+def step_limit(max_episode_steps: int | None) -> int | None:
+    """Return gymnasium's limit of steps: of `max_episode_steps` None is the usual one, and -1 none."""
     steps = MAX_EPISODE_STEPS if max_episode_steps is None else whole("max_episode_steps", max_episode_steps, -1)
-    return env if steps == -1 else TimeLimit(env, steps)
+    return None if steps == -1 else steps
+
+
+def step_limited_env(settings: Settings, steps: int | None) -> gym.Env:
+    """Make the environment of `gymnasium.make` with its limit of steps, None for none."""
+    env = settings.make()
+    return env if steps is None else TimeLimit(env, steps)

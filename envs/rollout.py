@@ -13,7 +13,6 @@ import gymnasium as gym
 import numpy as np
 
 from nac_drive.envs.config import EnvConfig
-from nac_drive.envs.spec import environment
 from nac_drive.envs.wrappers import without_bar
 from nac_drive.plain import whole
 
@@ -111,19 +110,32 @@ class Episode:
     """The frame after the last action, which no driver acts on. Comparisons of two episodes ignore it."""
 
 
-def trained_view(driver: Driver | None) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from a clean frame to the driver's view.
+def trained_view(driver: Driver | None) -> Callable[[Any], np.ndarray]:
+    """Return the function from a simulator to the present clean frame, as the driver sees it.
 
-    The status bar is hidden from a driver that was trained without it. Any other driver sees the whole frame.
+    A driver that was trained sees the world in the view of its training, and no status bar if it was trained without
+    one. Any other driver sees the whole frame.
 
     Args:
         driver: A driver, whose `env_config` holds the settings of its training, if it was trained.
     """
     trained: dict[str, Any] = getattr(driver, "env_config", None) or {}
-    bar_top = (
-        environment(trained.get("environment", EnvConfig.environment)).bar_top if trained.get("mask_bar") else None
-    )
-    return (lambda frame: frame) if bar_top is None else partial(without_bar, bar_top=bar_top)
+    if not trained:
+        return _clean_frame
+    names = ("environment", "mask_bar", "view", "size")
+    return partial(_frame_of, EnvConfig(**{name: trained[name] for name in names if name in trained}))
+
+
+def _clean_frame(simulator: Any) -> np.ndarray:
+    return simulator.state
+
+
+def _frame_of(trained: EnvConfig, simulator: Any) -> np.ndarray:
+    frame = simulator.state
+    if (trained.view, trained.size) != (getattr(simulator, "view", "above"), getattr(simulator, "size", trained.size)):
+        frame = simulator.frame_from(trained.view, trained.size)
+    bar_top = trained.spec.bar_top if trained.mask_bar else None
+    return frame if bar_top is None else without_bar(frame, bar_top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +170,7 @@ def rollout(
         driver: Chooses the actions.
         seed: Seed of the track.
         expert: A second driver that is queried at every frame and never steers. It sees the clean frame, without any
-            perturbation. Its status bar is as in the expert's training, see `trained_view`.
+            perturbation, in the view of its training (see `trained_view`).
         execute: Turns the intended action into the executed one (action noise).
         subscribers: Called with every `Step`, in order.
 
@@ -230,7 +242,7 @@ class _RunningEpisode:
 
     def clean_frame(self) -> np.ndarray:
         """Return the frame that the expert sees."""
-        return self.expert_view(self.simulator.state)
+        return self.expert_view(self.simulator)
 
     def step(self) -> Episode | None:
         """Execute the decision and call the subscribers; return the result if the episode has ended."""

@@ -5,8 +5,8 @@ CarRacing is one of `ENVIRONMENTS`; another one is an adapter: a function that m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -46,13 +46,15 @@ class EnvSpec:
     """Columns of the status bar in a flipped frame: gauges with a sign are turned about their own centres, which are
     the columns 48 (steering) and 72 (gyroscope). None for a bar that is flipped like the world, or no bar."""
 
-    has_renderers: bool = False
-    """Whether `EnvConfig.renderer` has an effect; results name the renderer only then."""
     regions: Callable[[Any], np.ndarray] | None = None
     """env.unwrapped -> labels (H, W) uint8 of the pixels of the present frame, indices of `envs.regions.REGIONS`, of
     which `inspect` measures the saliency; None where a frame has no such regions."""
     video_image: Callable[[Any], np.ndarray] | None = None
     """env.unwrapped -> image (H, W, 3) uint8 of the world, for videos; None for the clean frame."""
+
+    views: Mapping[str, Callable[[tuple[int, int]], dict[str, Any]]] = field(default_factory=dict)
+    """Further views of the world: name -> function from the width and height of a frame to the fields of this spec in
+    which the view differs. `env.unwrapped.frame_from(view, size)` draws the present frame in a view."""
 
     privileged: Callable[[Any, dict[str, Any]], np.ndarray] | None = None
     """(env.unwrapped, info) -> numbers (K,) float32 that describe the state of the simulator, for the value network of

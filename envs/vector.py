@@ -1,4 +1,4 @@
-"""Vector environments, stepped in turn in this process or spread over worker processes (docs/vector.md)."""
+"""Vector environments: one batch of compiled code, or environments spread over worker processes (docs/vector.md)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
+from nac_drive.envs.batch import CarRacingVectorEnv, reset_arguments
 from nac_drive.envs.car_racing import CrashMode
 from nac_drive.envs.config import EnvConfig, make_env
-from nac_drive.envs.registered import step_limited_env
+from nac_drive.envs.native.check import compiled
+from nac_drive.envs.registered import read_settings, step_limit, step_limited_env
 from nac_drive.plain import plain, whole
 from nac_drive.signals import interrupts_held, release_interrupts
 from nac_drive.spawning import reason_of_end, require_spawn
@@ -36,7 +38,8 @@ def make_vec_env(
     processes: int = 0,
     crash: CrashMode = "ignore",
     render_mode: str | None = None,
-) -> SyncVectorEnv | ProcessVectorEnv:
+    out: np.ndarray | None = None,
+) -> VectorEnv:
     """Make `num_envs` environments of `make_env` as one of gymnasium's vector environments.
 
     With N environments, `step` takes actions (N,) or (N, 3). It returns observations (N, 96, 96, 3) uint8, rewards,
@@ -47,25 +50,38 @@ def make_vec_env(
     from the seed of `reset`. `reset(seed=[...], options={"reset_mask": mask})` begins episodes on chosen tracks in the
     environments of the boolean (N,) `mask`, and leaves the others as they are.
 
+    CarRacing without perturbations is a `CarRacingVectorEnv`: all environments are stepped in one call of compiled
+    code. Others are stepped in turn. The results are the same, bit for bit.
+
     Args:
         config: As in `make_env`.
         num_envs: Number of environments, at least 1.
-        processes: 0 steps the environments in turn in this process. K spreads them over K worker processes (see
-            `ProcessVectorEnv`). The results are the same, bit for bit.
+        processes: 0 for none beside this one. K spreads the environments over K worker processes (see
+            `ProcessVectorEnv`), which pays for perturbed environments alone. The results are the same, bit for bit.
         crash: As in `make_env`.
         render_mode: As in gymnasium. `render` returns one image per environment.
+        out: Memory of the observations, see `CarRacingVectorEnv`.
 
     Returns:
         The vector environment.
 
     Raises:
-        ValueError: If `num_envs` is less than 1, or there are more processes than environments.
+        ValueError: If `num_envs` is less than 1, if there are more processes than environments, and for an `out` where
+            the environments are not one batch.
     """
-    return _vector(partial(make_env, config, crash=crash, render_mode=render_mode), num_envs, processes)
+    config = config or EnvConfig()
+    make = partial(make_env, config, crash=crash, render_mode=render_mode)
+    settings: dict[str, Any] = {"crash": crash, "render_mode": render_mode, "out": out, "max_steps": config.max_steps}
+    return _vector(config, make, num_envs, processes, settings)
 
 
 def vector_env(
-    num_envs: int = 1, *, processes: int = 0, max_episode_steps: int | None = None, **settings: Any
+    num_envs: int = 1,
+    *,
+    processes: int = 0,
+    max_episode_steps: int | None = None,
+    out: np.ndarray | None = None,
+    **settings: Any,
 ) -> VectorEnv:
     """Make the vector environment of `gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs)`.
 
@@ -73,6 +89,7 @@ def vector_env(
         num_envs: Number of environments.
         processes: As in `make_vec_env`.
         max_episode_steps: Steps before an episode is truncated; gymnasium passes this.
+        out: As in `make_vec_env`.
         **settings: As in `single_env`.
 
     Returns:
@@ -82,12 +99,28 @@ def vector_env(
         TypeError: As `single_env`.
         ValueError: As `make_vec_env` and `single_env`.
     """
-    return _vector(partial(step_limited_env, max_episode_steps, settings), num_envs, processes)
+    read, steps = read_settings(**settings), step_limit(max_episode_steps)
+    limits = [steps, read.config.max_steps if read.limited else None]
+    keywords: dict[str, Any] = {
+        "crash": read.crash, "render_mode": read.render_mode, "domain_randomize": read.domain_randomize, "out": out,
+        "max_steps": min((limit for limit in limits if limit is not None), default=None),
+    }  # fmt: skip
+    return _vector(read.config, partial(step_limited_env, read, steps), num_envs, processes, keywords)
 
 
-def _vector(make: Callable[[], gym.Env], num_envs: int, processes: int) -> SyncVectorEnv | ProcessVectorEnv:
-    env_fns = [make] * whole("num_envs", num_envs, 1)
-    return ProcessVectorEnv(env_fns, processes) if whole("processes", processes) else SeededSyncVectorEnv(env_fns)
+def _vector(
+    config: EnvConfig, make: Callable[[], gym.Env], num_envs: int, processes: int, keywords: dict[str, Any]
+) -> VectorEnv:
+    """Make a batch where the environments are one, else single environments by `make`."""
+    num_envs, processes = whole("num_envs", num_envs, 1), whole("processes", processes)
+    alike = config.environment == EnvConfig.environment and config.perturb is None
+    library = compiled() if alike and not processes and keywords["render_mode"] != "human" else None
+    if library is not None:
+        return CarRacingVectorEnv(config, num_envs, library, **keywords)
+    if keywords["out"] is not None:
+        raise ValueError("out needs environments in one batch: CarRacing without perturbations, processes or a window.")
+    env_fns = [make] * num_envs
+    return ProcessVectorEnv(env_fns, processes) if processes else SeededSyncVectorEnv(env_fns)
 
 
 class ProcessVectorEnv(VectorEnv):
@@ -159,20 +192,9 @@ class ProcessVectorEnv(VectorEnv):
         Raises:
             ValueError: If the number of seeds or the mask does not match the environments.
         """
-        seed = plain(seed)
-        if seed is None or isinstance(seed, int):
-            seed = [seed if seed is None else seed + index for index in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(f"seed must be a number or one per environment ({self.num_envs}), got {len(seed)}.")
-        options = dict(options or {})
-        mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, bool)))
-        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            raise ValueError(
-                f"options['reset_mask'] must be {self.num_envs} booleans, at least one of them True, got {mask}; "
-                "leave it out to reset all environments."
-            )
+        seeds, mask, options = reset_arguments(self.num_envs, seed, options)
         calls = {
-            worker: ("reset", (), {"seed": list(seed[rows]), "options": {"reset_mask": mask[rows], **options}})
+            worker: ("reset", (), {"seed": seeds[rows], "options": {"reset_mask": mask[rows], **options}})
             for worker, rows in enumerate(self._rows)
             if mask[rows].any()
         }

@@ -175,7 +175,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     )  # fmt: skip
     expert, *others = _train_baselines(config, folder, run / "dataset", device, workers, report)
     baseline = _against(None, expert.evaluation)
-    env, tracks = replace(config.training.env, renderer="gymnasium"), track_seeds(config.tracks)
+    env, tracks = config.training.env, track_seeds(config.tracks)
     folders = {expert_name: config.expert, name: best}
     folders |= {each.summary.driver: _baseline_run(config, folder, each.summary.driver) for each in others}
     drivers: dict[str, Any] = {driver: resolve_driver(path, env) for driver, path in folders.items()}
@@ -292,7 +292,7 @@ def _episode_page(path: Path, drivers: Mapping[str, Driver], track: int, env: En
 
 def _protocol(config: DemoConfig, dataset: dict[str, Any], minutes: float) -> str:
     training, expert, learner = config.training, driver_name(config.expert), config.training.driver.core
-    measured = conditions("ignore", "gymnasium", max_steps=training.max_steps)
+    measured = conditions("ignore", max_steps=training.max_steps)
     began = ""
     if config.ppo is not None:
         began = f"PPO trained the expert from random weights in {config.ppo.total_timesteps:,} frames. "

@@ -26,6 +26,7 @@ from nac_drive.policies.tensors import read_tensors
 from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, checkpoint_folder
 from nac_drive.storage.links import require_own_file, require_own_files
 from nac_drive.storage.read import FileError, one_line, read_json
+from nac_drive.storage.renderer import without_renderer
 from nac_drive.storage.write import process_runs
 from nac_drive.suggest import did_you_mean
 
@@ -242,6 +243,7 @@ def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:
     driver.setdefault("num_actions", DriverConfig.num_actions)  # version 0.1 knew CarRacing's five alone
     driver.setdefault("features", None)  # d_model until it was a setting
     saved.driver = driver = settings_in_seconds(driver)
+    saved.env = without_renderer(saved.env)
     known = {f.name for f in fields(DriverConfig)}
     if set(driver) != known:
         unknown, missing = sorted(set(driver) - known), sorted(known - set(driver))

@@ -32,7 +32,7 @@ from tests.same_files import contents, differences
 DISK = "disk"
 """The folder where the small disk is, beside the dataset `data` and the driver `driver`."""
 _SMALL = ["--d-model", "8", "--dense", "8", "--validation-tracks", "3", "--device", "cpu", "--workers", "1"]
-_DRIVE = ["--renderer", "fast", "--workers", "1"]
+_DRIVE = ["--workers", "1"]
 RESUMABLE: dict[str, list[str]] = {
     "collect": ["collect", "--driver", "controller", "--episodes", "2", *_DRIVE],
     "train": ["train", "data", "--core", "cnn", "--epochs", "2", "--sequence-length", "16", "--batch-size", "2",
@@ -44,8 +44,8 @@ RESUMABLE: dict[str, list[str]] = {
             "1", "--value-warmup-steps", "32", "--validate-every", "64", "--validation-tracks", "3"],
     "evaluate": ["evaluate", "--driver", "driver", "--tracks", "3,4,5", "--baseline", "controller", *_DRIVE],
     "stress": ["stress", "--drivers", "driver", "--tracks", "3,4", "--perturb", "gaussian-noise:1", "gap:1", *_DRIVE],
-    "compare": ["compare", "data", "--drivers", "cnn", "--tracks", "3", "--expert", "controller", "--renderer",
-                "fast", "--epochs", "1", *_SMALL],
+    "compare": ["compare", "data", "--drivers", "cnn", "--tracks", "3", "--expert", "controller", "--epochs", "1",
+                *_SMALL],
     "reproduce": ["reproduce", "thesis-6.6", "--workers", "1"],
 }  # fmt: skip
 """Command -> its words but --out."""

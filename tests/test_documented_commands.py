@@ -19,7 +19,7 @@ from tests.nac_drive.live.test_udacity import write_log
 from tests.readers_shell import Shell, parses, small_world
 
 LOGS = ("expert-20", "expert-20-dart", "broken-worlds")
-DEMOS = "nac-drive collect --out demos --renderer fast"
+DEMOS = "nac-drive collect --out demos"
 FROZEN = "--freeze-encoder-from expert"
 
 
@@ -35,12 +35,12 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 """Page -> its text."""
 BEFORE: dict[str, list[str | Callable[[], object]]] = {
     "action_logs/README.md": [
-        "nac-drive collect --out recorded --renderer fast", lambda: Path("action_logs").mkdir(),
+        "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         *(f"nac-drive dataset action-log recorded --out action_logs/{name}.npz" for name in LOGS),
     ],
-    "docs/cli.md": ["nac-drive collect --out data --renderer fast"],
+    "docs/cli.md": ["nac-drive collect --out data"],
     "docs/demonstrations.md": [
-        "nac-drive collect --out A --renderer fast", "nac-drive collect --out B --renderer fast --first-track 50",
+        "nac-drive collect --out A", "nac-drive collect --out B --first-track 50",
     ],
     "docs/nac.md": [DEMOS],
     "docs/perturbations.md": [
@@ -49,7 +49,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         "nac-drive dataset merge demos --out demonstrations",
     ],
     "docs/robustness.md": [
-        "nac-drive collect --out recorded --renderer fast", lambda: Path("action_logs").mkdir(),
+        "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
     ],
     "docs/udacity.md": [
@@ -58,7 +58,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
 }  # fmt: skip
 """Page -> what it takes for granted: command lines, and files."""
 _CONTROLLER = "--driver controller --control continuous --noise 0.15"
-_AS_ABOVE = "--freeze-encoder-from expert --expert controller --batch-size 16 --renderer fast"
+_AS_ABOVE = "--freeze-encoder-from expert --expert controller --batch-size 16"
 INSTANCES: dict[str, list[str]] = {
     "nac-drive COMMAND [OPTIONS]": ["nac-drive evaluate"],
     "nac-drive COMMAND --help": ["nac-drive evaluate --help"],
@@ -80,8 +80,8 @@ INSTANCES: dict[str, list[str]] = {
         f"nac-drive evaluate --driver champion --control {control} --baseline none --tracks test-100"
         for control in ("discrete", "continuous")
     ],
-    f"nac-drive collect {_CONTROLLER} --episodes 40 --renderer fast --out reach": [
-        f"nac-drive collect {_CONTROLLER} --episodes=8 --renderer fast --out reach",
+    f"nac-drive collect {_CONTROLLER} --episodes 40 --out reach": [
+        f"nac-drive collect {_CONTROLLER} --episodes=8 --out reach",
     ],
     "nac-drive dataset rebuild action_logs/broken-worlds.npz --out broken": [  # in place of the lines above it
         "nac-drive dataset rebuild action_logs/broken-worlds.npz --out broken-again",
@@ -104,9 +104,6 @@ INSTANCES: dict[str, list[str]] = {
     ],
     "python benchmarks/protocols/harness.py champion --control CONTROL ...": [
         "python benchmarks/protocols/harness.py champion --control discrete --rows champion zeroed masked",
-    ],
-    "python benchmarks/protocols/harness.py transfer RUN ...": [
-        "python benchmarks/protocols/harness.py transfer champion",
     ],
     "python benchmarks/speed/export.py CORES": ["python benchmarks/speed/export.py lstm nac-exact"],
     "python scripts/COMMAND.py": ["python scripts/evaluate.py --help"],
@@ -138,7 +135,6 @@ PARSED: dict[str, str] = {
     "python benchmarks/figures/interpretability.py ...": _WRITES,
     "python benchmarks/figures/leaderboard.py ...": _WRITES,
     "python benchmarks/figures/perturbation_sheet.py": _WRITES,
-    "python benchmarks/figures/renderer_fidelity.py": _WRITES,
     "python benchmarks/kills.py ...": _LONG,
     "python benchmarks/layer/block_selection.py": _LONG,
     "python benchmarks/layer/clock.py": _LONG,

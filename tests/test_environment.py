@@ -17,7 +17,6 @@ from nac_drive.analysis.saliency import steering, steering_target
 from nac_drive.envs import ENVIRONMENTS, EnvSpec, Step
 from nac_drive.evaluation import video
 from nac_drive.evaluation.paired import evaluate_with_baseline
-from nac_drive.leaderboard.page import conditions
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.data import flipped
 from tests.nac_drive.small import TINY, config, dagger_config, nested
@@ -155,7 +154,7 @@ SOURCES = ("init_from", "freeze_encoder_from")
 
 def there(**changed: Any) -> nd.EnvConfig:
     """An environment of the same frames and actions as CarRacing."""
-    return nd.EnvConfig(environment="elsewhere", **{"max_steps": 4, "renderer": "fast", **changed})
+    return nd.EnvConfig(environment="elsewhere", **{"max_steps": 4, **changed})
 
 
 def learner(**changed: Any) -> nd.TrainConfig:
@@ -228,7 +227,7 @@ def test_ppo_starts_from_no_driver_of_another_environment(recorded_elsewhere):
 def test_a_driver_of_the_same_environment_teaches(recorded_elsewhere):
     path, driver = recorded_elsewhere, str(recorded_elsewhere / "there")
     assert len(nd.collect(path / "again", driver, env=there(), seeds=[5])) == 1
-    (row,) = nd.evaluate(driver, [5], env=there(max_steps=53), renderer="fast", expert=driver).rows
+    (row,) = nd.evaluate(driver, [5], env=there(max_steps=53), expert=driver).rows
     assert row.agreement == 1.0
     assert nd.train(learner(init_from=driver, epochs=1), path / "data", path / "run", device="cpu").exists()
 
@@ -306,23 +305,3 @@ def test_a_video_shows_its_frames_or_the_image_that_it_names(image, wide, tmp_pa
     else:
         middle = seen[2][50:350]  # 300 rows of 600 pixels, after the third step: the frame before the fourth
         np.testing.assert_array_equal(middle[1::15, 1::15], frames[3][::4, ::4])
-
-
-def test_results_name_no_renderer_where_it_has_no_effect(wide, tmp_path):
-    (row,) = nd.evaluate(wide, [3]).rows
-    assert row.renderer == ""
-    assert "renderer" not in conditions(row.crash_mode, row.renderer)
-    assert "CarRacing" not in conditions(row.crash_mode, row.renderer)
-    (here,) = nd.evaluate(_Gas(), [3], env=nd.EnvConfig(max_steps=2), renderer="fast").rows
-    assert here.renderer == "fast"
-    for resume in (False, True):  # the rows of before are taken as they are
-        out, again = tmp_path / "out", tmp_path / "stress"
-        (evaluation,) = evaluate_with_baseline(wide, [3, 4], baseline=None, folder=out, resume=resume)
-        assert [each.renderer for each in evaluation.rows] == ["", ""]
-        tested = nd.stress([wide], ["action-repeat:1"], [3], folder=again, resume=resume)
-        assert {each.renderer for rows in tested.rows.values() for each in rows} == {""}
-
-
-class _Gas(ToyExpert):
-    def act(self, observation: np.ndarray, state: int, dt: float) -> tuple[np.int64, int]:
-        return np.int64(3), state

@@ -45,10 +45,10 @@ def test_a_users_own_packages_of_the_same_names_change_nothing(project):
     code = """
 import nac_drive as nd
 import gymnasium
-env = gymnasium.make("nac_drive/CarRacing-v0", renderer="fast", max_episode_steps=3)
+env = gymnasium.make("nac_drive/CarRacing-v0", max_episode_steps=3)
 driver = nd.load_driver("champion")
 with nd.worker_pool(2) as pool:
-    evaluation = nd.evaluate("controller", [900000], env=nd.EnvConfig(max_steps=3, renderer="fast"), pool=pool)
+    evaluation = nd.evaluate("controller", [900000], env=nd.EnvConfig(max_steps=3), pool=pool)
 print(nd.rollout(env, driver, 900000).length, len(evaluation.rows), all(hasattr(nd, name) for name in nd.__all__))
 """
     (project / "user.py").write_text("if __name__ == '__main__':" + code.replace("\n", "\n    "))
@@ -80,7 +80,7 @@ def test_the_environment_is_registered_once():
         importlib.reload(nac_drive)
     spec = gymnasium.spec("nac_drive/CarRacing-v0")
     assert spec.vector_entry_point == "nac_drive.envs.vector:vector_env"
-    envs = gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs=2, renderer="fast")
+    envs = gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs=2)
     try:
         assert envs.num_envs == 2
         assert envs.reset(seed=3)[0].shape == (2, 96, 96, 3)

@@ -33,7 +33,7 @@ FIGURES = {
 def folder(tmp_path_factory) -> Path:
     """A folder whose own name is bad too, with a driver of three frames."""
     path = tmp_path_factory.mktemp("names") / WORST
-    env = {"control": "discrete", "mask_bar": False, "max_steps": 3, "renderer": "fast"}
+    env = {"control": "discrete", "mask_bar": False, "max_steps": 3}
     save_driver(path / WORST, Driver(DriverConfig(core="lstm", d_model=8)), env=env)
     return path
 
@@ -49,18 +49,18 @@ def here(folder, tmp_path, monkeypatch) -> Path:
 DRIVER = f"{WORST}/{WORST}"
 COMMANDS = {
     "evaluate": (
-        "evaluate", "--driver", DRIVER, "--baseline", "none", "--tracks", "5", "--renderer", "fast",
+        "evaluate", "--driver", DRIVER, "--baseline", "none", "--tracks", "5",
         "--out", f"{WORST}/out", *BASE,
     ),
     "stress": (
-        "stress", "--drivers", DRIVER, "--perturb", "gap:1", "--tracks", "5", "--renderer", "fast",
+        "stress", "--drivers", DRIVER, "--perturb", "gap:1", "--tracks", "5",
         "--out", f"{WORST}/out", *BASE,
     ),
     "inspect": ("inspect", "--driver", DRIVER, "--track", "5", "--out", f"{WORST}/out"),
     "video": ("watch", "--driver", DRIVER, "--track", "5", "--video", f"{WORST}/x.mp4"),
     "page": ("watch", "--driver", DRIVER, "--track", "5", "--html", f"{WORST}/x.html"),
     "collect": (
-        "collect", "--driver", DRIVER, "--episodes", "1", "--renderer", "fast", "--out", f"{WORST}/{WORST}2", *BASE,
+        "collect", "--driver", DRIVER, "--episodes", "1", "--out", f"{WORST}/{WORST}2", *BASE,
     ),
 }  # fmt: skip
 
@@ -103,7 +103,7 @@ def test_the_tables_show_the_name_as_it_is(here):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_every_driver_is_one_word_of_a_command_to_paste():
-    line = inspect_command(NAMES, EpisodeResult("", 5, "ignore", "gap:1", "gymnasium")).splitlines()[-1]
+    line = inspect_command(NAMES, EpisodeResult("", 5, "ignore", "gap:1")).splitlines()[-1]
     drivers = [f"./{name}" if name.startswith("-") else name for name in NAMES]
     assert words_of(line)[3:-6] == drivers
 

@@ -27,7 +27,7 @@ from tests.problems import ToyEnv
 
 int64: Any = np.int64  # a type checker would refuse it
 array: Any = np.array
-SHORT = nd.EnvConfig(max_steps=3, renderer="fast")
+SHORT = nd.EnvConfig(max_steps=3)
 CONFIGS = (
     nd.EnvConfig(),
     nd.DriverConfig("lstm", {"rnn_size": 8}, features=64),

@@ -1,6 +1,6 @@
 """Speed, place across the road and heading, read from a frame through each encoder by regression.
 
-    nac-drive collect --driver controller --noise 0.15 --episodes 40 --renderer fast --out episodes
+    nac-drive collect --driver controller --noise 0.15 --episodes 40 --out episodes
     python benchmarks/protocols/encoder_reach.py episodes
 
 Speed stands in the status bar only, as a gauge of at most five rows at the bottom of the frame. Without padding,

@@ -2,7 +2,6 @@
 
     python benchmarks/protocols/harness.py champion --control continuous
     python benchmarks/protocols/harness.py baselines --precision bf16-mixed
-    python benchmarks/protocols/harness.py transfer runs/expert runs/clone
     python benchmarks/protocols/harness.py cloning-methods --method bc dart dagger
 
 A protocol is data: runs to train, and entries to drive on named tracks. Finished runs and finished evaluations are kept
@@ -27,9 +26,9 @@ from protocols import Method, Protocol, Run, baselines_protocol, cloning_protoco
 from torch import Tensor, nn
 
 import nac_drive as nd
-from nac_drive.data_collection.experts import driver_hash, driver_name, trained_env
+from nac_drive.data_collection.experts import driver_hash
 from nac_drive.data_collection.processes import Pool, default_workers
-from nac_drive.envs import Control, RendererName
+from nac_drive.envs import Control
 from nac_drive.evaluation.statistics import Summary
 from nac_drive.leaderboard.tables import Entry, markdown_table
 from nac_drive.storage.write import write_atomically
@@ -119,10 +118,7 @@ class Harness:
         expert = nd.resolve_driver(cell.expert, env) if cell.expert else None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*was trained in another environment")  # a masked bar, shorter episodes
-            return nd.evaluate(
-                driver, self.options.tracks, name=cell.name, env=env, renderer=env.renderer, expert=expert,
-                pool=self.pool,
-            ).rows  # fmt: skip
+            return nd.evaluate(driver, self.options.tracks, name=cell.name, env=env, expert=expert, pool=self.pool).rows
 
     def train(self, protocol: Protocol, run: Run, dataset: nd.Demonstrations | None = None) -> Path:
         """The folder of a run, new or resumed."""
@@ -137,8 +133,8 @@ class Harness:
         return folder
 
     def collect(self, name: str, expert: str, seeds: Sequence[int], noise: nd.NoiseConfig | None) -> nd.Demonstrations:
-        """Episodes of the expert on fast frames, new or resumed."""
-        folder, env = self.options.out / name, nd.EnvConfig(renderer="fast", max_steps=self.options.max_steps)
+        """Episodes of the expert, new or resumed."""
+        folder, env = self.options.out / name, nd.EnvConfig(max_steps=self.options.max_steps)
         return nd.collect(
             folder, expert, env=env, seeds=seeds, noise=noise, workers=self.options.workers, resume=folder.exists()
         )
@@ -175,7 +171,7 @@ def champion(
     rows: tuple[Row, ...] = get_args(Row),
     options: Shared = Options("test-100", Path("runs/champion")),
 ) -> None:
-    """The shipped drivers on gymnasium's frames, and the champion without its status bar or without its core.
+    """The shipped drivers, and the champion without its status bar or without its core.
 
     Args:
         control: discrete or continuous.
@@ -201,7 +197,7 @@ def baselines(
     options: Shared = Options("test-30", Path("runs/baselines")),
     quick: bool = False,
 ) -> None:
-    """NAC, LSTM and CfC trained alike by DAgger, three seeds each, on fast frames.
+    """NAC, LSTM and CfC trained alike by DAgger, three seeds each.
 
     Args:
         control: discrete or continuous.
@@ -211,7 +207,7 @@ def baselines(
     """
     protocol = baselines_protocol(control, init_from, precision)
     protocol = protocol.quick() if quick else protocol
-    env = nd.EnvConfig(control, renderer="fast")
+    env = nd.EnvConfig(control)
     print("| core | parameters | seed | return | minimum | crashes/episode | ms/act |")
     print("|---|---:|---|---:|---:|---:|---:|")
     with Harness.open(options) as harness:
@@ -233,36 +229,6 @@ def baselines(
             print(f"| {core} | | all | {np.mean(means):.1f}{spread} | {lowest:.0f} | | |", flush=True)
 
 
-def transfer(
-    drivers: tyro.conf.Positional[tuple[str, ...]],
-    options: Shared = Options("test-30", Path("runs/transfer")),
-) -> None:
-    """The same drivers on fast frames and on gymnasium's: returns and their paired difference.
-
-    Args:
-        drivers: expert, champion, or folders of drivers or runs.
-    """
-    print(f"| driver | learned from | fast frames | gymnasium's frames | difference on {options.tracks} [95 %] |")
-    print("|---|---|---:|---:|---:|")
-    with Harness.open(options) as harness:
-        for spec in drivers:
-            env = trained_env(nd.resolve_driver(spec))
-            if env is None:
-                raise SystemExit(f"{spec!r} was not trained; pass the folder of a trained driver.")
-            renderers: tuple[RendererName, RendererName] = ("fast", "gymnasium")
-            cells = [Cell(driver_name(spec), spec, replace(env, renderer=renderer)) for renderer in renderers]
-            fast = harness.drive(cells[0])
-            native = harness.drive(cells[1], baseline=fast)
-            change = native.summary.return_difference
-            assert change is not None
-            print(
-                f"| {cells[0].name} | {env.renderer} | {_mean_and_sd(fast.summary)} "
-                f"| {_mean_and_sd(native.summary)} "
-                f"| {change.text('+.1f')} |",
-                flush=True,
-            )
-
-
 def cloning_methods(
     method: tuple[Method, ...] = get_args(Method),
     expert: str = "expert",
@@ -276,7 +242,7 @@ def cloning_methods(
     Behaviour cloning learns from the expert's own episodes; DART (Laskey et al., arXiv 1703.09327) from episodes under
     action noise; DAgger (Ross et al., arXiv 1011.0686) from episodes of a mixture policy. Every driver's accuracy is
     measured offline, on episodes of the expert on other tracks, and in closed loop, where the expert is queried at
-    every frame. The difference is the covariate-shift gap (docs/metrics.md). Discrete control, fast frames. Writes
+    every frame. The difference is the covariate-shift gap (docs/metrics.md). Discrete control. Writes
     table.md and results.json, which benchmarks/figures/cloning_methods.py draws.
 
     Args:
@@ -288,7 +254,7 @@ def cloning_methods(
     """
     protocol = cloning_protocol(method, expert, precision)
     protocol = protocol.quick() if quick else protocol
-    env = nd.EnvConfig(renderer="fast")
+    env = nd.EnvConfig()
     results = []
     with Harness.open(options) as harness:
         validation = harness.collect("validation", expert, nd.track_seeds("val-10"), None)
@@ -334,5 +300,5 @@ def cloning_table(results: Sequence[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    commands = {"champion": champion, "baselines": baselines, "transfer": transfer, "cloning-methods": cloning_methods}
+    commands = {"champion": champion, "baselines": baselines, "cloning-methods": cloning_methods}
     tyro.extras.subcommand_cli_from_dict(commands, description=__doc__, config=(tyro.conf.OmitArgPrefixes,))

@@ -40,18 +40,16 @@ class Rates:
 
     def run(self) -> None:
         tracks = list(range(self.tracks))
-        for renderer in ("gymnasium", "fast"):
-            env = EnvConfig(renderer=renderer)
-            with tempfile.TemporaryDirectory() as folder:
-                started = time.process_time()
-                data = nd.collect(Path(folder) / "data", "expert", env=env, seeds=tracks)
-                spent, frames = time.process_time() - started, sum(row["length"] for row in data.rows)
-                size = sum(file.stat().st_size for file in (data.path / "episodes").iterdir())
-            print(
-                f"collect, expert, {renderer}: {frames / spent:.0f} frames/s a core, {size / frames:.0f} bytes a "
-                f"frame, {frames / self.tracks:.0f} frames an episode",
-                flush=True,
-            )
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.process_time()
+            data = nd.collect(Path(folder) / "data", "expert", env=EnvConfig(), seeds=tracks)
+            spent, frames = time.process_time() - started, sum(row["length"] for row in data.rows)
+            size = sum(file.stat().st_size for file in (data.path / "episodes").iterdir())
+        print(
+            f"collect, expert: {frames / spent:.0f} frames/s a core, {size / frames:.0f} bytes a frame, "
+            f"{frames / self.tracks:.0f} frames an episode",
+            flush=True,
+        )
         expert = nd.resolve_driver("expert")
         learners = {"champion": nd.resolve_driver("champion"), "lstm": Driver(DriverConfig(core="lstm")).eval()}
         for name, driver in learners.items():

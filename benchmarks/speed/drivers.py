@@ -125,7 +125,7 @@ def row(name: str, frames: Sequence[np.ndarray]) -> list[str]:
 
 def some_frames(count: int) -> list[np.ndarray]:
     """Frames of a car that starts from rest: the zoom, and full gas after it."""
-    env = make_env(EnvConfig(renderer="fast"))
+    env = make_env(EnvConfig())
     env.reset(seed=0)
     frames = [env.step(3)[0] for _ in range(count)]
     env.close()

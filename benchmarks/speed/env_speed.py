@@ -1,23 +1,23 @@
-"""Speed of the simulation on one core, and the time of each part of a frame and of a reset.
+"""Speed of the simulator on one core, and the time of a reset.
 
 python benchmarks/speed/env_speed.py       # seven rounds, about a minute
 python benchmarks/speed/env_speed.py 20    # more rounds
 
 Every round drives every environment for 300 frames after a reset, the zoom-in included, with the same actions: those of
-the controller on the track of that round (EnvPool draws other tracks). One process, one thread. Rates are medians over
-the rounds, ratios are medians of the ratios within a round, so that a busy machine hurts both sides alike. EnvPool is
-measured where it is installed (`pip install envpool`).
+the controller on the track of that round (EnvPool draws other tracks). One process, one core, one thread. Rates count
+processor time; they are medians over the rounds. Ratios are medians of the ratios within a round, so that a busy
+machine hurts both sides alike. EnvPool is measured where it is installed (`pip install envpool`).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -25,49 +25,94 @@ import gymnasium
 import numpy as np
 
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.envs import BAR_TOP, ActionRepeat, EnvConfig, Renderer, Step, make_env, rollout
-from nac_drive.envs.renderer.car import draw_car
-from nac_drive.envs.renderer.geometry import FULL_ZOOM
-from nac_drive.envs.renderer.status_bar import score
+from nac_drive.envs import ActionRepeat, EnvConfig, Step, make_env, make_vec_env, rollout
+from nac_drive.envs.branch import branch
 
 FRAMES = 300
 REPEAT = 4
+BATCH = 16
 
 
-def fast() -> Any:
-    return make_env(EnvConfig("continuous", renderer="fast"))
+def drawn() -> Any:
+    return make_env(EnvConfig("continuous"))
 
 
-def blind() -> Any:
-    env = fast()
+def undrawn() -> Any:
+    env = drawn()
     env.unwrapped.observe = False
     return env
+
+
+class GymnasiumUndrawn:
+    """gymnasium's environment without its drawing."""
+
+    def __init__(self) -> None:
+        self.env = gymnasium.make("CarRacing-v3", continuous=True, disable_env_checker=True)
+        black = np.zeros((96, 96, 3), np.uint8)
+        self.env.unwrapped._render = lambda mode: black  # type: ignore[attr-defined]
+        self.reset, self.step = self.env.reset, self.env.step
+
+
+class Batch:
+    """`BATCH` environments on one track, as a vector environment or as bare worlds."""
+
+    count = BATCH
+
+    def __init__(self, observe: bool):
+        self.envs = make_vec_env(EnvConfig("continuous"), BATCH)
+        self.envs.set_attr("observe", observe)  # type: ignore[attr-defined]
+
+    def reset(self, seed: int) -> None:
+        self.envs.reset(seed=[seed] * BATCH)
+
+    def step(self, action: np.ndarray) -> None:
+        self.envs.step(np.tile(action, (BATCH, 1)))
+
+
+class Worlds:
+    """`BATCH` bare worlds on one track: no `info`."""
+
+    count = BATCH
+
+    def reset(self, seed: int) -> None:
+        env = undrawn()
+        env.reset(seed=seed)
+        self.world = branch(env.unwrapped.save_state(), BATCH)
+
+    def step(self, action: np.ndarray) -> None:
+        self.world.actions[:] = action
+        self.world.step()
 
 
 class EnvPool:
     """EnvPool's CarRacing with the calls that are timed here."""
 
-    def __init__(self):
+    def __init__(self, count: int):
         import envpool  # type: ignore[import-not-found]
 
-        self.env = envpool.make("CarRacing-v3", env_type="gymnasium", num_envs=1, num_threads=1)
+        self.count = count
+        self.env = envpool.make("CarRacing-v3", env_type="gymnasium", num_envs=count, num_threads=1)
 
     def reset(self, seed: int) -> None:
         self.env.reset()
 
     def step(self, action: np.ndarray) -> None:
-        self.env.step(action[None])
+        self.env.step(np.tile(action, (self.count, 1)))
 
 
 ENVIRONMENTS: dict[str, Callable[[], Any]] = {
     "gymnasium": lambda: gymnasium.make("CarRacing-v3", continuous=True),
-    "renderer=gymnasium": lambda: make_env(EnvConfig("continuous")),
-    "renderer=fast": fast,
-    f"renderer=fast, ActionRepeat({REPEAT})": lambda: ActionRepeat(fast(), REPEAT),
-    "observe=False": blind,
+    "gymnasium, undrawn": GymnasiumUndrawn,
+    "drawn": drawn,
+    f"drawn, ActionRepeat({REPEAT})": lambda: ActionRepeat(drawn(), REPEAT),
+    "undrawn": undrawn,
+    f"make_vec_env, {BATCH} drawn": lambda: Batch(True),
+    f"make_vec_env, {BATCH} undrawn": lambda: Batch(False),
+    f"worlds, {BATCH} undrawn": Worlds,
 }
 if importlib.util.find_spec("envpool"):
-    ENVIRONMENTS["EnvPool"] = EnvPool
+    ENVIRONMENTS["EnvPool"] = lambda: EnvPool(1)
+    ENVIRONMENTS[f"EnvPool, {BATCH}"] = lambda: EnvPool(BATCH)
 
 
 def episode(seed: int) -> list[np.ndarray]:
@@ -87,11 +132,12 @@ def rates(rounds: int) -> None:
         actions = episode(seed)
         for name, env in entries.items():
             env.reset(seed=seed)
-            started = time.perf_counter()
+            started = time.process_time()
             for action in actions[::REPEAT] if isinstance(env, ActionRepeat) else actions:
                 env.step(action)
             if seed:  # the first round warms up
-                frames[name].append(len(actions) / (time.perf_counter() - started))
+                count = getattr(env, "count", 1) * len(actions)
+                frames[name].append(count / (time.process_time() - started))
     print(f"{'frames/s':32} {'median':>8} {'x gymnasium':>12} {'x EnvPool':>10}")
     for name in entries:
         ratios = [
@@ -109,75 +155,18 @@ def resets(tracks: int) -> None:
     for name, make in ENVIRONMENTS.items():
         env, times = make(), []
         for seed in range(tracks + 1):
-            started = time.perf_counter()
+            started = time.process_time()
             env.reset(seed=seed)
-            times.append(1000 * (time.perf_counter() - started))
+            times.append(1000 * (time.process_time() - started) / getattr(env, "count", 1))
             for _ in range(10):
                 env.step(np.array([0, 1, 0], np.float32))
-        print(f"{name:32} {statistics.median(times[1:]):8.1f} {max(times[1:]):12.1f} {times[0]:10.1f}")
-
-
-class Stopwatch:
-    """Sums the time of named parts."""
-
-    def __init__(self):
-        self.seconds: dict[str, list[float]] = defaultdict(list)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[name].append(time.perf_counter() - started)
-
-    def table(self, title: str) -> None:
-        print(f"{title:46} {'mean':>8} {'median':>8} {'times':>7}")
-        for name, seconds in self.seconds.items():
-            mean, median = 1000 * statistics.fmean(seconds), 1000 * statistics.median(seconds)
-            print(f"  {name:44} {mean:8.3f} {median:8.3f} {len(seconds):7}")
-
-
-def parts(rounds: int) -> None:
-    """Milliseconds per part of a frame, zoom-in included, and per part of a reset."""
-    of_frame, of_reset = Stopwatch(), Stopwatch()
-    bare: Any = gymnasium.make("CarRacing-v3", continuous=True).unwrapped
-    bare._render = lambda mode: None
-    env = blind()
-    car_racing = env.unwrapped
-    renderer = Renderer(car_racing.bg_color, car_racing.grass_color)
-    frame = np.empty((96, 96, 3), np.uint8)
-    for seed in range(1, rounds + 1):
-        actions = episode(seed)
-        with of_reset("gymnasium: track and car"):
-            bare.reset(seed=seed)
-        env.reset(seed=seed)
-        with of_reset("painting the ground"):
-            renderer.begin(car_racing.road_vertices, car_racing._road_colors)
-        for action in actions:
-            with of_frame("gymnasium: car and physics"):
-                bare.step(action)
-            with of_frame("ours, with telemetry (observe=False)"):
-                env.step(action)
-            car, zoom = car_racing.car, 0.6 * max(1 - car_racing.t, 0) + FULL_ZOOM * min(car_racing.t, 1)
-            x, y = car.hull.position
-            with of_frame("drawing: tiles that were touched"):
-                renderer.ground.refresh()
-            with of_frame("drawing: ground" if zoom > 0.999 * FULL_ZOOM else "drawing: ground in the zoom-in"):
-                renderer.ground.draw(frame[:BAR_TOP], x, y, car.hull.angle, zoom)
-            with of_frame("drawing: car"):
-                draw_car(frame, car, zoom)
-            with of_frame("drawing: status bar"):
-                renderer.bar.draw(frame[BAR_TOP:], car)
-            with of_frame("drawing: score"):
-                score(f"{car_racing.reward:04.0f}")
-            with of_frame("a whole frame without touched tiles"):
-                renderer.draw(car, zoom, car_racing.reward)
-    of_frame.table("a frame, ms")
-    of_reset.table("a reset, ms")
+        print(f"{name:32} {statistics.median(times[1:]):8.2f} {max(times[1:]):12.2f} {times[0]:10.2f}")
 
 
 if __name__ == "__main__":
     cv2.setNumThreads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     chosen = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     rates(chosen)
     resets(3 * chosen)
-    parts(chosen)

@@ -87,7 +87,7 @@ def episode(name: str, folder: Path, track: int) -> list[str]:
     """Drive one episode with torch and one with onnxruntime, which also sees every frame of the first."""
     driver = nd.load_driver(name)
     exported = load_onnx(nd.export(driver, folder / "driver.onnx"))
-    env = nd.make_env(nd.EnvConfig(**{**driver.env_config, "renderer": "gymnasium"}))
+    env = nd.make_env(nd.EnvConfig(**driver.env_config))
     state, differences, actions = exported.begin(), [], ([], [])
 
     def compare(step: nd.Step) -> None:

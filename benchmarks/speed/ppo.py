@@ -28,7 +28,7 @@ from nac_drive.training.ppo_env import training_env
 from nac_drive.training.ppo_rollout import RolloutWorkers
 from nac_drive.training.ppo_update import Learner
 
-ENV = nd.EnvConfig(control="continuous", renderer="fast")
+ENV = nd.EnvConfig(control="continuous")
 
 
 def ours(config: nd.PPOConfig, rollouts: int, processes: int) -> dict[str, float]:

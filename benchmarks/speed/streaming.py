@@ -54,7 +54,7 @@ def make_dataset(path: Path, frames: int) -> nd.Demonstrations:
     """Record some episodes of the controller, and copy their files until there are enough frames."""
     if path.exists():
         return nd.Demonstrations.open(path)
-    env = nd.EnvConfig(renderer="fast")
+    env = nd.EnvConfig()
     dataset = nd.collect(
         path, "controller", env=env, seeds=list(range(EPISODES)), noise=nd.NoiseConfig(0.15), workers=2
     )

@@ -4,11 +4,11 @@ python benchmarks/speed/vector_speed.py           # five rounds, about two minut
 python benchmarks/speed/vector_speed.py 9         # more rounds
 python benchmarks/speed/vector_speed.py memory    # memory of the processes of sixteen environments (Linux)
 
-Rows: the renderer, and N. Columns: `make_vec_env` in one process and in as many as there are cores (N at most), and
-gymnasium's AsyncVectorEnv; then stable-baselines3's two, and ours in processes as it is given to stable-baselines3.
-AsyncVectorEnv and SubprocVecEnv have one process per environment. All get the same random actions, more than
-half of them gas, after the zoom-in. Every round steps every vector environment of a row once; a number is the median
-over the rounds.
+Rows: whether the frames are drawn, and N. Columns: `make_vec_env` in one process and in as many as there are cores (N
+at most), and gymnasium's AsyncVectorEnv; then stable-baselines3's two, and ours in processes as it is given to
+stable-baselines3. AsyncVectorEnv and SubprocVecEnv have one process per environment. All get the same random actions,
+more than half of them gas, after the zoom-in. Every round steps every vector environment of a row once; a number is
+the median over the rounds.
 """
 
 from __future__ import annotations
@@ -28,16 +28,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from nac_drive.envs import EnvConfig, ProcessVectorEnv, RendererName, make_env
+from nac_drive.envs import EnvConfig, ProcessVectorEnv, make_env
 
 CORES = len(os.sched_getaffinity(0))
 SIZES = (1, 4, 8, 16)
-ROWS: dict[str, tuple[RendererName, bool, int]] = {
-    "gymnasium": ("gymnasium", True, 64),
-    "fast": ("fast", True, 480),
-    "none (`observe = False`)": ("fast", False, 960),
-}
-"""Renderer, whether it draws, and frames per round over all environments."""
+ROWS: dict[str, tuple[bool, int]] = {"drawn": (True, 480), "not drawn (`observe = False`)": (False, 960)}
+"""Whether the frames are drawn, and frames per round over all environments."""
 
 
 class AfterTheZoom(gym.Wrapper):
@@ -57,16 +53,16 @@ class AfterTheZoom(gym.Wrapper):
         return car_racing.look(), info
 
 
-def make(renderer: RendererName, observe: bool) -> gym.Env:
-    return AfterTheZoom(make_env(EnvConfig(renderer=renderer, max_steps=100_000)), observe)
+def make(observe: bool) -> gym.Env:
+    return AfterTheZoom(make_env(EnvConfig(max_steps=100_000)), observe)
 
 
-def entries(renderer: RendererName, observe: bool, size: int) -> dict[str, Any]:
+def entries(observe: bool, size: int) -> dict[str, Any]:
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv  # here: spawned processes need no torch
 
     from nac_drive.training.sb3_vec_env import SB3VecEnv
 
-    env_fns = [partial(make, renderer, observe)] * size
+    env_fns = [partial(make, observe)] * size
     processes = ProcessVectorEnv(env_fns, min(size, CORES))
     return {
         "one process": SyncVectorEnv(env_fns),
@@ -80,8 +76,8 @@ def entries(renderer: RendererName, observe: bool, size: int) -> dict[str, Any]:
 
 def medians(row: str, size: int, rounds: int) -> dict[str, float]:
     """Frames/s of all entries."""
-    renderer, observe, frames = ROWS[row]
-    envs = entries(renderer, observe, size)
+    observe, frames = ROWS[row]
+    envs = entries(observe, size)
     rates: dict[str, list[float]] = {name: [] for name in envs}
     rng = np.random.default_rng(0)
     for env in envs.values():
@@ -103,7 +99,7 @@ def memory() -> None:
     """Memory of the processes of sixteen environments after a reset; pages in common are counted once."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    env_fns = [partial(make_env, EnvConfig(renderer="fast"))] * 16
+    env_fns = [partial(make_env, EnvConfig())] * 16
     starts: dict[str, Callable[[], Any]] = {
         "ProcessVectorEnv": lambda: ProcessVectorEnv(env_fns, CORES),
         "AsyncVectorEnv": lambda: AsyncVectorEnv(env_fns, context="spawn"),
@@ -129,7 +125,7 @@ def speed(rounds: int) -> None:
         for size in SIZES:
             table = medians(row, size, rounds)
             if row == next(iter(ROWS)) and size == SIZES[0]:
-                print(f"| drawing | N | {' | '.join(table)} |")
+                print(f"| frames | N | {' | '.join(table)} |")
             print(f"| {row} | {size} | {' | '.join(f'{rate:,.0f}' for rate in table.values())} |", flush=True)
 
 

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Literal
 
 import numpy as np
-from gymnasium.envs.box2d import CarRacing as GymnasiumCarRacing
 
 from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
 from nac_drive.data_collection.processes import Pool
@@ -74,16 +73,16 @@ def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeScore
 
 
 def drive_controller(controller: Controller, seed: int) -> EpisodeScore:
-    """Drive an episode on the track of `seed`. The telemetry of `CarRacing.step` would take as long as the physics."""
+    """Drive an episode on the track of `seed`."""
     env = _blind_env(controller.control)
     env.reset(seed=seed)
     plan = controller.begin(env)
     rewards, wheels_off = [], []
     for _ in range(MAX_STEPS):
         action, plan = controller.act(env.state, plan, 0.02)
-        _, reward, terminated, _, _ = GymnasiumCarRacing.step(env, action)
+        _, reward, terminated, _, info = env.step(action)
         rewards.append(reward)
-        wheels_off.append(sum(not wheel.tiles for wheel in env.car.wheels))
+        wheels_off.append(info["wheels_off_road"])
         if terminated:
             break
     off = np.array(wheels_off)

@@ -37,6 +37,7 @@ from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
 from nac_drive.data_collection.processes import map_in_processes
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
+from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import flatten, write_atomically, writing
 
 
@@ -330,10 +331,12 @@ class Demonstrations:
             One line per problem; empty for a sound dataset.
 
         Raises:
-            DatasetError: If own data is to be replayed.
+            DatasetError: If own data, or frames of the approximate renderer of an earlier version, are to be replayed.
         """
         if replay and not self.meta.simulated:
             raise DatasetError(f"{self.path} holds own data, which cannot be simulated again; verify without a replay.")
+        if replay and self.meta.approximate_frames:
+            raise DatasetError(f"{self.path} cannot be replayed: {WHY_NOT}; verify without a replay.")
         problems = []
         if self._cut_off:
             problems.append(f"{self.path / folder.ROWS}: the last row is cut off; go on recording with --resume")

@@ -13,6 +13,7 @@ from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetErr
 from nac_drive.data_collection.dataset.rows import Count
 from nac_drive.envs import LARGEST_SEED, EnvConfig
 from nac_drive.storage.read import FileError, read_json
+from nac_drive.storage.renderer import is_approximate, with_approximate_renderer, without_renderer
 
 T = TypeVar("T")
 
@@ -38,6 +39,8 @@ class Meta:
     """Noise in the executed actions (in a DAgger run: in those of round 0)."""
     seed: int
     """Seed of that noise, and of the mixture policy of a DAgger run."""
+    approximate_frames: bool = False
+    """The approximate renderer of an earlier version drew the frames (see `storage.renderer`)."""
 
     def __post_init__(self) -> None:
         if self.env.max_steps > LONGEST_EPISODE:
@@ -54,6 +57,8 @@ class Meta:
         content = asdict(self)
         if self.env.perturb is None:
             del content["env"]["perturb"]
+        if content.pop("approximate_frames"):
+            content["env"] = with_approximate_renderer(content["env"])
         return content
 
     @property
@@ -75,7 +80,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_meta(document: Any) -> Meta:
-    """Return the settings in the content of a meta.json.
+    """Return the settings in the content of a meta.json, which may be an earlier version's.
 
     Raises:
         ValueError or TypeError: If it is any other content.
@@ -84,9 +89,11 @@ def parse_meta(document: Any) -> Meta:
     if schema != META_SCHEMA:
         raise ValueError(f"its schema is {str(schema)[:100]!r}, expected {META_SCHEMA!r}")
     content = msgspec.convert(document, _Document)
-    env = _settings(EnvConfig, content.env)
+    env = _settings(EnvConfig, without_renderer(content.env))
+    drawn_here = content.driver_sha256 != "" and env.environment == EnvConfig.environment
     noise = None if content.noise is None else _settings(NoiseConfig, content.noise)
-    return Meta(env, content.driver, content.driver_sha256, noise, content.seed)
+    approximate = drawn_here and is_approximate(content.env)
+    return Meta(env, content.driver, content.driver_sha256, noise, content.seed, approximate)
 
 
 def _settings(kind: type[T], values: dict[str, Any]) -> T:

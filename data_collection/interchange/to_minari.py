@@ -21,6 +21,7 @@ from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.interchange.recording import Recording
 from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import EnvConfig
+from nac_drive.storage.renderer import WHY_NOT
 
 _DESCRIPTION = (
     "Driving of {driver}, recorded by nac-drive. Actions are the executed ones. infos has a value per observation: "
@@ -127,9 +128,15 @@ def _last_frame(arrays: EpisodeArrays, row: Row, meta: Meta) -> NDArray[np.uint8
     if simulated.last_frame is None or not np.array_equal(simulated.frames, arrays.frames):
         raise DatasetError(
             f"episode {row['index']} has no observation after its last action, which Minari needs, and its simulation "
-            "comes out otherwise here; install the versions in meta.json, or collect it again."
+            f"comes out otherwise here; {_fix(meta)}"
         )
     return simulated.last_frame
+
+
+def _fix(meta: Meta) -> str:
+    if meta.approximate_frames:
+        return f"{WHY_NOT}; export it to lerobot, which needs none, or collect it again."
+    return "install the versions in meta.json, or collect it again."
 
 
 def _action_space(env: EnvConfig) -> gym.Space:

@@ -8,8 +8,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.box2d.car_racing import CarRacing as GymnasiumCarRacing
 
+from nac_drive.envs.car_racing import CarRacing
 from nac_drive.envs.perturbations.base import Perturbation, require_probability
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
@@ -131,7 +131,7 @@ class WeakTyres(gym.Wrapper):
     """
 
     def __init__(self, env: gym.Env, tyres: TyreGrip):
-        if not isinstance(env.unwrapped, GymnasiumCarRacing):
+        if not isinstance(env.unwrapped, CarRacing):
             raise TypeError(f"weaker tyres need CarRacing's road tiles, got {env.unwrapped}; wrap make_env's.")
         super().__init__(env)
         self._tyres = tyres
@@ -139,8 +139,7 @@ class WeakTyres(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=seed, options=options)
         simulator: Any = self.unwrapped
-        for tile in simulator.road:
-            tile.road_friction *= self._tyres.grip
+        simulator.grip *= self._tyres.grip
         return observation, info
 
 

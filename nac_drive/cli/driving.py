@@ -21,7 +21,8 @@ from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImpor
 from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, count_episodes
 from nac_drive.data_collection.processes import worker_pool
-from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, RendererName
+from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
+from nac_drive.envs.views import ABOVE, Size, View
 from nac_drive.robustness.plan import DEFAULT_PERTURBATIONS
 
 
@@ -44,10 +45,13 @@ class Collect:
     control: Control = "discrete"
     """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
     carried out by the discrete actions)."""
+    view: View = "above"
+    """View of the recorded frames: above, gymnasium's, or seat, from the driver's seat (docs/simulator.md). A trained
+    driver sees the view of its training."""
+    size: Size = ABOVE
+    """Width and height of the recorded frames from the seat, in pixels."""
     mask_bar: bool = False
     """Hide the status bar in the recorded frames (a trained driver sees it as in its training)."""
-    renderer: RendererName = EnvConfig.renderer
-    """Renderer of the frames: fast is several times faster; a replay then needs the same version of OpenCV."""
     perturb: str | None = None
     """Perturbations of the recorded frames and of the actions, such as gap:2+frame-rate:1 (docs/perturbations.md); the
     driver sees the true frames."""
@@ -70,9 +74,7 @@ class Collect:
             dataset = nd.collect(
                 self.out,
                 self.driver,
-                env=EnvConfig(
-                    control=self.control, mask_bar=self.mask_bar, renderer=self.renderer, perturb=self.perturb
-                ),
+                env=EnvConfig(self.control, self.mask_bar, perturb=self.perturb, view=self.view, size=self.size),
                 seeds=list(SPLITS["train"][self.first_track : self.first_track + self.episodes]),
                 noise=nd.NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
                 seed=self.seed,
@@ -221,8 +223,6 @@ class Evaluate:
     (intervene)."""
     perturb: str | None = None
     """Perturbations of driver and baseline, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
-    renderer: RendererName = "gymnasium"
-    """Renderer of the frames; a score that is reported is measured with gymnasium's."""
     baseline: str | None = "expert"
     """Driver that drives the same tracks for paired differences, and is queried at every frame for the agreement; none:
     no baseline."""
@@ -243,9 +243,7 @@ class Evaluate:
         from nac_drive.leaderboard.page import save_evaluation_report
         from nac_drive.leaderboard.tables import Entry, terminal_table
 
-        conditions: dict[str, Any] = {
-            "crash": self.crash, "perturbation": self.perturb or "", "renderer": self.renderer,
-        }  # fmt: skip
+        conditions: dict[str, Any] = {"crash": self.crash, "perturbation": self.perturb or ""}
         with worker_pool(self.workers, self.cluster) as pool, Progress(console) as reports:
             evaluations = nd.evaluate_with_baseline(
                 self.driver, self.tracks, baseline=None if self.baseline == "none" else self.baseline,
@@ -276,8 +274,6 @@ class Stress:
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene), which counts interventions."""
-    renderer: RendererName = "gymnasium"
-    """Renderer of the frames; a score that is reported is measured with gymnasium's."""
     control: Control | None = None
     """Control of shipped drivers and the controller; a cloned driver knows its own."""
     video: str | None = None
@@ -295,17 +291,14 @@ class Stress:
         EnvConfig(perturb=self.video)  # a bad one fails before the episodes
         with worker_pool(self.workers, self.cluster) as pool, Progress(console) as reports:
             result = nd.stress(
-                self.drivers, self.perturb, self.tracks, control=self.control, crash=self.crash,
-                renderer=self.renderer, folder=self.out, resume=self.resume, pool=pool,
-                report=reports.stress_reporter(),
+                self.drivers, self.perturb, self.tracks, control=self.control, crash=self.crash, folder=self.out,
+                resume=self.resume, pool=pool, report=reports.stress_reporter(),
             )  # fmt: skip
         page = save_page(self.out, result)
         console.print(terminal_stress(result))
         console.print(f"page: {page}", highlight=False, soft_wrap=True)
         if self.video is not None:
-            video = video_of(
-                self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control, self.crash, self.renderer
-            )
+            video = video_of(self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control, self.crash)
             console.print(f"video: {video}", highlight=False, soft_wrap=True)
 
 

@@ -20,7 +20,7 @@ import nac_drive as nd
 from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, train_reporter
 from nac_drive.data_collection.processes import worker_pool
-from nac_drive.envs import Control, CrashMode, RendererName
+from nac_drive.envs import Control, CrashMode
 from nac_drive.policies import DriverConfig
 from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
 from nac_drive.training.ppo_config import PPOConfig
@@ -244,8 +244,6 @@ class Compare:
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
-    renderer: RendererName = "gymnasium"
-    """Renderer of the frames of the evaluation."""
     settings: Annotated[_CompareOptions, tyro.conf.arg(name="")] = field(default_factory=_CompareOptions)
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
@@ -259,8 +257,8 @@ class Compare:
         with Progress(console) as reports:
             comparison = nd.compare(
                 cores, self.dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
-                shared_encoder=self.shared_encoder, expert=self.expert, crash=self.crash, renderer=self.renderer,
-                device=options.device, resume=options.resume, workers=options.workers, cluster=options.cluster,
+                shared_encoder=self.shared_encoder, expert=self.expert, crash=self.crash, device=options.device,
+                resume=options.resume, workers=options.workers, cluster=options.cluster,
                 report=reports.compare_reporter(self.shared_encoder + 1 + len(cores) * self.num_seeds),
             )  # fmt: skip
         console.print(terminal_table(comparison.entries, f"{self.tracks}, crash={self.crash}", SHORT))

@@ -21,7 +21,6 @@ from nac_drive.envs import (
     Driver,
     EnvConfig,
     EpisodeSetup,
-    RendererName,
     make_env,
     rollouts,
     track_seeds,
@@ -52,7 +51,6 @@ def evaluate(
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
-    renderer: RendererName = "gymnasium",
     expert: Driver | str | os.PathLike[str] | None = None,
     baseline: Evaluation | None = None,
     done: Sequence[EpisodeResult] = (),
@@ -73,7 +71,6 @@ def evaluate(
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`, in place of that of `env`; the same perturbation for every driver on the same
             track.
-        renderer: Draws the frames, whatever `env` says; a score that is reported is measured with gymnasium's.
         expert: A driver, its name or its folder, queried at every decision. It sees clean frames, with the status bar
             as in its training. `agreement` is the fraction of decisions where the driver does the same.
         baseline: An evaluation on the same tracks that paired differences are taken against.
@@ -92,7 +89,7 @@ def evaluate(
             another environment.
 
     Warns:
-        UserWarning: If the driver was trained with another EnvConfig, renderer and perturbations aside.
+        UserWarning: If the driver was trained with another EnvConfig, perturbations aside.
     """
     seeds = track_seeds(tracks)
     if isinstance(driver, str | os.PathLike):
@@ -100,7 +97,7 @@ def evaluate(
         driver = resolve_driver(driver, env)
     name = shown(name or "driver")
     env = env or clean_env(driver)
-    env = replace(env, renderer=renderer, perturb=perturbation or env.perturb)
+    env = replace(env, perturb=perturbation or env.perturb)
     if isinstance(expert, str | os.PathLike):
         expert = resolve_driver(expert, env)
     if expert is not None:
@@ -153,9 +150,7 @@ def _drive(
         for setup, episode in rollouts(setups(), batch_size):
             env, meter = running.pop(setup.seed)
             env.close()
-            yield meter.result(
-                name, episode, crash_mode=crash, perturbation=config.perturb or "", renderer=config.drawn_by
-            )
+            yield meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "")
     finally:
         for env, _ in running.values():
             env.close()
@@ -165,7 +160,7 @@ def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
     trained = trained_env(driver)
     if trained is None:
         return
-    trained = replace(trained, renderer=env.renderer, perturb=env.perturb)
+    trained = replace(trained, perturb=env.perturb)
     if trained != env:
         before, now = asdict(trained), asdict(env)
         differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])

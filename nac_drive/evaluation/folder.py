@@ -36,7 +36,7 @@ class Conditions:
     """Name of the baseline, which is queried at every frame too; None without one."""
     baseline_sha256: str | None
     env: EnvConfig
-    """The environment of the driver, with the renderer of the evaluation."""
+    """The environment of the driver."""
     tracks: list[int]
     """Seeds of the tracks, in their order."""
     crash: CrashMode
@@ -189,11 +189,11 @@ def _require_rows_of(conditions: Conditions, rows: Sequence[EpisodeResult], path
         if number % len(tracks) == 0:
             missing = set(tracks)
         role = number // len(tracks)
-        expected = (conditions.crash, conditions.perturbation, conditions.env.drawn_by)
+        expected = (conditions.crash, conditions.perturbation)
         if (
             drivers[role : role + 1] != [row.driver]
             or row.seed not in missing
-            or (row.crash_mode, row.perturbation, row.renderer) != expected
+            or (row.crash_mode, row.perturbation) != expected
         ):
             raise FileError(
                 f"{path}, line {number + 1} is no episode that is missing here (driver {row.driver!r}, track "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nac_drive.envs import ENVIRONMENTS, EnvSpec
+from nac_drive.envs.telemetry import CRASH_HEADING, OFF_ROAD_WHEELS
 
 SOLVED_RETURN = 900.0
 """The return from which CarRacing counts as solved."""
@@ -63,3 +64,42 @@ def steering_reversals(steering: Sequence[float] | np.ndarray, frames_per_second
     signs = np.sign(steering)
     signs = signs[signs != 0]
     return float(np.sum(signs[1:] != signs[:-1])) * frames_per_second / len(steering) if len(steering) else 0.0
+
+
+DRIVING_SPEED = 5.0
+"""Units per second above which a car counts as driving."""
+
+
+def is_wrong_way(heading_error: float, speed: float) -> bool:
+    """Return whether the car drives along the road the other way round.
+
+    Args:
+        heading_error: Radians from the direction of the road.
+        speed: Units per second.
+    """
+    return abs(heading_error) > CRASH_HEADING and speed > DRIVING_SPEED
+
+
+def is_on_course(wheels_off_road: int, heading_error: float, speed: float) -> bool:
+    """Return whether the car drives on the road in its direction.
+
+    Args:
+        wheels_off_road: Number of wheels that touch no tile, 0 to 4.
+        heading_error: Radians from the direction of the road.
+        speed: Units per second.
+    """
+    return wheels_off_road < OFF_ROAD_WHEELS and abs(heading_error) < CRASH_HEADING and speed > DRIVING_SPEED
+
+
+def recovered_fraction(crashes: Sequence[bool], on_course: Sequence[bool]) -> float | None:
+    """Return the fraction of crashes that are followed by a frame on course; None without a crash.
+
+    Args:
+        crashes: Whether a crash happens in each step.
+        on_course: Whether the car drives on the road in its direction at each step.
+    """
+    places = [index for index, crash in enumerate(crashes) if crash]
+    if not places:
+        return None
+    last = max((index for index, fine in enumerate(on_course) if fine), default=-1)
+    return sum(place < last for place in places) / len(places)

@@ -18,6 +18,9 @@ from nac_drive.evaluation.formulas import (
     agrees,
     autonomy,
     driving_score,
+    is_on_course,
+    is_wrong_way,
+    recovered_fraction,
     steering_of,
     steering_rate_rms,
     steering_reversals,
@@ -192,6 +195,19 @@ def _driving_score(trace: EpisodeTrace) -> float:
     return driving_score(outcome["completion"], outcome["crashes"], _off_road_fraction(trace))
 
 
+def _wrong_way(trace: EpisodeTrace) -> float:
+    wrong = trace.per_frame(lambda step: is_wrong_way(step.outcome["heading_error"], step.outcome["speed"]))
+    return int(wrong.sum()) / trace.spec.frames_per_second
+
+
+def _recovered(trace: EpisodeTrace) -> float | None:
+    outcomes = [step.outcome for step in trace.steps]
+    return recovered_fraction(
+        [outcome["crash"] is not None for outcome in outcomes],
+        [is_on_course(outcome["wheels_off_road"], outcome["heading_error"], outcome["speed"]) for outcome in outcomes],
+    )
+
+
 def _agreement(trace: EpisodeTrace) -> float | None:
     agreed = [
         agrees(step.action, step.expert_action)
@@ -316,6 +332,23 @@ METRICS: dict[str, Metric] = {
             kind=Fraction,
             unit="fraction",
             doc="Fraction of frames inside an off-road event.",
+        ),
+        Metric(
+            "wrong_way",
+            _wrong_way,
+            mean_of("wrong_way"),
+            kind=NotNegative,
+            unit="s",
+            doc="Time in which the car drives along the road the other way round: heading error above 90 degrees, faster "
+            "than 5 units/s.",
+        ),
+        Metric(
+            "recovered",
+            _recovered,
+            mean_of("recovered"),
+            kind=Fraction | None,
+            unit="fraction",
+            doc="Fraction of crashes after which the car drives on the road in its direction again; null without a crash.",
         ),
         Metric(
             "driving_score",

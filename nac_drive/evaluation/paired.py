@@ -11,7 +11,7 @@ from typing import Any
 
 from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.folder import Conditions, evaluation_folder
@@ -29,7 +29,6 @@ def evaluate_with_baseline(
     mask_bar: bool | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
-    renderer: RendererName = "gymnasium",
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     pool: Pool | None = None,
@@ -46,7 +45,6 @@ def evaluate_with_baseline(
         mask_bar: Hide the status bar or not; as in the driver's training by default.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
-        renderer: Draws the frames.
         folder: Gets rows.jsonl, row by row as episodes end, and summary.json; None keeps nothing.
         resume: Go on with the missing episodes in `folder`: the results are those without the interruption, latencies
             aside, which are measured.
@@ -80,7 +78,7 @@ def evaluate_with_baseline(
         driver=driver_name(driver), driver_sha256=sha256,
         baseline=driver_name(baseline) if baseline else None,
         baseline_sha256=driver_hash(baseline, env) if baseline else None,
-        env=replace(env, renderer=renderer), tracks=seeds, crash=crash, perturbation=perturbation,
+        env=env, tracks=seeds, crash=crash, perturbation=perturbation,
     )  # fmt: skip
     evaluations: list[Evaluation] = []
     with nullcontext() if folder is None else evaluation_folder(folder, conditions, resume=resume) as kept:
@@ -96,8 +94,8 @@ def evaluate_with_baseline(
 
             evaluations.append(
                 evaluate(
-                    who, seeds, name=name, env=where, crash=crash, perturbation=perturbation, renderer=renderer,
-                    done=done, pool=pool, on_episode=finished, **paired,
+                    who, seeds, name=name, env=where, crash=crash, perturbation=perturbation, done=done, pool=pool,
+                    on_episode=finished, **paired,
                 )
             )  # fmt: skip
 

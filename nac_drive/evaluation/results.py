@@ -13,7 +13,8 @@ import numpy as np
 from nac_drive.envs import ENVIRONMENTS, LARGEST_SEED, EnvSpec, Episode, Step
 from nac_drive.evaluation.metrics import METRICS
 from nac_drive.evaluation.trace import EpisodeTrace
-from nac_drive.storage.read import read_json_lines
+from nac_drive.storage.read import FileError, read_json_lines
+from nac_drive.storage.renderer import WHY_NOT, is_approximate, without_renderer
 
 
 class MetricValues:
@@ -44,8 +45,6 @@ class EpisodeResult(MetricValues):
     crash_mode: str
     perturbation: str
     """Specification of the perturbation, see `envs.perturb`; empty for none."""
-    renderer: str
-    """Renderer of the frames; empty in an environment without a choice (`EnvConfig.drawn_by`)."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Name of a metric -> value, see METRICS. They are attributes, too."""
 
@@ -55,7 +54,8 @@ class EpisodeResult(MetricValues):
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> EpisodeResult:
-        """The result that `to_dict` made a row of."""
+        """The result that `to_dict` made a row of, maybe in an earlier version."""
+        row = without_renderer(row)
         metrics = {name: value for name, value in row.items() if name not in _CONDITIONS}
         return cls(**{name: row[name] for name in _CONDITIONS}, metrics=metrics)
 
@@ -68,7 +68,8 @@ def row_type() -> Any:
     kinds = {"seed": Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]}
     conditions = [(name, kinds.get(name, str)) for name in _CONDITIONS]
     metrics = [(name, metric.kind) for name, metric in METRICS.items()]
-    return msgspec.defstruct("Row", [*conditions, *metrics], forbid_unknown_fields=True)
+    of_earlier_versions = [("renderer", str, "")]
+    return msgspec.defstruct("Row", [*conditions, *metrics, *of_earlier_versions], forbid_unknown_fields=True)
 
 
 def results_of(rows: Sequence[msgspec.Struct]) -> list[EpisodeResult]:
@@ -83,9 +84,12 @@ def read_results(path: str | os.PathLike[str]) -> tuple[list[EpisodeResult], boo
         The results, and whether the last row is cut off; it is left out.
 
     Raises:
-        FileError: Unless every whole row has all metrics of METRICS, of their kinds.
+        FileError: Unless every whole row has all metrics of METRICS, of their kinds, and was measured with the frames
+            of today.
     """
     rows, cut_off = read_json_lines(path, row_type(), "an episode of an evaluation", "evaluate into another folder")
+    if any(is_approximate(msgspec.structs.asdict(row)) for row in rows):
+        raise FileError(f"{path} cannot be added to: {WHY_NOT}; evaluate into another folder.")
     return results_of(rows), cut_off
 
 
@@ -99,9 +103,7 @@ class EpisodeMeter:
     def __call__(self, step: Step) -> None:
         self._steps.append(replace(step, observation=np.empty(0)))  # 27 kB less
 
-    def result(
-        self, driver: str, episode: Episode, *, crash_mode: str, perturbation: str = "", renderer: str = "gymnasium"
-    ) -> EpisodeResult:
+    def result(self, driver: str, episode: Episode, *, crash_mode: str, perturbation: str = "") -> EpisodeResult:
         """The metrics of the episode that was driven.
 
         Args:
@@ -109,11 +111,10 @@ class EpisodeMeter:
             episode: The end of the episode, from `rollout`.
             crash_mode: The effect of a crash.
             perturbation: As `envs.perturb` takes it.
-            renderer: Renderer of the frames.
 
         Returns:
             The result, with a value of every metric in METRICS.
         """
         trace = EpisodeTrace(self._steps, episode, self._spec)
         metrics = {name: metric.per_episode(trace) for name, metric in METRICS.items()}
-        return EpisodeResult(driver, episode.seed, crash_mode, perturbation, renderer, metrics)
+        return EpisodeResult(driver, episode.seed, crash_mode, perturbation, metrics)

@@ -15,7 +15,7 @@ import torch
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.processes import number_of_workers
-from nac_drive.envs import CrashMode, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import summarise
@@ -77,7 +77,6 @@ def compare(
     shared_encoder: bool = False,
     expert: str | os.PathLike[str] = "expert",
     crash: CrashMode = "ignore",
-    renderer: RendererName = "gymnasium",
     device: str = "auto",
     resume: bool = False,
     workers: int = 1,
@@ -101,7 +100,6 @@ def compare(
         expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
             sees the status bar as in its training, whether or not the drivers see it.
         crash: The effect of a crash in the evaluation, see `evaluate`.
-        renderer: Draws the frames of the evaluation, see `evaluate`.
         device: `auto`, `cpu` or `cuda`.
         resume: Keep finished runs and go on with the others; cores or seeds may have been added.
         workers: Number of processes, 0 for one per core. Every run and its evaluation has a process of one thread; a
@@ -124,7 +122,7 @@ def compare(
     """
     config = config or TrainConfig(driver=DriverConfig())  # no path past the cores that are compared
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
-    plan = _Plan(dataset, Path(folder), track_seeds(tracks), os.fspath(expert), crash, renderer, device, config.perturb)
+    plan = _Plan(dataset, Path(folder), track_seeds(tracks), os.fspath(expert), crash, device, config.perturb)
     number_of_workers(workers)
     configs = _configs(cores, config, num_seeds, shared_encoder)
     _require_runnable(plan, configs, cluster)
@@ -162,7 +160,6 @@ class _Plan:
     tracks: Sequence[int]
     expert: str
     crash: CrashMode
-    renderer: RendererName
     device: str
     perturb: str | None
 
@@ -177,7 +174,7 @@ class _Plan:
     def task(self, driver: str, name: str, config: TrainConfig | None, **changed: Any) -> Task:
         settings: dict[str, Any] = {
             "dataset": self.dataset.path, "expert": self.expert, "tracks": tuple(self.tracks), "crash": self.crash,
-            "renderer": self.renderer, "device": self.device, "perturb": self.env.perturb,
+            "device": self.device, "perturb": self.env.perturb,
         }  # fmt: skip
         return Task(driver, self.folder / name, config=config, **{**settings, **changed})
 
@@ -267,7 +264,7 @@ def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume:
         **asdict(_with(config, core="", core_args={})), "shared_encoder": shared_encoder,
         "expert": driver_name(plan.expert), "expert_sha256": driver_hash(plan.expert, plan.env),
         "dataset_sha256": plan.dataset.fingerprint(), "tracks": list(plan.tracks), "crash": plan.crash,
-        "renderer": plan.renderer, **sources,
+        **sources,
     }  # fmt: skip
     if resume:
         moved = (*same_fingerprint(plan.folder, plan.dataset), *_same_sources(plan.folder, sources))
@@ -344,9 +341,7 @@ def _protocol(
     """The comparison in a few sentences."""
     expert, frozen = driver_name(plan.expert), config.optim.freeze_encoder_from
     subject = "The expert" if expert == "expert" else f"The expert, {expert},"
-    measured = conditions(
-        plan.crash, replace(plan.env, renderer=plan.renderer).drawn_by, plan.env.perturb or "", plan.env.max_steps
-    )
+    measured = conditions(plan.crash, plan.env.perturb or "", plan.env.max_steps)
     learned = "end to end"
     if shared_encoder:
         learned = "on the features of one encoder that they share"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nac_drive.analysis.page import assemble
-from nac_drive.envs import Control, EnvConfig
+from nac_drive.envs import Control
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.leaderboard.figures import draw_figure
@@ -106,7 +106,7 @@ def save_evaluation_report(
     return save_report(
         folder, entries, title=f"Evaluation of {names[-1]}", figure="figure.png" if drawn else None,
         protocol=f"{names[-1]} drove the tracks {track_names(tracks)} once each. "
-        f"{conditions(row.crash_mode, row.renderer, row.perturbation)}{expert}",
+        f"{conditions(row.crash_mode, row.perturbation)}{expert}",
         commands=inspect_command([driver], worst, control, as_trained=mask_bar is None),
     )  # fmt: skip
 
@@ -116,8 +116,8 @@ def inspect_command(
 ) -> str:
     """Return the command that shows the worst episode frame by frame.
 
-    `inspect` draws gymnasium's frames and hides the status bar as in training. Of an episode under other conditions it
-    shows the track alone, and the text says so.
+    `inspect` hides the status bar as in training. Of an episode under other conditions it shows the track alone, and
+    the text says so.
 
     Args:
         drivers: Drivers as a command takes them, the one that drove the episode first.
@@ -131,17 +131,15 @@ def inspect_command(
     options += f" --perturb {shell_word(worst.perturbation)}" if worst.perturbation else ""
     options += f" --crash {worst.crash_mode}" if worst.crash_mode != "ignore" else ""
     command = f"nac-drive inspect {chosen} --track {worst.seed}{options} --out seen"
-    same = as_trained and worst.renderer in ("", EnvConfig.renderer)
-    return f"# the {'' if same else 'track of the '}worst episode, frame by frame\n{command}"
+    return f"# the {'' if as_trained else 'track of the '}worst episode, frame by frame\n{command}"
 
 
-def conditions(crash: str, renderer: str, perturbation: str = "", max_steps: int | None = None) -> str:
+def conditions(crash: str, perturbation: str = "", max_steps: int | None = None) -> str:
     """The conditions of an evaluation in one or two sentences."""
     effect = {"ignore": "crashes are counted", "terminate": "a crash ends the episode"}
     longest = f" of at most {max_steps} frames" if max_steps else ""
-    where = f" on CarRacing-v3 with its native reward; the {renderer} renderer draws the frames" if renderer else ""
     text = (
-        f"Every episode is a deterministic drive{longest}{where}; "
+        f"Every episode is a deterministic drive{longest} with the native reward; "
         f"{effect.get(crash, 'after a crash the car restarts on the road')}."
     )
     return f"{text} Perturbation: {perturbation}." if perturbation else text

@@ -19,7 +19,7 @@ from nac_drive.data_collection.cluster import ClusterError, cluster_pool
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.experts import resolve_driver, with_trained_bar
 from nac_drive.data_collection.processes import each_in_a_process, number_of_workers
-from nac_drive.envs import CrashMode, EnvConfig, RendererName
+from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.metrics import Count, NotNegative
 from nac_drive.evaluation.results import row_type
@@ -52,7 +52,6 @@ class Task:
     tracks: tuple[int, ...]
     """Tracks of the evaluation; empty for none."""
     crash: CrashMode
-    renderer: RendererName
     device: str
     perturb: str | None = None
     """Perturbations of the evaluation."""
@@ -212,7 +211,7 @@ def _drive(task: Task, tracks: Sequence[int], with_expert: bool) -> Evaluation:
     if task.config is not None:
         driver = resolve_driver(str(task.run), env)
     return evaluate(
-        driver, tracks, name=task.driver, env=with_trained_bar(env, driver), crash=task.crash, renderer=task.renderer,
+        driver, tracks, name=task.driver, env=with_trained_bar(env, driver), crash=task.crash,
         expert=expert if with_expert else None,
     )  # fmt: skip
 
@@ -242,12 +241,8 @@ def result_of(task: Task) -> dict[str, Any]:
         *([("rows", list[row_type()])] if task.tracks else []),
     ]
     result = _read(task.done, kinds)
-    drawn_by = replace(Demonstrations.open(task.dataset).meta.env, renderer=task.renderer).drawn_by
-    rows = [
-        (row["driver"], row["seed"], row["crash_mode"], row["renderer"], row["perturbation"])
-        for row in result.get("rows", ())
-    ]
-    expected = [(task.driver, track, task.crash, drawn_by, task.perturb or "") for track in task.tracks]
+    rows = [(row["driver"], row["seed"], row["crash_mode"], row["perturbation"]) for row in result.get("rows", ())]
+    expected = [(task.driver, track, task.crash, task.perturb or "") for track in task.tracks]
     if rows != expected or result["run"] != task.name:
         raise FileError(
             f"{task.done} is not the result of this run: it has other drivers, tracks or perturbations; {_FIX}."

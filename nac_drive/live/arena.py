@@ -347,7 +347,7 @@ def arena(
     (track,) = track_seeds([track])
     race = Race(offered, names, track, control)
     try:
-        env = EnvConfig(control=control, renderer="fast")
+        env = EnvConfig(control=control)
         with hand_driven(Path(record), env) if record is not None else nullcontext() as hands:
             server = Arena(race, hands, os.fspath(record) if record is not None else "")
 

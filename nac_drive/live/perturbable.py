@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.envs import perturb
+from nac_drive.envs import CarRacing, perturb
 from nac_drive.envs.perturbations.registry import parse
 
 
@@ -78,8 +78,9 @@ class _Ongoing(gym.Wrapper):
         self.started = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        for tile in getattr(self.unwrapped, "road", ()):
-            tile.road_friction = 1.0  # as it was before weak tyres
+        simulator: Any = self.unwrapped
+        if isinstance(simulator, CarRacing):
+            simulator.grip = 1.0  # as it was before weak tyres
         return self._now
 
     def step(self, action):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -264,7 +264,7 @@ class Race:
             config = clean_env(driver, self.control)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")
-        car = Car(name, driver, replace(config, renderer="fast"))
+        car = Car(name, driver, config)
         car.env.set_perturbations(_spec(self.levels))
         return car
 

@@ -69,7 +69,7 @@ class Car(World):
     observations, low, high, steps, solved = 6, (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0), 1000, 900.0
 
     def __init__(self) -> None:
-        self._env = CarRacing(control="continuous", crash="terminate", renderer="fast")
+        self._env = CarRacing(control="continuous", crash="terminate")
         self._env.observe = False
 
     def reset(self, seed: int) -> Sequence[float]:

@@ -82,7 +82,7 @@ class Driving(Experiment):
         """Record the episodes, and compute the features of a frozen encoder; DAgger does both itself."""
         if self.rounds:
             return
-        dataset, env = folder / DATASET, EnvConfig(self.control, renderer="fast")
+        dataset, env = folder / DATASET, EnvConfig(self.control)
         recorded = collect(
             dataset, self.expert, env=env, seeds=SPLITS["train"][: self.episodes], noise=NoiseConfig(self.noise),
             workers=0, resume=dataset.exists(),
@@ -106,7 +106,7 @@ class Driving(Experiment):
         else:
             best = train(self.training(task.core, args, run), folder / DATASET, path, device="cpu", resume=resume)
         driver = load_driver(best)
-        tested = stress([best], self.perturbations, self.tracks, crash=self.crash, renderer="fast")
+        tested = stress([best], self.perturbations, self.tracks, crash=self.crash)
         episodes = {
             spec: {
                 "return": [row.episode_return for row in rows],
@@ -161,7 +161,7 @@ class Driving(Experiment):
         if self.clamp:
             with torch.no_grad():
                 pulse.omega.clamp_(max=math.pi)
-            driven = evaluate(driver, self.tracks, perturbation=self.clamp, crash=self.crash, renderer="fast")
+            driven = evaluate(driver, self.tracks, perturbation=self.clamp, crash=self.crash)
             row["clamped_return"] = driven.summary.return_mean
         return row
 
@@ -197,12 +197,12 @@ class Driving(Experiment):
             learned = (
                 f"DAgger: {self.episodes} episodes of {self.expert}, then {self.rounds} rounds of "
                 f"{self.round_episodes} episodes by a mixture policy, with labels of {self.expert} ({self.control} "
-                f"control, fast frames); {self.epochs} epochs at first, {self.round_epochs} in each round; "
+                f"control); {self.epochs} epochs at first, {self.round_epochs} in each round; "
                 f"{self.validation_tracks} picks the best round."
             )
         else:
             learned = (
-                f"{self.expert} drove {self.episodes} training tracks ({self.control} control, fast frames, "
+                f"{self.expert} drove {self.episodes} training tracks ({self.control} control, "
                 f"{100 * self.noise:g} % of the frames with a random action); {self.epochs} epochs over them."
             )
         encoder = f"the frozen encoder of {self.encoder_from}" if self.encoder_from else f"{self.encoder}, of each run"

@@ -83,7 +83,7 @@ class Passive(Experiment):
         """Record the episodes and train the encoders."""
         dataset = folder / DATASET
         tracks = list(SPLITS["train"][: self.episodes])
-        env = EnvConfig(self.control, renderer="fast")
+        env = EnvConfig(self.control)
         collect(dataset, self.driver, env=env, seeds=tracks, workers=0, resume=dataset.exists())
         yield f"{self.episodes} episodes"
         if self.end_to_end:
@@ -150,7 +150,7 @@ class Passive(Experiment):
             )
         weighted = f", weights exp({self.curve_weight:g} |steering|)" if self.curve_weight else ""
         return (
-            f"{self.driver} drove {self.episodes} episodes ({self.control} control, fast frames). "
+            f"{self.driver} drove {self.episodes} episodes ({self.control} control). "
             f"{self.tested_folds} of {self.folds} folds were tested; ± is the standard deviation over them. "
             f"Adam at {self.learning_rate:g}, {self.frames_per_update} frames an update, at most {self.epochs} epochs, "
             f"stopped after {self.patience} without progress on an eighth of the training part, moving average of the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,9 +102,9 @@ class Responses(Experiment):
 
     def _drive(self, driver: Driver, without: int | None = None) -> float:
         """Return the mean return, perhaps without a cell; rounded, so that equal episodes are equally good."""
-        env = replace(clean_env(driver), renderer="fast")
+        env = clean_env(driver)
         tested = driver if without is None else without_cell(driver, without)
-        return round(evaluate(tested, self.tracks, env=env, renderer="fast").summary.return_mean, 6)
+        return round(evaluate(tested, self.tracks, env=env).summary.return_mean, 6)
 
     def _driving(self, units: int) -> Driving:
         return Driving(
@@ -145,7 +145,7 @@ class Responses(Experiment):
     def describe(self) -> str:
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
         return (
-            f"{self.expert} drove {self.episodes} training tracks (continuous control, fast frames). Cores of "
+            f"{self.expert} drove {self.episodes} training tracks (continuous control). Cores of "
             f"{', '.join(map(str, self.units))} cells learned from them for {self.epochs} epochs on the "
             f"{self.features} features of the frozen encoder of expert, {runs} each. Every cell was then taken out of "
             "its core: the state of all others is 0 before every frame. All its inputs get the same signal of "

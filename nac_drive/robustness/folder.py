@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from nac_drive.envs import CrashMode, EnvConfig, RendererName
+from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.evaluation.folder import (
     CONDITIONS,
     ROWS,
@@ -35,7 +35,7 @@ class DriverUnderTest:
     sha256: str
     """See `driver_hash`."""
     env: EnvConfig
-    """Its environment, with the renderer of the test."""
+    """Its environment."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class Conditions:
     perturbations: list[str]
     """Specifications; the first one is empty."""
     crash: CrashMode
-    renderer: RendererName
 
 
 class StressFolder:
@@ -119,10 +118,10 @@ def _finished(path: Path, conditions: Conditions) -> tuple[list[EpisodeResult], 
     if not (path / CONDITIONS).exists():
         return [], False
     saved = read_json(path / CONDITIONS, Conditions, "the conditions of a stress test", _FIX)
-    if (saved.crash, saved.renderer) != (conditions.crash, conditions.renderer):
+    if saved.crash != conditions.crash:
         raise FileError(
-            f"cannot resume {path}: it was begun with crash={saved.crash}, renderer={saved.renderer}, got "
-            f"crash={conditions.crash}, renderer={conditions.renderer}; keep them, or {_FIX}."
+            f"cannot resume {path}: it was begun with crash={saved.crash}, got crash={conditions.crash}; keep it, or "
+            f"{_FIX}."
         )
     now = {driver.name: driver for driver in conditions.drivers}
     for driver in saved.drivers:
@@ -140,11 +139,10 @@ def _finished(path: Path, conditions: Conditions) -> tuple[list[EpisodeResult], 
     if not (path / ROWS).exists():
         return [], False
     rows, cut_off = read_results(path / ROWS)
-    drawn_by = {driver.name: driver.env.drawn_by for driver in saved.drivers}
-    missing = set(product(drawn_by, saved.perturbations, saved.tracks))
+    missing = set(product([driver.name for driver in saved.drivers], saved.perturbations, saved.tracks))
     for number, row in enumerate(rows, 1):
         key = row.driver, row.perturbation, row.seed
-        if key not in missing or (row.crash_mode, row.renderer) != (saved.crash, drawn_by[row.driver]):
+        if key not in missing or row.crash_mode != saved.crash:
             raise FileError(
                 f"{path / ROWS}, line {number} holds an episode twice, or one of another test (driver {row.driver!r}, "
                 f"track {row.seed}); remove the line and go on with --resume."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
 from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
-from nac_drive.envs import Control, CrashMode, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.metrics import EMPTY, number
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.robustness.plan import CLEAN
@@ -102,7 +101,6 @@ def video_of(
     spec: str,
     control: Control | None = None,
     crash: CrashMode = "ignore",
-    renderer: RendererName = "gymnasium",
 ) -> Path:
     """Write a video of up to four drivers on the first track under one perturbation.
 
@@ -115,7 +113,6 @@ def video_of(
         spec: The perturbation, see `envs.perturb`.
         control: Control of shipped drivers.
         crash: The effect of a crash, see `CarRacing`.
-        renderer: Draws the frames that the drivers see.
 
     Returns:
         `path`.
@@ -125,7 +122,7 @@ def video_of(
         for number, name in enumerate(drivers[:4]):
             videos.append(Path(folder) / f"{number}.mp4")
             driver = resolve_driver(name, EnvConfig(control=control) if control else None)
-            env = replace(measured_env(driver, control, spec), renderer=renderer)
+            env = measured_env(driver, control, spec)
             record_video(videos[-1], driver, track_seeds(tracks)[0], name=driver_name(name), env=env, crash=crash)
         side_by_side(path, videos, columns=2 if len(videos) > 2 else None)
     return path

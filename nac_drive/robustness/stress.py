@@ -16,7 +16,7 @@ from typing import Any
 
 from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.processes import Pool
-from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.robustness.folder import Conditions, DriverUnderTest, stress_folder
@@ -65,7 +65,6 @@ def stress(
     *,
     control: Control | None = None,
     crash: CrashMode = "ignore",
-    renderer: RendererName = "gymnasium",
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     pool: Pool | None = None,
@@ -81,7 +80,6 @@ def stress(
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
         crash: The effect of a crash. With intervene, interventions per episode are counted.
-        renderer: Draws the frames.
         folder: Gets conditions.json, and rows.jsonl row by row as episodes end; None keeps nothing.
         resume: Go on with the missing episodes in `folder`. Drivers, perturbations and tracks may have grown.
         pool: See `evaluate`; no result depends on it, latencies aside.
@@ -99,14 +97,14 @@ def stress(
     found, seeds = families(perturbations), track_seeds(tracks)
     if resume and folder is None:
         raise ValueError("resume needs the folder (--out) of the stress test that was interrupted.")
-    entries = [_entry(spec, control, renderer) for spec in drivers]
+    entries = [_entry(spec, control) for spec in drivers]
     names = [tested.name for _, tested in entries]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be at least one, each with a name of its own, got {names}; rename a folder.")
     for driver, tested in entries:  # differences to the first would compare two worlds
         require_environment(f"driver {tested.name!r}", driver, entries[0][1].env)
     specs = [CLEAN, *(spec for family in found for spec in family.specs)]
-    conditions = Conditions([tested for _, tested in entries], seeds, specs, crash, renderer)
+    conditions = Conditions([tested for _, tested in entries], seeds, specs, crash)
     rows: dict[tuple[str, str], list[EpisodeResult]] = {}
     total = len(names) * len(specs) * len(seeds)
     with nullcontext() if folder is None else stress_folder(folder, conditions, resume=resume) as kept:
@@ -125,7 +123,7 @@ def stress(
                 before = [row for row in finished if (row.driver, row.perturbation) == (tested.name, spec)]
                 rows[tested.name, spec] = evaluate(
                     driver, seeds, name=tested.name, env=replace(tested.env, perturb=spec or None),
-                    crash=crash, renderer=renderer, done=before, pool=pool, on_episode=on_episode,
+                    crash=crash, done=before, pool=pool, on_episode=on_episode,
                 ).rows  # fmt: skip
         result = Stress(names, found, rows, _cells(names, specs, rows))
         if kept:
@@ -133,11 +131,9 @@ def stress(
     return result
 
 
-def _entry(
-    spec: str | os.PathLike[str], control: Control | None, renderer: RendererName
-) -> tuple[Driver, DriverUnderTest]:
+def _entry(spec: str | os.PathLike[str], control: Control | None) -> tuple[Driver, DriverUnderTest]:
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
-    env = replace(clean_env(driver, control), renderer=renderer)
+    env = clean_env(driver, control)
     return driver, DriverUnderTest(_name(spec), driver_hash(spec, env), env)
 
 

@@ -18,8 +18,9 @@ import yaml
 
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.mixture import MixtureConfig
-from nac_drive.envs import CORRUPTIONS, SPLITS, Augmentation, EnvConfig, RendererName, track_seeds
+from nac_drive.envs import CORRUPTIONS, SPLITS, Augmentation, EnvConfig, track_seeds
 from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs.views import Size, View
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
@@ -252,12 +253,14 @@ def paper_recipe() -> TrainConfig:
 class DaggerConfig(CloningConfig):
     """Settings of `dagger`. The control is that of `driver`."""
 
-    renderer: RendererName = "fast"
-    """Renderer of episodes and validations; reported scores are measured with gymnasium's."""
     max_steps: int = 1000
     """Frames before an episode is truncated."""
     environment: str = EnvConfig.environment
     """The track environment: a name in ENVIRONMENTS."""
+    view: View = EnvConfig.view
+    """What the learner sees: above, gymnasium's frames, or seat, from the driver's seat (docs/simulator.md)."""
+    size: Size = EnvConfig.size
+    """Width and height of the learner's frames from the seat, in pixels."""
     perturb: str | None = None
     """Perturbations of what the learner sees and does, such as gap:2+frame-rate:1 (docs/perturbations.md); the expert
     labels the true frames. Of several, separated by commas, each episode has one, in turn by track."""
@@ -296,8 +299,7 @@ class DaggerConfig(CloningConfig):
             check_whole(name, getattr(self, name), 1, MOST)
         for name in ("rounds", "first_track"):
             check_whole(name, getattr(self, name), 0, MOST)
-        for name in ("renderer", "environment"):
-            check_type(name, getattr(self, name), str)
+        check_type("environment", self.environment, str)
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
         for name in ("noise", "noise_hold", "beta"):
@@ -319,7 +321,8 @@ class DaggerConfig(CloningConfig):
     def env(self) -> EnvConfig:
         """The environment of the learner."""
         control: Any = self.driver.control
-        return EnvConfig(control, self.data.mask_bar, self.max_steps, self.renderer, self.environment, self.perturb)
+        mask_bar = self.data.mask_bar
+        return EnvConfig(control, mask_bar, self.max_steps, self.environment, self.perturb, self.view, self.size)
 
     @property
     def noise_config(self) -> NoiseConfig:

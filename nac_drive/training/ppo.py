@@ -81,7 +81,6 @@ def ppo(
     RunFolder.require(folder, resume)
     env_config = EnvConfig(
         control=config.driver.control,  # type: ignore[arg-type]
-        renderer=config.renderer,
         perturb=config.perturb,
     )
     torch.manual_seed(config.seed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from nac_drive.envs import RendererName, parse_corruptions, track_seeds
+from nac_drive.envs import parse_corruptions, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
@@ -34,8 +34,6 @@ class PPOConfig:
 
     driver: DriverConfig = field(default_factory=lambda: DriverConfig(core="cnn", encoder="pooled", d_model=128))
     """Encoder, core and action head of a driver from random weights; with `init_from` only control is chosen here."""
-    renderer: RendererName = "fast"
-    """Renderer of training and validation; reported scores are measured with gymnasium's."""
     seed: int = 0
     """Seed of weights, tracks and noise."""
     init_from: str | Path | None = None
@@ -122,9 +120,10 @@ class PPOConfig:
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
             parse_all(self.perturb)
-        for name, choices in (("renderer", get_args(RendererName)), ("distribution", get_args(Distribution))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+        if self.distribution not in get_args(Distribution):
+            raise ValueError(
+                f"distribution must be one of {', '.join(get_args(Distribution))}, got {self.distribution!r}."
+            )
         check_whole("seed", self.seed, 0, MOST_SEEDS)
         for name in ("total_timesteps", "value_warmup_steps"):
             check_whole(name, getattr(self, name), 0, MOST)

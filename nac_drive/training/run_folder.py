@@ -38,6 +38,7 @@ from nac_drive.storage.links import require_link_to_something, require_own_file,
 from nac_drive.storage.lock import LOCK
 from nac_drive.storage.names import shell_word
 from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, read_yaml
+from nac_drive.storage.renderer import WHY_NOT, is_approximate, without_renderer
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.training.finite import require_finite_row
 
@@ -138,7 +139,7 @@ class RunFolder:
         Raises:
             FileError: The file is damaged.
         """
-        config = self._read_config()
+        config = without_renderer(self._read_config())
         config.pop("format", None)
         return config
 
@@ -161,7 +162,8 @@ class RunFolder:
             grown: Keys whose number may be larger than that of the run.
 
         Raises:
-            ValueError: Naming the keys that differ, or if the run was started by version 0.1.
+            ValueError: Naming the keys that differ, or if the run was started by version 0.1, or with the approximate
+                renderer of an earlier version.
         """
         saved = self._read_config()
         if saved.pop("format", None) != FORMAT:
@@ -169,6 +171,12 @@ class RunFolder:
                 f"{self.path} was started by version 0.1 of nac-drive: its driver still loads and drives, but the run "
                 "cannot be resumed; start a new one (--init-from takes over the weights)."
             )
+        if is_approximate(saved):
+            raise ValueError(
+                f"{self.path} cannot be resumed: {WHY_NOT}; its driver still loads and drives, so start a new run "
+                "(--init-from takes over the weights)."
+            )
+        saved = without_renderer(saved)
         before, now = flatten(saved), flatten(yaml.safe_load(yaml.safe_dump(config)))  # tuples are read back as lists
         changed = [
             key for key in sorted(before.keys() | now.keys())

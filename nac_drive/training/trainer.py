@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from nac_drive.data_collection.experts import driver_hash, require_environment, resolve_driver
+from nac_drive.data_collection.experts import driver_hash, require_environment, require_view, resolve_driver
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig, same_actions
 from nac_drive.policies import Driver, load_driver, save_driver
@@ -358,6 +358,7 @@ def cloned_driver(option: str, spec: str | os.PathLike[str], env: EnvConfig) -> 
             f"{option} must name a cloned driver, got {spec!r}; pass the folder of a run of train or dagger."
         )
     require_environment(f"{option} {os.fspath(spec)!r}", driver, env)
+    require_view(f"{option} {os.fspath(spec)!r}", driver, env)
     return driver
 
 

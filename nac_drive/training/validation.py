@@ -41,7 +41,7 @@ def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, 
         report({"validation_episode": next(done), "validation_episodes": len(seeds), "return": row.episode_return})
 
     evaluation = evaluate(
-        on_cpu(driver), seeds, name=driver.config.core, env=env, renderer=env.renderer, pool=pool,
+        on_cpu(driver), seeds, name=driver.config.core, env=env, pool=pool,
         on_episode=on_episode,
     )  # fmt: skip
     returns = [row.episode_return for row in evaluation.rows]

@@ -16,7 +16,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
 from nac_drive.storage.lock import LOCK
 
-ENV = EnvConfig(max_steps=60, renderer="fast")
+ENV = EnvConfig(max_steps=60)
 NOISE = NoiseConfig(probability=0.3, hold=4)
 TRACKS = [11, 3, 7]
 

@@ -90,7 +90,7 @@ def test_a_round_records_who_drove_and_what_the_person_did(tmp_path: Path, monke
 
 
 def test_without_a_hand_at_the_wheel_the_driver_drives_as_ever():
-    env = EnvConfig("continuous", renderer="fast", max_steps=80)
+    env = EnvConfig("continuous", max_steps=80)
     meta = Meta(env, "human", "0" * 64, None, 0)
     job = EpisodeJob(pickle.dumps(Script("continuous", [False])), meta)
     row = collect_corrected_episode(job, pickle.dumps(Controller("continuous")), (0, 3)).row
@@ -186,7 +186,7 @@ def test_a_person_drives_in_the_time_of_the_simulator(monkeypatch: pytest.Monkey
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setattr(pygame.time, "Clock", Clock)
     steps: list[Step] = []
-    with closing(make_env(EnvConfig(max_steps=20, renderer="fast", perturb="action-repeat:3"))) as env:
+    with closing(make_env(EnvConfig(max_steps=20, perturb="action-repeat:3"))) as env:
         rollout(env, KeyboardDriver("discrete"), 0, subscribers=[steps.append])
     pygame.display.quit()
     assert Clock.rates == pytest.approx([1 / step.dt if step.dt else 0 for step in steps])

@@ -25,7 +25,7 @@ from nac_drive.envs import Control, EnvConfig, make_env, rollout
 from nac_drive.policies import Driver, DriverConfig
 from tests.problems import CheckingDriver, Darkened, ToyEnv
 
-ENV = EnvConfig(max_steps=70, renderer="fast")
+ENV = EnvConfig(max_steps=70)
 TRACK = 5
 
 

@@ -218,7 +218,7 @@ def test_a_daemon_starts_no_workers(monkeypatch):
             start()
         assert "\n" not in str(caught.value)
     with pytest.raises(ChildProcessError, match="make_vec_env with processes=0, or use concurrent"):
-        make_vec_env(EnvConfig(renderer="fast"), 1, processes=1)
+        make_vec_env(EnvConfig(), 1, processes=1)
 
 
 def test_a_worker_that_imports_the_script_starts_no_workers(monkeypatch):

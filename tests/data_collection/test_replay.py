@@ -83,7 +83,7 @@ def noisy(dataset: Demonstrations) -> bool:
     return bool((frames.labels != frames.actions).any())
 
 
-@pytest.mark.parametrize("kind", ["noisy", "continuous", "noiseless", "masked", "gymnasium", "rounds", "early end"])
+@pytest.mark.parametrize("kind", ["noisy", "continuous", "noiseless", "masked", "rounds", "early end"])
 def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
     path = tmp_path / "dataset"
     if kind == "rounds":
@@ -99,7 +99,6 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
             "continuous": {"env": CONTINUOUS},
             "noiseless": {"env": ENV, "noise": None},
             "masked": {"env": replace(ENV, mask_bar=True)},
-            "gymnasium": {"env": replace(ENV, renderer="gymnasium"), "seeds": TRACKS[:1]},
         }[kind]
         dataset = collect_small(path, **changed)
     assert noisy(dataset) == (kind not in ("noiseless", "early end"))
@@ -117,7 +116,7 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
     ("driver", "control", "bytes_per_frame"), [("expert", "discrete", 2), ("controller", "continuous", 10)]
 )
 def test_an_episode_takes_a_few_bytes_per_frame(tmp_path, driver, control, bytes_per_frame):
-    env = EnvConfig(control=control, renderer="fast")
+    env = EnvConfig(control=control)
     dataset = collect(tmp_path / "dataset", driver, env=env, seeds=[1], noise=NoiseConfig(0.15, 4))
     save_action_log(dataset, tmp_path / "episodes.npz")
     size, (row,) = (tmp_path / "episodes.npz").stat().st_size, dataset.rows
@@ -236,7 +235,7 @@ def test_a_dataset_of_version_0_1_is_resumed_from_a_log_of_today(log_file, recor
 
 
 def test_an_episode_of_a_published_log_is_rebuilt(tmp_path):
-    """The log of version 0.1 was made with gymnasium's renderer by another program version: every hash must hold."""
+    """The log of version 0.1 was made by another program version: every hash must hold."""
     log = read_action_log(SHIPPED / "expert-20.npz")
     shortest = min(log.episodes, key=lambda episode: episode.summary["length"])
     path = tmp_path / "one.npz"

@@ -13,7 +13,7 @@ from nac_drive.envs import Control, EnvConfig, make_env, rollout
     ("champion", "discrete", 880), ("champion", "continuous", 900),
 ])  # fmt: skip
 def test_a_shipped_driver_drives_a_test_track_without_a_crash(word: str, control: Control, least: float):
-    env = EnvConfig(control, renderer="fast")
+    env = EnvConfig(control)
     episode = rollout(make_env(env), resolve_driver(word, env), 900_005)
     assert episode.episode_return > least
     assert episode.outcome["crashes"] == 0
@@ -25,7 +25,7 @@ def test_a_shipped_driver_drives_a_test_track_without_a_crash(word: str, control
 @pytest.mark.parametrize("control", ["continuous", "pulsed"])
 @pytest.mark.parametrize("perturb", ["gaussian-noise:3", "frame-drop:3:zero"])
 def test_a_robust_champion_drives_under_noise_and_on_half_of_the_frames(perturb: str, control: Control):
-    env = EnvConfig(control, renderer="fast", perturb=perturb)
+    env = EnvConfig(control, perturb=perturb)
     episode = rollout(make_env(env), resolve_driver("robust-champion", env), 900_005)
     assert episode.episode_return > 900
     assert episode.outcome["crashes"] == 0

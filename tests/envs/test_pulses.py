@@ -109,6 +109,6 @@ def test_the_commands_of_the_actions_are_those_of_the_environments_facts():
 
 
 def test_the_controller_drives_by_pulses():
-    episode = rollout(blind(make_env(EnvConfig("pulsed", renderer="fast"))), Controller("pulsed"), 17)
+    episode = rollout(blind(make_env(EnvConfig("pulsed"))), Controller("pulsed"), 17)
     assert episode.episode_return > 900
     assert episode.outcome["crashes"] == 0

@@ -22,7 +22,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from nac_drive.envs import ActionRepeat, EnvConfig, ProcessVectorEnv, make_env, make_vec_env, track_seeds
 
 REPOSITORY = Path(__file__).parents[2]
-SHORT = EnvConfig(renderer="fast", max_steps=3)
+SHORT = EnvConfig(max_steps=3)
 SEEDS = [5, 17, 2]
 PROCESSES = [0, 2]  # three environments do not divide by two
 
@@ -105,7 +105,7 @@ class Loaded(gym.Wrapper):
 
 
 def repeating(frames: int) -> gym.Env:
-    return Loaded(RecordEpisodeStatistics(ActionRepeat(make_env(EnvConfig(renderer="fast", max_steps=frames)), 4)))
+    return Loaded(RecordEpisodeStatistics(ActionRepeat(make_env(EnvConfig(max_steps=frames)), 4)))
 
 
 def test_other_environments_and_infos_of_some_pass_through_processes_without_torch():
@@ -124,13 +124,13 @@ def test_other_environments_and_infos_of_some_pass_through_processes_without_tor
 def test_gymnasium_makes_it_by_name():
     env = gym.make_vec(
         "nac_drive/CarRacing-v0", num_envs=2, vectorization_mode="vector_entry_point",
-        control="continuous", renderer="fast", crash="terminate",
+        control="continuous", crash="terminate",
     )  # fmt: skip
     assert env.num_envs == 2
     assert env.single_action_space == make_env(EnvConfig("continuous")).action_space
     assert env.get_attr("crash") == ("terminate", "terminate")  # type: ignore[attr-defined]
     assert env.get_attr("_max_episode_steps") == (1000, 1000)  # type: ignore[attr-defined]
-    expected = make_vec_env(EnvConfig("continuous", renderer="fast"), 2, crash="terminate")
+    expected = make_vec_env(EnvConfig("continuous"), 2, crash="terminate")
     actions = random_actions(env, 2)
     for one, other in zip(together(env, [3, 4], actions), together(expected, [3, 4], actions), strict=True):
         np.testing.assert_array_equal(one[0], other[0])
@@ -141,7 +141,7 @@ def test_gymnasium_makes_it_by_name():
 
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_telemetry_is_arrays_and_a_crash_has_its_name(processes):
-    config = EnvConfig(renderer="fast", max_steps=400)
+    config = EnvConfig(max_steps=400)
     env = make_vec_env(config, 3, processes=processes, crash="terminate")
     env.set_attr("observe", False)  # at the speed of the physics
     assert env.get_attr("crash") == ("terminate",) * 3
@@ -271,8 +271,8 @@ def test_an_exception_of_an_environment_is_raised_here_and_stepping_goes_on(shor
     with pytest.raises(ValueError, match=r"Pass an integer 0-4") as raised:
         env.step([3, 3, 9])
     assert "In a worker process:\nTraceback" in raised.value.__notes__[0]
-    with pytest.raises(TypeError, match="cannot pickle"):
-        env.get_attr("world")
+    with pytest.raises(Exception, match=r"pickle"):
+        env.get_attr("_world")
     assert_equal(env, partial(make_env, SHORT), random_actions(env, 3))
 
 
@@ -306,7 +306,7 @@ SCRIPT = (
     "import signal; import numpy as np; from nac_drive.envs import EnvConfig, make_vec_env\n"
     "if __name__ == '__main__':\n"
     "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it
-    "    env = make_vec_env(EnvConfig(renderer='fast'), 2, processes=2)\n"
+    "    env = make_vec_env(EnvConfig(), 2, processes=2)\n"
     "    env.reset(seed=0); print('they drive', flush=True)\n"
     "    while True: env.step(np.full(2, 3))"
 )
@@ -332,7 +332,7 @@ def test_processes_end_with_their_parent(way):
 
 UNGUARDED = (
     "from nac_drive.envs import EnvConfig, make_vec_env\n"
-    "env = make_vec_env(EnvConfig(renderer='fast'), 1, processes=1)\n"
+    "env = make_vec_env(EnvConfig(), 1, processes=1)\n"
     "env.reset(seed=0)\n"
 )
 

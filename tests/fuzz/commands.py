@@ -29,13 +29,13 @@ from tests.fuzz.run import SETTINGS
 
 SOUND = {
     "collect": """--out new --driver controller --episodes 2 --first-track 3 --noise 0.1 --noise-hold 4
-        --control discrete --renderer fast --workers 1 --seed 1""",
+        --control discrete --workers 1 --seed 1""",
     "dataset info": "data --json",
     "dataset verify": "data --workers 1",
     "dataset merge": "recorded --out new",
     "dataset action-log": "recorded --out new --workers 1",
     "dataset rebuild": "log.npz --out new --workers 1",
-    "evaluate": """--driver driver --tracks 3,4 --crash ignore --perturb shadows:2+frame-drop:1:skip --renderer fast
+    "evaluate": """--driver driver --tracks 3,4 --crash ignore --perturb shadows:2+frame-drop:1:skip
         --baseline controller --out new --workers 1""",
     "watch": "--driver driver --track 3 --video new.mp4 --crash terminate --perturb shadows:1",
     "train": """data --out new --core nac-2k --core-args window=4 num_heads=2 --encoder compact --d-model 8 --dense 8
@@ -45,12 +45,12 @@ SOUND = {
     "dagger": """--out new --expert controller --core lstm --d-model 8 --rounds 1 --initial-episodes 1 --episodes 1
         --beta 0.5 --switch-interval 5 --initial-epochs 1 --epochs 1 --control discrete --device cpu --workers 1
         --learning-rate 0.01 --final-learning-rate 0.001 --validation-tracks 3""",
-    "ppo": """--out new --control discrete --renderer fast --seed 1 --total-timesteps 64 --n-envs 2 --n-steps 16
+    "ppo": """--out new --control discrete --seed 1 --total-timesteps 64 --n-envs 2 --n-steps 16
         --value-warmup-steps 0 --batch-size 16 --n-epochs 1 --learning-rate 0.001 --clip-range 0.1 --gamma 0.9
         --gae-lambda 0.9 --ent-coef 0.01 --reward-scale 0.1 --crash-penalty 1 --off-road-penalty 1
         --validate-every 32 --validation-tracks 3""",
     "compare": """data --out new --drivers lstm nac-exact,window=4 --num-seeds 2 --tracks 3 --expert controller
-        --crash ignore --renderer fast --epochs 1 --d-model 16 --device cpu --workers 1""",
+        --crash ignore --epochs 1 --d-model 16 --device cpu --workers 1""",
 }
 """Command -> words that start its work."""
 
@@ -135,7 +135,7 @@ def _inputs(folder: Path) -> None:
     driver(folder)
     episode = {"observations": np.zeros((33, 96, 96, 3), np.uint8), "actions": np.arange(32) % 5}
     Demonstrations.from_episodes(folder / "data", [episode, episode], seeds=[0, 1])
-    collect(folder / "recorded", "controller", env=EnvConfig(max_steps=5, renderer="fast"), seeds=[2])
+    collect(folder / "recorded", "controller", env=EnvConfig(max_steps=5), seeds=[2])
     shutil.copy(Path(__file__).parents[2] / "action_logs" / "expert-20.npz", folder / "log.npz")
     (folder / "victim.txt").write_text("a file of the user")
 

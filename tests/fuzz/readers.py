@@ -179,14 +179,14 @@ def resume_run(folder: Path) -> None:
 
 # Evaluations and comparisons
 
-ENV = EnvConfig(max_steps=5, renderer="fast")
+ENV = EnvConfig(max_steps=5)
 CONDITIONS = Conditions("lstm", "0" * 64, None, None, ENV, [3, 4], "ignore", "")
 
 
 @lru_cache(maxsize=1)
 def results() -> list[EpisodeResult]:
     """Two short episodes."""
-    return evaluate("controller", [3, 4], name="lstm", env=ENV, renderer="fast").rows
+    return evaluate("controller", [3, 4], name="lstm", env=ENV).rows
 
 
 def evaluation(folder: Path) -> None:
@@ -203,7 +203,7 @@ def resume_evaluation(folder: Path) -> None:
         assert {row.seed for row in rows} <= {3, 4}
 
 
-STRESS = StressConditions([DriverUnderTest("lstm", "0" * 64, ENV)], [3, 4], [""], "ignore", "fast")
+STRESS = StressConditions([DriverUnderTest("lstm", "0" * 64, ENV)], [3, 4], [""], "ignore")
 
 
 def stress_test(folder: Path) -> None:
@@ -219,7 +219,7 @@ def resume_stress(folder: Path) -> None:
 
 
 def task(folder: Path) -> Task:
-    return Task("lstm", folder / "lstm-0", folder / "data", TrainConfig(), "expert", (3, 4), "ignore", "fast", "cpu")
+    return Task("lstm", folder / "lstm-0", folder / "data", TrainConfig(), "expert", (3, 4), "ignore", "cpu")
 
 
 def comparison(folder: Path) -> None:

@@ -49,7 +49,7 @@ def nested(config: Config, **changed: Any) -> Config:
 
 def demonstrations(path: Path, control: Control = "discrete", tracks: int = 3) -> Demonstrations:
     """Episodes of 60 frames, ten of them after the zoom, by the controller under noise."""
-    env = EnvConfig(control, max_steps=FRAMES, renderer="fast")
+    env = EnvConfig(control, max_steps=FRAMES)
     return collect(path, "controller", env=env, seeds=list(range(tracks)), noise=NoiseConfig(0.3, 4))
 
 

@@ -28,7 +28,7 @@ from tests.nac_drive.small import TINY, dagger_config, results, train_dagger
 
 pytestmark = pytest.mark.timeout(600)
 VERSIONS = cluster._versions()
-ENV = EnvConfig(max_steps=40, renderer="fast")
+ENV = EnvConfig(max_steps=40)
 TRACKS = [5, 3, 8, 1]
 
 
@@ -70,8 +70,8 @@ def without_latency(evaluation: Evaluation) -> list[Any]:
 
 
 def test_a_worker_killed_in_the_middle_changes_no_row(pool, tmp_path):
-    here = evaluate(Controller("discrete"), TRACKS, env=ENV, renderer="fast")
-    there = evaluate(DiesOnce(tmp_path / "died"), TRACKS, env=ENV, renderer="fast", pool=pool)
+    here = evaluate(Controller("discrete"), TRACKS, env=ENV)
+    there = evaluate(DiesOnce(tmp_path / "died"), TRACKS, env=ENV, pool=pool)
     assert (tmp_path / "died").exists()
     assert without_latency(there) == without_latency(here)
 
@@ -128,13 +128,13 @@ def test_dagger_is_that_of_one_process(pool, tmp_path, one_thread):
 
 def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(address, dataset, tmp_path):
     task = Task(
-        "controller", tmp_path / "run", dataset.path, None, "controller", (3,), "ignore", "fast", "auto"
+        "controller", tmp_path / "run", dataset.path, None, "controller", (3,), "ignore", "auto"
     )  # fmt: skip
     started: list[Any] = []
     assert run_tasks([task], 0, lambda name, row: started.append(row), address) == {}
     assert started[0] == {"started": True}
     (row,) = result_of(task)["rows"]
-    (expected,) = evaluate("controller", [3], env=dataset.meta.env, renderer="fast").rows
+    (expected,) = evaluate("controller", [3], env=dataset.meta.env).rows
     assert {**row, "latency_ms": 0} == {**expected.to_dict(), "latency_ms": 0}
     with pytest.raises(ClusterError, match=r"does not see .*; put both on storage that all machines share"):
         run_tasks([replace(task, run=tmp_path / "nowhere" / "run")], 0, lambda name, row: None, address)

@@ -17,7 +17,7 @@ from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.run_folder import RunFolder
 from tests.nac_drive.small import config, dagger_config
 
-ENV = nd.EnvConfig(renderer="fast", max_steps=60)
+ENV = nd.EnvConfig(max_steps=60)
 FEW = {"rounds": 0, "initial_episodes": 1, "initial_epochs": 1, "max_steps": 52}
 PPO = nd.PPOConfig(
     total_timesteps=32, n_envs=1, n_steps=16, value_warmup_steps=0, batch_size=16, n_epochs=1, validate_every=32,
@@ -43,7 +43,7 @@ def ppo(kind: Kind, data: Path, run: Path, out: Path) -> Path:
 
 def compare(kind: Kind, data: Path, run: Path, out: Path) -> Path:
     settings = config("cnn", epochs=1)
-    nd.compare(["cnn"], kind(data), [900_000], kind(out), config=settings, expert=kind(run), renderer="fast")
+    nd.compare(["cnn"], kind(data), [900_000], kind(out), config=settings, expert=kind(run))
     return out / "report.html"
 
 

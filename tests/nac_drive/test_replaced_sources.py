@@ -57,7 +57,7 @@ def driver_at(path: Path, seed: int, env: EnvConfig) -> None:
 
 
 def recording_at(path: Path, seed: int, env: EnvConfig) -> None:
-    env = replace(env, renderer="fast", max_steps=20)
+    env = replace(env, max_steps=20)
     collect(path, "controller", env=env, seeds=[0, 1], noise=NoiseConfig(0.9, 1), seed=seed)
 
 
@@ -128,20 +128,20 @@ def reproducing(experiment: str, option: str, **settings: Any) -> Callable[..., 
 
 
 def drive(driver: Any, folder: Path, resume: bool, **keywords: Any) -> None:
-    evaluate_with_baseline(driver, [5], renderer="fast", folder=folder, resume=resume, **keywords)
+    evaluate_with_baseline(driver, [5], folder=folder, resume=resume, **keywords)
 
 
 Begin = Callable[[Path, Path, Path, bool], Any]
 CASES: dict[tuple[str, str], tuple[Callable[..., None], EnvConfig, Begin]] = {
     ("collect", "driver"): (driver_at, DISCRETE, lambda source, folder, _, resume: collect(
-        folder, source, env=replace(DISCRETE, renderer="fast"), seeds=[0, 1][: 1 + resume], resume=resume)),
+        folder, source, env=DISCRETE, seeds=[0, 1][: 1 + resume], resume=resume)),
     ("dataset", "log"): (log_at, DISCRETE, lambda source, folder, _, resume: rebuild(source, folder, resume=resume)),
     ("evaluate", "driver"): (driver_at, DISCRETE, lambda source, folder, _, resume: drive(
         source, folder, resume, baseline=None)),
     ("evaluate", "baseline"): (driver_at, DISCRETE, lambda source, folder, _, resume: drive(
         source.with_name("mine"), folder, resume, baseline=source)),
     ("stress", "drivers"): (driver_at, DISCRETE, lambda source, folder, _, resume: stress(
-        [source], ["gap:3"], [5], renderer="fast", folder=folder, resume=resume)),
+        [source], ["gap:3"], [5], folder=folder, resume=resume)),
     ("train", "dataset"): (recording_at, DISCRETE, training("dataset")),
     ("train", "init_from"): (driver_at, DISCRETE, training("init_from")),
     ("train", "freeze_encoder_from"): (driver_at, DISCRETE, training("freeze_encoder_from")),

@@ -24,7 +24,7 @@ from nac_drive.robustness import page
 from tests.commands import call
 
 TRACK, FRAMES = 900_001, 16
-TRAINED = {"control": "continuous", "mask_bar": True, "max_steps": FRAMES, "renderer": "fast"}
+TRAINED = {"control": "continuous", "mask_bar": True, "max_steps": FRAMES}
 """Everything that may differ from the defaults does."""
 TIMED = [f"{name}:{len(levels)}" for name, levels in PERTURBATIONS.items() if name not in CORRUPTIONS]
 Show = Callable[[Path, str, Any, Path, Callable[[Step], None]], Any]
@@ -33,7 +33,7 @@ Show = Callable[[Path, str, Any, Path, Callable[[Step], None]], Any]
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory) -> Path:
-    """A driver that was trained with a short time limit, fast frames and a masked status bar."""
+    """A driver that was trained with a short time limit and a masked status bar."""
     torch.manual_seed(0)
     network = Driver(DriverConfig("lstm", d_model=16, dense=8, control="continuous"))
     with torch.no_grad():
@@ -101,8 +101,8 @@ def test_every_place_shows_the_episode_that_was_measured(driver, spec, tmp_path)
 
 
 @pytest.mark.parametrize("spec", ["", *TIMED])
-def test_a_race_drives_the_episode_that_was_measured_on_fast_frames(driver, spec, monkeypatch):
-    expected = row_of(driver, spec, renderer="fast")
+def test_a_race_drives_the_episode_that_was_measured(driver, spec, monkeypatch):
+    expected = row_of(driver, spec)
     race = Race({"mine": driver}, ["mine"], TRACK)
     if spec:
         name, level = spec.split(":")
@@ -140,16 +140,15 @@ def test_the_video_of_a_stress_test_shows_an_episode_of_it(driver, tmp_path, mon
     for name in ("save_page", "terminal_stress"):
         monkeypatch.setattr(page, name, lambda *_: "")
     (tmp_path / "out").mkdir()
-    command = ("stress", "--drivers", str(driver), "--tracks", str(TRACK), "--crash", "terminate", "--renderer", "fast")
+    command = ("stress", "--drivers", str(driver), "--tracks", str(TRACK), "--crash", "terminate")
     assert call(*command, "--workers", "1", "--video", "gap:3", "--out", str(tmp_path / "out")) == 0
-    assert meters == [("terminate", row_of(driver, "gap:3", renderer="fast", crash="terminate").metrics)]
+    assert meters == [("terminate", row_of(driver, "gap:3", crash="terminate").metrics)]
 
 
 @pytest.mark.parametrize(
     ("options", "same"),
     [
         (("--perturb", "gap:3+frame-rate:1", "--crash", "terminate"), True),
-        (("--renderer", "fast"), False),
         (("--mask-bar", "False"), False),
     ],
 )

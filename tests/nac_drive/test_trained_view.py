@@ -21,7 +21,7 @@ from nac_drive.training import trainer
 from tests.nac_drive.small import TINY, dagger_config, score_of_weights
 
 TRACK = 5
-CLEAN = EnvConfig("continuous", max_steps=53, renderer="fast")
+CLEAN = EnvConfig("continuous", max_steps=53)
 """Three frames after the zoom: only those count for the agreement."""
 BOTH_WAYS = pytest.mark.parametrize("masked", [False, True])
 
@@ -54,9 +54,9 @@ def labels_of(path: Path, frames: Frames) -> np.ndarray:
 
 @BOTH_WAYS
 def test_a_driver_agrees_with_itself(masked, drivers):
-    evaluation = nd.evaluate(drivers[masked], [TRACK], renderer="fast", expert=drivers[masked])
+    evaluation = nd.evaluate(drivers[masked], [TRACK], expert=drivers[masked])
     assert evaluation.summary.agreement == 1.0
-    other = nd.evaluate(drivers[masked], [TRACK], renderer="fast", expert=drivers[not masked])
+    other = nd.evaluate(drivers[masked], [TRACK], expert=drivers[not masked])
     assert other.summary.agreement == 0.0  # the bar makes a difference
 
 
@@ -64,7 +64,7 @@ def test_a_baseline_agrees_with_its_equal(drivers, tmp_path):
     """The two have the same weights and different names, since no driver is a baseline of itself."""
     loaded: Any = nd.resolve_driver(drivers[True])
     equal = save_driver(tmp_path / "equal", loaded, meta={"note": "another one"})
-    baseline, driver = evaluate_with_baseline(drivers[True], [TRACK], baseline=equal, renderer="fast")
+    baseline, driver = evaluate_with_baseline(drivers[True], [TRACK], baseline=equal)
     assert driver.summary.agreement == 1.0
     assert driver.rows[0].episode_return == baseline.rows[0].episode_return
 
@@ -98,8 +98,8 @@ def test_the_labels_of_dagger_are_the_experts_own(masked, drivers, tmp_path, mon
 def test_the_expert_of_a_comparison_drives_as_alone(masked, drivers, tmp_path):
     env = replace(CLEAN, mask_bar=not masked)
     nd.collect(tmp_path / "data", "controller", env=env, seeds=[TRACK])
-    task = Task("x", tmp_path / "x", tmp_path / "data", None, str(drivers[masked]), (TRACK,), "ignore", "fast", "cpu")
+    task = Task("x", tmp_path / "x", tmp_path / "data", None, str(drivers[masked]), (TRACK,), "ignore", "cpu")
     (row,) = drive_task(task, task.tracks, with_expert=True).rows
-    (alone,) = nd.evaluate(drivers[masked], [TRACK], env=replace(env, mask_bar=masked), renderer="fast").rows
+    (alone,) = nd.evaluate(drivers[masked], [TRACK], env=replace(env, mask_bar=masked)).rows
     assert row.steering_rate_rms == alone.steering_rate_rms
     assert row.agreement == 1.0

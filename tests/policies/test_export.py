@@ -112,6 +112,14 @@ def test_an_exported_champion_drives_the_same_episode(champion):
         assert (found, theirs.episode_return) == (actions, ours.episode_return)
 
 
+def test_a_file_of_an_earlier_version_loads_without_its_renderer(tmp_path):
+    driver = small("cnn")
+    driver.env_config = {"control": "discrete", "mask_bar": False, "max_steps": 9, "renderer": "fast"}
+    exported = load_onnx(export(driver, tmp_path / "driver.onnx"))
+    assert exported.env_config == {"control": "discrete", "mask_bar": False, "max_steps": 9}
+    assert trained_env(exported) == nd.EnvConfig(max_steps=9)
+
+
 def test_the_file_alone_is_enough(champion, monkeypatch):
     driver, path = champion
     header = load_onnx(path).header
@@ -133,8 +141,8 @@ def test_the_file_alone_is_enough(champion, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*another environment")
 def test_evaluate_and_collect_take_the_file(champion, tmp_path):
     driver, path = champion
-    env = nd.EnvConfig(control=driver.config.control, max_steps=30, renderer="fast")  # type: ignore[arg-type]
-    ours, theirs = (nd.evaluate(one, [800_000], env=env, renderer="fast").rows[0] for one in (driver, str(path)))
+    env = nd.EnvConfig(control=driver.config.control, max_steps=30)  # type: ignore[arg-type]
+    ours, theirs = (nd.evaluate(one, [800_000], env=env).rows[0] for one in (driver, str(path)))
     assert theirs.driver == path.name
     assert theirs.episode_return == pytest.approx(ours.episode_return, abs=1e-6)
     dataset = nd.collect(tmp_path / "data", str(path), env=env, seeds=[0], workers=1)
@@ -151,7 +159,7 @@ def test_the_program_of_the_page_drives_without_torch(champion):
     blocked = "import sys; sys.modules['torch'] = sys.modules['nac_drive'] = None\n"
     words = [sys.executable, "-W", "ignore", "-c", blocked + program, str(path), "40"]
     result = subprocess.run(words, capture_output=True, text=True, check=True)
-    config = nd.EnvConfig(**{**driver.env_config, "renderer": "gymnasium", "max_steps": 40})
+    config = nd.EnvConfig(**{**driver.env_config, "max_steps": 40})
     expected = nd.rollout(nd.make_env(config), driver, 900_000).episode_return
     found = re.fullmatch(r"return (\S+) after 40 frames\n", result.stdout)
     assert found

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.box2d.car_dynamics import Car
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,10 +82,11 @@ def test_it_drives_on_after_an_intervention(control):
     env, controller = quiet_env(EnvConfig(control)), Controller(control)
     observation, _ = env.reset(seed=5)
     plan = controller.begin(env)
-    car = env.unwrapped.car  # type: ignore[attr-defined]
-    for body in (car.hull, *car.wheels):
-        body.position += (60.0, 30.0)
-    env.unwrapped.intervene()  # type: ignore[attr-defined]
+    simulator: Any = env.unwrapped
+    x, y = simulator.car.hull.position
+    simulator.place(simulator.car.hull.angle, x + 60.0, y + 30.0)
+    env.step(controller.act(observation, plan, 0.02)[0])
+    simulator.intervene()
     rewards = []
     for _ in range(200):
         action, plan = controller.act(observation, plan, 0.02)
@@ -103,8 +103,7 @@ def test_it_comes_back_from_beside_and_across_the_road(control, beside, turned):
     observation, _ = env.reset(seed=5)
     plan = controller.begin(env)
     inner: Any = env.unwrapped
-    inner.car.destroy()
-    inner.car = Car(inner.world, inner.centre_line.angles[0] + turned, *inner.centre_line.points[0] + (beside, 0))
+    inner.place(inner.centre_line.angles[0] + turned, *inner.centre_line.points[0] + (beside, 0))
     for _ in range(250):
         action, plan = controller.act(observation, plan, 0.02)
         observation, *_, info = env.step(action)
@@ -117,13 +116,13 @@ def test_off_its_line_it_slows_down():
     env, controller = quiet_env(EnvConfig("continuous")), Controller("continuous")
     observation, _ = env.reset(seed=5)
     plan = controller.begin(env)
-    hull = env.unwrapped.car.hull  # type: ignore[attr-defined]
-    for body in (hull, *env.unwrapped.car.wheels):  # type: ignore[attr-defined]
-        body.linearVelocity = 90 * np.array([-np.sin(hull.angle), np.cos(hull.angle)])
+    simulator: Any = env.unwrapped
+    hull = simulator.car.hull
+    velocity = (-90 * np.sin(hull.angle), 90 * np.cos(hull.angle))
+    simulator.place(hull.angle, *hull.position, velocity=velocity)
     gas, brake = controller.act(observation, plan, 0.02)[0][1:]
     assert gas > 0 == brake
-    for body in (hull, *env.unwrapped.car.wheels):  # type: ignore[attr-defined]
-        body.angle += 0.8
+    simulator.place(hull.angle + 0.8, *hull.position, velocity=velocity)
     gas, brake = controller.act(observation, plan, 0.02)[0][1:]
     assert gas == 0
 
@@ -150,7 +149,7 @@ def driven(controller: Controller, spec: str, frames: int) -> list[Step]:
 
 
 def test_on_weak_tyres_the_cautious_one_finishes_and_the_other_slides():
-    env = perturb(quiet_env(EnvConfig("continuous", renderer="fast")), "weak-tyres:2")
+    env = perturb(quiet_env(EnvConfig("continuous")), "weak-tyres:2")
     slow, fast = (rollout(env, controller, 5) for controller in (cautious("continuous"), Controller("continuous")))
     assert slow.outcome["lap_finished"]
     assert slow.outcome["off_road_events"] == 0 < fast.outcome["off_road_events"]

@@ -15,7 +15,7 @@ from tests.data_collection.recordings import collect_small
 def datasets(tmp_path_factory, recorded) -> dict[str, Demonstrations]:
     """Recorded under noise in either control, and own data with labels, times and ends; not to be changed."""
     folder, rng = tmp_path_factory.mktemp("datasets"), np.random.default_rng(0)
-    env = EnvConfig(control="continuous", max_steps=25, renderer="fast", mask_bar=True)
+    env = EnvConfig(control="continuous", max_steps=25, mask_bar=True)
     episodes = [
         {
             "observations": rng.integers(256, size=(n + 1, 96, 96, 3), dtype=np.uint8),

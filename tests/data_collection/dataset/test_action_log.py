@@ -282,7 +282,7 @@ def test_published_logs_are_read(name, frames, noise):
     log = read_action_log(str(SHIPPED / f"{name}.npz"))
     assert [episode.summary["seed"] for episode in log.episodes] == list(range(20))
     assert sum(len(episode.action) for episode in log.episodes) == frames
-    assert log.meta.env == EnvConfig("discrete", renderer="gymnasium")
+    assert log.meta.env == EnvConfig("discrete")
     assert (log.meta.noise.probability if log.meta.noise else 0.0) == noise
     assert all(set(episode.sha256) == {"frames", "columns"} for episode in log.episodes)
     changed = np.mean(np.concatenate([episode.action != episode.label for episode in log.episodes]))

@@ -168,7 +168,7 @@ def test_actions_of_another_control_than_the_environments_are_refused(tmp_path):
 
 
 def test_a_driver_learns_from_own_data(tmp_path):
-    env = EnvConfig(max_steps=10, renderer="fast")
+    env = EnvConfig(max_steps=10)
     dataset = Demonstrations.from_episodes(tmp_path / "dataset", [own(9), own(8, extra=0)], env=env)
     config = TrainConfig(
         DriverConfig(core="cnn"), DataConfig(sequence_length=4, batch_size=2),

@@ -95,13 +95,10 @@ def test_the_sum_of_dt_is_the_time_that_passed(spec):
     assert not simulator.observe, "left as it was"
 
 
-@pytest.mark.parametrize(
-    ("spec", "renderer"),
-    [("frame-rate:3", "gymnasium"), ("frame-drop:2:skip", "fast"), ("frame-drop:2:hold+frame-rate:3", "fast")],
-)
-def test_a_frame_that_arrives_is_the_simulators_frame_of_that_time(spec, renderer):
+@pytest.mark.parametrize("spec", ["frame-rate:3", "frame-drop:2:skip", "frame-drop:2:hold+frame-rate:3"])
+def test_a_frame_that_arrives_is_the_simulators_frame_of_that_time(spec):
     """Skipped frames are not drawn; rewards, images and ends are the same as if they were."""
-    config = EnvConfig(max_steps=60, renderer=renderer)
+    config = EnvConfig(max_steps=60)
     steps = drive(perturb(make_env(config), spec, 1))
     inside, _, _ = spec.rpartition("+")
     plain = perturb(make_env(config), inside, 1)

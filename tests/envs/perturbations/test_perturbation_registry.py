@@ -26,7 +26,7 @@ from tests.envs.episodes import blind
 from tests.envs.perturbations.doubles import ALL, HIGHEST, drive, observations
 from tests.problems import ToyEnv
 
-FAST = EnvConfig(renderer="fast")
+CLEAN = EnvConfig()
 
 # Random numbers and composition
 
@@ -37,7 +37,7 @@ def test_the_same_seeds_bring_back_the_same_perturbation(spec):
         return drive(env or fresh(seed), track)
 
     def fresh(seed: int) -> gym.Env:
-        return perturb(make_env(EnvConfig(renderer="fast", max_steps=20)), spec, seed, episode_frames=20)
+        return perturb(make_env(EnvConfig(max_steps=20)), spec, seed, episode_frames=20)
 
     def same(one: list[Step], other: list[Step]) -> bool:
         return (
@@ -84,7 +84,7 @@ def test_the_random_numbers_of_the_simulator_stay_as_they_are(spec):
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_pixels_change_neither_physics_nor_rewards_nor_the_state(name):
     """The expert sees the state."""
-    plain, perturbed = make_env(FAST), perturb(make_env(FAST), f"{name}:3", 2)
+    plain, perturbed = make_env(CLEAN), perturb(make_env(CLEAN), f"{name}:3", 2)
     assert np.array_equal(plain.reset(seed=1)[0], perturbed.unwrapped.state if perturbed.reset(seed=1) else None)  # type: ignore[attr-defined]
     for action in np.random.default_rng(0).integers(5, size=40):
         one, other = plain.step(action), perturbed.step(action)

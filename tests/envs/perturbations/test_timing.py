@@ -27,7 +27,7 @@ TIMED = ("frame-drop", "blackouts", "frame-rate", "action-repeat", "gap", "scatt
 
 def queries(spec: str, length: int = LENGTH) -> list[tuple[int, float, bool]]:
     """(simulator frame, dt, black) of each query within the first `length` frames, under `spec` in the environment."""
-    env = perturb(blind(make_env(EnvConfig(renderer="fast"))), spec)
+    env = perturb(blind(make_env(EnvConfig())), spec)
     simulator: Any = env.unwrapped
     _, info = env.reset(seed=TRACK)
     found = []
@@ -254,9 +254,9 @@ def test_an_augmentation_draws_images_and_time():
 
 def test_make_env_perturbs_as_the_config_says():
     spec = "frame-drop:3:zero+colour:2"
-    config = EnvConfig(max_steps=30, renderer="fast", perturb=spec)
+    config = EnvConfig(max_steps=30, perturb=spec)
     one = make_env(config)
-    other = perturb(make_env(EnvConfig(max_steps=30, renderer="fast")), spec, episode_frames=30)
+    other = perturb(make_env(EnvConfig(max_steps=30)), spec, episode_frames=30)
     for env in (one, other):
         env.reset(seed=3)
     for _ in range(30):

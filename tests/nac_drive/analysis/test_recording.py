@@ -27,7 +27,7 @@ from nac_drive.policies import CORES, DriverConfig, build_core, save_driver
 from nac_drive.policies import Driver as LearnedDriver
 from tests.browser import browser, needs_browser
 
-CONFIG = EnvConfig("continuous", renderer="fast", max_steps=24)
+CONFIG = EnvConfig("continuous", max_steps=24)
 TRACK, WINDOW = 900_001, 4
 
 
@@ -38,7 +38,7 @@ def network(core: str, control: str = "continuous") -> LearnedDriver:
 
 
 def recorded(driver: Driver, control: Any = "continuous", perturbation: str = "") -> tuple[Recording, list[Step]]:
-    env, steps = perturb(make_env(EnvConfig(control, renderer="fast", max_steps=24)), perturbation), []
+    env, steps = perturb(make_env(EnvConfig(control, max_steps=24)), perturbation), []
     return record(env, driver, TRACK, name="x", perturbation=perturbation, on_step=steps.append), steps
 
 
@@ -51,7 +51,7 @@ def of_nac() -> Recording:
 def test_a_recorded_driver_drives_as_without_a_record(core, control):
     found, steps = recorded(network(core, control), control)
     plain: list[Step] = []
-    env = make_env(EnvConfig(control, renderer="fast", max_steps=24))
+    env = make_env(EnvConfig(control, max_steps=24))
     episode = rollout(env, network(core, control), TRACK, subscribers=[plain.append])
     assert len(steps) == len(plain) == 24
     for one, other in zip(steps, plain, strict=True):
@@ -137,7 +137,7 @@ def test_every_series_is_the_number_of_its_step(control):
             return np.array(steps[state >= 45], dtype=np.float32), state + 1
 
     driver, steps = Swerves(), []
-    env = perturb(make_env(EnvConfig(control, renderer="fast", max_steps=400)), "action-repeat:2")
+    env = perturb(make_env(EnvConfig(control, max_steps=400)), "action-repeat:2")
     found = record(env, driver, TRACK, name="x", on_step=steps.append)
     series = found.series
     outcomes = [step.outcome for step in steps]

@@ -13,8 +13,8 @@ from nac_drive.envs.regions import REGIONS, regions
 
 @pytest.fixture(scope="module")
 def drive():
-    """Frames of gymnasium's renderer with their labels: the zoom-in, and every 40th frame of a lap."""
-    env, found = make_env(EnvConfig("continuous", renderer="gymnasium", max_steps=420)), []
+    """Frames with their labels: the zoom-in, and every 40th frame of a lap."""
+    env, found = make_env(EnvConfig("continuous", max_steps=420)), []
 
     def note(step: Step) -> None:
         if step.index in (5, 20) or step.index % 40 == 39:

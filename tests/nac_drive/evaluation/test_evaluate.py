@@ -18,14 +18,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import EnvConfig, make_env, perturb, rollout
-from nac_drive.evaluation import evaluate as module
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.policies import Driver, DriverConfig
 from tests.data_collection.work import Dies
 
 ENV = EnvConfig(max_steps=15)
-AFTER_ZOOM: dict[str, Any] = {"env": replace(ENV, max_steps=60), "renderer": "fast"}
+AFTER_ZOOM: dict[str, Any] = {"env": replace(ENV, max_steps=60)}
 """Ten frames after the zoom: only those count for the agreement."""
 SEEDS = [900_003, 5, 900_001]
 
@@ -136,15 +135,15 @@ def test_metrics_are_those_of_the_episode():
         infos.append(info)
         if terminated or truncated:
             break
-    (row,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), renderer="fast").rows
+    (row,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200)).rows
     assert (row.episode_return, row.length) == (total, len(infos))
     assert row.off_road_fraction == np.mean([info["off_road"] for info in infos])
     assert row.crashes == infos[-1]["crashes"] > 0
     assert row.first_crash_time == (1 + next(i for i, info in enumerate(infos) if info["crash"])) / 50
     assert row.first_crash_time is not None
-    (ended,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="terminate", renderer="fast").rows
+    (ended,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="terminate").rows
     assert ended.length == round(50 * row.first_crash_time)
-    (back,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="intervene", renderer="fast").rows
+    (back,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="intervene").rows
     assert (back.crash_mode, back.interventions) == ("intervene", back.crashes)
     assert back.autonomy < 1.0
 
@@ -182,23 +181,6 @@ def test_another_environment_is_warned_of():
         warnings.simplefilter("error", UserWarning)
         evaluate(network("cnn"), [5], env=ENV)
         evaluate(Controller(), [5], env=short)
-
-
-def test_a_driver_trained_on_fast_frames_is_not_warned_of():
-    driver = network("cnn")
-    driver.env_config = asdict(replace(ENV, renderer="fast"))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        evaluate(driver, [5], env=replace(ENV, renderer="fast"))
-    assert [str(warning.message) for warning in caught if "another environment" in str(warning.message)] == []
-
-
-def test_the_renderer_of_an_evaluation_is_gymnasiums_by_default(monkeypatch):
-    made = []
-    monkeypatch.setattr(module, "make_env", lambda config, **crash: made.append(config) or make_env(config, **crash))
-    rows = evaluate(Controller(), [5], env=EnvConfig(max_steps=2, renderer="fast")).rows
-    rows += evaluate(Controller(), [5], env=EnvConfig(max_steps=2), renderer="fast").rows
-    assert [config.renderer for config in made] == [row.renderer for row in rows] == ["gymnasium", "fast"]
 
 
 def test_a_perturbed_drive_is_that_of_a_rollout_here_and_in_a_process(workers):

@@ -42,7 +42,7 @@ def drivers(tmp_path_factory) -> Path:
 
 
 def run(drivers: Path, folder: Path, **changed: Any) -> list[Evaluation]:
-    arguments: dict[str, Any] = {"baseline": drivers / "two" / "cnn", "renderer": "fast", **changed}
+    arguments: dict[str, Any] = {"baseline": drivers / "two" / "cnn", **changed}
     return evaluate_with_baseline(drivers / "one" / "cnn", TRACKS, folder=folder, **arguments)
 
 
@@ -70,7 +70,7 @@ def test_killed_at_every_operation_and_resumed_the_files_are_those_without_a_kil
     ) -> Iterator[EpisodeResult]:
         for seed in seeds:
             driven.append(seed)
-            conditions = {"driver": name, "crash_mode": crash, "renderer": config.renderer}
+            conditions = {"driver": name, "crash_mode": crash}
             yield row(seed, **conditions, episode_return=seed / 7)
 
     monkeypatch.setattr(evaluation, "_drive", drive)
@@ -139,7 +139,6 @@ CHANGED: dict[str, dict[str, Any]] = {
     "baseline: it has 'cnn', got None": {"baseline": None},
     "crash: it has 'ignore', got 'terminate'": {"crash": "terminate"},
     "perturbation: it has '', got 'shadows:1'": {"perturbation": "shadows:1"},
-    "env.renderer: it has 'fast', got 'gymnasium'": {"renderer": "gymnasium"},
     "env.mask_bar: it has False, got True": {"mask_bar": True},
 }
 
@@ -153,7 +152,7 @@ def test_other_conditions_are_named_and_nothing_is_touched(drivers, tmp_path):
         assert message in str(caught.value)
     with pytest.raises(FileError, match=r"driver_sha256: it has .*; tracks: it has \[900001, 5, 7\], got \[5\]"):
         evaluate_with_baseline(
-            drivers / "two" / "cnn", "5", baseline=drivers / "two" / ".." / "two" / "cnn", renderer="fast",
+            drivers / "two" / "cnn", "5", baseline=drivers / "two" / ".." / "two" / "cnn",
             folder=tmp_path / "e", resume=True,
         )  # fmt: skip
     with pytest.raises(FileExistsError, match="already exists; choose another folder, or go on with --resume"):
@@ -226,7 +225,7 @@ def test_rows_that_do_not_belong_here_are_refused_in_one_line(tmp_path):
 
 OTHERS: list[dict[str, Any]] = [
     {"driver": "other"}, {"seed": 6}, {"seed": -1}, {"seed": 2**70}, {"crash_mode": "terminate"},
-    {"perturbation": "gap:3"}, {"renderer": "gymnasium"}, {"completion": -7}, {"completion": 1.5},
+    {"perturbation": "gap:3"}, {"renderer": 1}, {"completion": -7}, {"completion": 1.5},
     {"latency_ms": -7}, {"lateral_mean": -7.0}, {"autonomy": 2}, {"lap_time": -1.0}, {"agreement": -0.5},
     {"crashes": 1.5}, {"lap_finished": 1}, {"length": None},
 ]  # fmt: skip
@@ -237,7 +236,7 @@ def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tm
         _: bytes, name: str, config: EnvConfig, crash: str, batch_size: int, seeds: Sequence[int]
     ) -> Iterator[EpisodeResult]:
         for seed in seeds:
-            yield row(seed, driver=name, crash_mode=crash, renderer=config.renderer, episode_return=seed / 7)
+            yield row(seed, driver=name, crash_mode=crash, episode_return=seed / 7)
 
     monkeypatch.setattr(evaluation, "_drive", drive)
     run(drivers, tmp_path / "whole")
@@ -276,7 +275,7 @@ def test_damaged_conditions_are_refused_in_one_line(tmp_path):
 
 
 def test_all_values_survive_the_file(tmp_path):
-    rows = evaluate("controller", [5], env=EnvConfig(max_steps=60, renderer="fast")).rows
+    rows = evaluate("controller", [5], env=EnvConfig(max_steps=60)).rows
     with evaluation_folder(tmp_path / "e", conditions(5)) as held:
         held.append(rows[0])
     assert read_results(tmp_path / "e" / "rows.jsonl") == (rows, False)

@@ -21,21 +21,21 @@ from tests.nac_drive.evaluation.rows import CONDITIONS, row
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 STEPS = [
-    # action, expert_action, zooming, lateral, heading, off_road, crash
-    (1, 1, True, 9.0, 9.0, False, None),
-    (1, 1, False, 0.3, 0.0, False, None),
-    (2, 1, False, -0.4, 0.1, False, "heading"),
-    (2, 2, False, 0.0, -0.2, True, None),
-    (0, 4, False, 0.0, 0.0, True, "off_road"),
+    # action, expert_action, zooming, lateral, heading, off_road, crash, speed, wheels_off_road
+    (1, 1, True, 9.0, 9.0, False, None, 20.0, 0),
+    (1, 1, False, 0.3, 0.0, False, None, 20.0, 0),
+    (2, 1, False, -0.4, 0.1, False, "heading", 20.0, 4),
+    (2, 2, False, 0.0, -0.2, True, None, 6.0, 2),
+    (0, 4, False, 0.0, 0.0, True, "off_road", 4.0, 2),
 ]
 
 
 def test_a_meter_counts_an_episode_by_hand():
     meter = EpisodeMeter()
-    for index, (action, expert_action, zooming, lateral, heading, off_road, crash) in enumerate(STEPS):
+    for index, (action, expert_action, zooming, lateral, heading, off_road, crash, speed, wheels) in enumerate(STEPS):
         outcome = {
             "lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": crash, "dt": 0.02,
-            "lap_finished": False,
+            "lap_finished": False, "speed": speed, "wheels_off_road": wheels,
         }  # fmt: skip
         step = Step(
             index,
@@ -59,6 +59,8 @@ def test_a_meter_counts_an_episode_by_hand():
     assert (result.driver, result.seed, result.episode_return, result.length) == ("driver", 7, 5.0, 5)
     assert (result.lap_time, result.crash_kinds, result.first_crash_time) == (None, ["heading", "off_road"], 3 / 50)
     assert result.off_road_fraction == pytest.approx(0.4)
+    assert result.wrong_way == 1 / 50
+    assert result.recovered == 1 / 2
     assert result.driving_score == pytest.approx(100 * 0.5 * 0.65**2 * 0.6)
     assert result.agreement == pytest.approx(2 / 4)
     assert result.lateral_mean == pytest.approx(0.7 / 4)
@@ -79,6 +81,8 @@ def test_an_episode_that_ends_in_the_zoom_and_a_finished_lap_are_counted():
         "crash": None,
         "dt": 20.0,
         "lap_finished": True,
+        "speed": 30.0,
+        "wheels_off_road": 0,
     }
     meter(Step(0, np.zeros(1), {"zooming": True}, 0.0, 3, 3, None, 1.0, False, False, outcome, 0.0))
     end = {"completion": 1.0, "lap_finished": True, "off_road_events": 0, "crashes": 0, "interventions": 1}
@@ -95,10 +99,14 @@ def test_a_step_of_several_frames_counts_like_as_many_frames():
     results = []
     for expanded in (False, True):
         meter = EpisodeMeter()
-        for (action, _, zooming, lateral, heading, off_road, crash), frames in zip(STEPS, durations, strict=True):
+        for row, frames in zip(STEPS, durations, strict=True):
+            action, _, zooming, lateral, heading, off_road, crash, speed, wheels = row
             for i in range(frames if expanded else 1):
                 kind = crash if not expanded or i == frames - 1 else None
-                outcome = {"lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": kind}
+                outcome = {
+                    "lateral_offset": lateral, "heading_error": heading, "off_road": off_road, "crash": kind,
+                    "speed": speed, "wheels_off_road": wheels,
+                }  # fmt: skip
                 outcome["dt"] = 0.02 if expanded else frames * 0.02
                 outcome["lap_finished"] = (action, lateral) == (2, 0.0) and (not expanded or i == frames - 1)
                 meter(Step(0, np.zeros(1), {"zooming": zooming}, 0.0, action, action, None, 1.0, False, False, outcome,

@@ -55,7 +55,7 @@ def run(dataset: Demonstrations, folder: Path, **keywords: Any) -> tuple[Compari
         if not {"started", "timed"} & row.keys():
             reports.append((name, row))
 
-    arguments = {"config": SETTINGS, "device": "cpu", "expert": "controller", "renderer": "fast", **keywords}
+    arguments = {"config": SETTINGS, "device": "cpu", "expert": "controller", **keywords}
     arguments = {"cores": CORES, "report": report, **arguments}
     comparison = compare(arguments.pop("cores"), dataset, TRACKS, folder, **arguments)
     return comparison, reports
@@ -253,7 +253,7 @@ def test_under_a_perturbation_drivers_are_trained_and_all_of_them_drive(dataset,
     env = replace(dataset.meta.env, perturb=spec)
     expert, cnn = comparison.entries
     for entry, driver in ((expert, "controller"), (cnn, folder / "cnn-0")):
-        alone = evaluate(driver, TRACKS, env=env, renderer="fast")
+        alone = evaluate(driver, TRACKS, env=env)
         for row, same in zip(entry.evaluation.rows, alone.rows, strict=True):
             for metric in ("episode_return", "length", "completion"):
                 assert row.metrics[metric] == same.metrics[metric]
@@ -267,7 +267,7 @@ def test_under_a_perturbation_drivers_are_trained_and_all_of_them_drive(dataset,
 
 
 def test_a_dataset_under_a_perturbation_settles_the_comparison(tmp_path, in_this_process):
-    env = EnvConfig(max_steps=20, renderer="fast", perturb="weak-tyres:1")
+    env = EnvConfig(max_steps=20, perturb="weak-tyres:1")
     recorded = collect(tmp_path / "data", "controller", env=env, seeds=[0, 1])
     with pytest.raises(ValueError, match=r"data was recorded under 'weak-tyres:1', which counts; leave out 'gap:1'"):
         run(recorded, tmp_path / "c", config=replace(SETTINGS, perturb="gap:1"))

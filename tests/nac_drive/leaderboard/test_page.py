@@ -70,19 +70,19 @@ def test_a_video_is_played_from_its_file_beside_the_page(tmp_path):
 @pytest.mark.parametrize("baseline", [False, True])
 def test_an_evaluation_reports_its_conditions(baseline, tmp_path):
     evaluations = [
-        evaluate(Controller(), [5], name=name, env=EnvConfig(max_steps=3), renderer="fast", perturbation="frame-rate:3")
+        evaluate(Controller(), [5], name=name, env=EnvConfig(max_steps=3), perturbation="frame-rate:3")
         for name in ("expert", "me")[not baseline :]
     ]
     text = save_evaluation_report(tmp_path, evaluations, "5", "runs/me", "discrete").read_text()
     assert "<h1>Evaluation of me</h1>" in text
     assert "me drove the tracks 5 once each." in text
-    assert "the fast renderer draws the frames; crashes are counted. Perturbation: frame-rate:3." in text
+    assert "with the native reward; crashes are counted. Perturbation: frame-rate:3." in text
     assert ("expert drove the same tracks and was queried at every frame of me." in text) == baseline
     assert Page(text).addresses[0].startswith("data:image/png;base64,")
     assert "nac-drive inspect --driver runs/me --track 5 --control discrete --perturb frame-rate:3 --out seen" in text
 
 
 def test_conditions():
-    assert "a crash ends the episode" in conditions("terminate", "fast")
-    assert "restarts on the road" in conditions("intervene", "fast")
-    assert "of at most 1000 frames" in conditions("ignore", "fast", max_steps=1000)
+    assert "a crash ends the episode" in conditions("terminate")
+    assert "restarts on the road" in conditions("intervene")
+    assert "of at most 1000 frames" in conditions("ignore", max_steps=1000)

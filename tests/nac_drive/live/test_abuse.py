@@ -283,7 +283,7 @@ class Hands:
 
 
 def test_an_episode_that_ends_by_a_step_is_recorded(race):
-    config = EnvConfig("continuous", renderer="fast", max_steps=3)
+    config = EnvConfig("continuous", max_steps=3)
     race.cars[0].close()
     race.cars[0] = Car("human", Human("continuous"), config)
     race.restart()

@@ -149,7 +149,7 @@ def test_the_car_sees_the_truth_and_earns_what_the_environment_pays() -> None:
     assert len(first) == Car.observations
     assert first[0] == pytest.approx(0.0, abs=0.05)
     assert first[4] == pytest.approx(0.0, abs=0.02)
-    env = CarRacing(control="continuous", renderer="fast")
+    env = CarRacing(control="continuous")
     env.observe = False
     env.reset(seed=5)
     seen = []
@@ -171,10 +171,10 @@ def test_the_turn_of_the_road_ahead_is_that_of_the_centre_line() -> None:
     car = Car()
     car.reset(5)
     env = car._env
-    line, info, pose = env.centre_line, env._telemetry(env.pose, 0, 0.0, None), env.pose
+    line, info = env.centre_line, env._info(0.0)
     turns = []
     for index in range(len(line)):
-        env.pose = replace(pose, index=index)
+        env._cars["index"] = index
         _, _, near, far, _, _ = car._observe(info)
         for tiles, turn in ((6, near), (16, far)):
             assert abs(turn) <= np.pi

@@ -70,7 +70,7 @@ def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Drivin
     best = RunFolder.open(run).checkpoint_folder("best")
     assert best is not None
     for spec in ("", DROP):
-        again = evaluate(load_driver(best), "test-2", perturbation=spec, renderer="fast")
+        again = evaluate(load_driver(best), "test-2", perturbation=spec)
         returns = [each.episode_return for each in again.rows]
         assert row["episodes"][spec]["return"] == returns
         assert row[f"return_{spec}"] == pytest.approx(np.mean(returns))
@@ -82,7 +82,7 @@ def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Drivin
         core.pulse.omega.clamp_(max=math.pi)
     driver = load_driver(best)
     driver.core = core
-    clamped = evaluate(driver, "test-2", perturbation=DROP, renderer="fast").summary.return_mean
+    clamped = evaluate(driver, "test-2", perturbation=DROP).summary.return_mean
     assert row["clamped_return"] == pytest.approx(clamped)
     require_numbers(row, experiment, task)
     before = (run / "metrics.jsonl").read_text()
@@ -118,7 +118,7 @@ def test_a_pulse_is_clamped_at_half_the_rate_of_frames(core: str, experiment: Dr
         "clamped_return": -7.5,
     })  # fmt: skip
     ((tested, tracks, settings),) = driven
-    assert (tracks, settings) == ("test-2", {"perturbation": DROP, "crash": "intervene", "renderer": "fast"})
+    assert (tracks, settings) == ("test-2", {"perturbation": DROP, "crash": "intervene"})
     after, before = tested.state_dict(), twin.state_dict()
     changed = [name for name in before if not torch.equal(after[name], before[name])]
     assert [name.rpartition(".")[2] for name in changed] == ["omega"]

@@ -46,7 +46,7 @@ def test_a_row_holds_what_networks_without_a_cell_do(tmp_path: Path):
                 driver.action_head.hidden.weight[:, cell] = 0.0
         error = offline_accuracy(driver, frames, data.meta.env).steering_mse
         assert error is not None
-        return error, evaluate(driver, "test-1", renderer="fast").summary.return_mean
+        return error, evaluate(driver, "test-1").summary.return_mean
 
     error, intact = measured(None)
     assert row["squared_error"] == pytest.approx(error, rel=1e-4)
@@ -110,7 +110,7 @@ def test_a_drive_without_a_cell_is_one_without_it(monkeypatch: pytest.MonkeyPatc
     seen: list[Any] = []
 
     def spy(driver: Any, tracks: str, **settings: Any) -> Any:
-        seen.append((driver, tracks, settings["env"].renderer, settings["renderer"]))
+        seen.append((driver, tracks))
         return SimpleNamespace(summary=SimpleNamespace(return_mean=1.23456789))
 
     monkeypatch.setattr(responses, "evaluate", spy)
@@ -121,7 +121,7 @@ def test_a_drive_without_a_cell_is_one_without_it(monkeypatch: pytest.MonkeyPatc
     assert intact is driver
     assert without.driver is driver
     assert without.zeroed == {("output", 2), ("h", 2), ("c", 2)}
-    assert [place for _, *place in seen] == [["test-1", "fast", "fast"]] * 2
+    assert [tracks for _, tracks in seen] == ["test-1"] * 2
 
 
 def invented(entry: str, units: int, damage: int, run: int = 0, width: int = 8) -> Row:

@@ -81,7 +81,7 @@ def test_a_driving_test_trains_and_drives_as_its_settings_say(
     assert folders[-1].endswith("-1")
     assert folders[:-1] == ([] if trainer == "dagger" else [driving.DATASET])
     assert (drivers, arguments, tested) == (
-        [tmp_path / "best"], (["gap:1"], "test-4"), {"crash": "intervene", "renderer": "fast"}
+        [tmp_path / "best"], (["gap:1"], "test-4"), {"crash": "intervene"}
     )  # fmt: skip
     core = Driver(DriverConfig("gru", encoder="pooled", d_model=8)).core
     numbers = {name: value for name, value in row.items() if name != "episodes"}
@@ -111,7 +111,7 @@ def test_the_episodes_of_a_driving_test_are_recorded_as_its_settings_say(
     monkeypatch.setattr(driving, "load_splits", load_splits)
     assert [*CHANGED.prepare(tmp_path, map)] == []  # DAgger records its own
     assert [*replace(CHANGED, rounds=0).prepare(tmp_path, map)] == ["5 episodes", "features"]
-    env = EnvConfig("discrete", renderer="fast")
+    env = EnvConfig("discrete")
     recording = {"env": env, "seeds": SPLITS["train"][:5], "noise": NoiseConfig(0.3), "workers": 0, "resume": False}
     recorded, (config, dataset, device) = calls
     assert recorded == (driving.DATASET, "champion-discrete", recording)

@@ -64,7 +64,7 @@ def constant_latency(monkeypatch) -> None:
 
 
 def run(drivers: list[Path], folder: Path | None = None, **changed: Any) -> Stress:
-    return stress(drivers, changed.pop("words", WORDS), changed.pop("tracks", TRACKS), renderer="fast", folder=folder,
+    return stress(drivers, changed.pop("words", WORDS), changed.pop("tracks", TRACKS), folder=folder,
                   **changed)  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_rows_are_those_of_single_evaluations(drivers, tmp_path, constant_latenc
     result = run(drivers, tmp_path / "stress")
     assert list(result.rows) == [(name, spec) for name in ("one", "two") for spec in SPECS]
     for (name, spec), rows in result.rows.items():
-        alone = evaluate(drivers[name == "two"], TRACKS, name=name, perturbation=spec, renderer="fast").rows
+        alone = evaluate(drivers[name == "two"], TRACKS, name=name, perturbation=spec).rows
         assert [row.with_metrics(latency_ms=1.5) for row in alone] == rows
     assert result.cells["one", "gap:3"].versus is None
     assert result.cells["two", "gap:3"].versus is not None
@@ -167,14 +167,13 @@ def test_another_driver_of_the_name_foreign_rows_and_foreign_folders_are_refused
 
 OTHERS: list[dict[str, Any]] = [
     {"driver": "other"}, {"driver": "one"}, {"seed": 6}, {"seed": 5}, {"seed": -1}, {"perturbation": "gap:2"},
-    {"perturbation": ""}, {"crash_mode": "terminate"}, {"renderer": "gymnasium"}, {"completion": -7}, {"crashes": None},
+    {"perturbation": ""}, {"crash_mode": "terminate"}, {"renderer": 1}, {"completion": -7}, {"crashes": None},
 ]  # fmt: skip
 
 
 def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tmp_path, monkeypatch):
     def drive(_: bytes, name: str, config: EnvConfig, crash: str, seed: int) -> EpisodeResult:
-        conditions = {"driver": name, "crash_mode": crash, "renderer": config.renderer}
-        return row(seed, **conditions, perturbation=config.perturb or "", episode_return=seed / 7)
+        return row(seed, driver=name, crash_mode=crash, perturbation=config.perturb or "", episode_return=seed / 7)
 
     monkeypatch.setattr("nac_drive.evaluation.evaluate._drive", drive)
     monkeypatch.setattr("nac_drive.robustness.statistics.RESAMPLES", 10)

@@ -23,14 +23,12 @@ ENV = {"control": "discrete", "mask_bar": False, "max_steps": 3}
 
 
 def evaluating(folder: Path, driver: Path, dataset: Any, resume: bool) -> None:
-    evaluations = evaluate_with_baseline(driver, [5], baseline=None, renderer="fast", folder=folder, resume=resume)
+    evaluations = evaluate_with_baseline(driver, [5], baseline=None, folder=folder, resume=resume)
     save_evaluation_report(folder, evaluations, [5], str(driver))
 
 
 def stressing(folder: Path, driver: Path, dataset: Any, resume: bool) -> None:
-    save_page(
-        folder, stress([driver], ["gap:3"], [5], crash="terminate", renderer="fast", folder=folder, resume=resume)
-    )
+    save_page(folder, stress([driver], ["gap:3"], [5], crash="terminate", folder=folder, resume=resume))
 
 
 def training(folder: Path, driver: Path, dataset: Any, resume: bool) -> None:

@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "str": (3, None, ("a",), "nonsense"),
     "str | None": (3, True, ("gap:1",), "nonsense", "gap:1,fog:1", "gap:4"),
 }
-WRONG["Control"] = WRONG["RendererName"] = WRONG["Distribution"] = WRONG["str"]
+WRONG["Control"] = WRONG["Distribution"] = WRONG["str"]
 """Type of a setting -> values that no setting of this type takes."""
 
 

@@ -46,7 +46,7 @@ def test_the_episodes_are_a_sound_dataset(straight):
     ]  # fmt: skip
     assert dataset.verify(replay=True) == []
     assert dataset.meta.driver == "controller"
-    assert dataset.meta.env == EnvConfig(max_steps=60, renderer="fast")
+    assert dataset.meta.env == EnvConfig(max_steps=60)
     assert dataset.info()["frames"] == 360
 
 
@@ -119,7 +119,7 @@ def test_rows_and_the_best_checkpoint(straight):
     driver = load_driver(straight / "checkpoints" / "best")
     assert driver.meta["round"] == winner["step"]
     assert EnvConfig(**driver.env_config) == config().env
-    evaluation = evaluate(driver, [800_000], env=config().env, renderer="fast")
+    evaluation = evaluate(driver, [800_000], env=config().env)
     assert [row.episode_return for row in evaluation.rows] == winner["returns"]
 
 
@@ -135,7 +135,7 @@ def test_every_episode_is_decoded_once(tmp_path, monkeypatch, no_validation):
 
 @pytest.mark.parametrize(
     "changed",
-    [{"control": "continuous"}, {"mask_bar": True, "renderer": "gymnasium"}, {"perturb": "frame-drop:2:zero+gap:1"}],
+    [{"control": "continuous"}, {"mask_bar": True}, {"perturb": "frame-drop:2:zero+gap:1"}],
 )
 def test_other_environments(changed, tmp_path, no_validation):
     settings = config("cfc", rounds=1, max_steps=20, **changed)
@@ -165,7 +165,6 @@ def test_other_environments(changed, tmp_path, no_validation):
         ({"noise_hold": 0.0}, "noise hold must be at least 1 frame"),
         ({"first_track": 99_995}, "must name tracks 0 to 99999, got 99995 to 100000"),
         ({"first_track": -1}, "first_track must be at least 0, got -1"),
-        ({"renderer": "vulkan"}, "renderer must be one of"),
         ({"control": "joystick"}, "control: must be one of"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"final_learning_rate": -1.0}, "final_learning_rate must be positive and finite, got -1"),

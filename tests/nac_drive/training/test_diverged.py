@@ -145,7 +145,7 @@ def by_driving(rate: float, dataset: Demonstrations, folder: Path) -> Row:
 
 def by_compare(rate: float, dataset: Demonstrations, folder: Path) -> Any:
     settings = config("cnn", epochs=2, sequence_length=1, batch_size=8, learning_rate=rate)
-    task = LeaderboardTask("cnn", folder / "run", dataset.path, settings, "controller", (0,), "ignore", "fast", "cpu")
+    task = LeaderboardTask("cnn", folder / "run", dataset.path, settings, "controller", (0,), "ignore", "cpu")
     return _train_and_evaluate(task)
 
 

@@ -29,7 +29,7 @@ class Crashes(gym.Wrapper):
 
 
 def monitored(frames: int, crashes: bool) -> gym.Env:
-    env = make_env(EnvConfig(renderer="fast", max_steps=frames))
+    env = make_env(EnvConfig(max_steps=frames))
     return Monitor(Crashes(env) if crashes else env)
 
 
@@ -92,7 +92,7 @@ def test_attributes_of_all_and_of_some(pair):
 
 
 def test_ppo_learns_on_it_logs_returns_and_is_evaluated():
-    config = EnvConfig(renderer="fast", max_steps=6)
+    config = EnvConfig(max_steps=6)
     env_fns = [partial(make_env, config, crash="terminate")] * 2
     env = VecMonitor(SB3VecEnv(SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.DISABLED)))
     with one_thread():

@@ -336,14 +336,14 @@ def test_a_driver_for_a_perturbation_is_validated_under_it(dataset, tmp_path, mo
     best = train(config("cnn", epochs=1, perturb="frame-rate:3", mask_bar=True), dataset, tmp_path / "run")
     env = replace(dataset.meta.env, mask_bar=True, perturb="frame-rate:3")
     assert driven == [env]
-    evaluation = evaluate(load_driver(best), [800_000], env=env, renderer="fast")
+    evaluation = evaluate(load_driver(best), [800_000], env=env)
     assert [row.episode_return for row in evaluation.rows] == rows(tmp_path / "run")[0]["returns"]
     assert evaluation.rows[0].perturbation == env.perturb
 
 
 def test_a_dataset_under_a_perturbation_settles_the_drivers(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
-    env = EnvConfig(max_steps=20, renderer="fast", perturb="weak-tyres:1")
+    env = EnvConfig(max_steps=20, perturb="weak-tyres:1")
     recorded = collect(tmp_path / "data", "controller", env=env, seeds=[0, 1])
     settings = config("cnn", epochs=1)
     for spec in ("frame-drop:1", "gap:0"):
@@ -412,11 +412,11 @@ def test_reports_rows_and_the_best_checkpoint(dataset, tmp_path):
     batches = [row for row in reports if "batch" in row]
     assert [row["batch"] for row in batches if row["epoch"] == 1] == list(range(1, batches[0]["batches"] + 1))
     driver = load_driver(best)
-    assert EnvConfig(**driver.env_config) == EnvConfig("discrete", mask_bar=True, max_steps=FRAMES, renderer="fast")
+    assert EnvConfig(**driver.env_config) == EnvConfig("discrete", mask_bar=True, max_steps=FRAMES)
     assert driver.meta["training"]["driver"]["core"] == "lstm"
     winner = max((row for row in lines if "score" in row), key=lambda row: row["score"])
     assert driver.meta["epoch"] == winner["step"]
-    evaluation = evaluate(driver, [800_000], env=EnvConfig(**driver.env_config), renderer="fast")
+    evaluation = evaluate(driver, [800_000], env=EnvConfig(**driver.env_config))
     assert [row.episode_return for row in evaluation.rows] == winner["returns"]
 
 

@@ -1,0 +1,1 @@
+"""CarRacing in C: track, physics, telemetry and drawing (docs/simulator.md)."""

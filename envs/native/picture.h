@@ -1,0 +1,125 @@
+/* The picture from above: gymnasium's window of 1000 x 800 pixels, shrunk to 96 x 96, without the window.
+ *
+ * A pixel of the frame is called a cell. It covers about 10.4 x 8.3 pixels of the window. Most cells show one colour. They
+ * take their value from that colour alone. Only where a visible edge crosses a cell, its pixels of the window are computed.
+ *
+ * Gymnasium draws with y upwards and mirrors the window at the end. Here y stays upwards: row 0 is the lowest one.
+ */
+#ifndef PICTURE_H
+#define PICTURE_H
+
+#include "carracing.h"
+
+enum {
+    WINDOW_W = 1000,
+    WINDOW_H = 800,
+    BAR_H = 100,      /* rows of the window that the status bar covers */
+    MARGIN = 4,       /* rows beyond the visible ones that are computed, for lines that lean over the border */
+    PAD = 24,         /* empty rows below and above the spans of a shape, so that no reader needs limits */
+    MAX_CORNERS = 8,
+    MAX_SHAPES = 1536, /* field, 400 grass patches, MAX_POLYGONS, 12 of the car, 7 indicators, and some that are split */
+    MAX_SPANS = MAX_SHAPES * (WINDOW_H + 2 * PAD + 8),
+    MAX_ENTRIES = MAX_SHAPES * FRAME,
+    SLOTS = 16,       /* a cell has up to 12 columns and 9 rows; slots before and after them take what is not shown */
+    FIRST_COLUMN = 2, /* slot of the first column */
+    FIRST_ROW = 1,    /* slot of the first row */
+    LANES = 4,        /* bytes of a pixel: red, green, blue, unused */
+    NO_SPAN = 32767,  /* left end of a row without pixels; its right end is -1 */
+};
+
+/* pygame's smoothscale along one axis. Each cell sums its pixels with weights of 1 / 0x4000, and multiplies the sum by the
+ * reciprocal of its width. All products are truncated to 16 bits, pixel by pixel. */
+typedef struct {
+    int16_t first[FRAME];                  /* first pixel of each cell, in drawing coordinates */
+    int16_t last[FRAME];                   /* last one; neighbours may share a pixel */
+    uint16_t weight[FRAME][SLOTS * LANES]; /* of each slot, repeated for the bytes of a pixel */
+    uint16_t reciprocal;
+} Axis;
+
+extern Axis columns, rows; /* constant after picture_prepare */
+extern int16_t cell_from[WINDOW_W + 2]; /* [x]: the first cell all pixels of which are >= x */
+extern int16_t cell_upto[WINDOW_W + 2]; /* [x + 1]: the last cell all pixels of which are <= x */
+extern int16_t cell_low[WINDOW_W];      /* the first and the last cell that holds pixel x */
+extern int16_t cell_high[WINDOW_W];
+
+typedef enum { NO_LINE, COLUMN_LINE, ROW_LINE, STEEP_LINE, SHALLOW_LINE } LineKind;
+
+typedef struct { /* a line of SDL_gfx after clipping, from its lower end */
+    LineKind kind;
+    int direction; /* of x: 1 or -1 */
+    int x, y, dx, dy;
+    int start_x, start_y; /* the pixel that is drawn in full colour */
+    int exposed;          /* that pixel may lie outside the fill */
+    uint64_t step;        /* across, per pixel along the line, in 1 / 2^32 */
+} Line;
+
+typedef struct { /* what is painted in one colour: up to four lines, then a span of pixels in each row */
+    uint32_t color;
+    int bottom, top; /* rows that may hold pixels */
+    int spans;       /* row y: left[spans + y] to right[spans + y] */
+    int lean_rows, lean_columns; /* how far pixels of the lines may lie from the spans of the next rows */
+    int boxed, box_left, box_right; /* lines that may lie anywhere between these columns */
+    int next; /* the shape painted later that continues this one, or 0 */
+    int lines;
+    Line line[4];
+} Shape;
+
+typedef struct {
+    int32_t shape, next;
+} Entry;
+
+typedef struct { /* scratch memory */
+    int shapes, spans;
+    uint32_t ground; /* colour under all shapes */
+    Shape shape[MAX_SHAPES]; /* [0] is unused */
+    int16_t left[MAX_SPANS], right[MAX_SPANS];
+    int32_t crossing[2][WINDOW_H + 2 * PAD];
+    /* one row of cells: the colour that covers a cell, and the shapes painted over it that do not cover it */
+    uint32_t base[FRAME];
+    int32_t first[FRAME], last[FRAME];
+    int entries;
+    Entry entry[MAX_ENTRIES];
+} Picture;
+
+typedef struct {
+    int count, x[MAX_CORNERS], y[MAX_CORNERS];
+} Corners;
+
+/* picture_polygons.c */
+
+/* Append gfxdraw.aapolygon and gfxdraw.filled_polygon of four corners. Returns the shape, or 0 if nothing is visible. */
+int add_outlined(Picture *picture, const Corners *corners, uint32_t color);
+
+/* Append draw.polygon. */
+void add_polygon(Picture *picture, const Corners *corners, uint32_t color);
+
+/* Append the pixels from `left` to `right` in the rows from `bottom` to `top`. */
+void add_rectangle(Picture *picture, int left, int right, int bottom, int top, uint32_t color);
+
+/* picture_bar.c */
+void add_indicators(Picture *picture, const Car *car);
+int paste_score(const Car *car, const uint8_t *scores, int score_count, int lowest_score, uint8_t *frame);
+
+/* picture_kernels.c: the functions that take the time, in several forms */
+typedef struct {
+    /* Set the spans of a polygon whose two sides cross each row once. `corners` are small, see picture_polygons.c. */
+    void (*fill)(Picture *picture, Shape *shape, const Corners *corners);
+    /* Draw row `row` of the frame: 96 x 3 bytes, from the shapes `from` to `to` - 1. */
+    void (*draw_row)(Picture *picture, int row, int from, int to, uint32_t ground, uint8_t *out);
+} Kernels;
+
+extern const Kernels *kernels;
+
+static inline int least(int a, int b) {
+    return a < b ? a : b;
+}
+
+static inline int most(int a, int b) {
+    return a > b ? a : b;
+}
+
+static inline int within(int value, int low, int high) {
+    return most(low, least(value, high));
+}
+
+#endif
