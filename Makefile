@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test check bench docs
+.PHONY: demo test check bench docs library
 
 # One stamp for the whole environment: made once, and again when a requirement changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -11,10 +11,14 @@ TEST_PROCESSES ?= 2
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: .venv/.installed
+# Compiles the simulator again if its C files have changed since.
+library: .venv/.installed
+	@$(BIN)/python envs/native/build.py --if-stale
+
+demo: library
 	$(BIN)/nac-drive demo
 
-test: .venv/.installed
+test: library
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 check: .venv/.installed
@@ -22,7 +26,7 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-bench: .venv/.installed
+bench: library
 	$(BIN)/python benchmarks/speed/throughput.py
 
 # The docs site in docs/_build/html; every warning fails.

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).absolute().parent
-ZIGLANG = "ziglang>=0.13,<0.18"
+ZIGLANG = "ziglang>=0.14,<0.18"
 """The C compiler from PyPI, for machines that have none."""
 
 FLAGS = (
@@ -34,6 +34,8 @@ FLAGS = (
 _ZIG_FLAGS = (
     "-mcpu=baseline",  # zig's default is the processor of this machine
     "-fno-sanitize=undefined",
+    "-rtlib=none",  # zig's runtime library has a sine and a cosine, which round unlike the platform's
+    "-s",
 )
 PLATFORMS = {
     "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",

@@ -14,7 +14,8 @@ from functools import cache
 
 import numpy as np
 
-from nac_drive.envs.native.library import LIBRARY, RANDOM_NUMBERS, load
+from nac_drive.envs.native.build import LIBRARY
+from nac_drive.envs.native.library import RANDOM_NUMBERS, load
 from nac_drive.envs.world import World
 
 STORED = "e0cae1ef9d55aec4"
@@ -35,14 +36,13 @@ def compiled() -> CDLL | None:
         return _none(f"it cannot be loaded ({error})")
     digest = digest_of_drive(library)
     if digest != STORED:
-        return _none(f"its numbers differ on this platform (check {digest}, expected {STORED})")
+        return _none(f"its numbers differ on this platform (check {digest}, expected {STORED}); please report it")
     return library
 
 
 def _none(reason: str) -> None:
     warnings.warn(
-        f"nac_drive drives gymnasium's own simulator, about 40 times slower than its compiled one: {reason}; reinstall "
-        "nac-drive, or report the platform.",
+        f"nac_drive drives gymnasium's own simulator, about 40 times slower than its compiled one: {reason}.",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from nac_drive.envs.native.build import source_digest
 
 MAX_TILES, MAX_POLYGONS, MAX_TOUCHED, GRID, MAX_MEMBERS = 512, 1024, 31, 84, 16384
 LOWEST_SCORE = -1000
@@ -21,7 +22,6 @@ RANDOM_NUMBERS = 24
 CRASHES = (None, "outside", "off_road", "heading")
 
 _FOLDER = Path(__file__).parent
-LIBRARY = _FOLDER / ("libcarracing.dylib" if sys.platform == "darwin" else "libcarracing.so")
 
 
 def _struct(*fields: tuple[Any, ...]) -> np.dtype:
@@ -65,6 +65,9 @@ def load(path: Path) -> ctypes.CDLL:
     Raises:
         OSError: If it cannot be loaded, or was built from other sources.
     """
+    build = f"run `python {_FOLDER / 'build.py'}`" if source_digest() else "reinstall nac-drive"
+    if not path.exists():
+        raise OSError(f"there is no {path}; {build}")
     library = ctypes.CDLL(str(path))
     pointer, count = ctypes.c_void_p, ctypes.c_int
     signatures: dict[str, tuple[Any, ...]] = {
@@ -76,6 +79,7 @@ def load(path: Path) -> ctypes.CDLL:
         "frames_draw": (count, pointer, pointer, count, pointer, pointer, count, count, pointer, pointer),
         "seat_scratch_size": (ctypes.c_long, count, count),
         "seat_draw": (count, pointer, pointer, count, pointer, pointer, pointer),
+        "source_digest": (ctypes.c_char_p,),
         "road_size": (ctypes.c_long,),
         "car_size": (ctypes.c_long,),
     }
@@ -84,7 +88,10 @@ def load(path: Path) -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except AttributeError as error:
-        raise OSError(f"{path} is of another version of nac-drive: {error}") from None
+        raise OSError(f"{path} is of another version of nac-drive: {error}; {build}") from None
+    expected = source_digest()  # of the C files beside it; a wheel has none
+    if expected and library.source_digest().decode() != expected:
+        raise OSError(f"{path} was built from other sources; {build}")
     sizes = library.road_size(), library.car_size()
     if sizes != (ROAD.itemsize, CAR.itemsize):
         raise OSError(f"{path} has structs of {sizes} bytes, expected {(ROAD.itemsize, CAR.itemsize)}")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nac_drive.envs.native.library import CAR, LIBRARY, MAX_POLYGONS, load
+from nac_drive.envs.native.build import LIBRARY
+from nac_drive.envs.native.library import CAR, MAX_POLYGONS, load
 from nac_drive.envs.world import World
 from tests.envs.seat_reference import PATCH, seat_frame
 

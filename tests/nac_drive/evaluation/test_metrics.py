@@ -99,8 +99,8 @@ def test_a_step_of_several_frames_counts_like_as_many_frames():
     results = []
     for expanded in (False, True):
         meter = EpisodeMeter()
-        for row, frames in zip(STEPS, durations, strict=True):
-            action, _, zooming, lateral, heading, off_road, crash, speed, wheels = row
+        for facts, frames in zip(STEPS, durations, strict=True):
+            action, _, zooming, lateral, heading, off_road, crash, speed, wheels = facts
             for i in range(frames if expanded else 1):
                 kind = crash if not expanded or i == frames - 1 else None
                 outcome = {
