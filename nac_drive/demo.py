@@ -32,7 +32,7 @@ from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import LOCK, locked
 from nac_drive.storage.names import markdown, shell_path
 from nac_drive.storage.write import remove_leftovers, write_atomically
-from nac_drive.training.config import DaggerConfig, EvalConfig, OptimConfig, TrainConfig
+from nac_drive.training.config import DaggerConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
 from nac_drive.training.distributed import choose_device
 from nac_drive.training.ppo import ppo
@@ -54,8 +54,8 @@ def _training() -> DaggerConfig:
         driver=DriverConfig(
             core_args={"num_heads": 4}, encoder=shipped.encoder, d_model=shipped.d_model, control="continuous"
         ),
-        optim=OptimConfig(freeze_encoder_from=_EXPERT), validation=EvalConfig(validation_tracks="val-6"),
-        initial_episodes=16, rounds=4, episodes=10, initial_epochs=12, epochs=4,
+        optim=OptimConfig(freeze_encoder_from=_EXPERT), initial_episodes=16, rounds=4, episodes=10, initial_epochs=12,
+        epochs=4,
     )  # fmt: skip
 
 
@@ -113,9 +113,7 @@ class DemoConfig:
 def from_scratch() -> DemoConfig:
     """The demo whose expert PPO trains first, from random weights: about an hour on one core."""
     driver = replace(PPOConfig().driver, control="continuous")
-    return DemoConfig(
-        ppo=PPOConfig(driver=driver, total_timesteps=6_000_000, validate_every=250_000, validation_tracks="val-10")
-    )
+    return DemoConfig(ppo=PPOConfig(driver=driver, total_timesteps=6_000_000, validate_every=250_000))
 
 
 def demo(

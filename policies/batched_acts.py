@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from nac_drive import policies  # lazy: drivers import this module
 from nac_drive.policies.cores.base import NOMINAL_DT, State, map_state
 from nac_drive.policies.ops.batch_invariance import BatchInvariance
 from nac_drive.policies.ranges import seconds
-
-if TYPE_CHECKING:
-    from nac_drive.policies.driver import Action, Driver
 
 Car = tuple[np.ndarray, State, float]
 """Observation, state and dt of one car, as `Driver.act` takes them."""
@@ -44,16 +42,16 @@ class BatchedActs:
 
     def __call__(
         self,
-        driver: Driver,
+        driver: policies.Driver,
         observations: Sequence[np.ndarray],
         states: Sequence[State],
         dts: Sequence[float],
         *,
         alone: bool = False,
-    ) -> tuple[list[Action], list[State]]:
+    ) -> tuple[list[Any], list[State]]:
         """Return the actions and the next states, see `Driver.act_batch`; `alone` queries `act` car by car."""
         cars = list(zip(observations, states, dts, strict=True))
-        actions: list[Action] = []
+        actions: list[Any] = []
         after: list[State] = []
         size = 1 if alone else LARGEST_BLOCK
         while cars:
@@ -72,7 +70,7 @@ class BatchedActs:
                     after.append(next_state)
         return actions, after
 
-    def exact(self, driver: Driver, rows: int) -> bool:
+    def exact(self, driver: policies.Driver, rows: int) -> bool:
         """Return whether a block of so many rows has the bits of single rows."""
         if self._structure is None:
             self._structure = _structure(driver)
@@ -90,13 +88,13 @@ _EXACT: dict[tuple[Any, ...], bool] = {}
 """Structure, rows, device and dtype -> whether such blocks have the bits of single rows in this process."""
 
 
-def _structure(driver: Driver) -> Structure:
+def _structure(driver: policies.Driver) -> Structure:
     tensors = (*driver.named_parameters(), *driver.named_buffers())
     shapes = tuple((name, tuple(tensor.shape), tensor.stride()) for name, tensor in tensors)
     return repr(driver.config), tuple(type(module) for module in driver.modules()), shapes
 
 
-def _predict(driver: Driver, block: Sequence[Car]) -> tuple[torch.Tensor, list[State]]:
+def _predict(driver: policies.Driver, block: Sequence[Car]) -> tuple[torch.Tensor, list[State]]:
     """Return the predictions (B, A) and the next states of several cars, in one pass."""
     observations, states, dts = zip(*block, strict=True)
     frames = driver._frames(np.stack(observations))
@@ -118,7 +116,7 @@ def _copy(state: State) -> State:
     return map_state(torch.clone, state)
 
 
-def _same_bits(driver: Driver, rows: int) -> bool:
+def _same_bits(driver: policies.Driver, rows: int) -> bool:
     """Drive made-up frames in a block and one by one; return whether all predictions and states have the same bits."""
     rng = np.random.default_rng(0)
     shape = (STEPS_COMPARED, rows, *driver.config.frame_shape)

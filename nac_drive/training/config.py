@@ -140,7 +140,7 @@ class OptimConfig:
 class EvalConfig:
     """The closed-loop validation, which picks the best checkpoint."""
 
-    validation_tracks: str = "val-5"
+    validation_tracks: str = "val-20"
     """Tracks of the closed-loop validation: the checkpoint with the best mean - 0.5 sd of returns is kept."""
 
     def check(self) -> None:

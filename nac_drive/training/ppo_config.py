@@ -93,7 +93,7 @@ class PPOConfig:
     commas, each episode has one, in turn by track."""
     validate_every: int = 1_000_000
     """Frames between two validations."""
-    validation_tracks: str = "val-10"
+    validation_tracks: str = "val-20"
     """Tracks whose mean - 0.5 sd of native returns picks the best checkpoint."""
 
     def __post_init__(self) -> None:
