@@ -16,8 +16,8 @@ from nac_drive.policies import CORES, Driver, DriverConfig
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_policy import MARGIN, Policy
 from nac_drive.training.ppo_envs import SingleEnvs
+from nac_drive.training.ppo_policy import MARGIN, Policy
 from nac_drive.training.ppo_rollout import Rollouts, parts_of
 from nac_drive.training.ppo_update import Learner, advantages, batches, cut
 
@@ -89,7 +89,12 @@ def policy(
 
 
 def rollouts(
-    mine: Policy, config: PPOConfig, sequence_length: int, toy: Callable[..., Any] = Toy, threads: int = 1, **settings: Any
+    mine: Policy,
+    config: PPOConfig,
+    sequence_length: int,
+    toy: Callable[..., Any] = Toy,
+    threads: int = 1,
+    **settings: Any,
 ) -> Rollouts:
     def make(ranks: Sequence[int]) -> SingleEnvs:
         return SingleEnvs([toy(rank, mine.driver.config.control, **settings) for rank in ranks])
