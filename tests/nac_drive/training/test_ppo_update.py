@@ -16,8 +16,8 @@ from nac_drive.policies import CORES, Driver, DriverConfig
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_policy import MARGIN, Policy
 from nac_drive.training.ppo_envs import SingleEnvs
+from nac_drive.training.ppo_policy import MARGIN, Policy
 from nac_drive.training.ppo_rollout import Rollouts, parts_of
 from nac_drive.training.ppo_update import Learner, advantages, batches, cut
 
@@ -89,7 +89,12 @@ def policy(
 
 
 def rollouts(
-    mine: Policy, config: PPOConfig, sequence_length: int, toy: Callable[..., Any] = Toy, threads: int = 1, **settings: Any
+    mine: Policy,
+    config: PPOConfig,
+    sequence_length: int,
+    toy: Callable[..., Any] = Toy,
+    threads: int = 1,
+    **settings: Any,
 ) -> Rollouts:
     def make(ranks: Sequence[int]) -> SingleEnvs:
         return SingleEnvs([toy(rank, mine.driver.config.control, **settings) for rank in ranks])
@@ -414,7 +419,6 @@ def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control):
     for threads in (1, 2, 3):
         mine = policy("lstm", control)
         learner = Learner(mine, replace(SMALL, batch_size=128, n_envs=24), threads)
-        learner.policy.driver.core.requires_grad_()
         driving = rollouts(mine, replace(SMALL, n_envs=24), learner.sequence_length, threads=threads)
         driving.start_at(7, 3)
         for _ in range(2):
