@@ -14,7 +14,8 @@ from nac_drive.envs.car_state import car_states, tiles_missed
 from nac_drive.envs.native.check import compiled
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
-from nac_drive.envs.world import FRAME_SHAPE, World
+from nac_drive.envs.views import FRAME_SHAPE
+from nac_drive.envs.world import World
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_env import TrainingEnv, first_limit, training_env, training_track
 
@@ -54,6 +55,7 @@ class RolloutEnvs(Protocol):
 
     def step(self, actions: np.ndarray) -> Outcome:
         """Take one action, (E,) or (E, 3), in every environment."""
+        ...
 
     def close(self) -> None:
         """Close the environments."""

@@ -109,7 +109,7 @@ class Learner:
 
     def __init__(self, policy: Policy, config: PPOConfig, threads: int = 1):
         self.policy, self._config, self._threads = policy, config, threads
-        self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5, fused=True)
+        self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
         value = set(policy.value.parameters())
         self._clipped = [[p for p in policy.parameters() if (p in value) == part] for part in (False, True)]
         self.average = averaged(policy.driver, config.ema_decay) if config.ema_decay else None

@@ -20,6 +20,7 @@ from nac_drive.policies import CORES, Driver, DriverConfig, load_driver, save_dr
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.lock import FolderInUseError
 from nac_drive.training import ppo as ppo_module
+from nac_drive.training import ppo_envs
 from nac_drive.training.finite import DivergedError
 from nac_drive.training.ppo import ppo
 from nac_drive.training.ppo_config import PPOConfig
@@ -135,16 +136,14 @@ def test_the_rate_falls_with_the_frames_and_the_report_has_the_mean_return(
     """Four rollouts, whose returns are scripted; the latest hundred count."""
     updates: list[tuple[float, bool]] = []
     scripted = iter(([], [1.0, 3.0], [*[2.0] * 97, 9.0], [103.0, 1.0]))
-    drive = ppo_module.RolloutWorkers.drive
+    drive = ppo_module.Rollouts.drive
 
     def update(learner: Any, rollout: Any, rate: float, order: Any, *, actor: bool) -> dict[str, float]:
         updates.append((rate, actor))
         return {"kl": 0.5}
 
     monkeypatch.setattr(ppo_module.Learner, "update", update)
-    monkeypatch.setattr(
-        ppo_module.RolloutWorkers, "drive", lambda self: replace(drive(self), returns=next(scripted))
-    )  # fmt: skip
+    monkeypatch.setattr(ppo_module.Rollouts, "drive", lambda self: replace(drive(self), returns=next(scripted)))
     config = controlled(total_timesteps=4 * frames, action_repeat=repeat, validate_every=4 * frames)
     config, watch = replace(config, value_warmup_steps=2 * frames), Watch(tmp_path / "run")
     ppo(config, tmp_path / "run", report=watch)
@@ -431,7 +430,7 @@ def test_under_a_perturbation_it_learns_and_is_validated(tmp_path, monkeypatch):
         made.append(env)
         return training_env(env, config, rank)
 
-    monkeypatch.setattr(ppo_module, "training_env", make)
+    monkeypatch.setattr(ppo_envs, "training_env", make)
     best = ppo(replace(TINY, total_timesteps=32, perturb=spec), tmp_path / "run")
     env = EnvConfig(max_steps=60, perturb=spec)
     assert set(made) == {env}

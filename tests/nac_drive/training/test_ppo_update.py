@@ -419,7 +419,6 @@ def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control):
     for threads in (1, 2, 3):
         mine = policy("lstm", control)
         learner = Learner(mine, replace(SMALL, batch_size=128, n_envs=24), threads)
-        learner.policy.driver.core.requires_grad_()
         driving = rollouts(mine, replace(SMALL, n_envs=24), learner.sequence_length, threads=threads)
         driving.start_at(7, 3)
         for _ in range(2):
