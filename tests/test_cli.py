@@ -256,7 +256,7 @@ def test_dagger(here, capsys):
 
 
 def test_collect(here, capsys, monkeypatch):
-    monkeypatch.setattr(driving, "EnvConfig", lambda **values: EnvConfig(**values, max_steps=15))
+    monkeypatch.setattr(driving, "EnvConfig", lambda *values, **named: EnvConfig(*values, **named, max_steps=15))
     arguments = ("collect", "--out", "new", "--driver", "controller", "--noise", "0.2", *BASE)
     assert call(*arguments, "--episodes", "2", "--first-track", "7") == 0
     assert "action noise  20" in capsys.readouterr().out

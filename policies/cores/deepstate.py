@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.ops.lstm import run_lstm
 
 
 class DeepState(Core):
@@ -60,7 +61,7 @@ class DeepState(Core):
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         h, c, level, trend = state
-        outputs, last = self.rnn(x, (h[None], c[None]))  # (B, T, n)
+        outputs, last = run_lstm(lambda x, *start: self.rnn(x, start), x, h[None], c[None])  # (B, T, n)
         h, c = (part[0].to(level.dtype) for part in last)
         offset = self.offset(outputs)  # (B, T, d)
         levels, (level, trend) = self.follow(self.observation(x) - offset, outputs, dt, (level, trend))

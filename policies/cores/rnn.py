@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.ops.lstm import run_lstm
 from nac_drive.policies.ops.sparse import SparseMatrix
 
 
@@ -34,7 +35,7 @@ class LSTM(Core):
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = state
-        y, after = self.cell(x, (h[None], c[None]))  # (B, T, d)
+        y, after = run_lstm(lambda x, *start: self.cell(x, start), x, h[None], c[None])  # (B, T, d)
         return y, tuple(new[0].to(h.dtype) for new in after)  # the state keeps its dtype under mixed precision
 
 
@@ -136,6 +137,9 @@ class SparseLSTM(Core):
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         weights = [self.input(), self.recurrent(), self.bias, torch.zeros_like(self.bias)]
-        start = [tensor[None] for tensor in state]
-        y, h, c = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)  # (B, T, d)
+
+        def lstm(x: Tensor, *start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)
+
+        y, h, c = run_lstm(lstm, x, *(tensor[None] for tensor in state))  # (B, T, d)
         return y, (h[0].to(state[0].dtype), c[0].to(state[1].dtype))

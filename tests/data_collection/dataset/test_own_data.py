@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,7 +175,7 @@ def test_a_driver_learns_from_own_data(tmp_path):
         validation=EvalConfig("val-1"), epochs=1, validation_fraction=0.5, validate_every=1,
     )  # fmt: skip
     driver = load_driver(train(config, dataset, tmp_path / "run", device="cpu"))
-    assert driver.env_config == asdict(env)
+    assert EnvConfig(**driver.env_config) == env
 
 
 def test_nothing_is_overwritten_and_nothing_is_no_dataset(tmp_path):

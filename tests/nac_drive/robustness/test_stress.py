@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,8 +173,12 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tmp_path, monkeypatch):
-    def drive(_: bytes, name: str, config: EnvConfig, crash: str, seed: int) -> EpisodeResult:
-        return row(seed, driver=name, crash_mode=crash, perturbation=config.perturb or "", episode_return=seed / 7)
+    def drive(
+        _: bytes, name: str, config: EnvConfig, crash: str, batch_size: int, seeds: Sequence[int]
+    ) -> Iterator[EpisodeResult]:
+        for seed in seeds:
+            conditions = {"driver": name, "crash_mode": crash, "perturbation": config.perturb or ""}
+            yield row(seed, **conditions, episode_return=seed / 7)
 
     monkeypatch.setattr("nac_drive.evaluation.evaluate._drive", drive)
     monkeypatch.setattr("nac_drive.robustness.statistics.RESAMPLES", 10)
