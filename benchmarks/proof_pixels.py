@@ -48,6 +48,7 @@ KINDS = (*DRIVES, "episodes", "poses")
 EPISODE_FRAMES, SHORT_EPISODE_FRAMES, POSES_PER_TRACK = 600, 60, 200
 BEST_LEVEL = 2
 ALIGNMENT = 64
+COUNTS = ("frames", "values", "different_frames", "different_values")
 
 
 class Recorded(car_racing.CarRacing):
@@ -56,6 +57,7 @@ class Recorded(car_racing.CarRacing):
     car: Any
     road: Any
     track: Any
+    state: Any
     shown_reward = 0.0
 
     def _render(self, mode: str) -> Any:
@@ -126,7 +128,8 @@ def policy(kind: str, env: Recorded, rng: np.random.Generator) -> Callable[[], n
         return np.array([rng.uniform(-1, 1), rng.random(), rng.random() * (rng.random() < 0.3)])
 
     return {
-        "expert": lambda: expert(env), "colors": lambda: expert(env), "violent": violent, "lazy": lazy, "random": random,
+        "expert": lambda: expert(env), "colors": lambda: expert(env),
+        "violent": violent, "lazy": lazy, "random": random,
         "spin": lambda: np.array([1.0, 1.0, 0.0]), "leave": lambda: np.array([0.0, 1.0, 0.0]),
     }[kind]  # fmt: skip
 
@@ -176,15 +179,17 @@ def pose(env: Recorded, rng: np.random.Generator) -> None:
     drift = rng.choice([0, 0.3, 3, 40])
     for wheel, (x, y) in zip(wheels, car_racing_wheels(), strict=True):
         offset = hull.GetWorldVector((x, y))
-        wheel.position = (hull.position.x + offset[0] + rng.normal(0, drift),
-                          hull.position.y + offset[1] + rng.normal(0, drift))  # fmt: skip
+        wheel.position = tuple(np.add(hull.position, offset) + rng.normal(0, drift, 2))
         wheel.angle = hull.angle + rng.choice([0, rng.uniform(-0.4, 0.4), rng.uniform(-9, 1.4)])
-        wheel.omega = float(rng.choice([0, 5e-5, 2e-4, 1, 90, 395, 405, 900, 5000]) * rng.choice([-1, 1]) * rng.random())
+        wheel.omega = float(
+            rng.choice([0, 5e-5, 2e-4, 1, 90, 395, 405, 900, 5000]) * rng.choice([-1, 1]) * rng.random()
+        )
         wheel.phase = rng.uniform(-50, 50)
     hull.linearVelocity = tuple(rng.normal(0, 1, 2) * rng.choice([0, 5e-5, 30, 150, 2000]))
     hull.angularVelocity = float(np.clip(rng.normal(0, rng.choice([0, 5e-5, 1, 15])), -90, 31))
     env.t = rng.choice([0.02, 0.5, 1.0, 7.0]) if rng.random() < 0.5 else rng.uniform(0, 1.1)
-    env.reward = float(rng.choice([rng.uniform(-1, 1), rng.uniform(-1500, 1500), rng.integers(-2000, 12000), -0.5, 0.5]))
+    scores = (rng.uniform(-1, 1), rng.uniform(-1500, 1500), float(rng.integers(-2000, 12000)), -0.5, 0.5)
+    env.reward = float(rng.choice(scores))
     for index in rng.integers(len(env.road), size=4):
         env.road[index].color[:] = env.road_color
 
@@ -253,7 +258,7 @@ class ProofOptions:
     """Frames in all, shared by the kinds."""
     kinds: tuple[str, ...] = KINDS
     levels: tuple[int, ...] = (BEST_LEVEL,)
-    """Forms of the drawing: 0 plain C, 1 SSE2, 2 AVX2. A form that the processor lacks is replaced by the next lower."""
+    """Forms of the drawing: 0 plain C, 1 SSE2, 2 AVX2. The next lower one replaces a form that the processor lacks."""
     workers: int = 1
     seed: int = 900000
     library: Path = LIBRARY
@@ -278,13 +283,13 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
         for result in pool.imap_unordered(run, options.jobs):
             total = totals[result.kind]
-            for name in ("frames", "values", "different_frames", "different_values"):
+            for name in COUNTS:
                 setattr(total, name, getattr(total, name) + getattr(result, name))
             total.first = total.first or result.first
-    totals["all"] = Result("all", *(
-        sum(getattr(total, name) for total in totals.values())
-        for name in ("frames", "values", "different_frames", "different_values")
-    ))  # fmt: skip
+    everything = Result("all")
+    for name in COUNTS:
+        setattr(everything, name, sum(getattr(total, name) for total in totals.values()))
+    totals["all"] = everything
     table = Table("kind", "frames", "values", "different frames", "different values")
     for total in totals.values():
         table.add_row(total.kind, *(f"{number:,}" for number in (

@@ -1,7 +1,7 @@
 """CarRacing with telemetry, and the one rollout loop. No torch here."""
 
 from nac_drive.callable_modules import callable_module
-from nac_drive.envs.branch import branch, go_back
+from nac_drive.envs.branches import branch, go_back
 from nac_drive.envs.car_racing import CarRacing, Control, CrashMode
 from nac_drive.envs.config import EnvConfig, make_env, same_actions
 from nac_drive.envs.perturbations.base import Perturbation

@@ -19,7 +19,7 @@ import tyro
 from nac_drive.data_collection.controller.controller import Controller, Plan
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import CarRacing, track_seeds
-from nac_drive.envs.branch import branch, go_back
+from nac_drive.envs.branches import branch, go_back
 
 STEP = 21 / 6.0
 """Units between two tiles."""

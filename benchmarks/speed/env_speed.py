@@ -26,7 +26,7 @@ import numpy as np
 
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import ActionRepeat, EnvConfig, Step, make_env, make_vec_env, rollout
-from nac_drive.envs.branch import branch
+from nac_drive.envs.branches import branch
 
 FRAMES = 300
 REPEAT = 4

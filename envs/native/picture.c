@@ -57,10 +57,11 @@ static void set_view(View *view, const Car *car) {
     view->reach = 620 / view->zoom;
 }
 
-/* Coordinates of the window lose their fraction. gfxdraw takes them as int16. */
+/* Coordinates of the window lose their fraction. gfxdraw takes them as int16. Others far outside stay there. */
 static int to_pixel(double value, int is_gfx) {
-    if (!(value > -2e9 && value < 2e9)) return 0;
-    return is_gfx ? (int16_t)(int)value : (int)value;
+    const int far = 30000;
+    if (!(value > -2e9 && value < 2e9)) return value > 0 ? far : -far;
+    return is_gfx ? (int16_t)(int)value : within((int)value, -far, far);
 }
 
 static void project(const View *view, const double *points, int count, int is_gfx, Corners *corners) {

@@ -63,7 +63,8 @@ typedef struct { /* what is painted in one colour: up to four lines, then a span
     int lean_rows, lean_columns; /* how far pixels of the lines may lie from the spans of the next rows */
     int boxed, box_left, box_right; /* lines that may lie anywhere between these columns */
     int next; /* the shape painted later that continues this one, or 0 */
-    int lines;
+    int lines, near_lines;
+    uint8_t near[4]; /* the lines in the row of cells that is drawn */
     Line line[4];
 } Shape;
 

@@ -54,6 +54,17 @@ INLINE void locate_line(Line *line, int y, int last_y) {
     line->right = line->direction > 0 ? line->x + last : line->x - first;
 }
 
+/* Find the lines of a shape in a row of cells, those with a first pixel of full colour in it included. */
+INLINE void locate_lines(Shape *shape, int y, int last_y) {
+    shape->near_lines = 0;
+    for (int i = 0; i < shape->lines; i++) {
+        Line *line = &shape->line[i];
+        locate_line(line, y, last_y);
+        if (line->right >= 0 || (line->exposed && line->start_y >= y && line->start_y <= last_y))
+            shape->near[shape->near_lines++] = (uint8_t)i;
+    }
+}
+
 INLINE int reaches(const Line *line, const Cell *cell) {
     return line->left <= cell->last_x && line->right >= cell->x;
 }

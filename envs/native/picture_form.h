@@ -54,12 +54,12 @@ INLINE void measure(const Picture *picture, const Shape *shape, int y, int count
     int16_t lean = (int16_t)shape->lean_rows;
     for (int16_t i = 0; i < BAND; i++) {
         int16_t a = left[i], b = right[i], c = next_left[i], d = next_right[i];
-        int16_t seen = (i >= LEAN - lean) & (i < LEAN + count + lean) ? -1 : 0;
-        int16_t inside = (i >= LEAN) & (i < LEAN + count) ? -1 : 0;
+        int16_t seen = (int16_t)-((i >= LEAN - lean) & (i < LEAN + count + lean));
+        int16_t inside = (int16_t)-((i >= LEAN) & (i < LEAN + count));
         int16_t touched_a = (int16_t)(a | (~seen & NO_SPAN)), touched_b = (int16_t)(b | ~seen);
         low = touched_a < low ? touched_a : low;
         high = touched_b > high ? touched_b : high;
-        int16_t united = (b < a) | ((c <= (int16_t)(b + 1)) & (a <= (int16_t)(d + 1))) ? -1 : 0;
+        int16_t united = (int16_t)-((b < a) | ((c <= (int16_t)(b + 1)) & (a <= (int16_t)(d + 1))));
         int16_t e = c < a ? c : a, f = d > b ? d : b;
         e = (int16_t)((e & united) | (a & ~united));
         f = (int16_t)((f & united) | (b & ~united));
@@ -114,6 +114,7 @@ INLINE void cover_cells(Picture *picture, int first, int last, uint32_t color, u
 INLINE void sort_shapes(Picture *picture, int row, uint32_t ground) {
     int y = rows.first[row], last_y = rows.last[row];
     picture->entries = 0;
+    picture->listed[0] = picture->listed[1] = 0;
     cover_cells(picture, 0, FRAME - 1, ground, flat_color(ground));
     for (int i = 0; i < picture->active; i++) {
         int index = picture->shape_of[i];
@@ -123,6 +124,7 @@ INLINE void sort_shapes(Picture *picture, int row, uint32_t ground) {
         int first = cell_upto[within(reach.touched_left, 0, WINDOW_W)] + 1;
         int last = cell_from[within(reach.touched_right + 1, 0, WINDOW_W)] - 1;
         if (first > last || reach.touched_right < 0 || reach.touched_left >= WINDOW_W) continue;
+        int entries = picture->entries;
         int covered = most(cell_from[within(reach.covered_left, 0, WINDOW_W)], first);
         int covered_last = least(cell_upto[within(reach.covered_right + 1, 0, WINDOW_W)], last);
         if (covered > covered_last) {
@@ -132,7 +134,7 @@ INLINE void sort_shapes(Picture *picture, int row, uint32_t ground) {
             cover_cells(picture, covered, covered_last, shape->color, shape->flat_color);
             touch_cells(picture, covered_last + 1, last, index, shape->color);
         }
-        for (int j = 0; j < shape->lines; j++) locate_line(&shape->line[j], y, last_y);
+        if (picture->entries > entries) locate_lines(shape, y, last_y);
     }
 }
 

@@ -18,6 +18,7 @@ enum { STRIP = 16 }; /* rows that are computed at once. A cell has 9, and one be
 enum { STRIP = 8 };
 #endif
 typedef int16_t Rows __attribute__((vector_size(2 * STRIP)));
+typedef uint16_t Bits __attribute__((vector_size(2 * STRIP))); /* for sums that wrap around */
 typedef uint64_t Pair __attribute__((vector_size(16)));
 
 /* Four instructions that vectors of the compiler do not express: the upper half of a product, unsigned and signed, and the
@@ -97,7 +98,7 @@ INLINE Rows opacities(Rows weight) { /* 255 * weight >> 8, twice as much */
 INLINE Steps steps_of(const Line *line, const Cell *cell) {
     int slope = (int)line->slope, before = cell->bottom - line->y, first = before * slope;
     const Rows slopes = all((int16_t)slope), sign = all(-32768), fraction = all((int16_t)first);
-    Rows low = LANE * slopes + fraction, carry = (low ^ sign) < (fraction ^ sign); /* -1 where it carries */
+    Rows low = (Rows)((Bits)LANE * (Bits)slopes + (Bits)fraction), carry = (low ^ sign) < (fraction ^ sign); /* -1 where it carries */
     Rows across = all(first >> 16) + times(LANE, slopes) - carry, weight = (low >> 8) & 255;
     Rows seen = (LANE >= all(1 - before)) & (LANE < all(line->dy - before));
     Rows column = all(line->x - cell->x) + (line->direction > 0 ? across : -across);
@@ -120,7 +121,8 @@ INLINE void find_shallow_steps(ShallowSteps *steps, const Line *line, const Cell
     steps->column = line->x + line->direction * from - cell->x;
     steps->direction = line->direction;
     for (int i = 0; i < 12; i += STRIP) {
-        const Rows step = LANE + all(i), low = step * slopes + fraction, carry = (low ^ sign) < (fraction ^ sign);
+        const Rows step = LANE + all(i), low = (Rows)((Bits)step * (Bits)slopes + (Bits)fraction);
+        const Rows carry = (low ^ sign) < (fraction ^ sign);
         const Rows weight = (low >> 8) & 255, parts[3] = {row + times(step, slopes) + whole * step - carry,
                                                          opacities(255 - weight), opacities(weight)};
         memcpy(steps->row + i, &parts[0], sizeof(Rows));
@@ -137,8 +139,8 @@ INLINE Rows opacities_of(const ShallowSteps *steps, int i) {
 /* Find the one line that crosses a cell. Returns 0 if there are several, or pixels in full colour. */
 INLINE int only_line(const Shape *shape, const Cell *cell, const Line **only) {
     *only = 0;
-    for (int i = 0; i < shape->lines; i++) {
-        const Line *line = &shape->line[i];
+    for (int i = 0; i < shape->near_lines; i++) {
+        const Line *line = &shape->line[shape->near[i]];
         if (line->exposed && in_cell(cell, line->start_x, line->start_y)) return 0;
         if (!reaches(line, cell)) continue;
         if (*only || line->kind < STEEP_LINE) return 0;
@@ -228,7 +230,7 @@ INLINE void add_steep(Rows *sums, const Mix *mix, const Spans *spans, const Line
                       ((column == all(end)) & all((int16_t)weight[end]));
         for (int color = 0; color < 3; color++) {
             Rows under = spread(mix->under, color);
-            Rows mixed = under + times_signed(spread(mix->change << 7, color), opaque);
+            Rows mixed = under + times_signed(spread(mix->change * 128, color), opaque);
             sums[color] += weigh(mixed, factor) - weigh(under, factor);
         }
     }
@@ -238,7 +240,7 @@ INLINE void add_shallow(Rows *sums, const Mix *mix, const Spans *spans, const Li
     const int end = cell->last_x - cell->x;
     ShallowSteps steps;
     Rows full[3];
-    for (int color = 0; color < 3; color++) full[color] = spread(mix->change << 7, color);
+    for (int color = 0; color < 3; color++) full[color] = spread(mix->change * 128, color);
     find_shallow_steps(&steps, line, cell);
     for (int i = 0, column = steps.column; i < steps.count; i++, column += steps.direction) {
         Rows opaque = opacities_of(&steps, i) & ~covered(spans, all(column)), change[3];
@@ -301,7 +303,7 @@ typedef struct {
 INLINE void blend_column(Sheet *sheet, int column, uint32_t color, Rows opaque) {
     for (int i = 0; i < 3; i++) {
         Rows under = sheet->pixel[column][i];
-        sheet->pixel[column][i] = under + times_signed((all(byte_of(color, i)) - under) << 7, opaque);
+        sheet->pixel[column][i] = under + times_signed((all(byte_of(color, i)) - under) * 128, opaque);
     }
 }
 
@@ -314,7 +316,7 @@ INLINE void cover_column(Sheet *sheet, int column, uint32_t color, Rows where) {
 
 INLINE void draw_line(Sheet *sheet, const Line *line, const Cell *cell, uint32_t color) {
     int last = cell->last_x - cell->x;
-    if (in_cell(cell, line->start_x, line->start_y))
+    if (line->exposed && in_cell(cell, line->start_x, line->start_y))
         cover_column(sheet, line->start_x - cell->x, color, LANE == all(line->start_y - cell->bottom));
     if (!reaches(line, cell)) return;
     int first_column = most(line->left - cell->x, 0), last_column = least(line->right - cell->x, last);
@@ -339,7 +341,7 @@ INLINE void draw_line(Sheet *sheet, const Line *line, const Cell *cell, uint32_t
 INLINE void draw_shapes(Sheet *sheet, const Picture *picture, const Cell *cell, int entry) {
     for (; entry >= 0; entry = picture->entry[entry].next) {
         const Shape *shape = &picture->shape[picture->entry[entry].shape];
-        for (int i = 0; i < shape->lines; i++) draw_line(sheet, &shape->line[i], cell, shape->color);
+        for (int i = 0; i < shape->near_lines; i++) draw_line(sheet, &shape->line[shape->near[i]], cell, shape->color);
         const Spans spans = spans_of(picture, shape, cell);
         for (int i = 0; i <= cell->last_x - cell->x; i++) cover_column(sheet, i, shape->color, covered(&spans, all(i)));
     }

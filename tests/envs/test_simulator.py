@@ -12,7 +12,7 @@ import pytest
 
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import CarRacing, EnvConfig, make_env, rollout
-from nac_drive.envs.branch import branch, go_back
+from nac_drive.envs.branches import branch, go_back
 from nac_drive.envs.gymnasium_world import GymnasiumWorld
 from nac_drive.envs.native.check import STORED, compiled, digest_of_drive
 from nac_drive.envs.world import COLORS, World
