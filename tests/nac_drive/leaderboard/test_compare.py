@@ -163,7 +163,7 @@ def test_the_command_of_the_page_names_the_run_of_the_worst_episode(whole, datas
         file.write_text(json.dumps({**result, "rows": rows}))
     run(dataset, folder, num_seeds=2, resume=True)
     command = f"nac-drive inspect --compare {folder / best}-1 {folder / other}-0 --track {TRACKS[1]} --out seen"
-    assert f"# the track of the worst episode, frame by frame\n{command}" in (folder / "report.html").read_text()
+    assert f"# the worst episode, frame by frame\n{command}" in (folder / "report.html").read_text()
 
 
 def test_learning_curves_are_those_of_all_finished_runs(whole, dataset, tmp_path, in_this_process, monkeypatch):
