@@ -96,7 +96,8 @@ static uint32_t add_field(Picture *picture, const View *view, uint32_t color) {
 static void add_grass(Picture *picture, const View *view, uint32_t color) {
     const double side = PLAYFIELD / 20.0;
     int limit[4];
-    const double bound[4] = {view->x - view->reach, view->x + view->reach, view->y - view->reach, view->y + view->reach};
+    const double reach = view->reach;
+    const double bound[4] = {view->x - reach, view->x + reach, view->y - reach, view->y + reach};
     for (int i = 0; i < 4; i++) {
         double place = floor(bound[i] / side);
         limit[i] = !(place > -22) ? -22 : place > 20 ? 20 : (int)place;
@@ -150,8 +151,9 @@ static void add_stripe(Picture *picture, const View *view, const Body *body, con
     if (sin1 > 0 && sin2 > 0) return;
     if (sin1 > 0) cos1 = (cos1 > 0) - (cos1 < 0);
     if (sin2 > 0) cos2 = (cos2 > 0) - (cos2 < 0);
-    const float side = (float)(TYRE_X * SIZE), x[4] = {-side, side, side, -side};
-    const float from = (float)(TYRE_Y * cos1 * SIZE), upto = (float)(TYRE_Y * cos2 * SIZE), y[4] = {from, from, upto, upto};
+    const float side = (float)(TYRE_X * SIZE);
+    const float from = (float)(TYRE_Y * cos1 * SIZE), upto = (float)(TYRE_Y * cos2 * SIZE);
+    const float x[4] = {-side, side, side, -side}, y[4] = {from, from, upto, upto};
     add_part(picture, view, body, origin, x, y, 4, GREY);
 }
 
@@ -166,7 +168,10 @@ static void add_car(Picture *picture, const View *view, const Car *car) {
     }
     for (int i = 0; i < HULL_PARTS; i++) {
         float x[MAX_CORNERS], y[MAX_CORNERS];
-        for (int j = 0; j < HULL[i].count; j++) x[j] = (float)(HULL[i].x[j] * SIZE), y[j] = (float)(HULL[i].y[j] * SIZE);
+        for (int j = 0; j < HULL[i].count; j++) {
+            x[j] = (float)(HULL[i].x[j] * SIZE);
+            y[j] = (float)(HULL[i].y[j] * SIZE);
+        }
         add_part(picture, view, &car->body[0], car->position, x, y, HULL[i].count, RED);
     }
 }
@@ -186,7 +191,8 @@ static void update_active(Picture *picture, int row, int least_shape) {
     for (int i = 0; i < picture->active; i++) {
         int16_t index = picture->shape_of[i];
         const Shape *shape = &picture->shape[index];
-        if (index >= least_shape && shape->bottom - shape->lean_rows <= rows.last[row]) picture->shape_of[count++] = index;
+        if (index >= least_shape && shape->bottom - shape->lean_rows <= rows.last[row])
+            picture->shape_of[count++] = index;
     }
     for (int16_t index = picture->beginning[row]; index; index = picture->beside[index]) {
         if (index < least_shape) continue;

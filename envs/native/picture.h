@@ -1,7 +1,8 @@
 /* The picture from above: gymnasium's window of 1000 x 800 pixels, shrunk to 96 x 96, without the window.
  *
- * A pixel of the frame is called a cell. It covers about 10.4 x 8.3 pixels of the window. Most cells show one colour. They
- * take their value from that colour alone. Only where a visible edge crosses a cell, its pixels of the window are computed.
+ * A pixel of the frame is called a cell. It covers about 10.4 x 8.3 pixels of the window. Most cells show one
+ * colour. They take their value from that colour alone. Only where a visible edge crosses a cell, its pixels of the
+ * window are computed.
  *
  * Gymnasium draws with y upwards and mirrors the window at the end. Here y stays upwards: row 0 is the lowest one.
  */
@@ -17,28 +18,26 @@ enum {
     MARGIN = 4,       /* rows beyond the visible ones that are computed, for lines that lean over the border */
     PAD = 24,         /* empty rows below and above the spans of a shape, so that no reader needs limits */
     MAX_CORNERS = 8,
-    MAX_SHAPES = 1536, /* field, 400 grass patches, MAX_POLYGONS, 12 of the car, 7 indicators, and some that are split */
+    MAX_SHAPES = 1536, /* field, 400 grass patches, MAX_POLYGONS, 12 of the car, 7 indicators, and split ones */
     MAX_SPANS = MAX_SHAPES * (WINDOW_H + 2 * PAD + 8),
     MAX_ENTRIES = MAX_SHAPES * FRAME,
-    SLOTS = 16,       /* a cell has up to 12 columns and 9 rows; slots before and after them take what is not shown */
-    FIRST_COLUMN = 2, /* slot of the first column */
+    SLOTS = 16,       /* a cell has up to 12 columns and 9 rows, and slots that are not shown */
     FIRST_ROW = 1,    /* slot of the first row */
-    LANES = 4,        /* bytes of a pixel: red, green, blue, unused */
     NO_SPAN = 32767,  /* left end of a row without pixels; its right end is -1 */
 };
 
-/* pygame's smoothscale along one axis. Each cell sums its pixels with weights of 1 / 0x4000, and multiplies the sum by the
- * reciprocal of its width. All products are truncated to 16 bits, pixel by pixel. */
+/* pygame's smoothscale along one axis. Each cell sums its pixels with weights of 1 / 0x4000, and multiplies the sum
+ * by the reciprocal of its width. All products are truncated to 16 bits, pixel by pixel. */
 typedef struct {
     int16_t first[FRAME];                  /* first pixel of each cell, in drawing coordinates */
     int16_t last[FRAME];                   /* last one; neighbours may share a pixel */
-    uint16_t slot_weight[FRAME][SLOTS];
+    uint16_t slot_weight[FRAME][SLOTS];    /* 0 in slots without a pixel */
     uint16_t reciprocal;
 } Axis;
 
 /* picture_tables.c: constant once the library is loaded */
 extern Axis columns, rows;
-extern uint8_t flat[256];               /* the value of a cell all pixels of which have a value: the same for all cells */
+extern uint8_t flat[256];               /* [v]: the value of a cell of pixels of value v, the same for all cells */
 extern int16_t cell_from[WINDOW_W + 2]; /* [x]: the first cell all pixels of which are >= x */
 extern int16_t cell_upto[WINDOW_W + 2]; /* [x + 1]: the last cell all pixels of which are <= x */
 extern int16_t row_of[WINDOW_H];        /* [y]: the first row of cells from above that holds row y of the window */
@@ -96,7 +95,8 @@ typedef struct {
 
 /* picture_polygons.c */
 
-/* Append gfxdraw.aapolygon and gfxdraw.filled_polygon of four corners. Returns the shape, or 0 if nothing is visible. */
+/* Append gfxdraw.aapolygon and gfxdraw.filled_polygon of four corners. Returns the shape, or 0 if nothing is
+ * visible. */
 int add_outlined(Picture *picture, const Corners *corners, uint32_t color);
 
 /* Append draw.polygon. */

@@ -11,8 +11,8 @@ static int whole(double value) {
 
 enum { BLOCK = 25, LINE_H = 20 }; /* pixels of gymnasium's grid of 40 x 40 */
 
-/* draw.polygon paints both ends. The bar is drawn after the window was mirrored, so y counts downwards in gymnasium. A long
- * indicator rises above the bar, over the world; one of a negative value ends below it. */
+/* draw.polygon paints both ends. The bar is drawn after the window was mirrored, so y counts downwards in
+ * gymnasium. A long indicator rises above the bar, over the world; one of a negative value ends below it. */
 static void add_upright(Picture *picture, int place, double value, double scaled, uint32_t color) {
     if (!(fabs(value) > 1e-4)) return;
     int end = whole(WINDOW_H - (LINE_H + LINE_H * scaled)), start = WINDOW_H - LINE_H;
@@ -39,8 +39,9 @@ void add_indicators(Picture *picture, const Car *car) {
     add_level(picture, 30, hull->spin, -0.8 * hull->spin, 0x0000ff);
 }
 
-/* The score hides the indicators under it. Those of steering and turning reach it from 1.5 rad and 31 rad/s on, which no
- * drive comes near: the joints stop at 0.4 rad. Such a frame would differ from gymnasium's around the digits. */
+/* The score hides the indicators under it. Those of steering and turning reach it from 1.5 rad and 31 rad/s on,
+ * which no drive comes near: the joints stop at 0.4 rad. Such a frame would differ from gymnasium's around the
+ * digits. */
 int paste_score(const Car *car, const uint8_t *scores, int score_count, int lowest_score, uint8_t *frame) {
     double score = rint(car->shown_reward);
     int image = 0; /* "-000" */

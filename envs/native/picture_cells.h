@@ -30,7 +30,8 @@ INLINE int in_cell(const Cell *cell, int x, int y) {
     return x >= cell->x && x <= cell->last_x && y >= cell->y && y <= cell->last_y;
 }
 
-/* Find the part of a line in a row of cells, from window row `y` to `last_y`: its steps, and the columns it reaches. */
+/* Find the part of a line in a row of cells, from window row `y` to `last_y`: its steps, and the columns it
+ * reaches. */
 INLINE void locate_line(Line *line, int y, int last_y) {
     int below = y - line->y, above = last_y - line->y, first, last;
     line->left = WINDOW_W;

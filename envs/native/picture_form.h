@@ -5,8 +5,8 @@
 #include "picture_lanes.h"
 #endif
 
-/* Where an edge crosses rows: the crossings of one side of a polygon, see `fill_row`. The quotient 65536 * rows / height is
- * exact in float64: it is either an integer or at least 1 / height away from one. */
+/* Where an edge crosses rows: the crossings of one side of a polygon, see `fill_row`. The quotient 65536 * rows /
+ * height is exact in float64: it is either an integer or at least 1 / height away from one. */
 INLINE void cross(int32_t *crossing, int x, int y, int to_x, int to_y, int from, int upto) {
     double slope = 65536.0 / (to_y - y);
     int width = to_x - x;
@@ -42,8 +42,8 @@ typedef struct { /* columns of the window: touched by a shape, and covered by it
 
 enum { LEAN = 3, BAND = 16 }; /* rows below the row of cells that are looked at, and all rows that are */
 
-/* Measure the spans of a shape over a row of cells. Where the shape is continued by a later one, pixels under the later
- * one's fill count as covered too, as that will hide them. */
+/* Measure the spans of a shape over a row of cells. Where the shape is continued by a later one, pixels under the
+ * later one's fill count as covered too, as that will hide them. */
 INLINE void measure(const Picture *picture, const Shape *shape, int y, int count, Reach *reach) {
     const Shape *next = &picture->shape[shape->next];
     const int16_t *left = picture->left + shape->spans + y - LEAN, *right = picture->right + shape->spans + y - LEAN;
@@ -97,7 +97,8 @@ INLINE void list_shape(Picture *picture, int cell, int shape) {
 /* List a shape in cells that it touches. On its own colour it changes nothing. */
 INLINE void touch_cells(Picture *picture, int first, int last, int shape, uint32_t color) {
     for (int cell = first; cell <= last; cell++)
-        if (picture->base[cell] != color || (picture->listed[cell >> 6] >> (cell & 63) & 1)) list_shape(picture, cell, shape);
+        if (picture->base[cell] != color || (picture->listed[cell >> 6] >> (cell & 63) & 1))
+            list_shape(picture, cell, shape);
 }
 
 /* Set the colour of cells that a shape covers, and forget what lies under it. */
@@ -143,8 +144,10 @@ INLINE void pack_row(const uint32_t *color, uint8_t *out) {
     int i = 0;
 #if defined(PICTURE_AVX2)
     const __m128i order = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
-    for (; i < FRAME - 4; i += 4) /* the next pixels hide the last four bytes */
-        _mm_storeu_si128((__m128i *)(out + 3 * i), _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(color + i)), order));
+    for (; i < FRAME - 4; i += 4) { /* the next pixels hide the last four bytes */
+        __m128i pixels = _mm_loadu_si128((const __m128i *)(color + i));
+        _mm_storeu_si128((__m128i *)(out + 3 * i), _mm_shuffle_epi8(pixels, order));
+    }
 #endif
     for (; i < FRAME; i++)
         for (int j = 0; j < 3; j++) out[3 * i + j] = (uint8_t)(color[i] >> 8 * j);
@@ -160,7 +163,8 @@ static void draw_row(Picture *picture, int row, uint32_t ground, uint8_t *out) {
             open_cell(&cell, row, i);
 #if !defined(PICTURE_PLAIN)
             const Shape *shape = &picture->shape[picture->entry[entry].shape];
-            if (picture->entry[entry].next < 0 && sum_cell(picture, &cell, picture->base[i], shape, &color[i])) continue;
+            int is_only = picture->entry[entry].next < 0;
+            if (is_only && sum_cell(picture, &cell, picture->base[i], shape, &color[i])) continue;
 #endif
             color[i] = draw_cell(picture, &cell, picture->base[i], entry);
         }

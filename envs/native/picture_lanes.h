@@ -1,7 +1,8 @@
 /* The colour of a cell, for processors that compute with vectors: all its rows at once. See picture_paint.h first.
  *
- * A `Rows` holds one number for each row. The colours of a pixel lie in three of them. `sum_cell` is for a cell with one
- * shape and at most one line over one colour, as most cells are: it sums spans and the pixels of the line, and paints none.
+ * A `Rows` holds one number for each row. The colours of a pixel lie in three of them. `sum_cell` is for a cell
+ * with one shape and at most one line over one colour, as most cells are: it sums spans and the pixels of the line,
+ * and paints none.
  */
 #ifndef PICTURE_LANES_H
 #define PICTURE_LANES_H
@@ -21,23 +22,23 @@ typedef int16_t Rows __attribute__((vector_size(2 * STRIP)));
 typedef uint16_t Bits __attribute__((vector_size(2 * STRIP))); /* for sums that wrap around */
 typedef uint64_t Pair __attribute__((vector_size(16)));
 
-/* Four instructions that vectors of the compiler do not express: the upper half of a product, unsigned and signed, and the
- * smaller and the greater number. */
+/* Four instructions that vectors of the compiler do not express: the upper half of a product, unsigned and signed,
+ * and the smaller and the greater number. */
 #if defined(PICTURE_AVX2)
-#define INSTRUCTION(name, wide, narrow, formula)                                                                             \
-    INLINE Rows name(Rows a, Rows b) {                                                                                       \
-        return (Rows)wide((__m256i)a, (__m256i)b);                                                                           \
+#define INSTRUCTION(name, wide, narrow, formula)                                                               \
+    INLINE Rows name(Rows a, Rows b) {                                                                         \
+        return (Rows)wide((__m256i)a, (__m256i)b);                                                             \
     }
 #elif defined(__SSE2__)
-#define INSTRUCTION(name, wide, narrow, formula)                                                                             \
-    INLINE Rows name(Rows a, Rows b) {                                                                                       \
-        return (Rows)narrow((__m128i)a, (__m128i)b);                                                                         \
+#define INSTRUCTION(name, wide, narrow, formula)                                                               \
+    INLINE Rows name(Rows a, Rows b) {                                                                         \
+        return (Rows)narrow((__m128i)a, (__m128i)b);                                                           \
     }
 #else
-#define INSTRUCTION(name, wide, narrow, formula)                                                                             \
-    INLINE Rows name(Rows a, Rows b) {                                                                                       \
-        for (int i = 0; i < STRIP; i++) a[i] = (int16_t)(formula);                                                           \
-        return a;                                                                                                            \
+#define INSTRUCTION(name, wide, narrow, formula)                                                               \
+    INLINE Rows name(Rows a, Rows b) {                                                                         \
+        for (int i = 0; i < STRIP; i++) a[i] = (int16_t)(formula);                                             \
+        return a;                                                                                              \
     }
 #endif
 INSTRUCTION(times, _mm256_mulhi_epu16, _mm_mulhi_epu16, (uint32_t)(uint16_t)a[i] * (uint16_t)b[i] >> 16)
@@ -59,6 +60,10 @@ INLINE Rows read_rows(const int16_t *from) {
     Rows rows_read;
     memcpy(&rows_read, from, sizeof rows_read);
     return rows_read;
+}
+
+INLINE void write_rows(int16_t *to, Rows value) {
+    memcpy(to, &value, sizeof value);
 }
 
 INLINE Rows weigh(Rows value, Rows weight) {
@@ -86,7 +91,7 @@ INLINE Rows covered(const Spans *spans, Rows column) {
     return (spans->from <= column) & (spans->upto > column);
 }
 
-typedef struct { /* a steep line has one step a row: its column, and the opacities << 1 of this pixel and of the next one */
+typedef struct { /* a steep line's step in each row: its column, and the opacities << 1 of this and the next pixel */
     Rows column, opaque, next_opaque;
 } Steps;
 
@@ -98,7 +103,8 @@ INLINE Rows opacities(Rows weight) { /* 255 * weight >> 8, twice as much */
 INLINE Steps steps_of(const Line *line, const Cell *cell) {
     int slope = (int)line->slope, before = cell->bottom - line->y, first = before * slope;
     const Rows slopes = all((int16_t)slope), sign = all(-32768), fraction = all((int16_t)first);
-    Rows low = (Rows)((Bits)LANE * (Bits)slopes + (Bits)fraction), carry = (low ^ sign) < (fraction ^ sign); /* -1 where it carries */
+    Rows low = (Rows)((Bits)LANE * (Bits)slopes + (Bits)fraction);
+    Rows carry = (low ^ sign) < (fraction ^ sign); /* -1 where the sum wrapped around */
     Rows across = all(first >> 16) + times(LANE, slopes) - carry, weight = (low >> 8) & 255;
     Rows seen = (LANE >= all(1 - before)) & (LANE < all(line->dy - before));
     Rows column = all(line->x - cell->x) + (line->direction > 0 ? across : -across);
@@ -107,7 +113,7 @@ INLINE Steps steps_of(const Line *line, const Cell *cell) {
 }
 
 typedef struct { /* the steps of a shallow line in the columns of a cell, one after the other */
-    int count, column, direction;              /* column of the first step */
+    int count, column, direction;                          /* column of the first step */
     int16_t row[SLOTS], opaque[SLOTS], next_opaque[SLOTS]; /* its lower pixel, and the opacities << 1 of both */
 } ShallowSteps;
 
@@ -123,11 +129,10 @@ INLINE void find_shallow_steps(ShallowSteps *steps, const Line *line, const Cell
     for (int i = 0; i < 12; i += STRIP) {
         const Rows step = LANE + all(i), low = (Rows)((Bits)step * (Bits)slopes + (Bits)fraction);
         const Rows carry = (low ^ sign) < (fraction ^ sign);
-        const Rows weight = (low >> 8) & 255, parts[3] = {row + times(step, slopes) + whole * step - carry,
-                                                         opacities(255 - weight), opacities(weight)};
-        memcpy(steps->row + i, &parts[0], sizeof(Rows));
-        memcpy(steps->opaque + i, &parts[1], sizeof(Rows));
-        memcpy(steps->next_opaque + i, &parts[2], sizeof(Rows));
+        const Rows weight = (low >> 8) & 255;
+        write_rows(steps->row + i, row + times(step, slopes) + whole * step - carry);
+        write_rows(steps->opaque + i, opacities(255 - weight));
+        write_rows(steps->next_opaque + i, opacities(weight));
     }
 }
 
@@ -215,13 +220,13 @@ INLINE Eight scale(Eight value, int factor) {
 #endif
 }
 
-typedef struct { /* red, green, blue of the colour under a shape, what the shape changes, and both in the outer columns */
+typedef struct { /* red, green, blue of the colour under a shape, of what the shape changes, and in the outer columns */
     Eight under, change, under_first, under_last, change_first, change_last, sum;
 } Mix;
 
 INLINE void add_steep(Rows *sums, const Mix *mix, const Spans *spans, const Line *line, const Cell *cell) {
     const Steps steps = steps_of(line, cell);
-    const uint16_t *weight = columns.slot_weight[cell->column] + FIRST_COLUMN;
+    const uint16_t *weight = columns.slot_weight[cell->column];
     const int end = cell->last_x - cell->x;
     for (int i = 0; i < 2; i++) {
         Rows column = i ? steps.column + (int16_t)line->direction : steps.column;
@@ -246,7 +251,7 @@ INLINE void add_shallow(Rows *sums, const Mix *mix, const Spans *spans, const Li
         Rows opaque = opacities_of(&steps, i) & ~covered(spans, all(column)), change[3];
         for (int color = 0; color < 3; color++) change[color] = times_signed(full[color], opaque);
         if (column == 0 || column == end) {
-            Rows factor = all((int16_t)columns.slot_weight[cell->column][FIRST_COLUMN + column]);
+            Rows factor = all((int16_t)columns.slot_weight[cell->column][column]);
             for (int color = 0; color < 3; color++)
                 change[color] = weigh(spread(mix->under, color) + change[color], factor) -
                                 spread(column ? mix->under_last : mix->under_first, color);
@@ -256,7 +261,7 @@ INLINE void add_shallow(Rows *sums, const Mix *mix, const Spans *spans, const Li
 }
 
 INLINE void mix_colors(Mix *mix, const Cell *cell, uint32_t base, uint32_t color) {
-    const uint16_t *weight = columns.slot_weight[cell->column] + FIRST_COLUMN;
+    const uint16_t *weight = columns.slot_weight[cell->column];
     int last = cell->last_x - cell->x;
     const Eight under = bytes_of(base), over = bytes_of(color);
     const Eight under_first = scale(under, weight[0]), under_last = scale(under, weight[last]);
@@ -359,7 +364,7 @@ INLINE uint32_t draw_cell(const Picture *picture, Cell *cell, uint32_t base, int
         draw_shapes(&sheet, picture, cell, entry);
         Rows sums[3] = {all(0), all(0), all(0)};
         for (int i = 0; i <= last; i++) {
-            Rows factor = all((int16_t)columns.slot_weight[cell->column][FIRST_COLUMN + i]);
+            Rows factor = all((int16_t)columns.slot_weight[cell->column][i]);
             for (int color = 0; color < 3; color++) sums[color] += weigh(sheet.pixel[i][color], factor);
         }
         add_rows(&totals, sums, cell);

@@ -71,13 +71,15 @@ INLINE uint32_t weigh(uint32_t value, uint32_t weight) {
 
 /* Shrink along x, then along y, as smoothscale does. */
 INLINE uint32_t shrink_block(const Block *block, const Cell *cell) {
-    const uint16_t *weight_x = columns.slot_weight[cell->column] + FIRST_COLUMN, *weight_y = rows.slot_weight[cell->row];
+    const uint16_t *weight_x = columns.slot_weight[cell->column];
+    const uint16_t *weight_y = rows.slot_weight[cell->row];
     uint32_t result = 0;
     for (int shift = 0; shift < 24; shift += 8) {
         uint32_t total = 0;
         for (int i = FIRST_ROW; i < FIRST_ROW + CELL_ROWS; i++) {
             uint32_t sum = 0;
-            for (int j = 0; j <= cell->last_x - cell->x; j++) sum += weigh(block->pixel[i][j] >> shift & 255, weight_x[j]);
+            for (int j = 0; j <= cell->last_x - cell->x; j++)
+                sum += weigh(block->pixel[i][j] >> shift & 255, weight_x[j]);
             total += weigh(sum * columns.reciprocal >> 16, weight_y[i]);
         }
         result |= (total * rows.reciprocal >> 16) << shift;

@@ -1,7 +1,8 @@
 /* Lines and fills: which pixels pygame-ce 2.5.8 paints for a polygon.
  *
- * gfxdraw is SDL_gfx 2.0.26: `aapolygon` draws Wu's lines, `filled_polygon` fills between crossings in 16.16 fixed point.
- * draw.polygon is pygame's own: it fills between crossings in float32. The rules are stated at each function.
+ * gfxdraw is SDL_gfx 2.0.26: `aapolygon` draws Wu's lines, `filled_polygon` fills between crossings in 16.16 fixed
+ * point. draw.polygon is pygame's own: it fills between crossings in float32. The rules are stated at each
+ * function.
  */
 #include "picture.h"
 
@@ -60,8 +61,8 @@ static int clip(int16_t *x1, int16_t *y1, int16_t *x2, int16_t *y2) {
     return 0;
 }
 
-/* Prepare an antialiased line without its end point. Its first pixel has the full colour. Then each step along the longer
- * axis paints two pixels across it. Their weights are the error of a 16 bit slope, which is truncated. */
+/* Prepare an antialiased line without its end point. Its first pixel has the full colour. Then each step along the
+ * longer axis paints two pixels across it. Their weights are the error of a 16 bit slope, which is truncated. */
 static void set_line(Line *line, int from_x, int from_y, int to_x, int to_y) {
     int16_t x1 = (int16_t)from_x, y1 = (int16_t)from_y, x2 = (int16_t)to_x, y2 = (int16_t)to_y;
     line->kind = NO_LINE;
@@ -135,9 +136,9 @@ static void add_span(RowSpans *row, int a, int b) {
     row->right[row->count++] = right;
 }
 
-/* Pixels of row y under gfxdraw.filled_polygon. An edge crosses the rows from its lower end up to, not including, its upper
- * end, which counts in the highest row only. Crossings are 16.16 numbers. They are sorted, moved inwards by 1 / 65536 and
- * rounded. Products wrap around, as SDL_gfx computes with 32 bits. */
+/* Pixels of row y under gfxdraw.filled_polygon. An edge crosses the rows from its lower end up to, not including,
+ * its upper end, which counts in the highest row only. Crossings are 16.16 numbers. They are sorted, moved inwards
+ * by 1 / 65536 and rounded. Products wrap around, as SDL_gfx computes with 32 bits. */
 static void fill_row(const Corners *corners, int highest, int y, RowSpans *row) {
     int value[MAX_CORNERS], crossings = 0;
     row->count = 0;
@@ -154,8 +155,8 @@ static void fill_row(const Corners *corners, int highest, int y, RowSpans *row) 
                  (int16_t)((int32_t)((uint32_t)value[i + 1] + 32767u) >> 16));
 }
 
-/* Pixels of row y under draw.polygon. Edges cross rows as above. Crossings are float32, rounded down and up in turn in the
- * order of the edges, then sorted. A level edge between the lowest and the highest row is painted too. */
+/* Pixels of row y under draw.polygon. Edges cross rows as above. Crossings are float32, rounded down and up in turn
+ * in the order of the edges, then sorted. A level edge between the lowest and the highest row is painted too. */
 static void polygon_row(const Corners *corners, int lowest, int highest, int y, RowSpans *row) {
     int value[MAX_CORNERS], crossings = 0;
     row->count = 0;
@@ -175,7 +176,8 @@ static void polygon_row(const Corners *corners, int lowest, int highest, int y, 
     for (int i = 0; i + 1 < crossings; i += 2) add_span(row, value[i], value[i + 1]);
 }
 
-/* Set the spans of a shape row by row. A shape has one span a row: where the polygon has more, further shapes follow. */
+/* Set the spans of a shape row by row. A shape has one span a row: where the polygon has more, further shapes
+ * follow. */
 static void fill_slowly(Picture *picture, int index, const Corners *corners, int lowest, int highest, int is_gfx) {
     RowSpans row;
     const Shape first = picture->shape[index];
@@ -208,9 +210,10 @@ static Box box_of(const Corners *corners) {
     return box;
 }
 
-/* Prepare the four lines. A level or upright line that was not clipped is covered by the fill. So is the first pixel of a
- * line. In a `plain` polygon each pixel of a line lies next to the span of its row, or of the row above or below. A shallow
- * line is late by its slope's truncation, dx * dx / dy / 65536 pixels at its end, and clipping moves a line by up to two. */
+/* Prepare the four lines. A level or upright line that was not clipped is covered by the fill. So is the first
+ * pixel of a line. In a `plain` polygon each pixel of a line lies next to the span of its row, or of the row above
+ * or below. A shallow line is late by its slope's truncation, dx * dx / dy / 65536 pixels at its end, and clipping
+ * moves a line by up to two. */
 static void set_lines(Shape *shape, const Corners *corners, const Box *box, int plain, int small) {
     shape->lines = 0;
     shape->lean_rows = 1;

@@ -5,16 +5,17 @@
 #include <cpuid.h>
 #endif
 
-/* pygame's smoothscale with its SSE2 filter, which pygame-ce 2.5.8 also uses on ARM, translated to NEON. Only where it was
- * built without either does it use another filter, in C, which rounds differently: such frames differ from ours. */
+/* pygame's smoothscale with its SSE2 filter, which pygame-ce 2.5.8 also uses on ARM, translated to NEON. Only where
+ * it was built without either does it use another filter, in C, which rounds differently: such frames differ from
+ * ours. */
 Axis columns, rows;
 uint8_t flat[256];
 int16_t cell_from[WINDOW_W + 2], cell_upto[WINDOW_W + 2], row_of[WINDOW_H];
 
 enum { WHOLE = 0x4000, FAINT = 64 }; /* a weight up to FAINT gives 0 for every byte: (255 << 2) * 64 >> 16 */
 
-/* Walk along an axis as the filter does: a cell takes whole pixels, then a part of the next one, whose rest goes to the
- * next cell. `offset` is the slot of the first pixel. */
+/* Walk along an axis as the filter does: a cell takes whole pixels, then a part of the next one, whose rest goes to
+ * the next cell. `offset` is the slot of the first pixel. */
 static void prepare_axis(Axis *axis, int size, int offset, int mirrored) {
     int width = WHOLE * size / FRAME, left = width, cell = 0, first = 0, first_weight = WHOLE;
     axis->reciprocal = (uint16_t)(0x40000000 / width);
@@ -23,13 +24,12 @@ static void prepare_axis(Axis *axis, int size, int offset, int mirrored) {
             left -= WHOLE;
             continue;
         }
-        uint16_t weight[SLOTS] = {0};
         int count = pixel - first + 1;
+        uint16_t *weight = axis->slot_weight[cell] + offset;
         for (int i = 0; i < count; i++)
             weight[mirrored ? count - 1 - i : i] = (uint16_t)(i == count - 1 ? left : i ? WHOLE : first_weight);
         axis->first[cell] = (int16_t)(mirrored ? size - 1 - pixel : first);
         axis->last[cell] = (int16_t)(axis->first[cell] + count - 1);
-        for (int i = 0; i < count; i++) axis->slot_weight[cell][offset + i] = weight[i];
         first_weight = WHOLE - left;
         left = width - first_weight;
         first = pixel;
@@ -53,7 +53,7 @@ static void prepare_flat(void) {
 }
 
 static void prepare_tables(void) {
-    prepare_axis(&columns, WINDOW_W, FIRST_COLUMN, 0);
+    prepare_axis(&columns, WINDOW_W, 0, 0);
     prepare_axis(&rows, WINDOW_H, FIRST_ROW, 1);
     prepare_flat();
     for (int x = 0; x < WINDOW_W + 2; x++) {
@@ -69,8 +69,9 @@ static void prepare_tables(void) {
 const Kernels *kernels = &picture_plain;
 
 #if defined(__x86_64__)
-/* Ask the processor for AVX2, and the system whether it saves the wide registers. __builtin_cpu_supports would do the same,
- * but needs the compiler's runtime library: zig's brings a sine and a cosine along, which round unlike the platform's. */
+/* Ask the processor for AVX2, and the system whether it saves the wide registers. __builtin_cpu_supports would do
+ * the same, but needs the compiler's runtime library: zig's brings a sine and a cosine along, which round unlike
+ * the platform's. */
 static int has_avx2(void) {
     unsigned a, b, c, d, saved, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
