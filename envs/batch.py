@@ -42,10 +42,10 @@ class CarRacingVectorEnv(VectorEnv):
         library: The compiled library.
         crash: As in `make_env`.
         render_mode: As in gymnasium, `human` excepted.
-        domain_randomize: As in `CarRacing`.
         max_steps: Steps before an episode is truncated; None for no limit.
         out: (num_envs, height, width, 3) uint8, C-contiguous: the memory of the observations. Every reset and step
             overwrites and returns it. By default every step returns a new array.
+        **of_car_racing: Further keywords of `CarRacing`: domain_randomize and lap_complete_percent.
 
     Raises:
         ValueError: If `out` has another shape, type or layout.
@@ -59,9 +59,9 @@ class CarRacingVectorEnv(VectorEnv):
         *,
         crash: CrashMode = "ignore",
         render_mode: str | None = None,
-        domain_randomize: bool = False,
         max_steps: int | None = None,
         out: np.ndarray | None = None,
+        **of_car_racing: Any,
     ):
         shape = (num_envs, *config.spec.frame_shape)
         if out is not None and (out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous):
@@ -71,8 +71,9 @@ class CarRacingVectorEnv(VectorEnv):
         self._world = World(num_envs, library)
         self._simulators = [
             CarRacing(
-                render_mode, config.control, crash, domain_randomize, config.view, config.size, world=(self._world, row)
-            )
+                render_mode, config.control, crash, view=config.view, size=config.size, world=(self._world, row),
+                **of_car_racing,
+            )  # fmt: skip
             for row in range(num_envs)
         ]
         self.envs: list[gym.Env] = [masked(simulator, config) for simulator in self._simulators]

@@ -17,7 +17,9 @@ MAX_EPISODE_STEPS = 1000
 """Steps after which gymnasium truncates an episode, unless `max_episode_steps` says another number."""
 _SETTINGS = tuple(field.name for field in fields(EnvConfig))
 _OF_VECTORS = ("processes", "out")
-_KEYWORDS = (*_SETTINGS, "continuous", "crash", "domain_randomize", "max_episode_steps", "render_mode")
+_KEYWORDS = (
+    *_SETTINGS, "continuous", "crash", "domain_randomize", "lap_complete_percent", "max_episode_steps", "render_mode"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,17 @@ class Settings:
     config: EnvConfig
     crash: CrashMode
     render_mode: str | None
-    domain_randomize: bool
+    of_car_racing: dict[str, Any]
+    """Keywords that `CarRacing` alone has: domain_randomize and lap_complete_percent, where they were given."""
     limited: bool
     """The environment has a limit of its own: `max_steps` was given, or there are perturbations."""
 
     def make(self) -> gym.Env:
         """Make one environment, without gymnasium's limit."""
-        if self.domain_randomize:
+        if self.of_car_racing:
+            config = self.config
             env: gym.Env = CarRacing(
-                self.render_mode, self.config.control, self.crash, True, self.config.view, self.config.size
+                self.render_mode, config.control, self.crash, view=config.view, size=config.size, **self.of_car_racing
             )
         else:
             env = simulator(self.config, self.crash, self.render_mode)
@@ -65,7 +69,8 @@ def read_settings(
     *,
     crash: CrashMode = "ignore",
     continuous: bool | None = None,
-    domain_randomize: bool = False,
+    domain_randomize: bool | None = None,
+    lap_complete_percent: float | None = None,
     max_steps: int | None = None,
     **settings: Any,
 ) -> Settings:
@@ -76,6 +81,7 @@ def read_settings(
         crash: As in `make_env`.
         continuous: gymnasium's word for `control`: True for continuous, False for discrete.
         domain_randomize: As in gymnasium: every reset draws other colours of road and grass.
+        lap_complete_percent: As in gymnasium: the fraction of the tiles after which the start ends the episode.
         max_steps: As in `EnvConfig`. gymnasium's `max_episode_steps` holds too; the shorter one ends the episode.
         **settings: Further settings of `EnvConfig`. Under `perturb` there are at most `max_steps` frames, 1000 by
             default, as in `make_env`.
@@ -107,10 +113,12 @@ def read_settings(
             f"max_episode_steps={max_steps} in its place, or use make_env or make_vec_env."
         )
     config = EnvConfig(**settings, max_steps=MAX_EPISODE_STEPS if max_steps is None else max_steps)
-    if domain_randomize and config.environment != EnvConfig.environment:
-        raise ValueError(f"domain_randomize: only {EnvConfig.environment!r} has it, got {config.environment!r}.")
+    given = {"domain_randomize": domain_randomize, "lap_complete_percent": lap_complete_percent}
+    of_car_racing = {name: value for name, value in given.items() if value is not None}
+    for name in of_car_racing if config.environment != EnvConfig.environment else ():
+        raise ValueError(f"{name}: only {EnvConfig.environment!r} has it, got {config.environment!r}.")
     own_limit = max_steps is not None or config.perturb is not None
-    return Settings(config, crash, render_mode, domain_randomize, own_limit)
+    return Settings(config, crash, render_mode, of_car_racing, own_limit)
 
 
 single_env.metadata = CarRacing.metadata  # type: ignore  # gymnasium reads the render modes from it

@@ -102,8 +102,8 @@ def vector_env(
     read, steps = read_settings(**settings), step_limit(max_episode_steps)
     limits = [steps, read.config.max_steps if read.limited else None]
     keywords: dict[str, Any] = {
-        "crash": read.crash, "render_mode": read.render_mode, "domain_randomize": read.domain_randomize, "out": out,
-        "max_steps": min((limit for limit in limits if limit is not None), default=None),
+        "crash": read.crash, "render_mode": read.render_mode, "out": out,
+        "max_steps": min((limit for limit in limits if limit is not None), default=None), **read.of_car_racing,
     }  # fmt: skip
     return _vector(read.config, partial(step_limited_env, read, steps), num_envs, processes, keywords)
 

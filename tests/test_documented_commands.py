@@ -106,6 +106,8 @@ INSTANCES: dict[str, list[str]] = {
         "python benchmarks/protocols/harness.py champion --control discrete --rows champion zeroed masked",
     ],
     "python benchmarks/speed/export.py CORES": ["python benchmarks/speed/export.py lstm nac-exact"],
+    "python benchmarks/proof.py": ["python benchmarks/proof.py --frames 40 --workers 1"],
+    "python benchmarks/proof_pixels.py": ["python benchmarks/proof_pixels.py --frames 18"],
     "python scripts/COMMAND.py": ["python scripts/evaluate.py --help"],
     "python -m nac_drive": ["python -m nac_drive --help"],
 }
@@ -157,7 +159,6 @@ PARSED: dict[str, str] = {
     "python benchmarks/speed/cluster.py ...": _TIMES,
     "python benchmarks/speed/compile.py": _TIMES,
     "python benchmarks/speed/drivers.py": _TIMES,
-    "python benchmarks/speed/env_speed.py": _TIMES,
     "python benchmarks/speed/export.py --episodes": _TIMES,
     "python benchmarks/speed/export.py CORES": _TIMES,
     "python benchmarks/speed/ppo.py ...": _TIMES,

@@ -23,7 +23,7 @@ from nac_drive.analysis.saliency import steering, visual_backprop
 from nac_drive.analysis.similarity import ssim
 from nac_drive.data_collection.experts import clean_env
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
-from nac_drive.envs.car_racing import ZOOM_FRAMES
+from nac_drive.envs.readings import ZOOM_FRAMES
 from nac_drive.envs.regions import REGIONS
 
 NOISY_EVERY = 5

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import time
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -25,29 +24,31 @@ import nac_drive as nd
 from nac_drive.data_collection.processes import default_workers
 from nac_drive.training.ppo import build_policy
 from nac_drive.training.ppo_env import training_env
-from nac_drive.training.ppo_rollout import RolloutWorkers
+from nac_drive.training.ppo_envs import rollout_envs
+from nac_drive.training.ppo_rollout import Rollouts
 from nac_drive.training.ppo_update import Learner
 
 ENV = nd.EnvConfig(control="continuous")
 
 
-def ours(config: nd.PPOConfig, rollouts: int, processes: int) -> dict[str, float]:
+def ours(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
     """Seconds of driving and learning per rollout."""
     policy = build_policy(config, ENV)
-    learner = Learner(policy, config)
-    envs: Any = [partial(training_env, ENV, config, rank) for rank in range(config.n_envs)]
-    workers = RolloutWorkers(envs, policy, config.n_steps, learner.sequence_length, processes)
-    workers.start_at(0, 1)
+    learner = Learner(policy, config, cores)
+    driving_envs = Rollouts(
+        partial(rollout_envs, ENV, config), policy, config.n_envs, config.n_steps, learner.sequence_length, cores
+    )
+    driving_envs.start_at(0, 1)
     order, driving, learning = np.random.default_rng(0), 0.0, 0.0
     for number in range(rollouts + 1):
         start = time.perf_counter()
-        rollout = workers.drive()
+        rollout = driving_envs.drive()
         middle = time.perf_counter()
         learner.update(rollout, config.learning_rate, order)
-        if number:  # the first one starts the processes
+        if number:  # the first one starts the threads
             driving += middle - start
             learning += time.perf_counter() - middle
-    workers.close()
+    driving_envs.close()
     return {"driving": driving / rollouts, "learning": learning / rollouts}
 
 
@@ -76,10 +77,10 @@ class _Times(BaseCallback):
         return True
 
 
-def theirs(config: nd.PPOConfig, rollouts: int, processes: int) -> dict[str, float]:
+def theirs(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
     """The same with stable-baselines3's loop."""
     envs = [partial(training_env, ENV, config, rank) for rank in range(config.n_envs)]
-    vec_env = nd.SB3VecEnv(nd.ProcessVectorEnv(envs, processes))
+    vec_env = nd.SB3VecEnv(nd.ProcessVectorEnv(envs, cores))
     model = PPO(
         "CnnPolicy", vec_env, n_steps=config.n_steps, batch_size=config.batch_size, n_epochs=config.n_epochs,
         device="cpu",
@@ -101,13 +102,13 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=12, help="rollouts of each loop that count")
     arguments = parser.parse_args()
     driver = nd.DriverConfig(core="cnn", encoder="pooled", d_model=128, control="continuous")
-    processes = default_workers()
+    cores = default_workers()
     print("| action repeat | loop | driving, s | learning, s | frames/s |\n|---:|---|---:|---:|---:|")
     for repeat in (4, 8):
         config = nd.PPOConfig(driver=driver, action_repeat=repeat)
         for name, loop in (("nac-drive ppo", ours), ("stable-baselines3", theirs)):
             torch.manual_seed(0)
-            seconds = loop(config, arguments.rollouts, processes)
+            seconds = loop(config, arguments.rollouts, cores)
             frames = config.n_envs * config.n_steps * repeat / sum(seconds.values())
             print(
                 f"| {repeat} | {name} | {seconds['driving']:.2f} | {seconds['learning']:.2f} | {frames:,.0f} |",

@@ -114,6 +114,7 @@ KEYWORDS: list[tuple[dict[str, Any], Callable[[], gym.Env]]] = [
     ({"continuous": False}, lambda: make_env(EnvConfig())),
     ({"continuous": True, "control": "continuous"}, lambda: make_env(EnvConfig("continuous"))),
     ({"domain_randomize": True}, lambda: CarRacing(domain_randomize=True)),
+    ({"lap_complete_percent": 0.5}, lambda: CarRacing(lap_complete_percent=0.5)),
     ({"render_mode": "rgb_array"}, lambda: make_env(EnvConfig(), crash="terminate")),
 ]  # fmt: skip
 STEPS = 6
@@ -203,6 +204,8 @@ def test_colours_are_those_that_gymnasium_draws():
         ({"perturb": "fog:1"}, "perturbation 'fog' is unknown"),
         ({"environment": "udacity"}, "environment 'udacity' is not simulated here"),
         ({"environment": "udacity", "domain_randomize": True}, "domain_randomize: only 'car-racing' has it"),
+        ({"environment": "udacity", "lap_complete_percent": 0.5}, "lap_complete_percent: only 'car-racing' has it"),
+        ({"lap_complete_percent": 95}, "lap_complete_percent must lie in"),
         ({"render_mode": "ansi"}, "render_mode must be None or one of"),
         ({"crash": "explode"}, "crash must be one of"),
     ],
