@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.box2d import car_racing as gymnasium_car_racing
-from gymnasium.envs.box2d.car_dynamics import SIZE, WHEEL_R
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import EzPickle
 
@@ -31,7 +30,6 @@ Control = Literal["discrete", "continuous", "pulsed"]
 CrashMode = Literal["ignore", "terminate", "intervene"]
 
 _FRAME = 1 / FRAMES_PER_SECOND
-_WHEEL_RADIUS = WHEEL_R * SIZE
 
 
 class CarRacing(Readings, gym.Env, EzPickle):
@@ -256,23 +254,14 @@ class CarRacing(Readings, gym.Env, EzPickle):
 
         Raises:
             ResetNeeded: Before the first `reset`, and after `close`.
-            ValueError: If a number is not finite, or gymnasium's own simulator drives and the car is to move.
+            ValueError: If a number is not finite.
         """
         self._require_episode()
         numbers = (angle, x, y, *velocity, spin)
         if not np.isfinite(numbers).all():
             raise ValueError(f"angle, x, y, velocity and spin must be finite, got {numbers}.")
-        moving = any(numbers[3:])
-        if moving and isinstance(self._world, GymnasiumWorld):
-            raise ValueError("velocity and spin must be 0 where gymnasium's own simulator drives.")
-        self._world.place(self._row, angle, x, y)
+        self._world.place(self._row, angle, x, y, velocity, spin)
         self.pulses = Pulses()
-        if moving:
-            body, wheel = self._cars["body"][0], self._cars["wheel"][0]
-            body["vx"] = velocity[0] - spin * (body["y"] - body["y"][0])
-            body["vy"] = velocity[1] + spin * (body["x"] - body["x"][0])
-            body["spin"] = spin
-            wheel["omega"] = (body["vy"][1:] * np.cos(angle) - body["vx"][1:] * np.sin(angle)) / _WHEEL_RADIUS
 
     # Saved states
 

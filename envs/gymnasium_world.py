@@ -10,7 +10,7 @@ from gymnasium.envs.box2d.car_dynamics import Car
 
 from nac_drive.envs.native.library import CAR, CRASHES, ROAD
 from nac_drive.envs.telemetry import EventDetector, LapDetector, Track
-from nac_drive.envs.world import COLORS
+from nac_drive.envs.world import COLORS, set_in_motion
 
 
 class GymnasiumWorld:
@@ -57,12 +57,20 @@ class GymnasiumWorld:
         self.cars[:] = np.zeros(1, CAR)
         self._read(None)
 
-    def place(self, row: int, angle: float, x: float, y: float) -> None:
-        """Put a new car at rest at a place, see `World.place`."""
+    def place(
+        self, row: int, angle: float, x: float, y: float, velocity: tuple[float, float] = (0.0, 0.0), spin: float = 0.0
+    ) -> None:
+        """Put a new car at a place, see `World.place`."""
         self.env.car.destroy()  # type: ignore[union-attr]
         self.env.car = Car(self.env.world, angle, x, y)
         self._events.rearm()
         read_car(self.env, self.cars[0])
+        set_in_motion(self.cars[0], angle, velocity, spin)
+        wheels: list[Any] = self.env.car.wheels  # type: ignore[union-attr]
+        for body, ours in zip((self.env.car.hull, *wheels), self.cars[0]["body"], strict=True):  # type: ignore[union-attr]
+            body.linearVelocity, body.angularVelocity = (ours["vx"].item(), ours["vy"].item()), ours["spin"].item()
+        for wheel, ours in zip(wheels, self.cars[0]["wheel"], strict=True):
+            wheel.omega = ours["omega"].item()
 
     def step(self, first: int = 0, last: int | None = None) -> None:
         """Advance by one frame, see `World.step`."""

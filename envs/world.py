@@ -10,6 +10,7 @@ from threading import local
 from typing import Any
 
 import numpy as np
+from gymnasium.envs.box2d.car_dynamics import SIZE, WHEEL_R
 
 from nac_drive.envs.native.library import CAR, LOWEST_SCORE, RANDOM_NUMBERS, ROAD, score_images
 from nac_drive.envs.score import draw_score
@@ -18,7 +19,24 @@ from nac_drive.envs.views import ABOVE, LARGEST, Size, View, bar_rows
 COLORS = np.array([(102, 102, 102), (102, 204, 102), (102, 230, 102)], np.float64)
 """gymnasium's colours of the road, the background and the grass patches, RGB 0-255."""
 _ALIGNMENT = 64
+_WHEEL_RADIUS = WHEEL_R * SIZE
 _scratch = local()
+
+
+def set_in_motion(car: np.void, angle: float, velocity: tuple[float, float], spin: float) -> None:
+    """Give a car at rest the motion of one rigid body on rolling wheels.
+
+    Args:
+        car: An element of `CAR`, changed in place.
+        angle: Angle of the hull in radians.
+        velocity: Of the hull's centre, units per second along x and y.
+        spin: Turning rate in radians per second, left positive.
+    """
+    body = car["body"]
+    body["vx"] = velocity[0] - spin * (body["y"] - body["y"][0])
+    body["vy"] = velocity[1] + spin * (body["x"] - body["x"][0])
+    body["spin"] = spin
+    car["wheel"]["omega"] = (body["vy"][1:] * np.cos(angle) - body["vx"][1:] * np.sin(angle)) / _WHEEL_RADIUS
 
 
 class World:
@@ -74,9 +92,12 @@ class World:
         """Put a new car at the start, and pass gymnasium's first frame."""
         self._library.car_begin(*self._at(row)[:2])
 
-    def place(self, row: int, angle: float, x: float, y: float) -> None:
-        """Put a new car at rest at a place; score, tiles and counts stay."""
+    def place(
+        self, row: int, angle: float, x: float, y: float, velocity: tuple[float, float] = (0.0, 0.0), spin: float = 0.0
+    ) -> None:
+        """Put a new car at a place, see `CarRacing.place`; score, tiles and counts stay."""
         self._library.car_place(*self._at(row)[:2], angle, x, y)
+        set_in_motion(self.cars[row], angle, velocity, spin)
 
     def step(self, first: int = 0, last: int | None = None) -> None:
         """Advance the environments `first` to `last - 1`, all by default, by one frame under `actions`."""

@@ -27,6 +27,7 @@ from nac_drive.envs.perturbations.images import (
     Shadows,
 )
 from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
+from nac_drive.envs.perturbations.mishaps import Mishaps
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.plain import whole
@@ -50,6 +51,7 @@ PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
     "action-delay": (ActionDelay(1), ActionDelay(2), ActionDelay(3), ActionDelay(4)),
     "action-noise": (ActionFault(0.1, 0.1), ActionFault(0.2, 0.2), ActionFault(0.3, 0.3)),
     "weak-tyres": (TyreGrip(0.9), TyreGrip(0.75), TyreGrip(0.6)),
+    "mishaps": (Mishaps(1), Mishaps(2), Mishaps(4)),
 }
 """Name -> settings of level 1, 2, 3 (and 4)."""
 

@@ -91,15 +91,17 @@ def is_on_course(wheels_off_road: int, heading_error: float, speed: float) -> bo
     return wheels_off_road < OFF_ROAD_WHEELS and abs(heading_error) < CRASH_HEADING and speed > DRIVING_SPEED
 
 
-def recovered_fraction(crashes: Sequence[bool], on_course: Sequence[bool]) -> float | None:
-    """Return the fraction of crashes that are followed by a frame on course; None without a crash.
+def recovered_fraction(falls: Sequence[int], on_course: np.ndarray, frames: int) -> float | None:
+    """Return the fraction of falls after which the car is on course for some time; None without a fall.
 
     Args:
-        crashes: Whether a crash happens in each step.
-        on_course: Whether the car drives on the road in its direction at each step.
+        falls: Frames after which the car has to recover.
+        on_course: (F,) bool: the car drives on the road in its direction.
+        frames: Consecutive frames on course that count as recovered.
     """
-    places = [index for index, crash in enumerate(crashes) if crash]
-    if not places:
+    if not len(falls):
         return None
-    last = max((index for index, fine in enumerate(on_course) if fine), default=-1)
-    return sum(place < last for place in places) / len(places)
+    kept = np.concatenate([[0], np.cumsum(on_course)])
+    whole = np.flatnonzero(kept[frames:] - kept[:-frames] == frames)  # frames from which on it stays on course
+    last = whole[-1] if len(whole) else -1
+    return sum(fall <= last for fall in falls) / len(falls)

@@ -201,11 +201,16 @@ def _wrong_way(trace: EpisodeTrace) -> float:
 
 
 def _recovered(trace: EpisodeTrace) -> float | None:
-    outcomes = [step.outcome for step in trace.steps]
-    return recovered_fraction(
-        [outcome["crash"] is not None for outcome in outcomes],
-        [is_on_course(outcome["wheels_off_road"], outcome["heading_error"], outcome["speed"]) for outcome in outcomes],
+    falls, mishaps = [], 0
+    for end, step in zip(trace.frames.cumsum().tolist(), trace.steps, strict=True):
+        count = step.outcome.get("mishaps", 0)
+        if step.outcome["crash"] is not None or count > mishaps:
+            falls.append(end)
+        mishaps = count
+    on_course = trace.per_frame(
+        lambda step: is_on_course(*(step.outcome[name] for name in ("wheels_off_road", "heading_error", "speed")))
     )
+    return recovered_fraction(falls, on_course, trace.spec.frames_per_second)
 
 
 def _agreement(trace: EpisodeTrace) -> float | None:
@@ -348,7 +353,8 @@ METRICS: dict[str, Metric] = {
             mean_of("recovered"),
             kind=Fraction | None,
             unit="fraction",
-            doc="Fraction of crashes after which the car drives on the road in its direction again; null without one.",
+            doc="Fraction of crashes and mishaps after which the car drives on the road in its direction for a second; "
+            "null without one.",
         ),
         Metric(
             "driving_score",

@@ -102,11 +102,14 @@ def test_every_number_of_the_car_is_gymnasiums(kind, library):
                 break
 
 
-def test_a_place_beyond_the_road_and_off_the_playfield(library):
+def test_a_place_beyond_the_road_off_the_playfield_and_in_motion(library):
     ours, theirs = begun(World(1, library), 3), begun(GymnasiumWorld(), 3)
-    for angle, x, y in ((0.3, 0.0, 0.0), (2.0, 320.0, 10.0), (-4.0, 30.0, -331.0)):
+    for angle, x, y, *motion in (
+        (0.3, 0.0, 0.0), (0.3, 0.0, 0.0, (11.3, -42.7), 0.0), (1.7, 100.0, -20.0, (31.1, 20.3), -14.3),
+        (2.0, 320.0, 10.0), (-4.0, 30.0, -331.0),
+    ):  # fmt: skip
         for world in (ours, theirs):
-            world.place(0, angle, x, y)
+            world.place(0, angle, x, y, *motion)
         for frame in range(60):
             ours.actions[0] = theirs.actions[0] = (0.1, 1.0, 0.0)
             ours.step(), theirs.step()

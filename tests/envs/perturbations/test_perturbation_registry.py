@@ -51,7 +51,10 @@ def test_the_same_seeds_bring_back_the_same_perturbation(spec):
     drive(env, 6)
     assert same(run(1, 5, env), first), "a used environment"
     assert same(run(1, 5), first), "a fresh one"
-    settled = spec.split(":")[0] in ("gap", "scattered-gaps", "action-repeat", "action-delay", "weak-tyres")  # no draw
+    settled = spec.split(":")[0] in (
+        "gap", "scattered-gaps", "action-repeat", "action-delay", "weak-tyres",  # no draw
+        "mishaps",  # none so early, see test_mishaps.py
+    )  # fmt: skip
     assert all(same(run(seed, 5), first) for seed in range(2, 7)) == settled
 
 
@@ -77,7 +80,8 @@ def test_the_random_numbers_of_the_simulator_stay_as_they_are(spec):
     one, other = plain.unwrapped, perturbed.unwrapped
     assert one.np_random.bit_generator.state == other.np_random.bit_generator.state
     assert one.track == other.track  # type: ignore[attr-defined]
-    assert plain.reset()[1] == {key: value for key, value in perturbed.reset()[1].items() if key != "frame_lost"}
+    info, added = perturbed.reset()[1], ("frame_lost", "mishaps")
+    assert plain.reset()[1] == {key: value for key, value in info.items() if key not in added}
     assert one.track == other.track, "the next one too"  # type: ignore[attr-defined]
 
 

@@ -13,6 +13,7 @@ import pytest
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig, Episode, Step
 from nac_drive.evaluation.evaluate import evaluate, save_evaluations
+from nac_drive.evaluation.formulas import recovered_fraction
 from nac_drive.evaluation.metrics import METRICS, Aggregate, Metric, mean, metrics_table, number_column
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.leaderboard.tables import Entry, cells, save_results, training_columns_table
@@ -60,7 +61,7 @@ def test_a_meter_counts_an_episode_by_hand():
     assert (result.lap_time, result.crash_kinds, result.first_crash_time) == (None, ["heading", "off_road"], 3 / 50)
     assert result.off_road_fraction == pytest.approx(0.4)
     assert result.wrong_way == 1 / 50
-    assert result.recovered == 1 / 2
+    assert result.recovered == 0, "two frames are no second"
     assert result.driving_score == pytest.approx(100 * 0.5 * 0.65**2 * 0.6)
     assert result.agreement == pytest.approx(2 / 4)
     assert result.lateral_mean == pytest.approx(0.7 / 4)
@@ -179,3 +180,14 @@ def test_the_page_shows_the_metrics_as_they_are():
     page = DOCS.read_text()
     assert metrics_table() in page
     assert training_columns_table() in page
+
+
+@pytest.mark.parametrize(
+    ("falls", "on_course", "expected"),
+    [
+        ([], "111", None), ([0], "111", 1), ([1], "111", 0), ([1], "1111", 1), ([1, 3], "0010111", 1),
+        ([1, 5], "0010111", 1 / 2), ([0], "1101101", 0), ([0], "11", 0),
+    ],
+)  # fmt: skip
+def test_recovered_is_three_frames_in_a_row_on_course(falls, on_course, expected):
+    assert recovered_fraction(falls, np.array(list(on_course)) == "1", 3) == expected
