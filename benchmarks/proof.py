@@ -18,17 +18,18 @@ playfield. The exit status is 1 after a difference.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import tyro
 from gymnasium.envs.box2d import car_racing
 from gymnasium.envs.box2d.car_dynamics import Car
+from proof_workers import results_of  # the file beside this one
 from rich.console import Console
 from rich.table import Table
 
@@ -309,8 +310,8 @@ def main(frames: int = 500, kinds: tuple[str, ...] = KINDS, seed: int = 0, worke
         sys.exit(f"kinds must be among {', '.join(KINDS)}, got {', '.join(unknown)}.")
     tasks = [(kind, seed + 100_000 * part, -(-frames // workers)) for kind in kinds for part in range(workers)]
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for kind, part, lines in pool.imap_unordered(_drive, tasks):
+    with closing(results_of(_drive, tasks, workers)) as results:
+        for kind, part, lines in results:
             counts[kind].update(part)
             print(
                 f"{kind}: {part['frames']:,} frames, {part['differences']} differences",

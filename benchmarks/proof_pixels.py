@@ -23,10 +23,10 @@ The exit status is 1 after a difference.
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ import numpy as np
 import tyro
 from gymnasium.envs.box2d import car_racing
 from PIL import Image
+from proof_workers import results_of  # the file beside this one
 from rich.console import Console
 from rich.table import Table
 
@@ -280,8 +281,8 @@ class ProofOptions:
 def main() -> None:
     options, started = tyro.cli(ProofOptions), time.perf_counter()
     totals = {kind: Result(kind) for kind in options.kinds}
-    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        for result in pool.imap_unordered(run, options.jobs):
+    with closing(results_of(run, options.jobs, options.workers)) as results:
+        for result in results:
             total = totals[result.kind]
             for name in COUNTS:
                 setattr(total, name, getattr(total, name) + getattr(result, name))

@@ -69,13 +69,9 @@ class CarRacingVectorEnv(VectorEnv):
         self.num_envs, self.render_mode = num_envs, render_mode
         self.metadata = {**CarRacing.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self._world = World(num_envs, library)
-        self._simulators = [
-            CarRacing(
-                render_mode, config.control, crash, view=config.view, size=config.size, world=(self._world, row),
-                **of_car_racing,
-            )  # fmt: skip
-            for row in range(num_envs)
-        ]
+        settings: dict[str, Any] = {"render_mode": render_mode, "control": config.control, "crash": crash}
+        settings |= {"view": config.view, "size": config.size}
+        self._simulators = [CarRacing(**settings, world=(self._world, row), **of_car_racing) for row in range(num_envs)]
         self.envs: list[gym.Env] = [masked(simulator, config) for simulator in self._simulators]
         if max_steps is not None:
             self.envs = [TimeLimit(env, max_steps) for env in self.envs]

@@ -32,7 +32,7 @@ import pytest
 import tyro
 
 from nac_drive.data_collection import processes
-from nac_drive.envs import EnvConfig
+from nac_drive.envs import SPLITS, EnvConfig
 from nac_drive.envs import config as env_config
 from nac_drive.leaderboard import tasks
 from nac_drive.policies.ops.threads import one_thread
@@ -42,6 +42,7 @@ from nac_drive.training.ppo_config import PPOConfig
 from tests.commands import call
 from tests.documented import ROOT, expanded
 
+NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
 RECORDED = 68
 """Frames of an episode: fifty of the zoom at the start, and a sequence of 16."""
 LENGTHS = {"compare": 4, "evaluate": 4, "inspect": 4, "reproduce": 84, "stress": 4, "train": 4, "watch": 4}
@@ -164,7 +165,7 @@ class Shell:
 def reduced(words: list[str]) -> list[str]:
     """Return the words of a command with the values of `SIZES`, and one track of each list of tracks."""
     name = " ".join(words[:2]) if words[:1] == ["dataset"] else "".join(words[:1])
-    words = [re.sub(r"^(train|val|test)-\d+$", r"\1-1", re.sub(r"^(\d+),[\d,]+$", r"\1", word)) for word in words]
+    words = [re.sub(NAMED_TRACKS, r"\1-1", re.sub(r"^(\d+),[\d,]+$", r"\1", word)) for word in words]
     for option, value in ({} if "--help" in words else SIZES.get(name, {})).items():
         if option in words:
             start = words.index(option) + 1

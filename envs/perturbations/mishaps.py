@@ -46,14 +46,12 @@ class Mishap(NamedTuple):
 
 def draw_mishaps(rng: np.random.Generator) -> list[Mishap]:
     """Draw the mishaps of an episode in a random order: the first one is that of level 1."""
-    length = (LAST_FRAME - FIRST_FRAME) // MOST
-    return [
-        Mishap(
-            FIRST_FRAME + int(part) * length + int(rng.integers(length - LEAST_FRAMES)), KINDS[rng.integers(len(KINDS))],
-            int(rng.integers(2)) * 2 - 1, rng.uniform(-1, 1), rng.random(), rng.random(),
-        )
-        for part in rng.permutation(MOST)
-    ]  # fmt: skip
+    length, drawn = (LAST_FRAME - FIRST_FRAME) // MOST, []
+    for part in rng.permutation(MOST).tolist():
+        frame = FIRST_FRAME + part * length + int(rng.integers(length - LEAST_FRAMES))
+        kind, side = KINDS[rng.integers(len(KINDS))], int(rng.integers(2)) * 2 - 1
+        drawn.append(Mishap(frame, kind, side, rng.uniform(-1, 1), rng.random(), rng.random()))
+    return drawn
 
 
 @dataclass(frozen=True)

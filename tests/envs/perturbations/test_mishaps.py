@@ -29,7 +29,8 @@ def test_mishaps_lie_apart_and_every_level_begins_with_those_of_the_level_below(
         drawn = draw(np.random.default_rng(seed))
         frames = sorted(mishap.frame for mishap in drawn)
         assert len(drawn) == 4
-        assert frames[0] >= FIRST_FRAME and frames[-1] < LAST_FRAME
+        assert frames[0] >= FIRST_FRAME
+        assert frames[-1] < LAST_FRAME
         assert min(np.diff(frames)) > LEAST_FRAMES
     kinds = [draw(np.random.default_rng(seed))[0].kind for seed in range(300)]
     assert all(80 < kinds.count(kind) < 120 for kind in ("turned", "beside", "spin"))

@@ -1,0 +1,107 @@
+"""How the shipped drivers do on 1,000 tracks that nothing was chosen on, and how they recover from 200 mishaps.
+
+    python benchmarks/protocols/tails.py --out tails                    # every shipped driver, two tables
+    python benchmarks/protocols/tails.py --out tails --drivers champion runs/mine
+
+A mean over 100 tracks hides what happens once in 100 tracks. The first table is the undisturbed world on holdout-1000:
+mean, standard deviation, 1st percentile, minimum, and how often a return lies under 900 and under 800. The second one
+is `mishaps:1` on `holdout-200`: once in the episode the car is turned round, thrown beside the road or set spinning,
+the same for every driver. Recovered means a whole second on the road in its direction. Finished evaluations are kept in
+--out as JSON, one file for each driver and world, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tyro
+from scipy.stats import binomtest
+
+import nac_drive as nd
+from nac_drive.data_collection.processes import default_workers, worker_pool
+from nac_drive.evaluation.formulas import SOLVED_RETURN
+from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.evaluation.statistics import bootstrap
+from nac_drive.storage.write import write_atomically
+
+LOST = 800.0
+WORST = 5
+
+
+@dataclass(frozen=True)
+class Tails:
+    """Settings."""
+
+    out: Path
+    drivers: list[str] = field(default_factory=lambda: ["controller", "champion", "expert", "ppo-expert"])
+    """Names, with the control of --controls, and folders, with their own."""
+    controls: list[nd.Control] = field(default_factory=lambda: ["continuous", "discrete"])
+    tracks: str = "holdout-1000"
+    recovery_tracks: str = "holdout-200"
+    mishaps: str = "mishaps:1"
+
+
+def entries(settings: Tails) -> list[tuple[str, str, nd.EnvConfig | None]]:
+    """Label, driver, and environment of every row."""
+    named = [name for name in settings.drivers if not Path(name).is_dir()]
+    rows = [(f"{name} {control}", name, nd.EnvConfig(control)) for control in settings.controls for name in named]
+    return rows + [(name, name, None) for name in settings.drivers if Path(name).is_dir()]
+
+
+def rows_of(settings: Tails, label: str, driver: str, env: nd.EnvConfig | None, world: str) -> list[EpisodeResult]:
+    """Drive the tracks of a world, or read what was driven before."""
+    kept = settings.out / f"{label.replace(' ', '-').replace('/', '-')}-{world.split(':')[0] or 'undisturbed'}.json"
+    if not kept.exists():
+        tracks = settings.recovery_tracks if world else settings.tracks
+        with worker_pool(default_workers()) as pool:
+            evaluation = nd.evaluate(driver, tracks, env=env, perturbation=world, pool=pool)
+        text = json.dumps([row.to_dict() for row in evaluation.rows])
+        write_atomically(kept, lambda path: path.write_text(text))
+    return [EpisodeResult.from_dict(row) for row in json.loads(kept.read_text())]
+
+
+def mean_text(values: np.ndarray, digits: int = 1) -> str:
+    return bootstrap(values[None]).text(f".{digits}f")
+
+
+def share_text(hits: np.ndarray) -> str:
+    """A percentage with Wilson's 95 % interval."""
+    interval = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
+    return f"{100 * hits.mean():.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def main(settings: Tails) -> None:
+    settings.out.mkdir(parents=True, exist_ok=True)
+    print(f"{settings.tracks}, undisturbed:\n")
+    print("| driver | return | sd | 1st percentile | minimum | under 900, % | under 800, % | crashes in 1,000 laps | "
+          "tracks lost the wrong way round |")  # fmt: skip
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    worst = {}
+    for label, driver, env in entries(settings):
+        rows = rows_of(settings, label, driver, env, "")
+        returns = np.array([row.episode_return for row in rows])
+        crashes, wrong = (np.array([getattr(row, name) for row in rows]) for name in ("crashes", "wrong_way"))
+        print(
+            f"| {label} | {mean_text(returns)} | {returns.std(ddof=1):.1f} | {np.percentile(returns, 1):.0f} | "
+            f"{returns.min():.0f} | {share_text(returns < SOLVED_RETURN)} | {share_text(returns < LOST)} | "
+            f"{1000 * crashes.mean():.0f} | {int((wrong > 2).sum())} |",
+            flush=True,
+        )
+        worst[label] = [(rows[i].seed, round(returns[i])) for i in returns.argsort()[:WORST]]
+    print(f"\n{settings.recovery_tracks}, {settings.mishaps}:\n")
+    print("| driver | recovered, % | seconds the wrong way round | return |\n|---|---:|---:|---:|")
+    for label, driver, env in entries(settings):
+        rows = rows_of(settings, label, driver, env, settings.mishaps)
+        recovered = np.array([row.recovered == 1 for row in rows if row.recovered is not None])
+        wrong, returns = (np.array([getattr(row, name) for row in rows]) for name in ("wrong_way", "episode_return"))
+        print(f"| {label} | {share_text(recovered)} | {mean_text(wrong)} | {mean_text(returns)} |", flush=True)
+    print("\nThe worst tracks:\n")
+    for label, tracks in worst.items():
+        print(f"- {label}: " + ", ".join(f"{seed} ({value})" for seed, value in tracks))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Tails))
