@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.processes import number_of_workers
 from nac_drive.data_collection.versions import SIMULATOR, installed_versions
 from nac_drive.envs import EnvConfig
+from nac_drive.envs.views import ABOVE, Size, View
 from nac_drive.storage.read import read_json
 from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import require_writable, write_atomically, writing
@@ -77,17 +79,22 @@ def rebuild(
     log_path: str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
+    view: View | None = None,
+    size: Size | None = None,
     workers: int = 1,
     resume: bool = False,
     on_episode: Callable[[Row], None] | None = None,
 ) -> Demonstrations:
     """Simulate the episodes of an action log again into a dataset folder: the original, bit for bit.
 
-    No episode is written that differs from the action log's.
+    No episode is written that differs from the action log's. In another view the frames are new, and everything else is
+    the original, bit for bit: so one recording gives what every view shows of the same moments.
 
     Args:
         log_path: The file of the action log.
         path: The dataset folder.
+        view: View of the frames, see `CarRacing`; that of the recording by default.
+        size: Width and height of the frames; those of the recording by default, and 96 x 96 in another view.
         workers: Processes; the dataset does not depend on their number.
         resume: Go on with an interrupted rebuild.
         on_episode: Called with each new row, in the order in which episodes end.
@@ -107,14 +114,18 @@ def rebuild(
     log_path, path = Path(log_path), Path(path)
     log = read_action_log(log_path)
     _require_exact_frames(log_path, log.meta)
-    workers = number_of_workers(workers)
+    workers, recorded = number_of_workers(workers), log.meta.env
+    view = view or recorded.view
+    size = size or (recorded.size if view == recorded.view else ABOVE)
+    meta = replace(log.meta, env=replace(recorded, view=view, size=size))
+    same_view = meta.env == recorded
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
     if resume and not Demonstrations.vacant(path):
-        _require_episodes_of(log, Demonstrations.open(path))
+        _require_episodes_of(log, Demonstrations.open(path), meta, same_view)
     seeds = [episode.summary["seed"] for episode in log.episodes]
-    with open_recording(path, log.meta, seeds, resume=resume) as dataset:
-        episode = partial(_rebuild_episode, log.meta.env, log_path, _cause(log))
+    with open_recording(path, meta, seeds, resume=resume) as dataset:
+        episode = partial(_rebuild_episode, meta.env, same_view, log_path, _cause(log))
         add_missing(dataset, episode, enumerate(log.episodes), workers, on_episode)
     return dataset
 
@@ -124,13 +135,15 @@ def _require_exact_frames(path: Path, meta: Meta) -> None:
         raise DatasetError(f"{path} cannot be simulated again: {WHY_NOT}; collect its episodes again.")
 
 
-def _rebuild_episode(env: EnvConfig, log_path: Path, cause: str, task: tuple[int, EpisodeActions]) -> EncodedEpisode:
+def _rebuild_episode(
+    env: EnvConfig, same_view: bool, log_path: Path, cause: str, task: tuple[int, EpisodeActions]
+) -> EncodedEpisode:
     """Simulate episode `task[1]` again as episode `task[0]`."""
     index, episode = task
     seed = episode.summary["seed"]
     arrays, summary, _ = play_back(env, seed, episode.label, episode.action)
     summary |= {name: episode.summary[name] for name in OPTIONAL if name in episode.summary}
-    if differences := EpisodeActions.from_arrays(arrays, summary).differences(episode):
+    if differences := EpisodeActions.from_arrays(arrays, summary).differences(episode, same_view=same_view):
         raise DatasetError(
             f"episode {index} (track {seed}) of {log_path} comes out otherwise here: {', '.join(differences)}; {cause}."
         )
@@ -150,16 +163,17 @@ def _cause(log: ActionLog) -> str:
     return "the versions are the same: the action log was changed or made on another processor; fetch or make it again"
 
 
-def _require_episodes_of(log: ActionLog, dataset: Demonstrations) -> None:
+def _require_episodes_of(log: ActionLog, dataset: Demonstrations, meta: Meta, same_view: bool) -> None:
     """Raise DatasetError unless every whole episode in `dataset`, also one without a row, is the action log's."""
-    dataset.require_meta(log.meta)
+    dataset.require_meta(meta)
     episodes = dict(enumerate(log.episodes))
     for index in sorted(episodes.keys() | {row["index"] for row in dataset.rows}):
         try:
-            found = EpisodeActions.from_arrays(*read_episode(dataset.path / episode_file(index), log.meta.env))
+            found = EpisodeActions.from_arrays(*read_episode(dataset.path / episode_file(index), meta.env))
         except DatasetError:  # missing or damaged: it will be simulated again
             continue
-        differences = found.differences(episodes[index]) if index in episodes else ["there is none in the action log"]
+        none = ["there is none in the action log"]
+        differences = found.differences(episodes[index], same_view=same_view) if index in episodes else none
         if differences:
             raise DatasetError(
                 f"cannot resume {dataset.path}: its episode {index} is not the action log's "

@@ -2,7 +2,7 @@
 
     python benchmarks/protocols/ceiling.py --tracks test-20
 
-Every few frames the cross-entropy method looks for the steering and the pedals of the next two seconds that lead
+Every few frames the cross-entropy method looks for the steering and the pedals of the next 1.2 seconds that lead
 farthest along the track. It drives its candidates in the true simulator from the present, saved state. Then the first
 few frames are driven, and it looks again. So a driver that chooses from what it sees is compared with one that tries
 thousands of futures at every decision. The result is a return that can be reached, not a proof of the maximum.
@@ -35,12 +35,12 @@ LOCKED = 0.89
 class Search:
     """Settings of the search."""
 
-    horizon: int = 100
+    horizon: int = 60
     """Frames that a candidate drives."""
     hold: int = 5
     """Frames between two numbers of a plan, and between two searches."""
-    candidates: int = 96
-    generations: int = 4
+    candidates: int = 128
+    generations: int = 5
     elite: int = 12
     spread: float = 0.15
     """Standard deviation of a plan's numbers in the first generation."""

@@ -91,14 +91,17 @@ class EpisodeActions:
             sha256["last_frame"] = hashlib.sha256(arrays.last_frame.tobytes()).hexdigest()
         return cls(summary, sha256, arrays.label, arrays.action)
 
-    def differences(self, recorded: EpisodeActions) -> list[str]:
+    def differences(self, recorded: EpisodeActions, *, same_view: bool = True) -> list[str]:
         """Return each difference from the recorded episode in a few words; empty if they are equal bit for bit.
 
-        The frame after the last action is compared where both have one.
+        Frames are compared where both show the `same_view`; the frame after the last action, where both have one.
         """
         names = [name for name in (*SUMMARY, *OPTIONAL) if self.summary.get(name) != recorded.summary.get(name)]
         found = [f"{name} is {self.summary.get(name)}, recorded is {recorded.summary.get(name)}" for name in names]
-        found += [f"{name} differ" for name in ("frames", "columns") if self.sha256[name] != recorded.sha256.get(name)]
+        compared = ("frames", "columns") if same_view else ("columns",)
+        found += [f"{name} differ" for name in compared if self.sha256[name] != recorded.sha256.get(name)]
+        if not same_view:
+            return found
         last, recorded_last = self.sha256.get("last_frame"), recorded.sha256.get("last_frame")
         return found + (["last_frame differs"] if last and recorded_last and last != recorded_last else [])
 

@@ -153,12 +153,16 @@ class DatasetActionLog:
 
 @dataclass(frozen=True)
 class DatasetRebuild:
-    """Simulate the episodes of an action log again: the same dataset bit for bit."""
+    """Simulate the episodes of an action log again: the same dataset bit for bit, or what another view shows of it."""
 
     log: Positional[Path]
     """The action log."""
     out: Path
     """Folder of the new dataset."""
+    view: View | None = None
+    """View of the frames, above or seat; none: that of the recording."""
+    size: Size | None = None
+    """Width and height of the frames, in pixels; none: those of the recording, or 96 x 96 in another view."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
     resume: bool = False
@@ -169,7 +173,7 @@ class DatasetRebuild:
 
         with progress(console, f"rebuild ({self.log.name})", len(read_action_log(self.log).episodes)) as bar:
             dataset = nd.rebuild(
-                self.log, self.out, workers=self.workers, resume=self.resume,
+                self.log, self.out, view=self.view, size=self.size, workers=self.workers, resume=self.resume,
                 on_episode=count_episodes(bar, _row_note),
             )  # fmt: skip
         _print_info(console, dataset.info())

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from nac_drive.data_collection.experts import driver_hash, require_environment, resolve_driver, trained_env
+from nac_drive.data_collection.experts import driver_hash, require_environment, require_view, resolve_driver, trained_env
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, track_seeds
 from nac_drive.policies import Driver, load_driver, save_driver
@@ -83,6 +83,8 @@ def ppo(
     env_config = EnvConfig(
         control=config.driver.control,  # type: ignore[arg-type]
         perturb=config.perturb,
+        view=config.view,
+        size=config.size,
     )
     torch.manual_seed(config.seed)
     policy = build_policy(config, env_config)
@@ -161,6 +163,7 @@ def _init_from(config: PPOConfig, env: EnvConfig, source: str | Path) -> Driver:
             f"{wrong[0]} must be that of init_from, {found[wrong[0]]!r}, got {asked[wrong[0]]!r}; leave it out."
         )
     require_environment(f"init_from {os.fspath(source)!r}", driver, env)
+    require_view(f"init_from {os.fspath(source)!r}", driver, env)
     trained = trained_env(driver)
     if trained and trained.mask_bar:
         raise ValueError(f"init_from {source!r} was trained without the status bar; pass one that was trained with it.")

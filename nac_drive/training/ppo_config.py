@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from nac_drive.envs import parse_corruptions, track_seeds
+from nac_drive.envs import EnvConfig, parse_corruptions, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.envs.views import Size, View
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
@@ -88,6 +89,10 @@ class PPOConfig:
     augment: tuple[str, ...] = ()
     """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
     or clean, all equally likely, with a draw of its own (domain randomisation)."""
+    view: View = EnvConfig.view
+    """What the driver sees: above, gymnasium's frames, or seat, from the driver's seat (docs/simulator.md)."""
+    size: Size = EnvConfig.size
+    """Width and height of its frames from the seat, in pixels."""
     perturb: str | None = None
     """Perturbations of every episode, in training and validation, such as frame-drop:1:skip; of several, separated by
     commas, each episode has one, in turn by track."""

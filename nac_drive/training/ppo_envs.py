@@ -14,7 +14,7 @@ from nac_drive.envs.car_state import car_states, tiles_missed
 from nac_drive.envs.native.check import compiled
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
-from nac_drive.envs.views import FRAME_SHAPE
+from nac_drive.envs.views import Size, View
 from nac_drive.envs.world import World
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_env import TrainingEnv, first_limit, training_env, training_track
@@ -72,7 +72,9 @@ def rollout_envs(env_config: EnvConfig, config: PPOConfig, ranks: Sequence[int])
         config: Settings of the run.
         ranks: Numbers of the environments in the run.
     """
-    bare = EnvConfig(env_config.control, max_steps=env_config.max_steps)
+    bare = EnvConfig(
+        env_config.control, max_steps=env_config.max_steps, view=env_config.view, size=env_config.size
+    )
     library = compiled() if env_config == bare and env_config.control != "pulsed" else None
     if library is None:
         return SingleEnvs([training_env(env_config, config, rank) for rank in ranks])
@@ -127,7 +129,7 @@ class BatchedEnvs:
     every frame draw other noise.
 
     Args:
-        env_config: Control and time limit.
+        env_config: Control, time limit and view.
         config: Seed, action repeat, penalties, scale, patience and augmentations.
         ranks: Numbers of the environments in the run.
         library: The compiled simulator.
@@ -136,6 +138,9 @@ class BatchedEnvs:
     def __init__(self, env_config: EnvConfig, config: PPOConfig, ranks: Sequence[int], library: CDLL):
         count = len(ranks)
         self._config, self._ranks, self._max_steps = config, ranks, env_config.max_steps
+        self._view: tuple[View, Size] = (env_config.view, env_config.size)
+        height, width, channels = env_config.spec.frame_shape
+        self._frame_size = (height, width)
         self._discrete = env_config.control == "discrete"
         self._augmentation = Augmentation(config.augment)
         self._effects: list[Any] = [None] * count
@@ -145,7 +150,7 @@ class BatchedEnvs:
         ]
         for simulator in self._simulators:
             simulator.observe = False  # all are drawn at once
-        self.observations = np.zeros((count, *FRAME_SHAPE), np.uint8)
+        self.observations = np.zeros((count, height, width, channels), np.uint8)
         self._limits, self._frames, self._idle = np.full(count, _NEVER), np.zeros(count, int), np.zeros(count, int)
         self._visited, self._missed = np.zeros(count, int), np.zeros(count, int)
         self._native_returns = np.zeros(count)
@@ -218,13 +223,13 @@ class BatchedEnvs:
     def _begin(self, rows: Sequence[int]) -> None:
         for row in rows:
             self._simulators[row].reset(seed=training_track(self._rngs[row]))
-            self._effects[row] = self._augmentation.draw(self._rngs[row], FRAME_SHAPE[:2]).effect
+            self._effects[row] = self._augmentation.draw(self._rngs[row], self._frame_size).effect
         self._visited[rows] = self._world.cars["visited_count"][rows]
         for numbers in (self._frames, self._idle, self._missed, self._native_returns):
             numbers[rows] = 0
 
     def _observe(self) -> None:
-        self._world.draw(self.observations)
+        self._world.draw(self.observations, 0, None, *self._view)
         if self._config.augment:
             for row, effect in enumerate(self._effects):
                 self.observations[row] = effect(self.observations[row])

@@ -112,6 +112,22 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
     assert rebuilt.verify(replay=True) == []
 
 
+def test_one_recording_gives_both_views_of_the_same_moments(tmp_path):
+    """Two routes: the frames of a view were recorded, or are drawn from the recording of the other view."""
+    seat = replace(ENV, view="seat", size=(64, 48))
+    for name, env in (("above", ENV), ("seat", seat)):
+        save_action_log(collect_small(tmp_path / name, env=env), tmp_path / f"{name}.npz")
+    rebuild(tmp_path / "above.npz", tmp_path / "seat-again", view="seat", size=(64, 48))
+    rebuild(tmp_path / "seat.npz", tmp_path / "above-again", view="above")
+    for name in ("above", "seat"):
+        assert contents(tmp_path / f"{name}-again") == contents(tmp_path / name)
+    shutil.rmtree(tmp_path / "seat-again" / "episodes")
+    rebuild(tmp_path / "above.npz", tmp_path / "seat-again", view="seat", size=(64, 48), resume=True)
+    assert contents(tmp_path / "seat-again")["episodes/000002.h5"] == contents(tmp_path / "seat")["episodes/000002.h5"]
+    with pytest.raises(ValueError, match=r"env.view: dataset has 'seat', got 'above'"):
+        rebuild(tmp_path / "above.npz", tmp_path / "seat-again", resume=True)
+
+
 @pytest.mark.parametrize(
     ("driver", "control", "bytes_per_frame"), [("expert", "discrete", 2), ("controller", "continuous", 10)]
 )

@@ -32,16 +32,17 @@ def drawn(rng: np.random.Generator, control: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("control", "settings", "max_steps"),
+    ("env", "settings"),
     [
-        ("continuous", {"patience": 60}, 150),
-        ("continuous", {"augment": ("colour:3",), "action_repeat": 3}, 100),
-        ("discrete", {"patience": 0, "off_road_penalty": 0.5}, 250),
+        (EnvConfig("continuous", max_steps=150), {"patience": 60}),
+        (EnvConfig("continuous", max_steps=100), {"augment": ("colour:3",), "action_repeat": 3}),
+        (EnvConfig("discrete", max_steps=250), {"patience": 0, "off_road_penalty": 0.5}),
+        (EnvConfig("continuous", max_steps=100, view="seat", size=(64, 48)), {"augment": ("shadows:1",)}),
     ],
 )
-def test_the_batch_gives_the_frames_rewards_ends_and_states_of_single_environments(control, settings, max_steps):
+def test_the_batch_gives_the_frames_rewards_ends_and_states_of_single_environments(env, settings):
     """Episodes end by crash, by patience, by the time limit within a held action, and where the first one is cut."""
-    pair = both(EnvConfig(control, max_steps=max_steps), PPOConfig(**settings))
+    pair = both(env, PPOConfig(**settings))
     rng, ends, cuts, last = np.random.default_rng(5), 0, 0, None
     for timesteps in (0, 64):
         for envs in pair:
@@ -51,7 +52,7 @@ def test_the_batch_gives_the_frames_rewards_ends_and_states_of_single_environmen
             assert np.array_equal(batch.observations, single.observations)
             assert np.array_equal(batch.privileged, single.privileged)
             assert batch.privileged.dtype == single.privileged.dtype == np.float32
-            actions = drawn(rng, control)
+            actions = drawn(rng, env.control)
             outcome, expected = (envs.step(actions) for envs in pair)
             for name, value, goal in zip(expected._fields, outcome, expected, strict=True):
                 assert np.array_equal(value, goal), name
