@@ -70,8 +70,8 @@ INSTANCES: dict[str, list[str]] = {
     "nac-drive train --core nac-2k": ["nac-drive train demos --out runs/nac-2k --core nac-2k"],
     "nac-drive dagger --control pulsed": ["nac-drive dagger --control pulsed --out runs/pulsed"],
     "nac-drive dagger --expert controller --initial-episodes 16 --rounds 0 ...": [
-        "nac-drive dagger --expert controller --initial-episodes 16 --rounds=0 --validation-tracks val-10 --precision "
-        f"bf16-mixed --out runs/{name} {core}"
+        "nac-drive dagger --expert controller --initial-episodes 16 --rounds=0 --validation-tracks val-10 "
+        f"--out runs/{name} {core}"
         for name, core in (("single", "--core cnn --batch-size 128"), ("sequences", "--core-args num_heads=4"))
     ],
     "nac-drive evaluate --out FOLDER": ["nac-drive evaluate --out evaluated"],

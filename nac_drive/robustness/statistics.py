@@ -13,6 +13,8 @@ from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import Interval, Point, bootstrap, clearly_positive
 
 RESAMPLES = 10_000
+_LEAST_MEAN = 1e-6
+"""Points; a ratio to less may overflow, and says nothing."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +103,17 @@ def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Inter
     Resamples whose mean of the reference is not positive, at most 2.5 % of them, are left out.
 
     Returns:
-        None unless the mean of the reference is `clearly_positive`.
+        None unless the mean of the reference is `clearly_positive`, and at least `_LEAST_MEAN`.
     """
-    if not clearly_positive(reference):
+    if reference.mean() < _LEAST_MEAN or not clearly_positive(reference):
         return None
     value = float(returns.mean() / reference.mean())
     if len(returns) == 1 or np.array_equal(returns, reference):
         return Point(value, value, value)
     drawn = np.random.default_rng(0).integers(len(returns), size=(RESAMPLES, len(returns)))
     means = reference[drawn].mean(axis=1)
-    ratios = returns[drawn].mean(axis=1)[means > 0] / means[means > 0]
+    whole = means >= _LEAST_MEAN
+    ratios = returns[drawn].mean(axis=1)[whole] / means[whole]
     low, high = np.percentile(ratios, [2.5, 97.5])
     return Interval(value, float(low), float(high))
 
