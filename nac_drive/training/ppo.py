@@ -23,7 +23,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from nac_drive.data_collection.experts import driver_hash, require_environment, require_view, resolve_driver, trained_env
+from nac_drive.data_collection.experts import (
+    driver_hash,
+    require_environment,
+    require_view,
+    resolve_driver,
+    trained_env,
+)
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, track_seeds
 from nac_drive.policies import Driver, load_driver, save_driver

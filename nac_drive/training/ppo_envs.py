@@ -72,9 +72,7 @@ def rollout_envs(env_config: EnvConfig, config: PPOConfig, ranks: Sequence[int])
         config: Settings of the run.
         ranks: Numbers of the environments in the run.
     """
-    bare = EnvConfig(
-        env_config.control, max_steps=env_config.max_steps, view=env_config.view, size=env_config.size
-    )
+    bare = EnvConfig(env_config.control, max_steps=env_config.max_steps, view=env_config.view, size=env_config.size)
     library = compiled() if env_config == bare and env_config.control != "pulsed" else None
     if library is None:
         return SingleEnvs([training_env(env_config, config, rank) for rank in ranks])
