@@ -22,6 +22,7 @@ from scipy.stats import binomtest
 
 import nac_drive as nd
 from nac_drive.data_collection.processes import default_workers, worker_pool
+from nac_drive.envs import Control
 from nac_drive.evaluation.formulas import SOLVED_RETURN
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import bootstrap
@@ -38,7 +39,7 @@ class Tails:
     out: Path
     drivers: list[str] = field(default_factory=lambda: ["controller", "champion", "expert", "ppo-expert"])
     """Names, with the control of --controls, and folders, with their own."""
-    controls: list[nd.Control] = field(default_factory=lambda: ["continuous", "discrete"])
+    controls: list[Control] = field(default_factory=lambda: ["continuous", "discrete"])
     tracks: str = "holdout-1000"
     recovery_tracks: str = "holdout-200"
     mishaps: str = "mishaps:1"
@@ -58,8 +59,7 @@ def rows_of(settings: Tails, label: str, driver: str, env: nd.EnvConfig | None, 
         tracks = settings.recovery_tracks if world else settings.tracks
         with worker_pool(default_workers()) as pool:
             evaluation = nd.evaluate(driver, tracks, env=env, perturbation=world, pool=pool)
-        text = json.dumps([row.to_dict() for row in evaluation.rows])
-        write_atomically(kept, lambda path: path.write_text(text))
+        write_atomically(kept, json.dumps([row.to_dict() for row in evaluation.rows]).encode())
     return [EpisodeResult.from_dict(row) for row in json.loads(kept.read_text())]
 
 
