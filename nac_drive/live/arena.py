@@ -128,6 +128,10 @@ class Arena:
                 self._tick()
             case messages.Restart(track=track):
                 race.restart(track)
+            case messages.Mark():
+                race.mark()
+            case messages.Again():
+                race.again()
             case messages.Speed(value=value):
                 self.speed = value
             case messages.Saliency(on=on):

@@ -36,6 +36,14 @@ class Restart(Message):
     track: Annotated[int, Meta(ge=0, le=2**53)] | None = None
 
 
+class Mark(Message):
+    """Keep this moment; cars can drive again from it."""
+
+
+class Again(Message):
+    """Let all cars drive again from the moment that was marked."""
+
+
 class Speed(Message):
     """Set how much faster than real time the clock runs."""
 
@@ -121,8 +129,8 @@ class Controls(Message):
 
 
 Any = (
-    Pause | Step | Restart | Speed | Add | Remove | Driver | Perturb | Blind | Zero | Head | Uniform | Clock | Saliency
-    | Controls
+    Pause | Step | Restart | Mark | Again | Speed | Add | Remove | Driver | Perturb | Blind | Zero | Head | Uniform
+    | Clock | Saliency | Controls
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Any)
 

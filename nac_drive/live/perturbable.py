@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import TimeLimit
 
 from nac_drive.envs import CarRacing, perturb
 from nac_drive.envs.perturbations.registry import parse
+from nac_drive.envs.saved_state import CarState
 
 
 class Perturbable(gym.Wrapper):
@@ -55,6 +58,43 @@ class Perturbable(gym.Wrapper):
         if self._ongoing.started:
             self._begin()
 
+    def moment(self) -> EnvMoment:
+        """Return where the episode is: `go_back` goes on from there.
+
+        Raises:
+            ValueError: If the simulator saves no states.
+        """
+        simulator: Any = self.unwrapped
+        try:
+            state = simulator.save_state()
+        except (AttributeError, NotImplementedError):
+            raise ValueError("this simulator saves no states, so nothing can be driven again from here.") from None
+        return EnvMoment(self._seed, state, [limit._elapsed_steps for limit in self._limits()], self._ongoing.now)
+
+    def go_back(self, moment: EnvMoment) -> tuple[np.ndarray, dict[str, Any]]:
+        """Go on from a moment of an episode. The perturbations of now begin there as they do at a reset.
+
+        Args:
+            moment: The result of `moment`.
+
+        Returns:
+            The observation and `info` of that moment, under the perturbations of now.
+        """
+        simulator: Any = self.unwrapped
+        simulator.restore_state(moment.state)
+        simulator.look()
+        for limit, elapsed in zip(self._limits(), moment.elapsed, strict=True):
+            limit._elapsed_steps = elapsed
+        self._seed, self._ongoing.now = moment.seed, moment.now
+        return self._begin()
+
+    def _limits(self) -> list[TimeLimit]:
+        found, env = [], self._ongoing.env
+        while isinstance(env, gym.Wrapper):
+            found += [env] if isinstance(env, TimeLimit) else []
+            env = env.env
+        return found
+
     def step(self, action):
         observation, reward, terminated, truncated, info = self._chain.step(action)
         return self._seen(observation), reward, terminated, truncated, info
@@ -68,22 +108,36 @@ class Perturbable(gym.Wrapper):
         return np.zeros_like(observation) if self.blind else observation
 
 
+@dataclass(frozen=True)
+class EnvMoment:
+    """A moment of an episode, see `Perturbable.moment`."""
+
+    seed: int | None
+    state: CarState
+    elapsed: list[int | None]
+    """Steps that every time limit has counted."""
+    now: tuple[np.ndarray, dict[str, Any]]
+    """Observation and `info`, unperturbed."""
+
+
 class _Ongoing(gym.Wrapper):
     """An environment whose `reset` leaves the episode where it is; `start` begins one."""
 
     started = False
+    now: tuple[np.ndarray, dict[str, Any]]
+    """The last observation and `info`."""
 
     def start(self, seed: int | None, options: dict[str, Any] | None) -> None:
-        self._now = self.env.reset(seed=seed, options=options)
+        self.now = self.env.reset(seed=seed, options=options)
         self.started = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         simulator: Any = self.unwrapped
         if isinstance(simulator, CarRacing):
             simulator.grip = 1.0  # as it was before weak tyres
-        return self._now
+        return self.now
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._now = observation, info
+        self.now = observation, info
         return observation, reward, terminated, truncated, info

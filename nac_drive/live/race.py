@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,9 @@ from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, Driver, EnvConfig, Episode, Step, make_env
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.live.messages import MOST_CARS
-from nac_drive.live.perturbable import Perturbable
+from nac_drive.live.perturbable import EnvMoment, Perturbable
 from nac_drive.policies.checkpoint import PRETRAINED
+from nac_drive.policies.cores.base import map_state
 from nac_drive.policies.driver import Driver as LearnedDriver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.ops.threads import one_thread
@@ -33,6 +35,19 @@ class Driven:
     episode: Episode
     undisturbed: bool
     """Nothing was perturbed in it: a replay of the actions gives the same frames."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a car's episode, see `Car.moment`."""
+
+    env: EnvMoment
+    values: dict[str, Any]
+    """Attributes of the car."""
+
+
+_KEPT = ("_info", "_dt", "seconds", "episode_return", "decisions", "command", "result", "undisturbed", "track")
+"""Attributes that a moment keeps; the driver's state and the recorded steps are copied."""
 
 
 class Car:
@@ -97,6 +112,22 @@ class Car:
                 self.track, self.episode_return, self.decisions, terminated, outcome, self.observation
             )
 
+    def moment(self) -> Moment:
+        """Return where the episode is: `go_back` goes on from there.
+
+        Raises:
+            ValueError: If the simulator saves no states.
+        """
+        values = {name: getattr(self, name) for name in _KEPT}
+        return Moment(self.env.moment(), values | {"_state": _copied(self._state), "steps": list(self.steps)})
+
+    def go_back(self, moment: Moment) -> None:
+        """Go on from a moment, with the memory that the driver had then."""
+        self.observation, _ = self.env.go_back(moment.env)
+        for name, value in moment.values.items():
+            setattr(self, name, value)
+        self._state, self.steps = _copied(self._state), list(self.steps)
+
     def driven(self) -> Driven:
         """Return the episode that has ended."""
         assert self.result
@@ -146,6 +177,7 @@ class Race:
         self.levels: dict[str, int] = {}
         self.cars: list[Car] = []
         self.track = track
+        self._marked: tuple[int, list[Moment]] | None = None
         try:
             for name in names:
                 self.cars.append(self._car(name))
@@ -156,10 +188,37 @@ class Race:
 
     def restart(self, track: int | None = None) -> None:
         """Put all cars at the start of the track, or of another one."""
+        if track not in (None, self.track):
+            self._marked = None
         self.track = self.track if track is None else track
         self.frame = 0
         for car in self.cars:
             car.start(self.track)
+
+    @property
+    def marked(self) -> int | None:
+        """The frame that `again` goes back to; None if there is none."""
+        return self._marked[0] if self._marked else None
+
+    def mark(self) -> None:
+        """Keep this moment for `again`, in place of the one before.
+
+        Raises:
+            ValueError: If the simulator saves no states.
+        """
+        self._marked = self.frame, [car.moment() for car in self.cars]
+
+    def again(self) -> None:
+        """Let all cars drive again from the moment that was marked, under what is switched now.
+
+        Raises:
+            ValueError: If no moment was marked since the track or the cars changed.
+        """
+        if self._marked is None:
+            raise ValueError("no moment is marked on this track with these cars; mark one first.")
+        self.frame, moments = self._marked
+        for car, moment in zip(self.cars, moments, strict=True):
+            car.go_back(moment)
 
     def tick(self) -> None:
         """Let 1/50 s pass. A car whose perturbation skips frames waits until the clock reaches it."""
@@ -186,6 +245,7 @@ class Race:
         if len(self.cars) == MOST_CARS:
             raise ValueError(f"there are {MOST_CARS} cars already; take one away first.")
         self.cars.append(self._car(name))
+        self._marked = None
         self.restart()
 
     def remove(self, number: int) -> None:
@@ -198,6 +258,7 @@ class Race:
         if len(self.cars) == 1:
             raise ValueError("the last car stays; choose another driver for it.")
         self.cars.remove(car)
+        self._marked = None
         car.close()
 
     def replace(self, number: int, name: str) -> None:
@@ -208,6 +269,7 @@ class Race:
         """
         before = self.car(number)
         self.cars[number] = self._car(name)
+        self._marked = None
         before.close()
         self.restart()
 
@@ -267,6 +329,11 @@ class Race:
         car = Car(name, driver, config)
         car.env.set_perturbations(_spec(self.levels))
         return car
+
+
+def _copied(state: Any) -> Any:
+    """Return a copy of a driver's state: tensors of a core, or numbers of a controller beside its environment."""
+    return map_state(torch.clone, state) if isinstance(state, tuple) else copy(state)
 
 
 def _spec(levels: Mapping[str, int]) -> str:

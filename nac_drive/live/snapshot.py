@@ -27,6 +27,7 @@ def setup(race: Race, drivers: list[str], *, paused: bool, speed: float, salienc
         {
             "type": "setup",
             "track": race.track,
+            "marked": race.marked,
             "road": np.round(road, 1).flatten().tolist(),
             "drivers": drivers,
             "perturbations": {name: len(levels) for name, levels in PERTURBATIONS.items()},

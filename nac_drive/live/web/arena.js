@@ -200,6 +200,8 @@ function setUp(message) {
   const same = state && key(state) === key(message);
   state = message;
   at("pause").textContent = state.paused ? "Go on" : "Pause";
+  at("again").disabled = state.marked === null;
+  at("again").textContent = state.marked === null ? "Again" : `Again from ${(state.marked / 50).toFixed(2)} s`;
   at("track").value = state.track;
   at("speed").value = String(state.speed);
   at("saliency").checked = state.saliency;
@@ -270,6 +272,8 @@ socket.onclose = ({ reason }) => { at("note").textContent = `The connection has 
 at("pause").onclick = () => send({ type: "pause", on: !state.paused });
 at("step").onclick = () => send({ type: "step" });
 at("restart").onclick = () => send({ type: "restart" });
+at("mark").onclick = () => send({ type: "mark" });
+at("again").onclick = () => send({ type: "again" });
 at("next").onclick = () => send({ type: "restart", track: state.track + 1 });
 at("track").onchange = () => send({ type: "restart", track: Math.max(0, Math.round(Number(at("track").value))) });
 at("speed").onchange = () => send({ type: "speed", value: Number(at("speed").value) });

@@ -140,8 +140,16 @@ def test_a_client_sees_and_disturbs(mine):
         assert header["frame"] >= before + 1
         assert not network["neurons output"].any()
         assert not controller["frame"].any()
+        client.send("mark")
+        assert (marked := client.next("setup")["marked"]) == header["frame"]
+        client.send("step")
+        client.send("again")
+        while client.next("frame")[0]["frame"] != marked:
+            pass
         client.send("restart", track=TRACK + 1)
-        assert client.next("setup")["track"] == TRACK + 1
+        while (setup := client.next("setup"))["track"] != TRACK + 1:
+            pass
+        assert setup["marked"] is None
         refused = (
             ({"type": "driver", "car": 0, "driver": "../../etc"}, "not offered here"),
             ({"type": "perturb", "name": "fog", "level": 1}, "unknown"),

@@ -23,6 +23,7 @@ class Model:
     switches: dict[Any, Any] = field(default_factory=dict)
     frames: int = 0
     made: int = 0
+    marked: int | None = None
 
     def do(self, order: messages.Message) -> None:
         match order:
@@ -31,19 +32,25 @@ class Model:
                 self.switches["pause"] = True
             case messages.Pause(on=on):
                 self.switches["pause"] = on
+            case messages.Mark():
+                self.marked = self.frames
+            case messages.Again() if self.marked is not None:
+                self.frames = self.marked
             case messages.Restart(track=track):
+                self.marked = self.marked if track in (None, self.track) else None
                 self.track = self.track if track is None else track
                 self.frames = 0
             case messages.Perturb(name=name, level=level):
                 self.switches[name] = level
             case messages.Add(driver=driver):
                 self.cars.append({"driver": driver})
-                self.frames = 0
+                self.frames, self.marked = 0, None
             case messages.Remove(car=car) if car < len(self.cars) > 1:
                 del self.cars[car]
+                self.marked = None
             case messages.Driver(car=car, driver=driver) if car < len(self.cars):
                 self.cars[car] = {"driver": driver}
-                self.frames = 0
+                self.frames, self.marked = 0, None
             case messages.Zero(car=car, group=group, index=index, on=on) if car < len(self.cars):
                 self.cars[car][group, index] = on
 
@@ -51,6 +58,8 @@ class Model:
 CARS, NAMES = st.integers(0, 2), st.sampled_from(["a", "b"])
 ORDERS = st.one_of(
     st.builds(messages.Step),
+    st.builds(messages.Mark),
+    st.builds(messages.Again),
     st.builds(messages.Pause, st.booleans()),
     st.builds(messages.Restart, st.none() | st.integers(0, 3)),
     st.builds(messages.Perturb, NAMES, st.integers(0, 3)),

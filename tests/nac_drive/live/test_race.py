@@ -98,6 +98,50 @@ def test_cars_drive_as_in_the_rollout_loop(tmp_path):
     race.close()
 
 
+def test_again_from_here_is_the_same_drive_bit_for_bit_and_another_one_if_something_is_switched(tmp_path):
+    save_driver(tmp_path / "mine", network(), env={"control": "continuous", "mask_bar": False, "max_steps": 40})
+    race = Race({"mine": tmp_path / "mine", "controller": "controller"}, ["mine", "controller", "human"], TRACK)
+    race.perturb("gaussian-noise", 0)
+
+    def drive_on(frames: int) -> list[Any]:
+        race.steer(0.1, 1.0, 0.0)
+        seen = []
+        for _ in range(frames):
+            race.tick()
+            seen.append(
+                [(car.observation.tobytes(), car.episode_return, car.seconds, car.command) for car in race.cars]
+            )
+        return seen
+
+    with pytest.raises(ValueError, match="no moment is marked"):
+        race.again()
+    drive_on(12)
+    race.mark()
+    assert race.marked == 12
+    first = drive_on(28)
+    assert race.cars[0].result, "its time is over"
+    for _ in range(2):
+        race.again()
+        assert (race.frame, race.over) == (12, False)
+        assert drive_on(28) == first
+    human = race.cars[2]
+    assert len(human.steps) == human.decisions == 40
+    race.restart()
+    race.again()
+    assert drive_on(28) == first, "from another episode on the same track"
+    race.again()
+    race.perturb("shadows", 3)
+    race.cars[0].env.blind = True
+    other = drive_on(28)
+    assert other[0][0] != first[0][0]
+    assert [row[1][3] for row in other] == [row[1][3] for row in first], "the controller needs no picture"
+    for change in (lambda: race.restart(TRACK + 1), lambda: race.replace(1, "human"), lambda: race.remove(1)):
+        race.mark()
+        change()
+        assert race.marked is None
+    race.close()
+
+
 def test_a_car_that_skips_frames_waits_for_the_clock():
     race = Race({"controller": "controller"}, ["controller", "human"], TRACK)
     race.perturb("action-repeat", 2)  # four frames
