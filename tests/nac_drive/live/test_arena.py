@@ -141,7 +141,8 @@ def test_a_client_sees_and_disturbs(mine):
         assert not network["neurons output"].any()
         assert not controller["frame"].any()
         client.send("mark")
-        assert (marked := client.next("setup")["marked"]) == header["frame"]
+        marked = client.next("setup")["marked"]
+        assert marked == header["frame"]
         client.send("step")
         client.send("again")
         while client.next("frame")[0]["frame"] != marked:
