@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 View = Literal["above", "seat"]
+VideoView = Literal["above", "seat", "both"]
+"""What a video shows."""
 Size = tuple[int, int]
 """Width and height of a frame in pixels."""
 

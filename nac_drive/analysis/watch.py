@@ -23,6 +23,7 @@ from nac_drive.envs import (
     track_seeds,
 )
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.envs.views import VideoView
 from nac_drive.evaluation.video import check_video_path, record_video
 from nac_drive.storage.write import require_writable
 
@@ -36,6 +37,7 @@ def watch(
     control: Control | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
+    view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
     """Drive one episode in a window, into a video, or into a page for the browser.
@@ -49,6 +51,7 @@ def watch(
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
+        view: What the video shows, see `record_video`.
         on_step: Called with every step.
 
     Returns:
@@ -58,12 +61,15 @@ def watch(
         FileExistsError: If the video or the page exists.
         FileNotFoundError: If there is no such driver.
         ValueError: For a driver of another control, a track that `track_seeds` refuses, an unknown perturbation,
-            another suffix of the video, a video or page that cannot be written, or both at once.
+            another suffix of the video, a video or page that cannot be written, or both at once, and a `view` without
+            a video.
     """
     track_seeds([track])
     parse_all(perturbation)
     if video is not None and html is not None:
         raise ValueError("video and html: pass one of them; each drives an episode of its own.")
+    if view is not None and video is None:
+        raise ValueError("view is what a video shows; pass video, or leave it out: a driver sees the view it learned.")
     if video is not None:
         require_writable(check_video_path(video))
     if html is not None:
@@ -75,7 +81,7 @@ def watch(
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
     env = measured_env(driver, control, perturbation)
     if video is not None:
-        return record_video(video, driver, track, name=name, env=env, crash=crash, on_step=on_step)
+        return record_video(video, driver, track, name=name, env=env, crash=crash, view=view, on_step=on_step)
     if html is not None:
         with closing(make_env(env, crash=crash)) as simulator:
             recording = record(

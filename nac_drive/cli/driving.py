@@ -22,7 +22,7 @@ from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, count_episodes
 from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
-from nac_drive.envs.views import ABOVE, Size, View
+from nac_drive.envs.views import ABOVE, Size, VideoView, View
 from nac_drive.robustness.plan import DEFAULT_PERTURBATIONS
 
 
@@ -316,6 +316,8 @@ class Watch:
     """Seed of the track."""
     video: Path | None = None
     """Write a video (600x400; .mp4, .webm or .gif) instead of opening a window."""
+    view: VideoView | None = None
+    """What the video shows: above, seat, or both side by side; none: what the driver sees."""
     html: Path | None = None
     """Write a page for the browser instead: frames with saliency, neurons and attention on one time slider."""
     crash: CrashMode = "ignore"
@@ -337,7 +339,7 @@ class Watch:
         with progress(console, f"{name} on track {self.track}", EnvConfig.max_steps) as bar:
             episode = nd.watch(
                 self.driver, self.track, video=self.video, html=self.html, control=self.control, crash=self.crash,
-                perturbation=self.perturb or "", on_step=lambda step: bar.update(step.index + 1),
+                perturbation=self.perturb or "", view=self.view, on_step=lambda step: bar.update(step.index + 1),
             )  # fmt: skip
         outcome = episode.outcome
         console.print(

@@ -28,6 +28,7 @@ from nac_drive.envs import (
     rollout,
     track_seeds,
 )
+from nac_drive.envs.views import ABOVE, VideoView
 from nac_drive.evaluation.formulas import CAR_RACING, steering_of
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import remove_leftovers, temporary_path, writing
@@ -53,6 +54,7 @@ def record_video(
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
+    view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
     """Drive one episode and write it as a video in real time, 600x400, 25 images a second.
@@ -69,6 +71,8 @@ def record_video(
         env: The environment; by default the one in which `evaluate` measures the driver.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`; it replaces the perturbation of `env`.
+        view: What the video shows: the view `above` or `seat`, or `both` side by side, 1200x400; by default that of
+            `env`.
         on_step: Called with every step.
 
     Returns:
@@ -76,16 +80,18 @@ def record_video(
 
     Raises:
         FileExistsError: If `path` exists.
-        ValueError: For another suffix, a seed that `track_seeds` refuses, and if the file cannot be written.
+        ValueError: For a view that the environment does not have, another suffix, a seed that `track_seeds` refuses,
+            and if the file cannot be written.
     """
     path = check_video_path(path)
     track_seeds([seed])
     env = env or measured_env(driver)
     config = replace(env, perturb=perturbation or env.perturb)
+    image = _image_of(config, view)
     simulator = make_env(config, crash=crash, render_mode="rgb_array")
     try:
         with _writer(path, new=True) as write:
-            overlay = _Overlay(simulator, config.spec, name, seed, write)
+            overlay = _Overlay(simulator, config.spec, name, seed, image, write)
             return rollout(simulator, driver, seed, subscribers=[overlay, on_step])
     finally:
         simulator.close()
@@ -209,8 +215,11 @@ def _write_gif(temporary: Path, path: Path) -> Iterator[Callable[[np.ndarray], N
 class _Overlay:
     """Subscribes to a rollout; draws action, return, progress, off-road state and latency on each rendered image."""
 
-    def __init__(self, env: gym.Env, spec: EnvSpec, name: str, seed: int, write: Any):
-        self.env, self.spec, self.name, self.seed, self.write = env, spec, shown(name), seed, write
+    def __init__(
+        self, env: gym.Env, spec: EnvSpec, name: str, seed: int, image: Callable[[Any], np.ndarray], write: Any
+    ):
+        self.env, self.spec, self.name, self.seed = env, spec, shown(name), seed
+        self.image, self.write = image, write
         self.episode_return = 0.0
         self.frames = self.images = 0
 
@@ -221,12 +230,27 @@ class _Overlay:
         due = -(-self.frames * VIDEO_FPS // rate) - self.images
         if not due:
             return
-        simulator: Any = self.env.unwrapped
-        frame = _fitted(self.spec.video_image(simulator) if self.spec.video_image else simulator.state)
+        frame = self.image(self.env.unwrapped)
         draw_overlay(frame, step, self.name, self.seed, self.frames / rate, self.episode_return, self.spec)
         for _ in range(due):
             self.write(frame)
         self.images += due
+
+
+def _image_of(config: EnvConfig, view: VideoView | None) -> Callable[[Any], np.ndarray]:
+    """Return the function that makes an image of the video from the simulator.
+
+    Raises:
+        ValueError: For a view that the environment does not have.
+    """
+    views: tuple[str | None, ...] = ("above", "seat") if view == "both" else (view,)
+    specs = [(replace(config, view=name, size=ABOVE) if name else config).spec for name in views]
+
+    def image(simulator: Any) -> np.ndarray:
+        images = [_fitted(spec.video_image(simulator) if spec.video_image else simulator.state) for spec in specs]
+        return images[0] if len(images) == 1 else np.concatenate(images, axis=1)
+
+    return image
 
 
 def _fitted(image: np.ndarray) -> np.ndarray:

@@ -184,3 +184,18 @@ def test_the_overlay_shows_action_progress_and_crashes(control):
     assert (drawn(completion=0.9) != drawn(completion=0.1)).any()
     assert (drawn(off_road=True) != calm).any()
     assert (drawn(crash="off_road") != drawn(off_road=True)).any()
+
+
+def test_a_video_shows_the_view_that_is_asked_for_whatever_the_driver_sees(tmp_path):
+    """Both views of the same moments: the halves of one video are the other two videos."""
+    shown = {}
+    for view, driven in (("above", "seat"), ("seat", "above"), ("both", "above"), (None, "seat")):
+        path = tmp_path / f"{view}.webm"
+        record_video(path, Controller(), 5, name="c", env=EnvConfig(max_steps=4, view=driven), view=view)  # type: ignore[arg-type]
+        shown[view] = frames_of(path)[-1, 60:].astype(int)  # below the banner
+    left, right = shown["both"][:, :600], shown["both"][:, 600:]
+    for half, name, other in ((left, "above", "seat"), (right, "seat", "above")):
+        assert abs(half - shown[name]).mean() < 4 < 10 < abs(half - shown[other]).mean()
+    assert abs(shown[None] - shown["seat"]).mean() < 4
+    with pytest.raises(ValueError, match="view 'seat' is none of 'udacity'"):
+        record_video(tmp_path / "x.mp4", Controller(), 5, name="c", env=EnvConfig(environment="udacity"), view="seat")
