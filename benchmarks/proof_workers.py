@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 
-def results_of(work: Callable[[Any], Any], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
+def results_of(work: Callable[[Any], Any], tasks: Sequence[Any], workers: int) -> Generator[Any, None, None]:
     """Yield the results of all tasks in the order in which they end; one worker is this process."""
     if workers == 1:
         yield from map(work, tasks)

@@ -277,7 +277,7 @@ class CarRacing(Readings, gym.Env, EzPickle):
             raise NotImplementedError("gymnasium's own simulator, which drives on this platform, saves no states.")
         return CarState(
             self._cars.tobytes(), *self._road_numbers(), self.grip, self.pulses.angle,
-            self.np_random.bit_generator.state,
+            dict(self.np_random.bit_generator.state),
         )  # fmt: skip
 
     def _road_numbers(self) -> tuple[bytes, bytes, float]:

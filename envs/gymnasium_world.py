@@ -35,7 +35,8 @@ class GymnasiumWorld:
         env = self.env
         env._destroy()
         listener = car_racing.FrictionDetector(env, lap_complete_percent)
-        env.world.contactListener_bug_workaround = env.world.contactListener = listener
+        world: Any = env.world
+        world.contactListener_bug_workaround = world.contactListener = listener
         env.road_color, env.bg_color, env.grass_color = np.asarray(colors, np.float64)
         env.np_random, env.road_poly = _Replayed(random), []  # type: ignore[assignment]
         if not env._create_track():
@@ -86,7 +87,7 @@ class GymnasiumWorld:
         car["wheel"]["on_road"] = on_road
         ends = terminated or bool(crash and self.crash_ends)
         if crash and self.intervenes and not ends:
-            self.place(0, self._line.angles[car["index"]], *self._line.points[car["index"]])
+            self.place(0, self._line.angles[car["index"]].item(), *self._line.points[car["index"]].tolist())
             car["interventions"] += 1
         self.rewards[0], self.terminated[0] = reward, ends
 

@@ -39,7 +39,7 @@ def make_vec_env(
     crash: CrashMode = "ignore",
     render_mode: str | None = None,
     out: np.ndarray | None = None,
-) -> VectorEnv:
+) -> CarRacingVectorEnv | ProcessVectorEnv | SeededSyncVectorEnv:
     """Make `num_envs` environments of `make_env` as one of gymnasium's vector environments.
 
     With N environments, `step` takes actions (N,) or (N, 3). It returns observations (N, 96, 96, 3) uint8, rewards,
@@ -82,7 +82,7 @@ def vector_env(
     max_episode_steps: int | None = None,
     out: np.ndarray | None = None,
     **settings: Any,
-) -> VectorEnv:
+) -> CarRacingVectorEnv | ProcessVectorEnv | SeededSyncVectorEnv:
     """Make the vector environment of `gymnasium.make_vec("nac_drive/CarRacing-v0", num_envs)`.
 
     Args:
@@ -110,7 +110,7 @@ def vector_env(
 
 def _vector(
     config: EnvConfig, make: Callable[[], gym.Env], num_envs: int, processes: int, keywords: dict[str, Any]
-) -> VectorEnv:
+) -> CarRacingVectorEnv | ProcessVectorEnv | SeededSyncVectorEnv:
     """Make a batch where the environments are one, else single environments by `make`."""
     num_envs, processes = whole("num_envs", num_envs, 1), whole("processes", processes)
     alike = config.environment == EnvConfig.environment and config.perturb is None

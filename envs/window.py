@@ -45,7 +45,7 @@ class Window(car_racing.CarRacing):
         self.road_color, self.bg_color, self.grass_color = env.road_color, env.bg_color, env.grass_color
         self.road_poly, self._vertices = env.road_poly, env.road_vertices
         self.car.show(env.car)
-        return self._render(mode)
+        return self._render(mode)  # type: ignore[return-value]
 
     def close(self) -> None:
         super().close()

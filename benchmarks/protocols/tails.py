@@ -48,7 +48,9 @@ class Tails:
 def entries(settings: Tails) -> list[tuple[str, str, nd.EnvConfig | None]]:
     """Label, driver, and environment of every row."""
     named = [name for name in settings.drivers if not Path(name).is_dir()]
-    rows = [(f"{name} {control}", name, nd.EnvConfig(control)) for control in settings.controls for name in named]
+    rows: list[tuple[str, str, nd.EnvConfig | None]] = [
+        (f"{name} {control}", name, nd.EnvConfig(control)) for control in settings.controls for name in named
+    ]
     return rows + [(name, name, None) for name in settings.drivers if Path(name).is_dir()]
 
 
@@ -90,7 +92,7 @@ def main(settings: Tails) -> None:
             f"{1000 * crashes.mean():.0f} | {int((wrong > 2).sum())} |",
             flush=True,
         )
-        worst[label] = [(rows[i].seed, round(returns[i])) for i in returns.argsort()[:WORST]]
+        worst[label] = [(rows[i].seed, round(float(returns[i]))) for i in returns.argsort()[:WORST]]
     print(f"\n{settings.recovery_tracks}, {settings.mishaps}:\n")
     print("| driver | recovered, % | seconds the wrong way round | return |\n|---|---:|---:|---:|")
     for label, driver, env in entries(settings):

@@ -60,7 +60,7 @@ class Batch:
 
     def __init__(self, observe: bool):
         self.envs = make_vec_env(EnvConfig("continuous"), BATCH)
-        self.envs.set_attr("observe", observe)  # type: ignore[attr-defined]
+        self.envs.set_attr("observe", observe)
 
     def reset(self, seed: int) -> None:
         self.envs.reset(seed=[seed] * BATCH)

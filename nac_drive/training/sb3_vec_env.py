@@ -11,6 +11,7 @@ from gymnasium.wrappers.vector import DictInfoToList
 from stable_baselines3.common.vec_env import VecEnv
 
 from nac_drive.envs import ProcessVectorEnv
+from nac_drive.envs.batch import CarRacingVectorEnv
 
 
 class SB3VecEnv(VecEnv):
@@ -26,7 +27,7 @@ class SB3VecEnv(VecEnv):
         envs: The environments.
     """
 
-    def __init__(self, envs: SyncVectorEnv | ProcessVectorEnv):
+    def __init__(self, envs: SyncVectorEnv | ProcessVectorEnv | CarRacingVectorEnv):
         self.envs = envs
         self._env = DictInfoToList(envs)
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)

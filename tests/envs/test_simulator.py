@@ -89,14 +89,16 @@ def test_every_number_of_the_car_is_gymnasiums(kind, library):
     ours, theirs = World(1, library), GymnasiumWorld()
     ours.intervenes = theirs.intervenes = kind == "violent"
     for seed in range(3):
-        begun(ours, seed), begun(theirs, seed)
+        begun(ours, seed)
+        begun(theirs, seed)
         count = int(ours.roads["tiles"][0])
         for name in ("line", "tile_of", "color", "polygon"):
             length = count if name == "line" else int(ours.roads["polygons"][0])
             np.testing.assert_array_equal(ours.roads[name][0, :length], theirs.roads[name][0, :length])
         for frame, action in enumerate(actions_of(kind, 250, seed)):
             ours.actions[0] = theirs.actions[0] = action
-            ours.step(), theirs.step()
+            ours.step()
+            theirs.step()
             assert_same_bits(ours, theirs, (kind, seed, frame))
             if ours.terminated[0]:
                 break
@@ -112,7 +114,8 @@ def test_a_place_beyond_the_road_off_the_playfield_and_in_motion(library):
             world.place(0, angle, x, y, *motion)
         for frame in range(60):
             ours.actions[0] = theirs.actions[0] = (0.1, 1.0, 0.0)
-            ours.step(), theirs.step()
+            ours.step()
+            theirs.step()
             assert_same_bits(ours, theirs, (x, frame))
             np.testing.assert_array_equal(ours.draw(), theirs.draw()) if frame % 20 == 0 else None
     assert ours.terminated[0]
@@ -130,7 +133,8 @@ def test_slippery_tiles_and_laps_that_end_early(grip, percent, library):
         world.roads["grip"] = grip
     for frame, action in enumerate(actions_of("random", 200, 5)):
         ours.actions[0] = theirs.actions[0] = action
-        ours.step(), theirs.step()
+        ours.step()
+        theirs.step()
         assert_same_bits(ours, theirs, frame)
 
 

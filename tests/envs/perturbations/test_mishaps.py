@@ -46,13 +46,14 @@ def test_until_the_mishap_nothing_changes_and_then_the_car_is_where_it_should_be
     controller = Controller("continuous")
     state = controller.begin(env)
     for frame in range(1, mishap.frame + 1):
-        action, state = controller.act(None, state, 0.02)
+        action, state = controller.act(np.zeros(0), state, 0.02)
         *_, info = env.step(action)
         assert info["mishaps"] == (frame == mishap.frame)
         if frame < mishap.frame:
             plain.step(action)
             assert numbers(env) == numbers(plain)
-    before, after = plain.unwrapped, env.unwrapped
+    before: Any = plain.unwrapped
+    after: Any = env.unwrapped
     if kind == "spin":
         assert SPIN[0] * 0.8 < abs(after.car.hull.angularVelocity) < SPIN[1]
         assert math.copysign(1, after.car.hull.angularVelocity) == mishap.side
