@@ -23,12 +23,15 @@ from scipy.stats import binomtest
 import nac_drive as nd
 from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import Control
+from nac_drive.envs.perturbations.mishaps import KINDS, draw_mishaps
+from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.evaluation.formulas import SOLVED_RETURN
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import bootstrap
 from nac_drive.storage.write import write_atomically
 
 LOST = 800.0
+MISHAP = "mishaps:1"
 WORST = 5
 
 
@@ -42,7 +45,6 @@ class Tails:
     controls: list[Control] = field(default_factory=lambda: ["continuous", "discrete"])
     tracks: str = "holdout-1000"
     recovery_tracks: str = "holdout-200"
-    mishaps: str = "mishaps:1"
 
 
 def entries(settings: Tails) -> list[tuple[str, str, nd.EnvConfig | None]]:
@@ -63,6 +65,11 @@ def rows_of(settings: Tails, label: str, driver: str, env: nd.EnvConfig | None, 
             evaluation = nd.evaluate(driver, tracks, env=env, perturbation=world, pool=pool)
         write_atomically(kept, json.dumps([row.to_dict() for row in evaluation.rows]).encode())
     return [EpisodeResult.from_dict(row) for row in json.loads(kept.read_text())]
+
+
+def kind_of(row: EpisodeResult) -> str:
+    """Return the kind of the mishap on the track of a row."""
+    return draw_mishaps(Stream("mishaps").restart(row.seed))[0].kind
 
 
 def mean_text(values: np.ndarray, digits: int = 1) -> str:
@@ -93,13 +100,16 @@ def main(settings: Tails) -> None:
             flush=True,
         )
         worst[label] = [(rows[i].seed, round(float(returns[i]))) for i in returns.argsort()[:WORST]]
-    print(f"\n{settings.recovery_tracks}, {settings.mishaps}:\n")
-    print("| driver | recovered, % | seconds the wrong way round | return |\n|---|---:|---:|---:|")
+    print(f"\n{settings.recovery_tracks}, {MISHAP}, recovered in % of all episodes and of each kind:\n")
+    print(
+        f"| driver | all | {' | '.join(KINDS)} | seconds the wrong way round | return |\n|---|---:|---:|---:|---:|---:|---:|"
+    )
     for label, driver, env in entries(settings):
-        rows = rows_of(settings, label, driver, env, settings.mishaps)
-        recovered = np.array([row.recovered == 1 for row in rows if row.recovered is not None])
+        rows = rows_of(settings, label, driver, env, MISHAP)
+        recovered = {kind: np.array([row.recovered == 1 for row in rows if kind_of(row) == kind]) for kind in KINDS}
         wrong, returns = (np.array([getattr(row, name) for row in rows]) for name in ("wrong_way", "episode_return"))
-        print(f"| {label} | {share_text(recovered)} | {mean_text(wrong)} | {mean_text(returns)} |", flush=True)
+        shares = [share_text(each) for each in (np.concatenate(list(recovered.values())), *recovered.values())]
+        print(f"| {label} | {' | '.join(shares)} | {mean_text(wrong)} | {mean_text(returns)} |", flush=True)
     print("\nThe worst tracks:\n")
     for label, tracks in worst.items():
         print(f"- {label}: " + ", ".join(f"{seed} ({value})" for seed, value in tracks))
