@@ -101,9 +101,8 @@ def main(settings: Tails) -> None:
         )
         worst[label] = [(rows[i].seed, round(float(returns[i]))) for i in returns.argsort()[:WORST]]
     print(f"\n{settings.recovery_tracks}, {MISHAP}, recovered in % of all episodes and of each kind:\n")
-    print(
-        f"| driver | all | {' | '.join(KINDS)} | seconds the wrong way round | return |\n|---|---:|---:|---:|---:|---:|---:|"
-    )
+    headings = ["driver", "all", *KINDS, "seconds the wrong way round", "return"]
+    print(f"| {' | '.join(headings)} |\n|---|{(len(headings) - 1) * '---:|'}")
     for label, driver, env in entries(settings):
         rows = rows_of(settings, label, driver, env, MISHAP)
         recovered = {kind: np.array([row.recovered == 1 for row in rows if kind_of(row) == kind]) for kind in KINDS}
