@@ -141,3 +141,14 @@ def test_bad_numbers_are_refused_in_one_line(monkeypatch, devices, nodes, messag
     with pytest.raises(ValueError, match=message) as caught:
         build_fabric("cpu", "auto", devices, nodes, 4)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("precision", "native", "warned"), [
+    ("bf16-mixed", False, True), ("bf16-mixed", True, False), ("32-true", False, False), ("auto", False, False),
+])  # fmt: skip
+def test_emulated_bfloat16_is_said_to_be_slow(precision, native, warned, monkeypatch, recwarn):
+    monkeypatch.setattr(distributed, "_has_bfloat16", lambda: native)
+    build_fabric("cpu", precision, 1, 1, 8)
+    said = [str(each.message) for each in recwarn if "emulates" in str(each.message)]
+    assert said == (["precision: this processor only emulates bf16-mixed, which takes about nine times as long as "
+                     "32-true; leave it out."] if warned else [])  # fmt: skip
