@@ -93,8 +93,8 @@ def rebuild(
     Args:
         log_path: The file of the action log.
         path: The dataset folder.
-        view: View of the frames, see `CarRacing`; that of the recording by default.
-        size: Width and height of the frames; those of the recording by default, and 96 x 96 in another view.
+        view: View of the frames, see `CarRacing`; the recording's by default.
+        size: Width and height of the frames; the recording's by default, 96 x 96 in another view.
         workers: Processes; the dataset does not depend on their number.
         resume: Go on with an interrupted rebuild.
         on_episode: Called with each new row, in the order in which episodes end.

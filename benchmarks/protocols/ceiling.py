@@ -120,9 +120,9 @@ class ContinuousPlans(Plans):
     def commands(self, plans: np.ndarray) -> np.ndarray:
         knots, frames = np.arange(plans.shape[1]) * self.hold, np.arange(self.search.horizon)
         low = np.minimum(frames // self.hold, len(knots) - 2)
-        part = ((frames - knots[low]) / self.hold)[:, None, None]
+        fraction = ((frames - knots[low]) / self.hold)[:, None, None]
         numbers = plans.swapaxes(0, 1)  # (K, N, 2)
-        values = np.clip((1 - part) * numbers[low] + part * numbers[low + 1], -1, 1)
+        values = np.clip((1 - fraction) * numbers[low] + fraction * numbers[low + 1], -1, 1)
         steer, pedal = values[..., 0], values[..., 1]
         return np.stack((steer, np.maximum(pedal, 0), LOCKED * np.maximum(-pedal, 0)), axis=-1)
 

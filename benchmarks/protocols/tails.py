@@ -58,13 +58,13 @@ def entries(settings: Tails) -> list[tuple[str, str, nd.EnvConfig | None]]:
 
 def rows_of(settings: Tails, label: str, driver: str, env: nd.EnvConfig | None, world: str) -> list[EpisodeResult]:
     """Drive the tracks of a world, or read what was driven before."""
-    kept = settings.out / f"{label.replace(' ', '-').replace('/', '-')}-{world.split(':')[0] or 'undisturbed'}.json"
-    if not kept.exists():
+    file = settings.out / f"{label.replace(' ', '-').replace('/', '-')}-{world.split(':')[0] or 'undisturbed'}.json"
+    if not file.exists():
         tracks = settings.recovery_tracks if world else settings.tracks
         with worker_pool(default_workers()) as pool:
             evaluation = nd.evaluate(driver, tracks, env=env, perturbation=world, pool=pool)
-        write_atomically(kept, json.dumps([row.to_dict() for row in evaluation.rows]).encode())
-    return [EpisodeResult.from_dict(row) for row in json.loads(kept.read_text())]
+        write_atomically(file, json.dumps([row.to_dict() for row in evaluation.rows]).encode())
+    return [EpisodeResult.from_dict(row) for row in json.loads(file.read_text())]
 
 
 def kind_of(row: EpisodeResult) -> str:

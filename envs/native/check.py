@@ -21,7 +21,7 @@ from nac_drive.envs.native.library import RANDOM_NUMBERS, load
 from nac_drive.envs.world import World
 
 STORED = "e0cae1ef9d55aec4"
-"""Digest of the episode on Linux: that of gymnasium's simulator, too."""
+"""Digest of the episode on Linux, where gymnasium's simulator has the same."""
 _FRAMES, _DRAWN_EVERY = 160, 40
 
 

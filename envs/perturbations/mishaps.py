@@ -45,13 +45,13 @@ class Mishap(NamedTuple):
 
 
 def draw_mishaps(rng: np.random.Generator) -> list[Mishap]:
-    """Draw the mishaps of an episode in a random order: the first one is that of level 1."""
-    length, drawn = (LAST_FRAME - FIRST_FRAME) // MOST, []
+    """Draw the mishaps of an episode in a random order: level 1 has the first one."""
+    length, mishaps = (LAST_FRAME - FIRST_FRAME) // MOST, []
     for part in rng.permutation(MOST).tolist():
         frame = FIRST_FRAME + part * length + int(rng.integers(length - LEAST_FRAMES))
         kind, side = KINDS[rng.integers(len(KINDS))], int(rng.integers(2)) * 2 - 1
-        drawn.append(Mishap(frame, kind, side, rng.uniform(-1, 1), rng.random(), rng.random()))
-    return drawn
+        mishaps.append(Mishap(frame, kind, side, rng.uniform(-1, 1), rng.random(), rng.random()))
+    return mishaps
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class MishapsHappen(gym.Wrapper):
         self._frame, self._count, self._waiting = 0, 0, {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        drawn = draw_mishaps(self._stream.restart(seed))[: self._mishaps.times]
-        self._frame, self._count, self._waiting = 0, 0, {mishap.frame: mishap for mishap in drawn}
+        mishaps = draw_mishaps(self._stream.restart(seed))[: self._mishaps.times]
+        self._frame, self._count, self._waiting = 0, 0, {mishap.frame: mishap for mishap in mishaps}
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, {**info, "mishaps": 0}
 

@@ -160,9 +160,9 @@ class DatasetRebuild:
     out: Path
     """Folder of the new dataset."""
     view: View | None = None
-    """View of the frames, above or seat; none: that of the recording."""
+    """View of the frames, above or seat; none: the recording's."""
     size: Size | None = None
-    """Width and height of the frames, in pixels; none: those of the recording, or 96 x 96 in another view."""
+    """Width and height of the frames, in pixels; none: the recording's, or 96 x 96 in another view."""
     workers: int = 0
     """Parallel processes; 0: one per core."""
     resume: bool = False

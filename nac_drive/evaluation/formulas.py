@@ -101,7 +101,7 @@ def recovered_fraction(falls: Sequence[int], on_course: np.ndarray, frames: int)
     """
     if not len(falls):
         return None
-    kept = np.concatenate([[0], np.cumsum(on_course)])
-    whole = np.flatnonzero(kept[frames:] - kept[:-frames] == frames)  # frames from which on it stays on course
+    so_far = np.concatenate([[0], np.cumsum(on_course)])
+    whole = np.flatnonzero(so_far[frames:] - so_far[:-frames] == frames)  # frames from which on it stays on course
     last = whole[-1] if len(whole) else -1
     return sum(fall <= last for fall in falls) / len(falls)

@@ -71,7 +71,7 @@ def record_video(
         env: The environment; by default the one in which `evaluate` measures the driver.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`; it replaces the perturbation of `env`.
-        view: What the video shows: the view `above` or `seat`, or `both` side by side, 1200x400; by default that of
+        view: What the video shows: the view `above` or `seat`, or `both` side by side, 1200x400; by default the view of
             `env`.
         on_step: Called with every step.
 
