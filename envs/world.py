@@ -32,6 +32,8 @@ def set_in_motion(car: np.void, angle: float, velocity: tuple[float, float], spi
         velocity: Of the hull's centre, units per second along x and y.
         spin: Turning rate in radians per second, left positive.
     """
+    if not any((*velocity, spin)):
+        return  # zeros keep their signs
     body = car["body"]
     body["vx"] = velocity[0] - spin * (body["y"] - body["y"][0])
     body["vy"] = velocity[1] + spin * (body["x"] - body["x"][0])

@@ -88,7 +88,7 @@ def main(settings: Tails) -> None:
     print("| driver | return | sd | 1st percentile | minimum | under 900, % | under 800, % | crashes in 1,000 laps | "
           "tracks lost the wrong way round |")  # fmt: skip
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    worst = {}
+    worst, unfinished = {}, {}
     for label, driver, env in entries(settings):
         rows = rows_of(settings, label, driver, env, "")
         returns = np.array([row.episode_return for row in rows])
@@ -99,6 +99,9 @@ def main(settings: Tails) -> None:
             f"{1000 * crashes.mean():.0f} | {int((wrong > 2).sum())} |",
             flush=True,
         )
+        broken = [row for row in rows if row.completion < 1]
+        off_road = sum(row.off_road_events > 0 for row in broken)
+        unfinished[label] = f"{len(broken)} laps without all tiles, {off_road} of them after leaving the road"
         worst[label] = [(rows[i].seed, round(float(returns[i]))) for i in returns.argsort()[:WORST]]
     print(f"\n{settings.recovery_tracks}, {MISHAP}, recovered in % of all episodes and of each kind:\n")
     headings = ["driver", "all", *KINDS, "seconds the wrong way round", "return"]
@@ -111,7 +114,7 @@ def main(settings: Tails) -> None:
         print(f"| {label} | {' | '.join(shares)} | {mean_text(wrong)} | {mean_text(returns)} |", flush=True)
     print("\nThe worst tracks:\n")
     for label, tracks in worst.items():
-        print(f"- {label}: " + ", ".join(f"{seed} ({value})" for seed, value in tracks))
+        print(f"- {label}: " + ", ".join(f"{seed} ({value})" for seed, value in tracks) + f"; {unfinished[label]}")
 
 
 if __name__ == "__main__":
