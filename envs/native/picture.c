@@ -179,7 +179,7 @@ static void add_car(Picture *picture, const View *view, const Car *car) {
 /* Sort the shapes from `from` on by the first row of cells that they may touch, at the earliest `row`. */
 static void list_beginnings(Picture *picture, int from, int to) {
     for (int i = to - 1; i >= from; i--) {
-        int row = row_of[least(picture->shape[i].top + picture->shape[i].lean_rows, WINDOW_H - 1)];
+        int row = row_of[least(picture->shape[i].top + LEAN, WINDOW_H - 1)];
         picture->beside[i] = picture->beginning[row];
         picture->beginning[row] = (int16_t)i;
     }
@@ -191,7 +191,7 @@ static void update_active(Picture *picture, int row, int least_shape) {
     for (int i = 0; i < picture->active; i++) {
         int16_t index = picture->shape_of[i];
         const Shape *shape = &picture->shape[index];
-        if (index >= least_shape && shape->bottom - shape->lean_rows <= rows.last[row])
+        if (index >= least_shape && shape->bottom - LEAN <= rows.last[row])
             picture->shape_of[count++] = index;
     }
     for (int16_t index = picture->beginning[row]; index; index = picture->beside[index]) {

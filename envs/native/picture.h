@@ -16,6 +16,7 @@ enum {
     WINDOW_H = 800,
     BAR_H = 100,      /* rows of the window that the status bar covers */
     MARGIN = 4,       /* rows beyond the visible ones that are computed, for lines that lean over the border */
+    LEAN = 1,         /* rows between a line's pixel and the span that it lies next to */
     PAD = 24,         /* empty rows below and above the spans of a shape, so that no reader needs limits */
     MAX_CORNERS = 8,
     MAX_SHAPES = 1536, /* field, 400 grass patches, MAX_POLYGONS, 12 of the car, 7 indicators, and split ones */
@@ -59,7 +60,8 @@ typedef struct { /* what is painted in one colour: up to four lines, then a span
     uint32_t color, flat_color; /* of its pixels, and of the cells that it covers */
     int bottom, top; /* rows that may hold pixels */
     int spans;       /* row y: left[spans + y] to right[spans + y] */
-    int lean_rows, lean_columns; /* how far pixels of the lines may lie from the spans of the next rows */
+    int lean_columns; /* how far pixels of lines may lie from the spans of their row and of LEAN rows beside it */
+    int exposed; /* whether lines were clipped: they may lie elsewhere */
     int boxed, box_left, box_right; /* lines that may lie anywhere between these columns */
     int next; /* the shape painted later that continues this one, or 0 */
     int lines, near_lines;

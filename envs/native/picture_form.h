@@ -40,7 +40,23 @@ typedef struct { /* columns of the window: touched by a shape, and covered by it
     int touched_left, touched_right, covered_left, covered_right;
 } Reach;
 
-enum { LEAN = 3, BAND = 16 }; /* rows below the row of cells that are looked at, and all rows that are */
+enum { BAND = 16 }; /* rows that are looked at: those of the row of cells, LEAN more below and above, and spare ones */
+
+/* A line that was clipped may lie far from the spans: it is looked at itself. */
+INLINE void include_lines(Shape *shape, int y, int last_y, Reach *reach) {
+    for (int i = 0; i < shape->lines; i++) {
+        Line *line = &shape->line[i];
+        if (!line->exposed) continue;
+        locate_line(line, y, last_y);
+        if (line->start_y >= y && line->start_y <= last_y) {
+            line->left = least(line->left, line->start_x);
+            line->right = most(line->right, line->start_x);
+        }
+        if (line->right < 0) continue;
+        reach->touched_left = least(reach->touched_left, line->left);
+        reach->touched_right = most(reach->touched_right, line->right);
+    }
+}
 
 /* Measure the spans of a shape over a row of cells. Where the shape is continued by a later one, pixels under the
  * later one's fill count as covered too, as that will hide them. */
@@ -51,15 +67,16 @@ INLINE void measure(const Picture *picture, const Shape *shape, int y, int count
     const int16_t *next_left = joined ? picture->left + next->spans + y - LEAN : left;
     const int16_t *next_right = joined ? picture->right + next->spans + y - LEAN : right;
     int16_t low = NO_SPAN, high = -1, from = 0, upto = NO_SPAN;
-    int16_t lean = (int16_t)shape->lean_rows;
     for (int16_t i = 0; i < BAND; i++) {
         int16_t a = left[i], b = right[i], c = next_left[i], d = next_right[i];
-        int16_t seen = (int16_t)-((i >= LEAN - lean) & (i < LEAN + count + lean));
+        int16_t seen = (int16_t)-(i < LEAN + count + LEAN);
         int16_t inside = (int16_t)-((i >= LEAN) & (i < LEAN + count));
         int16_t touched_a = (int16_t)(a | (~seen & NO_SPAN)), touched_b = (int16_t)(b | ~seen);
         low = touched_a < low ? touched_a : low;
         high = touched_b > high ? touched_b : high;
-        int16_t united = (int16_t)-((b < a) | ((c <= (int16_t)(b + 1)) & (a <= (int16_t)(d + 1))));
+        int16_t empty = (int16_t)-(b < a), united = (int16_t)-((c <= (int16_t)(b + 1)) & (a <= (int16_t)(d + 1)));
+        a = (int16_t)((c & empty) | (a & ~empty));
+        b = (int16_t)((d & empty) | (b & ~empty));
         int16_t e = c < a ? c : a, f = d > b ? d : b;
         e = (int16_t)((e & united) | (a & ~united));
         f = (int16_t)((f & united) | (b & ~united));
@@ -69,12 +86,10 @@ INLINE void measure(const Picture *picture, const Shape *shape, int y, int count
         upto = f < upto ? f : upto;
     }
     reach->touched_left = low - shape->lean_columns;
-    reach->touched_right = high + shape->lean_columns;
+    reach->touched_right = low > high ? -1 : high + shape->lean_columns;
     if (shape->boxed) {
         reach->touched_left = shape->box_left;
         reach->touched_right = shape->box_right;
-    } else if (low > high) {
-        reach->touched_right = -1;
     }
     reach->covered_left = from;
     reach->covered_right = upto;
@@ -122,6 +137,7 @@ INLINE void sort_shapes(Picture *picture, int row, uint32_t ground) {
         Shape *shape = &picture->shape[index];
         Reach reach;
         measure(picture, shape, y, last_y - y + 1, &reach);
+        if (shape->exposed) include_lines(shape, y, last_y, &reach);
         int first = cell_upto[within(reach.touched_left, 0, WINDOW_W)] + 1;
         int last = cell_from[within(reach.touched_right + 1, 0, WINDOW_W)] - 1;
         if (first > last || reach.touched_right < 0 || reach.touched_left >= WINDOW_W) continue;

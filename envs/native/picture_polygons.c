@@ -212,11 +212,11 @@ static Box box_of(const Corners *corners) {
 
 /* Prepare the four lines. A level or upright line that was not clipped is covered by the fill. So is the first
  * pixel of a line. In a `plain` polygon each pixel of a line lies next to the span of its row, or of the row above
- * or below. A shallow line is late by its slope's truncation, dx * dx / dy / 65536 pixels at its end, and clipping
- * moves a line by up to two. */
+ * or below, unless the line was clipped. A shallow line is late by its slope's truncation, dx * dx / dy / 65536 pixels
+ * at its end. */
 static void set_lines(Shape *shape, const Corners *corners, const Box *box, int plain, int small) {
     shape->lines = 0;
-    shape->lean_rows = 1;
+    shape->exposed = 0;
     shape->lean_columns = 1;
     for (int i = 0; i < 4; i++) {
         int j = (i + 1) % 4;
@@ -225,12 +225,8 @@ static void set_lines(Shape *shape, const Corners *corners, const Box *box, int 
         if (line->start_x < 0) continue;
         if (line->kind == SHALLOW_LINE)
             shape->lean_columns = most(shape->lean_columns, 2 + line->dx * line->dx / (line->dy << 16));
-        if (line->exposed) {
-            shape->lean_rows = 3;
-            shape->lean_columns = most(shape->lean_columns, 4);
-        } else if (plain && line->kind <= ROW_LINE) {
-            continue;
-        }
+        shape->exposed |= line->exposed;
+        if (plain && !line->exposed && line->kind <= ROW_LINE) continue;
         line->exposed |= !plain;
         shape->lines++;
     }
@@ -247,12 +243,12 @@ int add_outlined(Picture *picture, const Corners *corners, uint32_t color) {
     int bottom = most(box.lowest, BAR_H - MARGIN), top = least(box.highest, WINDOW_H - 1 + MARGIN);
     int index = begin_shape(picture, color, bottom, top);
     if (!index) return 0;
-    int level_inside = 0;
+    int bare = 0; /* whether a level edge may reach beyond the fill: inside, or folded back onto the next one */
     for (int i = 0; i < 4; i++) {
-        int y = corners->y[i];
-        level_inside |= y == corners->y[(i + 1) % 4] && y != box.lowest && y != box.highest;
+        int y = corners->y[i], next = corners->y[(i + 1) % 4], after = corners->y[(i + 2) % 4];
+        bare |= y == next && (next == after || (y != box.lowest && y != box.highest));
     }
-    int plain = small && !level_inside && has_two_sides(corners);
+    int plain = small && !bare && has_two_sides(corners);
     Shape *shape = &picture->shape[index];
     set_lines(shape, corners, &box, plain, small);
     if (plain) kernels->fill(picture, shape, corners);

@@ -14,7 +14,7 @@ import pytest
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import CarRacing, EnvConfig, make_env, rollout
 from nac_drive.envs.branches import branch, go_back
-from nac_drive.envs.gymnasium_world import GymnasiumWorld
+from nac_drive.envs.gymnasium_world import GymnasiumWorld, read_road
 from nac_drive.envs.native.check import STORED, compiled, digest_of_drive
 from nac_drive.envs.world import COLORS, World
 from tests.envs.episodes import blind, native, play
@@ -155,6 +155,52 @@ def test_every_pixel_is_gymnasiums(randomize):
             expected, *outcome = theirs.step(action)
             np.testing.assert_array_equal(frame, expected, err_msg=f"{seed} {step}")
             assert [reward, terminated] == outcome[:2]
+
+
+STEEP_AT_A_CORNER = (
+    ((-59, 788), (-34, 1002), (21, 996), (-3, 781)), ((-48, 793), (-41, 971), (5, 970), (-1, 791)),
+    ((-34, 756), (-32, 880), (0, 880), (-1, 755)),
+)  # fmt: skip
+"""Quads in pixels of the window that have an edge of which clipping leaves one pixel, far from their other pixels."""
+
+
+def quads_at_the_border(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Quads (count, 4, 2) of any shape in pixels of the window, most of them across its border."""
+    where = rng.uniform((-40, 60), (1040, 840), (count, 2))
+    side, corner = rng.integers(3, size=(2, count))
+    where[side == 0, 0] = 1000 * rng.integers(2, size=(side == 0).sum()) + rng.normal(0, 4, (side == 0).sum())
+    where[corner == 0, 1] = 800 + rng.normal(0, 4, (corner == 0).sum())
+    long, wide = 10 ** rng.uniform(0, 2, (2, count))
+    angle = rng.choice([0, np.pi / 2, np.pi / 4], count) + rng.normal(0, 0.3, count) * rng.integers(2, size=count)
+    corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * np.stack((long, wide), axis=1)[:, None] / 2
+    corners += rng.normal(0, 1, corners.shape) * rng.choice([0, 2, 20], (count, 1, 1))
+    turn = np.stack((np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)), axis=1).reshape(-1, 2, 2)
+    return corners @ turn + where[:, None]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_roads_of_any_shape_across_the_border_have_every_pixel(seed, library):
+    """Lines that are clipped, crossed or folded quads, steep and level ones, in the colours of tiles and kerbs."""
+    rng, ours, theirs = np.random.default_rng(seed), World(1, library), begun(GymnasiumWorld(), seed)
+    for _ in range(60):  # the view is at its end
+        theirs.step()
+    begun(ours, seed)
+    ours.cars[:] = theirs.cars
+    ours.cars["painted"] = False
+    hull, zoom, steep = theirs.env.car.hull, 16.2, np.array(STEEP_AT_A_CORNER)
+    cos, sin = np.cos(hull.angle), np.sin(hull.angle)
+    for frame in range(8):  # coordinates lose their fraction, towards 0
+        pixels = np.concatenate((quads_at_the_border(rng, 150), steep + np.where(steep < 0, -0.5, 0.5)))
+        away = (pixels - (500, 200)) / zoom
+        polygons = away @ np.array([(cos, sin), (-sin, cos)]) + np.array(tuple(hull.position))
+        colors = rng.integers(256, size=(len(polygons), 3)).tolist()
+        kerb = rng.random(len(polygons)) < 0.3
+        theirs.env.road_poly = [
+            (polygon, tuple(color) if is_kerb else color)
+            for polygon, color, is_kerb in zip(polygons.tolist(), colors, kerb, strict=True)
+        ]
+        read_road(theirs.env, ours.roads[0])
+        np.testing.assert_array_equal(ours.draw(), theirs.draw(), err_msg=f"frame {frame}")
 
 
 def test_a_score_beyond_the_table_is_drawn():
