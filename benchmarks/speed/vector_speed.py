@@ -1,14 +1,14 @@
-"""Frames per second of N environments together, in one process and in several.
+"""Frames per second of N environments together: one batch, and several processes.
 
-python benchmarks/speed/vector_speed.py           # five rounds, about two minutes
+python benchmarks/speed/vector_speed.py           # five rounds, about a minute
 python benchmarks/speed/vector_speed.py 9         # more rounds
 python benchmarks/speed/vector_speed.py memory    # memory of the processes of sixteen environments (Linux)
 
-Rows: whether the frames are drawn, and N. Columns: `make_vec_env` in one process and in as many as there are cores (N
-at most), and gymnasium's AsyncVectorEnv; then stable-baselines3's two, and ours in processes as it is given to
-stable-baselines3. AsyncVectorEnv and SubprocVecEnv have one process per environment. All get the same random actions,
-more than half of them gas, after the zoom-in. Every round steps every vector environment of a row once; a number is
-the median over the rounds.
+Rows: whether the frames are drawn, and N. Columns: `make_vec_env`, which is a batch of compiled code; the same
+environments stepped in turn; in as many processes as there are cores (N at most); gymnasium's AsyncVectorEnv; then
+stable-baselines3's two, and our batch as it is given to stable-baselines3. AsyncVectorEnv and SubprocVecEnv have one
+process per environment. All get the same random actions, more than half of them gas, after the zoom-in. Every round
+steps every vector environment of a row once; a number is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from nac_drive.envs import EnvConfig, ProcessVectorEnv, make_env
+from nac_drive.envs import EnvConfig, ProcessVectorEnv, make_env, make_vec_env
 
 CORES = len(os.sched_getaffinity(0))
 SIZES = (1, 4, 8, 16)
-ROWS: dict[str, tuple[bool, int]] = {"drawn": (True, 480), "not drawn (`observe = False`)": (False, 960)}
+ROWS: dict[str, tuple[bool, int]] = {"drawn": (True, 1600), "not drawn (`observe = False`)": (False, 9600)}
 """Whether the frames are drawn, and frames per round over all environments."""
 
 
@@ -57,20 +57,38 @@ def make(observe: bool) -> gym.Env:
     return AfterTheZoom(make_env(EnvConfig(max_steps=100_000)), observe)
 
 
+def batch(observe: bool, size: int) -> Any:
+    """The batch, after the zoom-in when it is reset."""
+    envs = make_vec_env(EnvConfig(max_steps=100_000), size)
+    envs.set_attr("observe", observe)
+    return AfterTheZoomTogether(envs)
+
+
+class AfterTheZoomTogether(gym.vector.VectorWrapper):
+    """Starts where the zoom-in ends."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None):
+        _, infos = self.env.reset(seed=seed, options=options)
+        observations = None
+        while infos["zooming"].any():
+            observations, _, _, _, infos = self.env.step(np.zeros(self.num_envs, int))
+        return observations, infos
+
+
 def entries(observe: bool, size: int) -> dict[str, Any]:
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv  # here: spawned processes need no torch
 
     from nac_drive.training.sb3_vec_env import SB3VecEnv
 
     env_fns = [partial(make, observe)] * size
-    processes = ProcessVectorEnv(env_fns, min(size, CORES))
     return {
-        "one process": SyncVectorEnv(env_fns),
-        "processes": processes,
+        "make_vec_env": batch(observe, size),
+        "in turn": SyncVectorEnv(env_fns),
+        "processes": ProcessVectorEnv(env_fns, min(size, CORES)),
         "AsyncVectorEnv": AsyncVectorEnv(env_fns, context="forkserver"),
         "DummyVecEnv": DummyVecEnv([*env_fns]),
         "SubprocVecEnv": SubprocVecEnv([*env_fns]),
-        "SB3VecEnv(processes)": SB3VecEnv(processes),
+        "SB3VecEnv(make_vec_env)": SB3VecEnv(batch(observe, size)),
     }
 
 

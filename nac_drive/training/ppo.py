@@ -140,7 +140,7 @@ def build_policy(config: PPOConfig, env: EnvConfig) -> Policy:
         ValueError: If `init_from` drives another environment or is another driver than `config.driver` asks for.
     """
     driver = _init_from(config, env, config.init_from) if config.init_from else _random(config, env)
-    return Policy(driver, privileged_size(env), config.distribution, config.action_noise)
+    return Policy(driver, privileged_size(env), config.distribution, config.action_noise, config.precision)
 
 
 def _random(config: PPOConfig, env: EnvConfig) -> Driver:

@@ -27,6 +27,7 @@ LONGEST_REPEAT = 50
 WIDEST_BETA = 0.22
 """Largest standard deviation of a Beta distribution of one mode as `Policy` has them: just under sqrt(1/20)."""
 Distribution = Literal["beta", "gaussian"]
+Precision = Literal["32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class PPOConfig:
     """Actions per update; in a core with memory a multiple of sequence_length, or as near as whole sequences come."""
     n_epochs: int = 4
     """Epochs over each rollout."""
+    precision: Precision = "32-true"
+    """Of the encoder: bf16-mixed is faster on processors that have bfloat16 (docs/expert.md), and slower on others."""
     learning_rate: float = 5e-4
     """Adam's rate at the start; it falls linearly to zero."""
     ema_decay: float = 0.998
@@ -129,6 +132,8 @@ class PPOConfig:
             raise ValueError(
                 f"distribution must be one of {', '.join(get_args(Distribution))}, got {self.distribution!r}."
             )
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}.")
         check_whole("seed", self.seed, 0, MOST_SEEDS)
         for name in ("total_timesteps", "value_warmup_steps"):
             check_whole(name, getattr(self, name), 0, MOST)

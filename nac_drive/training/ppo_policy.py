@@ -11,6 +11,7 @@ The value network does not see frames. It sees what the simulator knows of the c
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,15 @@ class Policy(nn.Module):
         distribution: Of continuous actions: beta or gaussian.
         action_noise: Of continuous actions: their standard deviation at the start, as a fraction of their range, for an
             action in the middle of it.
+        precision: Of the encoder: 32-true, or bf16-mixed. Driving and learning have the same, and the rest has float32.
     """
 
-    def __init__(self, driver: Driver, privileged: int, distribution: str, action_noise: float) -> None:
+    def __init__(
+        self, driver: Driver, privileged: int, distribution: str, action_noise: float, precision: str = "32-true"
+    ) -> None:
         super().__init__()
         self.driver, self.distribution = driver.eval(), distribution
+        self._encoder_precision = partial(torch.autocast, "cpu", torch.bfloat16, precision == "bf16-mixed")
         self.spread: nn.Linear | None = None
         if driver.config.control != "discrete":
             self.spread = nn.Linear(driver.config.d_model, 3)
@@ -60,7 +65,9 @@ class Policy(nn.Module):
             dt: Seconds since the previous observation, (B, T).
             state: The driver's state.
         """
-        y, state = self.driver.core_output(self.driver.encode(prepared), dt, state)
+        with self._encoder_precision():
+            features = self.driver.encode(prepared)
+        y, state = self.driver.core_output(features.to(dt.dtype), dt, state)
         head: Any = self.driver.action_head
         z = head.out(head.hidden(y).relu())
         if self.spread is None:

@@ -491,6 +491,7 @@ def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
         ({"learning_rate": 1e30}, "learning_rate must be at most 10, got 1e\\+30"),
         ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
         ({"distribution": "cauchy"}, "distribution must be one of beta, gaussian, got 'cauchy'"),
+        ({"precision": "16-mixed"}, "precision must be one of 32-true, bf16-mixed, got '16-mixed'"),
         ({"action_noise": 0.3}, "action_noise must be at most 0.22 with distribution beta, got 0.3"),
         ({"action_repeat": 0}, "action_repeat must be at least 1, got 0"),
         ({"sequence_length": 5}, "sequence_length must divide n_steps = 128, got 5"),

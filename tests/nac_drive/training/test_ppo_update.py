@@ -78,14 +78,19 @@ class Toy:
 
 
 def policy(
-    core: str = "cnn", control: str = "continuous", distribution: str = "beta", encoder: str = "pooled", **settings: Any
+    core: str = "cnn",
+    control: str = "continuous",
+    distribution: str = "beta",
+    encoder: str = "pooled",
+    precision: str = "32-true",
+    **settings: Any,
 ) -> Policy:
     torch.manual_seed(0)
     driver = Driver(DriverConfig(
         core=core, encoder=encoder, control=control, d_model=16, dense=8, frame_shape=(SIDE, SIDE, 3), num_actions=3,
         **settings,
     ))  # fmt: skip
-    return Policy(driver, 3, distribution, 0.19)
+    return Policy(driver, 3, distribution, 0.19, precision)
 
 
 def rollouts(
@@ -204,6 +209,36 @@ def test_the_policy_that_learns_is_the_one_that_drove(core, settings):
         learned = learner.update(driving.drive(), 0.0, np.random.default_rng(0))
         assert learned["clipped"] == 0
         assert abs(learned["kl"]) < 1e-6
+
+
+@pytest.mark.parametrize("control", ["continuous", "discrete"])
+def test_bfloat16_rounds_the_encoder_and_nothing_else(control):
+    """Log probabilities and gradients are those of float32 up to the rounding of features, 2^-8 of their size."""
+    results = []
+    for precision in ("32-true", "bf16-mixed"):
+        mine = policy("lstm", control, precision=precision)
+        frames = torch.rand((64, 2, SIDE, SIDE, 3), generator=torch.Generator().manual_seed(0))
+        prepared, state = mine.driver.prepare(frames), mine.driver.initial_state(64)
+        distribution, after = mine(prepared, torch.full((64, 2), 0.02), state)
+        log_probs = distribution.log_prob(torch.full((64, 2, 3), 0.3) if mine.spread else torch.ones(64, 2))
+        weights = {name: weight for name, weight in mine.driver.named_parameters() if "encoder" in name}
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(log_probs.sum(), weights.values())])
+        assert {tensor.dtype for tensor in (log_probs, gradient, *after)} == {torch.float32}
+        results.append((log_probs.detach(), gradient))
+    (log_probs, gradient), (rounded, rounded_gradient) = results
+    assert 0 < (rounded - log_probs).abs().max() < 0.02
+    assert torch.cosine_similarity(gradient, rounded_gradient, dim=0) > 0.999
+
+
+def test_in_bfloat16_too_the_policy_that_learns_is_the_one_that_drove():
+    """Batches of another size may round otherwise, which the ratios show: by far less than `clip_range`."""
+    mine = policy("gru", precision="bf16-mixed")
+    learner = Learner(mine, SMALL)
+    driving = rollouts(mine, SMALL, learner.sequence_length, noise=True)
+    driving.start_at(0, 1)
+    learned = learner.update(driving.drive(), 0.0, np.random.default_rng(0))
+    assert learned["clipped"] == 0
+    assert abs(learned["kl"]) < 1e-5
 
 
 @pytest.mark.parametrize("control", ["continuous", "discrete"])
@@ -413,11 +448,13 @@ def test_the_returns_are_those_of_whole_episodes(is_cut):
         np.testing.assert_allclose(sorted(rollout.returns), sorted(np.concatenate(rewards)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("control", ["continuous", "discrete"])
-def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control):
+@pytest.mark.parametrize(
+    ("control", "precision"), [("continuous", "32-true"), ("discrete", "32-true"), ("continuous", "bf16-mixed")]
+)
+def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control, precision):
     results = []
     for threads in (1, 2, 3):
-        mine = policy("lstm", control)
+        mine = policy("lstm", control, precision=precision)
         learner = Learner(mine, replace(SMALL, batch_size=128, n_envs=24), threads)
         driving = rollouts(mine, replace(SMALL, n_envs=24), learner.sequence_length, threads=threads)
         driving.start_at(7, 3)
