@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,6 +22,7 @@ from nac_drive.data_collection.experts import driver_hash, require_environment, 
 from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig, same_actions
 from nac_drive.policies import Driver, load_driver, save_driver
+from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.training.augmentation import augmented
@@ -321,8 +323,17 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
             "pass the options that it was trained with."
         )
     kept: tuple[str, ...] = ("encoder.",) if encoder_is_frozen else ()
-    if (other.core, other.core_args) != (mine.core, mine.core_args):
+    if other.core != mine.core:
         kept += ("core.",)
+    elif differing := CORES[mine.core].differences(other.core_args, mine.core_args):
+        kept += ("core.",)
+        there = {name: other.core_args.get(name, "the default") for name in differing}
+        here = {name: mine.core_args.get(name, "the default") for name in differing}
+        warnings.warn(
+            f"init_from: the core begins with random weights, as its core_args differ: {there} there, {here} here; pass "
+            "those of init_from to go on from its core.",
+            stacklevel=2,
+        )
     own = {name: tensor for name, tensor in learner.state_dict().items() if name.startswith(kept)}
     weights = {name: tensor for name, tensor in driver.state_dict().items() if not name.startswith(kept)}
     learner.load_state_dict(weights | own)

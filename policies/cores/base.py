@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -232,3 +233,13 @@ class CoreFactory:
             hint = did_you_mean(unknown[0], self.accepted)
             raise ValueError(f"core_args: unknown {unknown}; accepted here are {sorted(self.accepted)}.{hint}")
         return self.core(input_size, output_size, **{**self.defaults, **settings}, **self.fixed)
+
+    def differences(self, settings: dict[str, Any], others: dict[str, Any]) -> list[str]:
+        """Return the names of settings in which two cores differ; one that is left out has its default."""
+        defaults = {name: parameter.default for name, parameter in signature(self.core).parameters.items()}
+        defaults |= self.defaults
+        return [
+            name
+            for name in sorted({*settings, *others})
+            if settings.get(name, defaults.get(name)) != others.get(name, defaults.get(name))
+        ]
