@@ -23,6 +23,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,13 +253,13 @@ def _unequal(name: str, theirs: Iterable[Any], ours: np.ndarray) -> Iterator[str
         yield f"{name}: {numbers.tolist()} and {ours.ravel().tolist()}"
 
 
-def drive(kind: str, first_seed: int, frames: int) -> tuple[str, Counter[str], list[str]]:
+def drive(kind: str, first_seed: int, frames: int, library: Path) -> tuple[str, Counter[str], list[str]]:
     """Drive episodes of one kind until there are so many frames.
 
     Returns:
         The kind, counts, and a line for each of the first differences.
     """
-    gymnasium, world, counts = Undrawn(continuous=True), World(1, load(LIBRARY)), Counter()
+    gymnasium, world, counts = Undrawn(continuous=True), World(1, load(library)), Counter()
     driver = resolve_driver(DRIVERS[kind], EnvConfig("continuous")) if kind in DRIVERS else None
     lines: list[str] = []
     seed = first_seed
@@ -278,7 +279,7 @@ def drive(kind: str, first_seed: int, frames: int) -> tuple[str, Counter[str], l
     return kind, counts, lines
 
 
-def _drive(task: tuple[str, int, int]) -> tuple[str, Counter[str], list[str]]:
+def _drive(task: tuple[str, int, int, Path]) -> tuple[str, Counter[str], list[str]]:
     return drive(*task)
 
 
@@ -297,7 +298,9 @@ def _drive_episode(pair: Pair, driver: Driver, kind: str, seed: int, grip: float
     return frame + 1, differences
 
 
-def main(frames: int = 500, kinds: tuple[str, ...] = KINDS, seed: int = 0, workers: int = 2) -> None:
+def main(
+    frames: int = 500, kinds: tuple[str, ...] = KINDS, seed: int = 0, workers: int = 2, library: Path = LIBRARY
+) -> None:
     """Drive both simulators and print the table.
 
     Args:
@@ -305,10 +308,11 @@ def main(frames: int = 500, kinds: tuple[str, ...] = KINDS, seed: int = 0, worke
         kinds: Kinds of driving.
         seed: Seed of the first track of each kind.
         workers: Processes; the frames of a kind are divided among them.
+        library: The compiled simulator, such as one with sanitizers.
     """
     if unknown := set(kinds) - set(KINDS):
         sys.exit(f"kinds must be among {', '.join(KINDS)}, got {', '.join(unknown)}.")
-    tasks = [(kind, seed + 100_000 * part, -(-frames // workers)) for kind in kinds for part in range(workers)]
+    tasks = [(kind, seed + 100_000 * part, -(-frames // workers), library) for kind in kinds for part in range(workers)]
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     with closing(results_of(_drive, tasks, workers)) as results:
         for kind, part, lines in results:

@@ -216,7 +216,8 @@ class _Training:
                 if self._step - checkpoint >= config.validate_every:
                     self.validate_once()
                     order, checkpoint = self._start_over(rollouts), self._step
-                rollout = rollouts.drive()
+                grown = self._step / config.penalty_warmup_steps if config.penalty_warmup_steps else 1.0
+                rollout = rollouts.drive(min(grown, 1.0))
                 rate = config.learning_rate * max(1 - self._step / config.total_timesteps, 0.0)
                 learned = self._learner.update(rollout, rate, order, actor=self._step >= config.value_warmup_steps)
                 self._step += round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)

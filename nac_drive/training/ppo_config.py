@@ -89,6 +89,9 @@ class PPOConfig:
     missed_tile_penalty: float = 20.0
     """Native reward points subtracted for every tile that the car passes without touching it, in training only. The
     first one costs some 35 points in gymnasium, as the lap cannot end any more, but only at the end of the episode."""
+    penalty_warmup_steps: int = 1_000_000
+    """Frames over which the three penalties grow from nothing to their full size: a driver that is fined before it can
+    drive learns to stand still (docs/expert.md)."""
     augment: tuple[str, ...] = ()
     """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
     or clean, all equally likely, with a draw of its own (domain randomisation)."""
@@ -135,7 +138,7 @@ class PPOConfig:
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}.")
         check_whole("seed", self.seed, 0, MOST_SEEDS)
-        for name in ("total_timesteps", "value_warmup_steps"):
+        for name in ("total_timesteps", "value_warmup_steps", "penalty_warmup_steps"):
             check_whole(name, getattr(self, name), 0, MOST)
         check_whole("validate_every", self.validate_every, 1, MOST)
         check_whole("action_repeat", self.action_repeat, 1, LONGEST_REPEAT)

@@ -35,6 +35,8 @@ class TrainingEnv(gym.Wrapper):
         self._describe = env_config.spec.privileged or _facts
         self._tiles_missed = getattr(env.unwrapped, "tiles_missed", lambda: 0)
         self._augmentation = Augmentation(config.augment)
+        self.penalty_share = 1.0
+        """Fraction of the penalties that is subtracted."""
         self.start_at(0)
 
     def start_at(self, timesteps: int) -> None:
@@ -71,7 +73,7 @@ class TrainingEnv(gym.Wrapper):
         truncated = self._limit is not None and self._frames >= self._limit
         if terminated or truncated:
             self._limit = None
-        reward = (float(reward) - penalty) * self._config.reward_scale
+        reward = (float(reward) - self.penalty_share * penalty) * self._config.reward_scale
         return self._effect(observation), reward, terminated, truncated, info
 
     def privileged(self) -> np.ndarray:

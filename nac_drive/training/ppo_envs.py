@@ -53,8 +53,8 @@ class RolloutEnvs(Protocol):
     def start_at(self, timesteps: int) -> None:
         """Begin new episodes, and draw all random numbers from (seed, rank, timesteps) on."""
 
-    def step(self, actions: np.ndarray) -> Outcome:
-        """Take one action, (E,) or (E, 3), in every environment."""
+    def step(self, actions: np.ndarray, penalty_share: float = 1.0) -> Outcome:
+        """Take one action, (E,) or (E, 3), in every environment; this fraction of the penalties is subtracted."""
         ...
 
     def close(self) -> None:
@@ -96,9 +96,11 @@ class SingleEnvs:
         self.observations = np.stack([env.reset()[0] for env in self._envs])
         self.privileged = np.stack([env.privileged() for env in self._envs])
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray, penalty_share: float = 1.0) -> Outcome:
         """Step every environment, see `RolloutEnvs`."""
         returns: list[float] = []
+        for env in self._envs:
+            env.penalty_share = penalty_share
         outcomes = [self._step(row, action, returns) for row, action in enumerate(actions)]
         return Outcome(*map(np.array, zip(*outcomes, strict=True)), returns)  # type: ignore[arg-type]
 
@@ -161,7 +163,7 @@ class BatchedEnvs:
         self._observe()
         self.privileged = self._states()
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray, penalty_share: float = 1.0) -> Outcome:
         """Hold the actions, draw the last frames, begin the episodes that are next, see `RolloutEnvs`."""
         config, cars = self._config, self._world.cars
         rewards, frames, durations, terminated, crashed = self._hold(actions)
@@ -179,7 +181,7 @@ class BatchedEnvs:
             terminated |= idle
         terminated |= self._frames >= self._max_steps  # the value network sees the time
         ended = terminated | (self._frames >= self._limits)
-        rewards = (rewards - penalties) * config.reward_scale
+        rewards = (rewards - penalty_share * penalties) * config.reward_scale
         returns, after, dt = self._native_returns[terminated].tolist(), self._states(), durations
         self.privileged = after
         if ended.any():

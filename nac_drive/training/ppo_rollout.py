@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import torch
@@ -87,16 +88,17 @@ class RolloutPart:
             for parameter, source in zip(self._policy.parameters(), policy.parameters(), strict=True):
                 parameter.copy_(source)
 
-    def drive(self, frames: np.ndarray) -> Rollout:
+    def drive(self, frames: np.ndarray, penalty_share: float) -> Rollout:
         """Drive T actions in every environment.
 
         Args:
             frames: (T, E, ...), filled in place.
+            penalty_share: Fraction of the penalties that is subtracted from the rewards.
         """
         with torch.inference_mode():
-            return self._drive(frames)
+            return self._drive(frames, penalty_share)
 
-    def _drive(self, frames: np.ndarray) -> Rollout:
+    def _drive(self, frames: np.ndarray, penalty_share: float) -> Rollout:
         envs, policy, rows, states = self._envs, self._policy, [], []
         returns: list[float] = []
         for t in range(self._n_steps):
@@ -113,7 +115,7 @@ class RolloutPart:
                 "samples": samples[:, 0].numpy(),
                 "log_probs": distribution.log_prob(samples)[:, 0].numpy(),
             }
-            outcome = envs.step(policy.actions(samples[:, 0]).numpy())
+            outcome = envs.step(policy.actions(samples[:, 0]).numpy(), penalty_share)
             row |= {"after": outcome.after, "terminated": outcome.terminated, "ended": outcome.ended}
             row |= {name: getattr(outcome, name).astype(np.float32) for name in ("rewards", "durations")}
             rows.append(row)
@@ -163,11 +165,15 @@ class Rollouts:
         for number, part in enumerate(self._parts):
             part.start_at(timesteps, np.random.default_rng((seed, number)))
 
-    def drive(self) -> Rollout:
-        """Drive T actions in every environment. The next call overwrites the frames."""
+    def drive(self, penalty_share: float = 1.0) -> Rollout:
+        """Drive T actions in every environment. The next call overwrites the frames.
+
+        Args:
+            penalty_share: Fraction of the penalties that is subtracted from the rewards.
+        """
         for part in self._parts:
             part.load_weights(self._policy)
-        parts = in_threads(self._drive, range(len(self._parts)), self._threads)
+        parts = in_threads(partial(self._drive, penalty_share), range(len(self._parts)), self._threads)
         names = [field.name for field in fields(Rollout) if field.name not in ("frames", "states", "returns")]
         return Rollout(
             frames=self._frames,
@@ -176,9 +182,9 @@ class Rollouts:
             **{name: np.concatenate([getattr(part, name) for part in parts], axis=1) for name in names},
         )
 
-    def _drive(self, number: int) -> Rollout:
+    def _drive(self, penalty_share: float, number: int) -> Rollout:
         ranks = self._ranks[number]
-        return self._parts[number].drive(self._frames[:, ranks.start : ranks.stop])
+        return self._parts[number].drive(self._frames[:, ranks.start : ranks.stop], penalty_share)
 
     def close(self) -> None:
         """Close the environments."""

@@ -130,11 +130,12 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
 
 
 @pytest.mark.parametrize(("repeat", "frames"), [(1, 32), (2, 64)])
-def test_the_rate_falls_with_the_frames_and_the_report_has_the_mean_return(
+def test_the_rate_falls_the_penalties_grow_and_the_report_has_the_mean_return(
     tmp_path, no_validation, monkeypatch, repeat, frames
 ):
     """Four rollouts, whose returns are scripted; the latest hundred count."""
     updates: list[tuple[float, bool]] = []
+    shares: list[float] = []
     scripted = iter(([], [1.0, 3.0], [*[2.0] * 97, 9.0], [103.0, 1.0]))
     drive = ppo_module.Rollouts.drive
 
@@ -143,13 +144,20 @@ def test_the_rate_falls_with_the_frames_and_the_report_has_the_mean_return(
         return {"kl": 0.5}
 
     monkeypatch.setattr(ppo_module.Learner, "update", update)
-    monkeypatch.setattr(ppo_module.Rollouts, "drive", lambda self: replace(drive(self), returns=next(scripted)))
+
+    def drive_scripted(self: Any, penalty_share: float) -> Any:
+        shares.append(penalty_share)
+        return replace(drive(self, penalty_share), returns=next(scripted))
+
+    monkeypatch.setattr(ppo_module.Rollouts, "drive", drive_scripted)
     config = controlled(total_timesteps=4 * frames, action_repeat=repeat, validate_every=4 * frames)
-    config, watch = replace(config, value_warmup_steps=2 * frames), Watch(tmp_path / "run")
+    config = replace(config, value_warmup_steps=2 * frames, penalty_warmup_steps=2 * frames)
+    watch = Watch(tmp_path / "run")
     ppo(config, tmp_path / "run", report=watch)
     reports = [row for row in watch.reports if "timesteps" in row]
     assert [row["timesteps"] for row in reports] == [frames, 2 * frames, 3 * frames, 4 * frames]
     assert updates == [(pytest.approx(1e-3 * part), part <= 0.5) for part in (1.0, 0.75, 0.5, 0.25)]
+    assert shares == [0.0, 0.5, 1.0, 1.0]
     means = [None, 2.0, (1 + 3 + 97 * 2 + 9) / 100, (97 * 2 + 9 + 103 + 1) / 100]
     assert [row["return"] for row in reports] == [means[0], *map(pytest.approx, means[1:])]
     assert all(row["kl"] == 0.5 and row["total_timesteps"] == 4 * frames for row in reports)

@@ -53,7 +53,8 @@ def test_the_batch_gives_the_frames_rewards_ends_and_states_of_single_environmen
             assert np.array_equal(batch.privileged, single.privileged)
             assert batch.privileged.dtype == single.privileged.dtype == np.float32
             actions = drawn(rng, env.control)
-            outcome, expected = (envs.step(actions) for envs in pair)
+            share = rng.random()
+            outcome, expected = (envs.step(actions, share) for envs in pair)
             for name, value, goal in zip(expected._fields, outcome, expected, strict=True):
                 assert np.array_equal(value, goal), name
             ends += int(outcome.terminated.sum())
