@@ -268,7 +268,8 @@ def drive(kind: str, first_seed: int, frames: int, library: Path) -> tuple[str, 
         env.observe = False
         pair = Pair(gymnasium, world, env, counts)
         grip = WEAK_GRIP if seed % 4 == 1 else 1.0
-        frame, differences = _drive_episode(pair, driver or Script(kind, seed), kind, seed, grip)
+        longest = min(EPISODE_FRAMES, frames - counts["frames"])
+        frame, differences = _drive_episode(pair, driver or Script(kind, seed), kind, seed, grip, longest)
         if differences:
             counts["differences"] += 1
             lines.append(f"{kind}, seed {seed}, frame {frame}: {differences[0]}")
@@ -283,11 +284,13 @@ def _drive(task: tuple[str, int, int, Path]) -> tuple[str, Counter[str], list[st
     return drive(*task)
 
 
-def _drive_episode(pair: Pair, driver: Driver, kind: str, seed: int, grip: float) -> tuple[int, list[str]]:
+def _drive_episode(
+    pair: Pair, driver: Driver, kind: str, seed: int, grip: float, longest: int
+) -> tuple[int, list[str]]:
     """Drive to the end of the episode or to the first difference. Returns the frame and what differs."""
     differences = list(pair.reset(seed, grip))
     state = driver.begin(pair.env)
-    for frame in range(EPISODE_FRAMES):
+    for frame in range(longest):
         if differences:
             return frame, differences
         observation = pair.env.look() if kind == "champion" else pair.env.state

@@ -147,6 +147,8 @@ PARSED: dict[str, str] = {
     "python benchmarks/layer/nac_theory.py": _WRITES,
     "python benchmarks/layer/nac_variants.py": _LONG,
     "python benchmarks/layer/published_differences.py": _WRITES,
+    "python benchmarks/proof.py --frames ...": _LONG,
+    "python benchmarks/proof_pixels.py --frames ...": _LONG,
     "python benchmarks/protocols/controller_search.py --control ...": _LONG,
     "python benchmarks/protocols/five_actions.py ...": _LONG,
     "python benchmarks/protocols/harness.py baselines ...": _LONG,

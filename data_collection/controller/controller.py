@@ -92,8 +92,14 @@ _BLIND_FRAMES = 6
 _NUMBERS: dict[Control, ControllerConfig] = {
     "discrete": DISCRETE, "continuous": CONTINUOUS, "pulsed": DISCRETE
 }  # fmt: skip
+_STEADY = {"line_fraction": 0.9, "lateral_limit": 0.95, "braking_limit": 0.7}
+"""Factors of the steady controller: it stays further from the edge, and brakes earlier."""
 CONTROLLERS: dict[str, dict[Control, ControllerConfig]] = {
     "controller": _NUMBERS,
+    "steady-controller": {
+        control: replace(numbers, **{name: factor * getattr(numbers, name) for name, factor in _STEADY.items()})
+        for control, numbers in _NUMBERS.items()
+    },
     "cautious-controller": {
         control: replace(numbers, lateral_limit=_CAUTION * numbers.lateral_limit, blind_frames=_BLIND_FRAMES)
         for control, numbers in _NUMBERS.items()
