@@ -26,9 +26,9 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     """Load the driver that a name or a path stands for.
 
     Args:
-        spec: `controller` or `cautious-controller`; `human`, a person at the keys of a window; a driver that comes with
-            the package, such as `expert` or `champion-continuous`; the folder of a driver or run (its best checkpoint);
-            or an `.onnx` file that `nac-drive export` wrote.
+        spec: `controller`, `steady-controller` or `cautious-controller`; `human`, a person at the keys of a window; a
+            driver that comes with the package, such as `expert` or `champion-continuous`; the folder of a driver or run
+            (its best checkpoint); or an `.onnx` file that `nac-drive export` wrote.
         env: The environment it will drive in; a name without control means the driver for its control, discrete by
             default.
 

@@ -105,8 +105,9 @@ CONTROLLERS: dict[str, dict[Control, ControllerConfig]] = {
         for control, numbers in _NUMBERS.items()
     },
 }
-"""Name as an expert -> control -> numbers. The cautious one drives as well on tyres at 0.75 of their grip, and
-stops where the driver that learns from it sees nothing."""
+"""Name as an expert -> control -> numbers. A driver can follow the steady one with an error and a delay of its own. The
+cautious one drives as well on tyres at 0.75 of their grip, and stops where the driver that learns from it sees
+nothing."""
 
 
 class Plan:

@@ -40,15 +40,19 @@ def test_a_driver_is_found_by_name_or_folder(tmp_path, control):
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_either_controller_has_the_numbers_of_its_control(control):
-    plain, cautious = (resolve_driver(name, EnvConfig(control)) for name in CONTROLLERS)
+def test_every_controller_has_the_numbers_of_its_control(control):
+    plain, steady, cautious = found = [resolve_driver(name, EnvConfig(control)) for name in CONTROLLERS]
+    assert all(isinstance(one, Controller) and one.control == control for one in found)
     assert isinstance(plain, Controller)
+    assert isinstance(steady, Controller)
     assert isinstance(cautious, Controller)
-    assert plain.control == cautious.control == control
     assert plain.config == (CONTINUOUS if control == "continuous" else DISCRETE) == Controller(control).config
     assert plain.config.blind_frames == 0
+    factors = {"line_fraction": 0.9, "lateral_limit": 0.95, "braking_limit": 0.7}
+    scaled = {name: factor * getattr(plain.config, name) for name, factor in factors.items()}
+    assert steady.config == replace(plain.config, **scaled)
     assert cautious.config == replace(plain.config, lateral_limit=0.75 * plain.config.lateral_limit, blind_frames=6)
-    assert [resolve_driver(Path(name)).control for name in CONTROLLERS] == ["discrete", "discrete"]  # type: ignore[attr-defined]
+    assert [resolve_driver(Path(name)).control for name in CONTROLLERS] == ["discrete"] * 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous"])
@@ -133,7 +137,7 @@ def test_the_controllers_hash_is_that_of_version_0_1():
         "4d563456098c7e4a96830987094eb962aff9220ab35403c93e7c7de2aadaf1d6"
     )
     hashes = {driver_hash(name, EnvConfig(control)) for name in CONTROLLERS for control in CONTROLS}
-    assert len(hashes) == 4
+    assert len(hashes) == 6
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,22 @@ def test_only_cars_with_a_track_to_read_and_known_controls():
         Controller().begin(ToyEnv())
 
 
-# The cautious controller
+# The steady and the cautious controller
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_the_steady_one_stays_further_from_the_edge_and_brakes_earlier(control):
+    drives = {}
+    for name in ("controller", "steady-controller"):
+        steps: list[Step] = []
+        controller = Controller(control, CONTROLLERS[name][control])
+        result = rollout(quiet_env(EnvConfig(control)), controller, 5, subscribers=[steps.append])  # type: ignore[arg-type]
+        assert result.outcome["lap_finished"]
+        offsets = np.abs([step.info["lateral_offset"] for step in steps])
+        drives[name] = result.episode_return, np.quantile(offsets, 0.95)
+    (fast, wide), (steady, narrow) = drives.values()
+    assert narrow < wide
+    assert fast - 5 < steady < fast
 
 
 def cautious(control: Control, **changed: Any) -> Controller:
