@@ -409,21 +409,21 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(dist
 
 
 @pytest.mark.parametrize(
-    ("core", "control", "distribution", "delay"),
+    ("core", "control", "distribution", "delay", "rounds"),
     [
-        ("cnn", "continuous", "beta", 0),
-        ("cnn", "continuous", "gaussian", 0),
-        ("cnn", "discrete", "beta", 0),
-        ("lstm", "discrete", "beta", 3),
+        ("cnn", "continuous", "beta", 0, 20),
+        ("cnn", "continuous", "gaussian", 0, 30),
+        ("cnn", "discrete", "beta", 0, 15),
+        ("lstm", "discrete", "beta", 3, 20),
     ],
 )
-def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay):
+def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay, rounds):
     mine = policy(core, control, distribution)
     learner = Learner(mine, SMALL)
     driving = rollouts(mine, SMALL, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
     driving.start_at(0, 1)
     order, means = np.random.default_rng(0), []
-    for _ in range(40 if delay else 25 if distribution == "beta" else 50):
+    for _ in range(rounds):
         rollout = driving.drive()
         learner.update(rollout, SMALL.learning_rate, order)
         means.append(
