@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 2
 
 # Compiles the simulator again if its C files have changed since.
 library: .venv/.installed
-	@$(BIN)/python envs/native/build.py --if-stale
+	@$(BIN)/python nac_drive/envs/native/build.py --if-stale
 
 demo: library
 	$(BIN)/nac-drive demo

@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
 NATIVE = "nac_drive/envs/native"
-"""Folder of the simulator, in a checkout (through a link), in the source distribution and in a wheel."""
+"""Folder of the simulator, in a checkout, in the source distribution and in a wheel."""
 
 
 def _load_build() -> ModuleType:

@@ -14,7 +14,7 @@ PAGES = sorted(
     path
     for pattern in (
         "*.md", "docs/*.md", "docs/api/*.md", "docs/figures/*.md", "docs/papers/*.md", "action_logs/*.md",
-        "policies/pretrained/*/README.md",
+        "nac_drive/policies/pretrained/*/README.md",
     )
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"  # it names what was removed

@@ -231,6 +231,32 @@ def test_the_source_distribution_builds_the_same_wheel(project, tmp_path):
     assert contents(again) == contents(wheel)
 
 
+def test_a_checkout_without_links_builds_a_whole_wheel(tmp_path, ziglang, monkeypatch):
+    """As archive tools and Windows leave it: the links at the top are text files, or not there."""
+    checkout, installed, modules = tmp_path / "checkout", tmp_path / "installed", set()
+    for path in (ROOT / "nac_drive").rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts and "libcarracing" not in path.name:
+            copy = checkout / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+            if path.suffix == ".py":
+                modules.add(str(path.relative_to(ROOT)))
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, checkout)
+    (checkout / "envs").write_text("nac_drive/envs")
+    monkeypatch.setenv("NAC_DRIVE_PLATFORM", "manylinux_2_17_x86_64")
+    with ZipFile(checkout / backend(checkout, "build_wheel('.')")) as wheel:
+        wheel.extractall(installed)
+    assert {str(path.relative_to(installed)) for path in installed.rglob("*.py")} == modules
+    assert {name.split("/")[1] for name in modules} > {"envs", "policies", "data_collection"}
+    code = "import nac_drive as nd; print(nd.__file__, nd.EnvConfig().control, nd.load_driver('expert').config.core)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(installed)}, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(installed / "nac_drive/__init__.py"), "discrete", "cnn"]
+
+
 @needs_compiler
 def test_the_checkout_is_compiled_again_only_if_it_changed(project):
     native = project / "nac_drive/envs/native"

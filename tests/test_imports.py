@@ -14,7 +14,8 @@ import pytest
 import nac_drive
 
 REPOSITORY = Path(__file__).parents[1]
-FOLDERS = ("envs", "policies", "data_collection", "nac_drive")
+LINKS = ("envs", "policies", "data_collection")
+"""Links at the top of the repository to folders of the package."""
 SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
 MAY_IMPORT = {
@@ -87,15 +88,11 @@ FOREIGN = {"envs": {"torch", "stable_baselines3"}, "policies": SIMULATION}
 
 
 def files(root: Path) -> Iterator[tuple[str, Path]]:
-    """(dotted name, file) of every module and stub: `nac_drive.envs.rollout` where nac_drive links to envs."""
-    linked = (root / "nac_drive" / "envs").is_symlink()
-    for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*.py*")):
+    """(dotted name, file) of every module and stub."""
+    for path in sorted((root / "nac_drive").rglob("*.py*")):
+        if path.suffix in (".py", ".pyi"):
             parts = path.relative_to(root).with_suffix("").parts
-            if path.suffix not in (".py", ".pyi") or (folder == "nac_drive" and parts[1] in FOLDERS):
-                continue
-            parts = parts[:-1] if parts[-1] == "__init__" else parts
-            yield ".".join(("nac_drive", *parts) if linked and folder != "nac_drive" else parts), path
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -210,7 +207,7 @@ def test_the_direction_covers_every_part():
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_part_stays_free_of_packages_that_are_not_its_business(name):
-    for path in (REPOSITORY / name).rglob("*.py"):
+    for path in (REPOSITORY / "nac_drive" / name).rglob("*.py"):
         roots = {module.split(".")[0] for module, _ in imported(everywhere(ast.parse(path.read_text())))}
         assert not roots & FOREIGN[name], path
 
@@ -223,10 +220,10 @@ def test_scripts_import_the_package_alone():
 
 def test_every_import_has_the_one_name_of_a_module():
     """`import envs` would make a second copy of `nac_drive.envs`, and break beside somebody else's `envs`."""
-    for folder in (*FOLDERS, "scripts", "tests", "benchmarks"):
+    for folder in ("nac_drive", "scripts", "tests", "benchmarks"):
         for path in (REPOSITORY / folder).rglob("*.py"):
             for module, _ in imported(everywhere(ast.parse(path.read_text()))):
-                assert module.split(".")[0] not in FOLDERS[:-1], f"{path} imports {module}, not nac_drive.{module}"
+                assert module.split(".")[0] not in LINKS, f"{path} imports {module}, not nac_drive.{module}"
 
 
 def test_there_is_no_circle():

@@ -68,12 +68,8 @@ def build_fabric(device: str, precision: str, devices: int, nodes: int, batch_si
     accelerator = choose_device(device).type
     if precision == "auto":
         precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
-    if accelerator == "cpu" and precision.startswith("bf16") and not _has_bfloat16():
-        warnings.warn(
-            f"precision: this processor only emulates {precision}, which takes about nine times as long as 32-true; "
-            "leave it out.",
-            stacklevel=2,
-        )
+    if accelerator == "cpu":
+        warn_of_emulation(precision)
     if min(devices, nodes) < 1:
         raise ValueError(f"devices and nodes must be at least 1, got {devices} and {nodes}.")
     if devices * nodes == 1:
@@ -89,6 +85,16 @@ def build_fabric(device: str, precision: str, devices: int, nodes: int, batch_si
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process on stderr
     strategy = DDPStrategy(timeout=_PATIENCE)  # every weight gets a gradient: a contract of the cores
     return Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
+
+
+def warn_of_emulation(precision: str) -> None:
+    """Warn of a precision that this processor does not have."""
+    if precision.startswith("bf16") and not _has_bfloat16():
+        warnings.warn(
+            f"precision: this processor only emulates {precision}, which takes about nine times as long as 32-true; "
+            "leave it out.",
+            stacklevel=3,
+        )
 
 
 def _has_bfloat16() -> bool:

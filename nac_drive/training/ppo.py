@@ -37,6 +37,7 @@ from nac_drive.policies.cores.pdna import NoisyCfC
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import for_env
+from nac_drive.training.distributed import warn_of_emulation
 from nac_drive.training.finite import require_finite_weights
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_env import privileged_size
@@ -82,8 +83,12 @@ def ppo(
             the run was started with other settings or by version 0.1.
         DivergedError: If a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
+
+    Warns:
+        UserWarning: If the processor has no bfloat16 of its own, so that it is many times slower.
     """
     config.check()
+    warn_of_emulation(config.precision)
     folder = Path(folder)
     RunFolder.require(folder, resume)
     env_config = EnvConfig(
