@@ -187,6 +187,13 @@ def _init_from(config: PPOConfig, env: EnvConfig, source: str | Path) -> Driver:
 # Rollouts, learning, validation
 
 
+def _penalty_share(config: PPOConfig, step: int) -> float:
+    """Return the fraction of the penalties that counts after so many frames."""
+    if config.init_from or not config.penalty_warmup_steps:
+        return 1.0
+    return min(step / config.penalty_warmup_steps, 1.0)
+
+
 class _Training:
     """A run from its last checkpoint on."""
 
@@ -221,8 +228,7 @@ class _Training:
                 if self._step - checkpoint >= config.validate_every:
                     self.validate_once()
                     order, checkpoint = self._start_over(rollouts), self._step
-                grown = self._step / config.penalty_warmup_steps if config.penalty_warmup_steps else 1.0
-                rollout = rollouts.drive(min(grown, 1.0))
+                rollout = rollouts.drive(_penalty_share(config, self._step))
                 rate = config.learning_rate * max(1 - self._step / config.total_timesteps, 0.0)
                 learned = self._learner.update(rollout, rate, order, actor=self._step >= config.value_warmup_steps)
                 self._step += round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)

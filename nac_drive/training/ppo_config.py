@@ -91,7 +91,7 @@ class PPOConfig:
     first one costs some 35 points in gymnasium, as the lap cannot end any more, but only at the end of the episode."""
     penalty_warmup_steps: int = 1_000_000
     """Frames over which the three penalties grow from nothing to their full size: a driver that is fined before it can
-    drive learns to stand still (docs/expert.md)."""
+    drive learns to stand still (docs/expert.md). A driver of init_from can drive and pays in full from the start."""
     augment: tuple[str, ...] = ()
     """Perturbations of images, such as colour:2 shadows:1+gaussian-noise:1: PPO drives every episode under one of them
     or clean, all equally likely, with a draw of its own (domain randomisation)."""

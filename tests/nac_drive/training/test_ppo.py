@@ -264,6 +264,11 @@ def test_a_second_process_is_refused(tmp_path, no_validation):
     ppo(config, tmp_path / "run", report=report)
 
 
+def test_a_driver_that_can_drive_pays_in_full_from_the_start():
+    shares = [ppo_module._penalty_share(config, 250_000) for config in (PPOConfig(), PPOConfig(init_from="expert"))]
+    assert shares == [0.25, 1.0]
+
+
 @pytest.mark.parametrize("control", ["discrete", "continuous", "pulsed"])
 def test_every_control_trains_from_random_weights(tmp_path, control, no_validation):
     best = ppo(controlled(control=control, total_timesteps=32, n_epochs=2), tmp_path / "run")
