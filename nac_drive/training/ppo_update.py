@@ -20,7 +20,7 @@ from nac_drive.training.ppo_rollout import Rollout
 
 _LARGEST_GRADIENT = 0.5
 """Norm to which the gradients of the policy and of the value network are clipped, each on its own."""
-_ACTIONS_PER_SHARD = 128
+_ACTIONS_PER_SHARD = 256
 """Actions of a batch whose gradients are computed at once: the images between the convolutions fit the caches."""
 
 
