@@ -276,6 +276,12 @@ def test_help_comes_without_torch(words):
     assert loaded(code, "torch", "matplotlib", "scipy", "stable_baselines3", "lightning_fabric") == set()
 
 
+@pytest.mark.parametrize("module", ["evaluation.evaluate", "data_collection.experts", "training.trainer"])
+def test_a_process_that_drives_or_trains_comes_without_scipy_and_matplotlib(module):
+    """Every worker process imports these modules, and starts as fast as they do."""
+    assert loaded(f"import nac_drive.{module}", "scipy", "scipy.stats", "matplotlib", "pandas") == set()
+
+
 def test_importing_envs_or_policies_loads_nothing_of_the_other():
     assert loaded("import nac_drive.envs", "torch", "nac_drive.policies", "nac_drive.data_collection") == set()
     below = ("nac_drive.envs", "nac_drive.data_collection", "cv2", "Box2D")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import mannwhitneyu
 
 from nac_drive.envs.telemetry import Track
 
@@ -105,6 +104,8 @@ def separation(values: np.ndarray, labels: np.ndarray) -> Separation:
     Returns:
         Means, deviations and two measures; nan where a manoeuvre is missing.
     """
+    from scipy.stats import mannwhitneyu  # slow to import
+
     groups = [values[labels == label] for label in range(len(MANOEUVRES))]
     means = [float(group.mean()) if len(group) else float("nan") for group in groups]
     deviations = [float(group.std()) if len(group) else float("nan") for group in groups]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
 
 SIGMA = 1.5
 """Standard deviation of the window, in pixels."""
@@ -33,6 +32,8 @@ def ssim(x: np.ndarray, y: np.ndarray, data_range: float = 1.0) -> float:
     """
     if x.shape != y.shape or min(x.shape) <= 2 * RADIUS or x.ndim != 2:
         raise ValueError(f"x and y must be images of one size, at least 11 x 11, got {x.shape} and {y.shape}.")
+    from scipy.ndimage import gaussian_filter  # slow to import
+
     x, y = x.astype(np.float64), y.astype(np.float64)
     mean = partial(gaussian_filter, sigma=SIGMA, radius=RADIUS)
     mean_x, mean_y = mean(x), mean(y)

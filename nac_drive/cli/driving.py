@@ -244,7 +244,6 @@ class Evaluate:
     """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.leaderboard.page import save_evaluation_report
         from nac_drive.leaderboard.tables import Entry, terminal_table
 
         conditions: dict[str, Any] = {"crash": self.crash, "perturbation": self.perturb or ""}
@@ -255,6 +254,8 @@ class Evaluate:
                 report=reports.evaluation_reporter(), **conditions,
             )  # fmt: skip
         if self.out:
+            from nac_drive.leaderboard.page import save_evaluation_report  # figures are slow to import
+
             save_evaluation_report(self.out, evaluations, self.tracks, self.driver, self.control, self.mask_bar)
         setting = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
         console.print(terminal_table([Entry(e) for e in evaluations], f"{self.tracks}, {setting}"))

@@ -9,7 +9,6 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from nac_drive.evaluation.metrics import METRICS
 from nac_drive.evaluation.results import EpisodeResult, MetricValues
@@ -85,6 +84,8 @@ def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
     mean = float(grid.mean()) if baseline is None else float(grid.mean() - baseline.mean())
     if not any(drawable):
         return Point(mean, mean, mean)
+    from scipy import stats  # slow to import, and not every process resamples
+
     interval = stats.bootstrap(
         tuple(compress(units, drawable)), difference, n_resamples=10_000, method="percentile",
         rng=np.random.default_rng(0),

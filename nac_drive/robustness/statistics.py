@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import Interval, Point, bootstrap, clearly_positive
@@ -120,6 +119,8 @@ def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Inter
 
 def paired(returns: NDArray[np.float64], baseline: NDArray[np.float64]) -> Paired:
     """Compare returns with those of a baseline on the same tracks."""
+    from scipy import stats  # slow to import
+
     differences = returns - baseline
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     return Paired(

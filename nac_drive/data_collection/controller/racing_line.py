@@ -1,17 +1,21 @@
-"""The line and the speeds of a driver that knows the whole track."""
+"""The line and the speeds of a driver that knows the whole track.
+
+scipy is imported where it computes: every process that loads a driver imports this module.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
-from scipy.sparse import csc_array, eye_array
-from scipy.sparse.linalg import splu
 
 from nac_drive.envs import Track
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 _ROUNDS = 10
 """Linearisations of the curvature; each goes half of the way to its optimum."""
@@ -38,6 +42,9 @@ def racing_line(track: Track, reach: float) -> NDArray[np.float64]:
     Returns:
         (N, 2), simulator units.
     """
+    from scipy.sparse import eye_array
+    from scipy.sparse.linalg import splu
+
     bound = np.full(len(track), reach)
     bound[:2] = 0.0
     normal = np.stack([np.cos(track.angles), np.sin(track.angles)], axis=1)  # (N, 2), to the right
@@ -57,6 +64,7 @@ def racing_line(track: Track, reach: float) -> NDArray[np.float64]:
 
 def _weighted_curvature(points: NDArray, normal: NDArray, offset: NDArray) -> tuple[csc_array, NDArray]:
     """Return (N, N) A and (N,) b with A x + b = sqrt(w) kappa(x) near `offset`, weights of mean 1."""
+    from scipy.sparse import csc_array
 
     def bend(p: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         """Return the terms of p[i - 1], p[i] and p[i + 1] in the second derivative along the line, across the line."""
@@ -107,6 +115,8 @@ class Path:
 
 def smooth_path(line: NDArray) -> Path:
     """Return the cubic spline through the closed line (N, 2), cut in steps of about a unit."""
+    from scipy.interpolate import CubicSpline
+
     closed = np.concatenate([line, line[:1]])
     along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(closed, axis=0), axis=1))])
     spline = CubicSpline(along, closed, bc_type="periodic")
