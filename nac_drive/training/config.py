@@ -272,6 +272,9 @@ class DaggerConfig(CloningConfig):
     """Episodes in each later round."""
     first_track: int = 0
     """Training track of the first episode; each episode drives the next one."""
+    training_tracks: str | None = None
+    """Training tracks of the episodes in their order, a comma list of seeds, such as those that a driver fails on; in
+    place of first_track."""
     noise: float = 0.15
     """Fraction of frames of round 0 whose executed action is random while the label stays the expert's."""
     noise_hold: float = 4.0
@@ -310,7 +313,9 @@ class DaggerConfig(CloningConfig):
                 f"got {self.data.sequence_length}; choose a shorter one."
             )
         tracks, last = len(SPLITS["train"]), self.first_track + self.initial_episodes + self.rounds * self.episodes - 1
-        if last >= tracks:
+        if self.training_tracks is not None:
+            self._check_training_tracks(last - self.first_track + 1)
+        elif last >= tracks:
             raise ValueError(
                 f"first_track, initial_episodes, rounds and episodes must name tracks 0 to {tracks - 1}, "
                 f"got {self.first_track} to {last}; start lower or drive fewer."
@@ -334,11 +339,26 @@ class DaggerConfig(CloningConfig):
         """The mixture policy of the later rounds."""
         return MixtureConfig(self.beta, self.switch_interval)
 
+    def _check_training_tracks(self, episodes: int) -> None:
+        check_type("training_tracks", self.training_tracks, str)
+        tracks = track_seeds(str(self.training_tracks))
+        if strangers := [track for track in tracks if track not in SPLITS["train"]]:
+            raise ValueError(
+                f"training_tracks must be of the split train, 0 to {SPLITS['train'].stop - 1}, got {strangers[0]}."
+            )
+        if self.first_track or len(tracks) < episodes:
+            raise ValueError(
+                f"training_tracks must name a track for each of the {episodes} episodes of initial_episodes + rounds x "
+                f"episodes, without first_track, got {len(tracks)} tracks and first_track {self.first_track}."
+            )
+
     def tasks(self, number: int) -> list[tuple[int, int]]:
         """(episode, track) of the episodes of round `number`."""
         first = 0 if number == 0 else self.initial_episodes + (number - 1) * self.episodes
         count = self.initial_episodes if number == 0 else self.episodes
-        return [(i, SPLITS["train"][self.first_track + i]) for i in range(first, first + count)]
+        named = self.training_tracks
+        tracks = SPLITS["train"][self.first_track :] if named is None else track_seeds(named)
+        return [(i, tracks[i]) for i in range(first, first + count)]
 
     def rate(self, number: int) -> float:
         """Adam's rate in round `number`."""

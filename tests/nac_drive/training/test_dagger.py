@@ -166,6 +166,9 @@ def test_other_environments(changed, tmp_path, no_validation):
         ({"noise_hold": 0.0}, "noise hold must be at least 1 frame"),
         ({"first_track": 99_995}, "must name tracks 0 to 99999, got 99995 to 100000"),
         ({"first_track": -1}, "first_track must be at least 0, got -1"),
+        ({"training_tracks": "3,900000"}, "training_tracks must be of the split train, 0 to 99999, got 900000"),
+        ({"training_tracks": "3,4"}, "a track for each of the . episodes .*, got 2 tracks and first_track 0"),
+        ({"training_tracks": "7,3,3"}, "every track once"),
         ({"control": "joystick"}, "control: must be one of"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"final_learning_rate": -1.0}, "final_learning_rate must be positive and finite, got -1"),
@@ -205,6 +208,12 @@ def test_a_run_is_never_overwritten_nor_resumed_with_other_settings(straight):
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         train(config(), straight / "typo", resume=True)
     assert contents(straight) == before
+
+
+def test_named_tracks_are_driven_in_their_order_and_more_of_them_wait_for_more_rounds():
+    named = config(initial_episodes=2, rounds=1, episodes=2, training_tracks="70,7,99999,0,5")
+    named.check()
+    assert [named.tasks(number) for number in range(2)] == [[(0, 70), (1, 7)], [(2, 99_999), (3, 0)]]
 
 
 # Initial weights and the moving average
