@@ -4,8 +4,9 @@
 
 curves.png, left: DAgger, returns on the validation tracks after every round against labelled frames. Middle: PPO of a
 clone, against the frames that it drove. Right: the same against the time that driving and learning took on one core,
-where the run recorded it. ppo_from_scratch.png: PPO from random weights, against time and against frames.
-ppo_ablation.png: the same with one setting changed. A dot is an episode, a line the mean.
+where the run recorded it. ppo_in_minutes.png: PPO from random weights with growing penalties, and with full ones from
+the start. ppo_from_scratch.png: the runs of the shipped ppo-experts. ppo_ablation.png: the same with one setting
+changed. A dot is an episode, a line the mean.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ PPO = (
     "expert-discrete",
     "expert-discrete-scratch",
     "expert-continuous-ppo",
+)
+MINUTES = ("ppo-minutes-seed-0", "ppo-minutes-seed-1", "ppo-minutes-discrete")
+PENALTIES = (
+    "ppo-penalties-grow-seed-0",
+    "ppo-penalties-grow-seed-1",
+    "ppo-penalties-full-seed-0",
+    "ppo-penalties-full-float32",
 )
 SCRATCH = (
     "ppo-continuous-scratch",
@@ -66,6 +74,13 @@ LABELS = {
     "expert-discrete-second": "discrete, with the penalty (val-25)",
     "expert-discrete": "discrete, from a better clone: shipped (val-25)",
     "expert-discrete-scratch": "discrete, from random weights (val-5)",
+    "ppo-minutes-seed-0": "continuous, seed 0",
+    "ppo-minutes-seed-1": "continuous, seed 1",
+    "ppo-minutes-discrete": "discrete, seed 0",
+    "ppo-penalties-grow-seed-0": "growing penalties, seed 0",
+    "ppo-penalties-grow-seed-1": "growing penalties, seed 1",
+    "ppo-penalties-full-seed-0": "full penalties from the start, seed 0",
+    "ppo-penalties-full-float32": "the same in float32",
     "ppo-continuous-scratch": "continuous, seed 0: shipped",
     "ppo-continuous-no-missed-tile-penalty": "continuous, no penalty of missed tiles",
     "ppo-continuous-scratch-seed-1": "continuous, seed 1",
@@ -90,6 +105,10 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         (DAGGER, "frames", 1000, "labelled frames, thousands", 350, "lower right"),
         (PPO, "step", 1000, "frames of PPO, thousands", -100, "center right"),
         (PPO, "seconds", 60, "minutes of PPO on one core", -100, "center right"),
+    ),
+    "ppo_in_minutes.png": (
+        (MINUTES, "seconds", 60, "minutes of driving and learning on one core", 840, "lower right"),
+        (PENALTIES, "step", 1e6, "frames, millions", -100, "lower right"),
     ),
     "ppo_from_scratch.png": (
         (SCRATCH, "seconds", 60, "minutes of driving and learning on at most one core", -100, "lower right"),
