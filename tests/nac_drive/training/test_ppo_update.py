@@ -222,7 +222,7 @@ def test_bfloat16_rounds_the_encoder_and_nothing_else(control):
         distribution, after = mine(prepared, torch.full((64, 2), 0.02), state)
         log_probs = distribution.log_prob(torch.full((64, 2, 3), 0.3) if mine.spread else torch.ones(64, 2))
         weights = {name: weight for name, weight in mine.driver.named_parameters() if "encoder" in name}
-        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(log_probs.sum(), weights.values())])
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(log_probs.sum(), list(weights.values()))])
         assert {tensor.dtype for tensor in (log_probs, gradient, *after)} == {torch.float32}
         results.append((log_probs.detach(), gradient))
     (log_probs, gradient), (rounded, rounded_gradient) = results
