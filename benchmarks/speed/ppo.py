@@ -1,6 +1,6 @@
 """Frames of the simulator per second that PPO drives and learns from: `nac-drive ppo` and stable-baselines3's PPO.
 
-    python benchmarks/speed/ppo.py [--rollouts 12]
+    python benchmarks/speed/ppo.py [--rollouts 12] [--precision bf16-mixed --n-envs 32 --n-epochs 3]
 
 Both have the same environments, network, rollouts, batches and epochs. stable-baselines3 has a value network on the
 frames' features in place of the simulator's state, and a normal distribution in place of Beta.
@@ -100,12 +100,18 @@ def theirs(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rollouts", type=int, default=12, help="rollouts of each loop that count")
+    parser.add_argument("--precision", default=nd.PPOConfig.precision, help="of our encoder")
+    parser.add_argument("--n-envs", type=int, default=nd.PPOConfig.n_envs, help="environments that share 2,048 actions")
+    parser.add_argument("--n-epochs", type=int, default=nd.PPOConfig.n_epochs)
     arguments = parser.parse_args()
     driver = nd.DriverConfig(core="cnn", encoder="pooled", d_model=128, control="continuous")
     cores = default_workers()
     print("| action repeat | loop | driving, s | learning, s | frames/s |\n|---:|---|---:|---:|---:|")
     for repeat in (4, 8):
-        config = nd.PPOConfig(driver=driver, action_repeat=repeat)
+        config = nd.PPOConfig(
+            driver=driver, action_repeat=repeat, precision=arguments.precision, n_envs=arguments.n_envs,
+            n_steps=2048 // arguments.n_envs, n_epochs=arguments.n_epochs,
+        )  # fmt: skip
         for name, loop in (("nac-drive ppo", ours), ("stable-baselines3", theirs)):
             torch.manual_seed(0)
             seconds = loop(config, arguments.rollouts, cores)

@@ -53,7 +53,7 @@ class PPOConfig:
     total_timesteps: int = 20_000_000
     """Frames that PPO drives, over all environments."""
     n_envs: int = 16
-    """Environments that PPO drives at the same time, spread over as many processes as there are cores."""
+    """Environments that PPO drives at the same time, in threads, at most 16 to a thread where there are 32 or more."""
     n_steps: int = 128
     """Actions per environment between two updates."""
     sequence_length: int = 4

@@ -331,7 +331,7 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
         here = {name: mine.core_args.get(name, "the default") for name in differing}
         warnings.warn(
             f"init_from: the core begins with random weights, as its core_args differ: {there} there, {here} here; "
-            "pass those of init_from to go on from its core.",
+            "pass the core_args of init_from to go on from its core.",
             stacklevel=2,
         )
     own = {name: tensor for name, tensor in learner.state_dict().items() if name.startswith(kept)}

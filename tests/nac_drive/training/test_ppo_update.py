@@ -15,6 +15,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from nac_drive.policies import CORES, Driver, DriverConfig
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
+from nac_drive.training import ppo_update
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.ppo_envs import SingleEnvs
 from nac_drive.training.ppo_policy import MARGIN, Policy
@@ -213,7 +214,7 @@ def test_the_policy_that_learns_is_the_one_that_drove(core, settings):
 
 @pytest.mark.parametrize("control", ["continuous", "discrete"])
 def test_bfloat16_rounds_the_encoder_and_nothing_else(control):
-    """Log probabilities and gradients are those of float32 up to the rounding of features, 2^-8 of their size."""
+    """Log probabilities and gradients equal float32's up to the rounding of features, 2^-8 of their size."""
     results = []
     for precision in ("32-true", "bf16-mixed"):
         mine = policy("lstm", control, precision=precision)
@@ -269,6 +270,7 @@ def smooth_l1(error: torch.Tensor) -> torch.Tensor:
 )
 def test_an_update_descends_the_loss_as_it_is_written(core, settings, monkeypatch):
     """Action by action, with ratios beyond the clip range, actions of several durations and a stability loss."""
+    monkeypatch.setattr(ppo_update, "_ACTIONS_PER_SHARD", 8)  # three shards, which make one gradient
     config = replace(SMALL, n_envs=3, n_steps=8, batch_size=24, n_epochs=1, ent_coef=0.3, gae_lambda=0.8)
     mine = policy(core, **settings)
     mine.get_parameter("value.4.weight").data.mul_(30)  # errors on both sides of the bend of the value loss
@@ -451,7 +453,8 @@ def test_the_returns_are_those_of_whole_episodes(is_cut):
 @pytest.mark.parametrize(
     ("control", "precision"), [("continuous", "32-true"), ("discrete", "32-true"), ("continuous", "bf16-mixed")]
 )
-def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control, precision):
+def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control, precision, monkeypatch):
+    monkeypatch.setattr(ppo_update, "_ACTIONS_PER_SHARD", 32)  # four shards a batch
     results = []
     for threads in (1, 2, 3):
         mine = policy("lstm", control, precision=precision)
