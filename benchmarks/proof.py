@@ -34,7 +34,7 @@ from proof_workers import results_of  # the file beside this one
 from rich.console import Console
 from rich.table import Table
 
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.envs import CarRacing, Driver, EnvConfig, EventDetector, LapDetector, Track
 from nac_drive.envs.native.build import LIBRARY
 from nac_drive.envs.native.library import CRASHES, load

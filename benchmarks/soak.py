@@ -30,7 +30,7 @@ import cv2
 import numpy as np
 from scipy import stats
 
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.envs import SPLITS, EnvConfig, make_env, make_vec_env
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.storage.write import write_atomically

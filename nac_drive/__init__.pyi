@@ -10,10 +10,9 @@ from .data_collection.controller.controller import ControllerConfig as Controlle
 from .data_collection.dart import ActionNoise as ActionNoise
 from .data_collection.dart import NoiseConfig as NoiseConfig
 from .data_collection.dataset.demonstrations import Demonstrations as Demonstrations
-from .data_collection.experts import resolve_driver as resolve_driver
+from .data_collection.drivers import resolve_driver as resolve_driver
 from .data_collection.interchange.export import export_dataset as export_dataset
 from .data_collection.interchange.udacity import import_udacity as import_udacity
-from .data_collection.processes import worker_pool as worker_pool
 from .data_collection.replay import rebuild as rebuild
 from .data_collection.replay import save_action_log as save_action_log
 from .envs.config import EnvConfig as EnvConfig
@@ -38,6 +37,7 @@ from .evaluation.video import side_by_side as side_by_side
 from .leaderboard.compare import compare as compare
 from .live.arena import arena as arena
 from .live.udacity import serve_udacity as serve_udacity
+from .parallel.processes import worker_pool as worker_pool
 from .policies.checkpoint import load_driver as load_driver
 from .policies.checkpoint import save_driver as save_driver
 from .policies.config import DriverConfig as DriverConfig

@@ -16,8 +16,7 @@ from typing import Any
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import driver_name, resolve_driver, with_trained_bar
-from nac_drive.data_collection.processes import Pool, number_of_workers
+from nac_drive.data_collection.drivers import driver_name, resolve_driver, with_trained_bar
 from nac_drive.envs import Driver, EnvConfig, make_env, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
 from nac_drive.evaluation.statistics import summarise
@@ -26,6 +25,7 @@ from nac_drive.leaderboard.compare import compare, folder_name
 from nac_drive.leaderboard.figures import draw_figure
 from nac_drive.leaderboard.page import conditions, save_report
 from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
+from nac_drive.parallel.processes import Pool, number_of_workers
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.figure import try_to_draw

@@ -31,10 +31,10 @@ import pygame
 import pytest
 import tyro
 
-from nac_drive.data_collection import processes
 from nac_drive.envs import SPLITS, EnvConfig
 from nac_drive.envs import config as env_config
 from nac_drive.leaderboard import tasks
+from nac_drive.parallel import processes
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.reproduce import cost, learning, protocol
 from nac_drive.reproduce.protocol import Entry, Reproduction

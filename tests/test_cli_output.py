@@ -17,8 +17,8 @@ import nac_drive
 from nac_drive.__main__ import main as start
 from nac_drive.cli.output import Output
 from nac_drive.memory import NO_MEMORY
+from nac_drive.parallel.signals import termination_raised
 from nac_drive.policies import Driver, DriverConfig, save_driver
-from nac_drive.signals import termination_raised
 from tests.commands import call
 
 REPOSITORY = Path(__file__).parents[1]
@@ -107,8 +107,8 @@ import signal, sys
 from pathlib import Path
 import nac_drive
 from nac_drive.cli.main import main
-from nac_drive.data_collection.processes import worker_pool
-from tests.data_collection.work import meet_and_stay
+from nac_drive.parallel.processes import worker_pool
+from tests.parallel.work import meet_and_stay
 
 def stay(out, *arguments, **keywords):
     out.mkdir()

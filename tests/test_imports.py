@@ -18,68 +18,28 @@ LINKS = ("envs", "policies", "data_collection")
 """Links at the top of the repository to folders of the package."""
 SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
+_BASE = {"suggest", "plain", "storage"}
+_DATA = _BASE | {"parallel", "envs", "policies", "data_collection"}
+_RESULTS = _DATA | {"evaluation", "analysis"}
+
 MAY_IMPORT = {
     "suggest": set(),
     "plain": set(),
-    "spawning": set(),
     "callable_modules": set(),
-    "signals": set(),
     "memory": set(),
     "storage": set(),
-    "envs": {"suggest", "plain", "callable_modules", "signals", "spawning"},
-    "policies": {"suggest", "plain", "storage"},
-    "data_collection": {"suggest", "plain", "callable_modules", "signals", "spawning", "storage", "envs", "policies"},
-    "evaluation": {"suggest", "plain", "storage", "envs", "policies", "data_collection"},
-    "robustness": {"suggest", "plain", "storage", "envs", "policies", "data_collection", "evaluation", "analysis"},
-    "analysis": {"suggest", "plain", "storage", "envs", "policies", "data_collection", "evaluation"},
-    "live": {"suggest", "signals", "plain", "storage", "envs", "policies", "data_collection", "analysis"},
-    "training": {
-        "suggest",
-        "plain",
-        "signals",
-        "spawning",
-        "storage",
-        "envs",
-        "policies",
-        "data_collection",
-        "evaluation",
-    },
-    "leaderboard": {
-        "suggest",
-        "plain",
-        "storage",
-        "envs",
-        "policies",
-        "data_collection",
-        "evaluation",
-        "training",
-        "analysis",
-    },
-    "reproduce": {
-        "suggest",
-        "plain",
-        "storage",
-        "envs",
-        "policies",
-        "data_collection",
-        "evaluation",
-        "training",
-        "leaderboard",
-        "robustness",
-        "analysis",
-    },
-    "demo": {
-        "suggest",
-        "plain",
-        "storage",
-        "envs",
-        "policies",
-        "data_collection",
-        "evaluation",
-        "training",
-        "leaderboard",
-        "analysis",
-    },
+    "parallel": {"plain"},
+    "envs": {"suggest", "plain", "callable_modules", "parallel"},
+    "policies": _BASE,
+    "data_collection": (_DATA | {"callable_modules"}) - {"data_collection"},
+    "evaluation": _DATA,
+    "analysis": _DATA | {"evaluation"},
+    "live": _DATA | {"analysis"},
+    "training": _DATA | {"evaluation"},
+    "robustness": _RESULTS,
+    "leaderboard": _RESULTS | {"training"},
+    "reproduce": _RESULTS | {"training", "leaderboard", "robustness"},
+    "demo": _RESULTS | {"training", "leaderboard"},
 }
 """Part of nac_drive -> other parts that it may import. cli, `__init__` and `__main__` may import everything."""
 
@@ -276,7 +236,7 @@ def test_help_comes_without_torch(words):
     assert loaded(code, "torch", "matplotlib", "scipy", "stable_baselines3", "lightning_fabric") == set()
 
 
-@pytest.mark.parametrize("module", ["evaluation.evaluate", "data_collection.experts", "training.trainer"])
+@pytest.mark.parametrize("module", ["evaluation.evaluate", "data_collection.drivers", "training.trainer"])
 def test_a_process_that_drives_or_trains_comes_without_scipy_and_matplotlib(module):
     """Every worker process imports these modules, and starts as fast as they do."""
     assert loaded(f"import nac_drive.{module}", "scipy", "scipy.stats", "matplotlib", "pandas") == set()

@@ -16,10 +16,10 @@ import yaml
 
 import nac_drive as nd
 from nac_drive.data_collection.mixture import MixtureConfig
-from nac_drive.data_collection.processes import number_of_workers
 from nac_drive.envs import ActionRepeat
 from nac_drive.envs.perturbations.dynamics import ActionDelay
 from nac_drive.envs.perturbations.frames import Gaps
+from nac_drive.parallel.processes import number_of_workers
 from nac_drive.plain import plain
 from nac_drive.policies.cores.registry import build_core
 from tests.data_collection.recordings import contents

@@ -24,10 +24,10 @@ import tyro
 from gymnasium.wrappers import TimeLimit
 
 from nac_drive.data_collection.controller.controller import Controller, Plan
-from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import CarRacing, Control, rollout, track_seeds
 from nac_drive.envs.branches import branch, go_back
 from nac_drive.envs.pulses import COMMANDS
+from nac_drive.parallel.processes import default_workers, worker_pool
 
 STEP = 21 / 6.0
 """Units between two tiles."""

@@ -19,8 +19,8 @@ import tyro
 
 from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
 from nac_drive.data_collection.controller.search import EpisodeScore, SearchConfig, drive, numbers, search
-from nac_drive.data_collection.processes import Pool, default_workers, worker_pool
 from nac_drive.envs import Control, EnvConfig, Episode, make_env, rollout, track_seeds
+from nac_drive.parallel.processes import Pool, default_workers, worker_pool
 
 
 def results(episodes: list[EpisodeScore]) -> str:

@@ -31,8 +31,8 @@ from nac_drive.data_collection.controller.search import (
     drive_controller,
     numbers,
 )
-from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import track_seeds
+from nac_drive.parallel.processes import default_workers, worker_pool
 
 SECTIONS = 8
 SPREAD = 0.05

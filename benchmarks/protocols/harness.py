@@ -26,11 +26,11 @@ from protocols import Method, Protocol, Run, baselines_protocol, cloning_protoco
 from torch import Tensor, nn
 
 import nac_drive as nd
-from nac_drive.data_collection.experts import driver_hash
-from nac_drive.data_collection.processes import Pool, default_workers
+from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import Control
 from nac_drive.evaluation.statistics import Summary
 from nac_drive.leaderboard.tables import Entry, markdown_table
+from nac_drive.parallel.processes import Pool, default_workers
 from nac_drive.storage.write import write_atomically
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder

@@ -21,7 +21,7 @@ from nac_drive.analysis.activity import lipschitz, manoeuvres, principal_compone
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import steering, visual_backprop
 from nac_drive.analysis.similarity import ssim
-from nac_drive.data_collection.experts import clean_env
+from nac_drive.data_collection.drivers import clean_env
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
 from nac_drive.envs.readings import ZOOM_FRAMES
 from nac_drive.envs.regions import REGIONS

@@ -21,13 +21,13 @@ import tyro
 from scipy.stats import binomtest
 
 import nac_drive as nd
-from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import Control
 from nac_drive.envs.perturbations.mishaps import KINDS, draw_mishaps
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.evaluation.formulas import SOLVED_RETURN
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import bootstrap
+from nac_drive.parallel.processes import default_workers, worker_pool
 from nac_drive.storage.write import write_atomically
 
 LOST = 800.0

@@ -22,9 +22,9 @@ from nac_drive.data_collection.collect import append_episodes
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, episode_file
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import Driver, DriverConfig
 
 EPISODE_MB = 2.0

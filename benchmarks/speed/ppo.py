@@ -21,7 +21,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor
 
 import nac_drive as nd
-from nac_drive.data_collection.processes import default_workers
+from nac_drive.parallel.processes import default_workers
 from nac_drive.training.ppo import build_policy
 from nac_drive.training.ppo_env import training_env
 from nac_drive.training.ppo_envs import rollout_envs

@@ -10,10 +10,10 @@ from pathlib import Path
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
-from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
-from nac_drive.data_collection.optional import optional_module
+from nac_drive.data_collection.drivers import driver_name, measured_env, resolve_driver
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.parallel.optional import optional_module
 from nac_drive.storage.links import require_link_to_something
 from nac_drive.storage.write import writing
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from nac_drive.analysis.recording import Recording
-from nac_drive.data_collection.optional import optional_module
+from nac_drive.parallel.optional import optional_module
 from nac_drive.storage.write import temporary_path, writing
 
 TIME = "time"

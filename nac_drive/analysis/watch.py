@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
-from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
+from nac_drive.data_collection.drivers import driver_name, measured_env, resolve_driver
 from nac_drive.envs import (
     SPLITS,
     Control,

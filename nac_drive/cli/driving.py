@@ -20,9 +20,9 @@ import nac_drive as nd
 from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
 from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, count_episodes
-from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
 from nac_drive.envs.views import ABOVE, Size, VideoView, View
+from nac_drive.parallel.processes import worker_pool
 from nac_drive.robustness.plan import DEFAULT_PERTURBATIONS
 
 
@@ -330,7 +330,7 @@ class Watch:
     """Control of a shipped driver or the controller; a cloned driver knows its own."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.data_collection.experts import driver_name
+        from nac_drive.data_collection.drivers import driver_name
 
         if not self.video and not self.html and not _has_display():
             raise ValueError(

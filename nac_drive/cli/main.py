@@ -25,7 +25,7 @@ from nac_drive.cli.output import Output
 from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
 from nac_drive.memory import NO_MEMORY, out_of_memory
-from nac_drive.signals import Terminated, termination_raised
+from nac_drive.parallel.signals import Terminated, termination_raised
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import WriteError
 from nac_drive.suggest import did_you_mean

@@ -19,8 +19,8 @@ from tyro.conf import Positional
 import nac_drive as nd
 from nac_drive.cli.progress import progress
 from nac_drive.cli.reporters import Progress, train_reporter
-from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import Control, CrashMode
+from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
 from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
 from nac_drive.training.ppo_config import PPOConfig

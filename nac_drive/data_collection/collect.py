@@ -23,7 +23,7 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row
 from nac_drive.data_collection.dataset.space import require_space
-from nac_drive.data_collection.experts import (
+from nac_drive.data_collection.drivers import (
     driver_hash,
     driver_name,
     require_environment,
@@ -33,8 +33,8 @@ from nac_drive.data_collection.experts import (
 )
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
-from nac_drive.data_collection.processes import number_of_workers, worker_pool
 from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout, trained_view
+from nac_drive.parallel.processes import number_of_workers, worker_pool
 from nac_drive.plain import whole
 from nac_drive.storage.lock import locked
 

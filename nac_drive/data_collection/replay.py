@@ -18,10 +18,10 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import OPTIONAL, Row, episode_file
 from nac_drive.data_collection.dataset.verify import play_back
-from nac_drive.data_collection.processes import number_of_workers
-from nac_drive.data_collection.versions import SIMULATOR, installed_versions
 from nac_drive.envs import EnvConfig
 from nac_drive.envs.views import ABOVE, Size, View
+from nac_drive.parallel.processes import number_of_workers
+from nac_drive.parallel.versions import SIMULATOR, installed_versions
 from nac_drive.storage.read import read_json
 from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import require_writable, write_atomically, writing

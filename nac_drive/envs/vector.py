@@ -26,9 +26,9 @@ from nac_drive.envs.car_racing import CrashMode
 from nac_drive.envs.config import EnvConfig, make_env
 from nac_drive.envs.native.check import compiled
 from nac_drive.envs.registered import read_settings, step_limit, step_limited_env
+from nac_drive.parallel.signals import interrupts_held, release_interrupts
+from nac_drive.parallel.spawning import reason_of_end, require_spawn
 from nac_drive.plain import plain, whole
-from nac_drive.signals import interrupts_held, release_interrupts
-from nac_drive.spawning import reason_of_end, require_spawn
 
 
 def make_vec_env(

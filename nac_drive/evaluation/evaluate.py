@@ -13,8 +13,7 @@ from pathlib import Path
 
 import gymnasium as gym
 
-from nac_drive.data_collection.experts import clean_env, driver_name, require_environment, resolve_driver, trained_env
-from nac_drive.data_collection.processes import Pool, pool_size
+from nac_drive.data_collection.drivers import clean_env, driver_name, require_environment, resolve_driver, trained_env
 from nac_drive.envs import (
     BatchDriver,
     CrashMode,
@@ -27,6 +26,7 @@ from nac_drive.envs import (
 )
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, summarise
+from nac_drive.parallel.processes import Pool, pool_size
 from nac_drive.plain import whole
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically

@@ -9,13 +9,13 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, require_environment, resolve_driver
-from nac_drive.data_collection.processes import Pool
+from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.folder import Conditions, evaluation_folder
 from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.parallel.processes import Pool
 
 Report = Callable[[str, dict[str, Any]], None]
 

@@ -16,7 +16,7 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
-from nac_drive.data_collection.experts import measured_env
+from nac_drive.data_collection.drivers import measured_env
 from nac_drive.envs import (
     CrashMode,
     Driver,

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver
-from nac_drive.data_collection.processes import number_of_workers
+from nac_drive.data_collection.drivers import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.envs import CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
@@ -23,6 +22,7 @@ from nac_drive.leaderboard.figures import LEADERBOARD_CAPTION, LEARNING_CAPTION,
 from nac_drive.leaderboard.page import conditions, inspect_command, save_report, track_names
 from nac_drive.leaderboard.tables import Entry, save_results
 from nac_drive.leaderboard.tasks import Report, Task, expert_env, result_of, run_tasks, time_alone
+from nac_drive.parallel.processes import number_of_workers
 from nac_drive.plain import whole
 from nac_drive.policies import CORES, DriverConfig
 from nac_drive.storage.figure import try_to_draw

@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from nac_drive.data_collection.cluster import ClusterError, cluster_pool
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import resolve_driver, with_trained_bar
-from nac_drive.data_collection.processes import each_in_a_process, number_of_workers
+from nac_drive.data_collection.drivers import resolve_driver, with_trained_bar
 from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.metrics import Count, NotNegative
 from nac_drive.evaluation.results import row_type
+from nac_drive.parallel.cluster import ClusterError, cluster_pool
+from nac_drive.parallel.processes import each_in_a_process, number_of_workers
 from nac_drive.policies import Driver
 from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.read import FileError, read_json

@@ -15,9 +15,8 @@ from typing import Any
 from nac_drive import policies
 from nac_drive.analysis.page import assemble
 from nac_drive.data_collection.controller.controller import CONTROLLERS
-from nac_drive.data_collection.experts import driver_name
+from nac_drive.data_collection.drivers import driver_name
 from nac_drive.data_collection.human import HUMAN
-from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, Control, EnvConfig, track_seeds
 from nac_drive.live import messages, snapshot
 from nac_drive.live.access import LOCAL_HOSTS, answered_hosts, close, guarded
@@ -25,6 +24,7 @@ from nac_drive.live.hand_driven import HandDriven, hand_driven
 from nac_drive.live.orders import DEAR, Orders
 from nac_drive.live.race import Car, Driven, Race
 from nac_drive.live.server import check_address, make_server, serve
+from nac_drive.parallel.optional import optional_module
 
 MOST_MESSAGES = 240
 """Messages a second that a page may send; controls change at most fifty times."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nac_drive.data_collection.optional import optional_module
+from nac_drive.parallel.optional import optional_module
 
 
 @dataclass(frozen=True)

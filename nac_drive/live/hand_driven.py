@@ -10,7 +10,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import Row
-from nac_drive.data_collection.experts import driver_hash
+from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.data_collection.human import HUMAN
 from nac_drive.envs import EnvConfig
 from nac_drive.live.race import Driven

@@ -14,7 +14,7 @@ import torch
 
 from nac_drive.analysis.probe import Probe
 from nac_drive.analysis.saliency import visual_backprop
-from nac_drive.data_collection.experts import clean_env, resolve_driver
+from nac_drive.data_collection.drivers import clean_env, resolve_driver
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, Driver, EnvConfig, Episode, Step, make_env
 from nac_drive.envs.pulses import COMMANDS

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from nac_drive.data_collection.optional import optional_module
 from nac_drive.live.connections import Limits, protocols
-from nac_drive.signals import handled_by
+from nac_drive.parallel.optional import optional_module
+from nac_drive.parallel.signals import handled_by
 
 _LEFT_AFTER = 1
 """Seconds after which the end of the server no longer waits for its clients."""

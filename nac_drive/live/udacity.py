@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.data_collection.experts import resolve_driver, trained_env
-from nac_drive.data_collection.optional import optional_module
+from nac_drive.data_collection.drivers import resolve_driver, trained_env
 from nac_drive.envs import UDACITY, Driver, decode_image, udacity_frame
 from nac_drive.live.access import LOCAL_HOSTS, answered_hosts, close, guarded
 from nac_drive.live.server import check_address, make_server, serve
+from nac_drive.parallel.optional import optional_module
 
 PORT = 4567
 """The port that the simulator connects to."""

@@ -13,7 +13,7 @@ import torch
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
-from nac_drive.data_collection.experts import driver_hash
+from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.metrics import Count, Number

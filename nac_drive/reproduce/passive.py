@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.data_collection.experts import driver_hash
+from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import SPLITS, Control, EnvConfig
 from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.policies import Driver, DriverConfig

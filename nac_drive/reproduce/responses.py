@@ -14,7 +14,7 @@ from msgspec import Meta
 from nac_drive.analysis.ablation import ablated_predictions, without_cell
 from nac_drive.analysis.response import FREQUENCY, SECONDS, characterise
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import clean_env
+from nac_drive.data_collection.drivers import clean_env
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.metrics import Number
 from nac_drive.leaderboard.compare import folder_name

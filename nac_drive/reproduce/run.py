@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nac_drive.data_collection.processes import worker_pool
+from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.reproduce.circuits import Circuits
 from nac_drive.reproduce.cost import Cost

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from nac_drive.data_collection.experts import driver_name, measured_env, resolve_driver
+from nac_drive.data_collection.drivers import driver_name, measured_env, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.metrics import EMPTY, number
 from nac_drive.evaluation.video import record_video, side_by_side

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, require_environment, resolve_driver
-from nac_drive.data_collection.processes import Pool
+from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.parallel.processes import Pool
 from nac_drive.robustness.folder import Conditions, DriverUnderTest, stress_folder
 from nac_drive.robustness.plan import CLEAN, DEFAULT_PERTURBATIONS, Family, families
 from nac_drive.robustness.statistics import Cell, area_under_curve, cell

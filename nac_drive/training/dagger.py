@@ -33,10 +33,10 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.experts import driver_hash, driver_name, require_environment, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.human import Human
-from nac_drive.data_collection.processes import Pool
 from nac_drive.evaluation.formulas import agrees
+from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import DaggerConfig

@@ -23,15 +23,15 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from nac_drive.data_collection.experts import (
+from nac_drive.data_collection.drivers import (
     driver_hash,
     require_environment,
     require_view,
     resolve_driver,
     trained_env,
 )
-from nac_drive.data_collection.processes import default_workers, worker_pool
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, track_seeds
+from nac_drive.parallel.processes import default_workers, worker_pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.pdna import NoisyCfC
 from nac_drive.policies.tensors import read_tensors

@@ -23,7 +23,7 @@ import msgspec
 import torch
 import yaml
 
-from nac_drive.data_collection.versions import installed_versions
+from nac_drive.parallel.versions import installed_versions
 from nac_drive.policies.checkpoint import settings_in_seconds
 from nac_drive.storage.checkpoints import (
     CHECKPOINTS,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig
+from nac_drive.parallel.processes import Pool
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import TrainConfig, for_env
 from nac_drive.training.data import TrainingData

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from nac_drive.data_collection.experts import driver_hash, require_environment, require_view, resolve_driver
-from nac_drive.data_collection.processes import Pool
+from nac_drive.data_collection.drivers import driver_hash, require_environment, require_view, resolve_driver
 from nac_drive.envs import EnvConfig, same_actions
+from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.encoders import ZeroBlack

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
 
 Report = Callable[[dict[str, Any]], None]

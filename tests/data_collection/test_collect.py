@@ -25,7 +25,7 @@ from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Row
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.storage import write as files

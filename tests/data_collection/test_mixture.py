@@ -19,7 +19,7 @@ from nac_drive.data_collection.collect import (
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.experts import driver_hash, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, resolve_driver
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.envs import Control, EnvConfig, make_env, rollout
 from nac_drive.policies import Driver, DriverConfig

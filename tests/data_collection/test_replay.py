@@ -31,7 +31,7 @@ from nac_drive.data_collection.dataset.action_log import ActionLog, encode_actio
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.dataset.episode_file import encode_episode, file_sha256, read_episode
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.experts import driver_hash, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, resolve_driver
 from nac_drive.data_collection.mixture import MixtureConfig
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig

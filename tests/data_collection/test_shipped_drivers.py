@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.envs import Control, EnvConfig, make_env, rollout
 
 

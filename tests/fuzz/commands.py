@@ -20,9 +20,9 @@ from hypothesis.strategies import DrawFn
 from nac_drive import cli
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.processes import Workers
 from nac_drive.envs import CarRacing, EnvConfig
 from nac_drive.leaderboard import tasks
+from nac_drive.parallel.processes import Workers
 from nac_drive.training.trainer import Trainer
 from tests.fuzz.readers import driver
 from tests.fuzz.run import SETTINGS

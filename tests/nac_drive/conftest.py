@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.processes import Pool, worker_pool
+from nac_drive.parallel.processes import Pool, worker_pool
 from nac_drive.policies.ops.threads import one_thread
 from tests.nac_drive.small import config, dagger_config, demonstrations, train, train_dagger
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from nac_drive.data_collection import cluster
-from nac_drive.data_collection.cluster import ClusterError, ClusterPool, cluster_pool
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.leaderboard.tasks import Task, result_of, run_tasks
+from nac_drive.parallel import cluster
+from nac_drive.parallel.cluster import ClusterError, ClusterPool, cluster_pool
+from nac_drive.parallel.processes import worker_pool
 from tests.data_collection.recordings import contents
-from tests.data_collection.work import DiesOnce, kill_itself, refuse, report, report_when_released, threads
 from tests.nac_drive.small import TINY, dagger_config, results, train_dagger
+from tests.parallel.work import DiesOnce, kill_itself, refuse, report, report_when_released, threads
 
 pytestmark = pytest.mark.timeout(600)
 VERSIONS = cluster._versions()

@@ -12,7 +12,7 @@ import pytest
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.demo import DemoConfig, demo
 from nac_drive.evaluation.paired import evaluate_with_baseline

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 
 from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
-from nac_drive.data_collection.processes import Pool
 from nac_drive.envs import SPLITS, CarRacing, Control
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
+from nac_drive.parallel.processes import Pool
 
 MAX_STEPS = 1000
 START: dict[str, dict[str, tuple[float, float]]] = {

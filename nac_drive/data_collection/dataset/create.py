@@ -13,7 +13,7 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import META_SCHEMA, Meta
 from nac_drive.data_collection.dataset.rows import Row, row_line
-from nac_drive.data_collection.versions import installed_versions
+from nac_drive.parallel.versions import installed_versions
 from nac_drive.storage.lock import locked
 from nac_drive.storage.write import sync_folder, write_atomically, writing
 

@@ -35,8 +35,8 @@ from nac_drive.data_collection.dataset.own_data import write_own_data
 from nac_drive.data_collection.dataset.rows import Row, episode_file, episode_row, read_rows, row_line
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
-from nac_drive.data_collection.processes import map_in_processes
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
+from nac_drive.parallel.processes import map_in_processes
 from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import flatten, write_atomically, writing
 

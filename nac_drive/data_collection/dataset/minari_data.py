@@ -16,8 +16,8 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
 from nac_drive.data_collection.dataset.minari_file import require_sound
 from nac_drive.data_collection.dataset.rows import checked_summary
-from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import LARGEST_SEED
+from nac_drive.parallel.optional import optional_module
 from nac_drive.storage.read import one_line
 
 NAMESPACE = "nac-drive"

@@ -28,7 +28,7 @@ from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import OPTIONAL, ROUND, SEED_GIVEN, TRUNCATED, Row, known_end, known_seed
 from nac_drive.data_collection.interchange.lerobot_stats import Stats, image_stats, merged, vector_stats
 from nac_drive.data_collection.interchange.recording import Recording
-from nac_drive.data_collection.optional import optional_module
+from nac_drive.parallel.optional import optional_module
 
 VERSION = "v3.0"
 DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"

@@ -19,8 +19,8 @@ from nac_drive.data_collection.dataset.minari_data import EXPORTED, NAMESPACE
 from nac_drive.data_collection.dataset.rows import Row, known_end, known_seed
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.interchange.recording import Recording
-from nac_drive.data_collection.optional import optional_module
 from nac_drive.envs import EnvConfig
+from nac_drive.parallel.optional import optional_module
 from nac_drive.storage.renderer import WHY_NOT
 
 _DESCRIPTION = (

@@ -29,7 +29,7 @@ from nac_drive.data_collection.dataset.episode_file import (
 from nac_drive.data_collection.dataset.info import describe
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.verify import play_back
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import PERTURBATIONS, EnvConfig, make_env, rollout
 from nac_drive.storage.write import write_atomically

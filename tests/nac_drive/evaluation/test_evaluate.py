@@ -16,12 +16,12 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.data_collection.processes import worker_pool
 from nac_drive.envs import EnvConfig, make_env, perturb, rollout
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
 from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import Driver, DriverConfig
-from tests.data_collection.work import Dies
+from tests.parallel.work import Dies
 
 ENV = EnvConfig(max_steps=15)
 AFTER_ZOOM: dict[str, Any] = {"env": replace(ENV, max_steps=60)}

@@ -17,7 +17,7 @@ import pytest
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.experts import resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.leaderboard import tasks

@@ -14,7 +14,7 @@ import pytest
 
 from nac_drive.data_collection.dataset.action_log import encode_action_log, read_action_log
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
-from nac_drive.data_collection.experts import trained_env
+from nac_drive.data_collection.drivers import trained_env
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation

@@ -14,7 +14,7 @@ import pytest
 import torch
 from gymnasium.wrappers import TimeLimit
 
-from nac_drive.data_collection.experts import driver_hash
+from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
 from nac_drive.policies import CORES, Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.ops.threads import one_thread

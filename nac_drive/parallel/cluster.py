@@ -19,8 +19,8 @@ from itertools import islice
 from threading import current_thread, main_thread
 from typing import Any
 
-from nac_drive.data_collection.optional import optional_module
-from nac_drive.data_collection.versions import installed_versions
+from nac_drive.parallel.optional import optional_module
+from nac_drive.parallel.versions import installed_versions
 
 _ATTEMPTS = 4
 """A task whose process or machine dies is run again until it has been tried this often."""

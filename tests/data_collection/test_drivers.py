@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nac_drive.data_collection.controller.controller import CONTINUOUS, CONTROLLERS, DISCRETE, Controller
-from nac_drive.data_collection.experts import clean_env, driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, resolve_driver, trained_env
 from nac_drive.envs import Control, EnvConfig
 from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
 from nac_drive.training.run_folder import RunFolder

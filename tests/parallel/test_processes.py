@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from nac_drive.data_collection.processes import (
+from nac_drive.envs import EnvConfig, make_vec_env
+from nac_drive.parallel.processes import (
     MOST_WORKERS,
     Workers,
     default_workers,
@@ -23,9 +24,8 @@ from nac_drive.data_collection.processes import (
     number_of_workers,
     worker_pool,
 )
-from nac_drive.envs import EnvConfig, make_vec_env
-from nac_drive.spawning import reason_of_end
-from tests.data_collection.work import (
+from nac_drive.parallel.spawning import reason_of_end
+from tests.parallel.work import (
     kill_itself,
     leave_or_die,
     meet_and_stay,
@@ -83,8 +83,8 @@ def test_a_killed_worker_is_an_error_and_no_hang():
 @HANGS
 def test_workers_end_with_a_killed_parent():
     script = (
-        "import signal; from nac_drive.data_collection.processes import Workers\n"
-        "from tests.data_collection.work import report\n"
+        "import signal; from nac_drive.parallel.processes import Workers\n"
+        "from tests.parallel.work import report\n"
         "if __name__ == '__main__':\n"
         "    workers = Workers(1)\n"
         "    print(next(workers.imap(report, [0]))[1], flush=True)\n"
@@ -101,8 +101,8 @@ def test_workers_end_with_a_killed_parent():
 @HANGS
 def test_an_interruption_ends_workers_at_once_and_is_reported_once(tmp_path):
     script = (
-        "import signal; from pathlib import Path as P; from nac_drive.data_collection.processes import Workers\n"
-        "from tests.data_collection.work import meet_and_stay\n"
+        "import signal; from pathlib import Path as P; from nac_drive.parallel.processes import Workers\n"
+        "from tests.parallel.work import meet_and_stay\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it
         "    with Workers(2) as workers:\n"
@@ -148,8 +148,8 @@ def test_no_number_of_workers_is_one_per_core():
 def test_an_interruption_while_workers_import_is_reported_once(tmp_path):
     (tmp_path / "main.py").write_text(
         "import signal; from pathlib import Path as P\n"
-        "from nac_drive.data_collection.processes import Workers, each_in_a_process\n"
-        "from tests.data_collection.work import report\n"
+        "from nac_drive.parallel.processes import Workers, each_in_a_process\n"
+        "from tests.parallel.work import report\n"
         "if __name__ == '__mp_main__':\n"  # a worker imports the script
         "    P('imports').write_bytes(b''); P('never').read_bytes()\n"
         "if __name__ == '__main__':\n"

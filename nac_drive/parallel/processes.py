@@ -18,10 +18,10 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
 from typing import Any, Protocol
 
-from nac_drive.data_collection.cluster import ClusterPool, cluster_pool
+from nac_drive.parallel.cluster import ClusterPool, cluster_pool
+from nac_drive.parallel.signals import interrupts_held, release_interrupts
+from nac_drive.parallel.spawning import reason_of_end, require_spawn
 from nac_drive.plain import whole
-from nac_drive.signals import interrupts_held, release_interrupts
-from nac_drive.spawning import reason_of_end, require_spawn
 
 MOST_WORKERS = 1024
 """Largest number of processes that may be asked for."""
