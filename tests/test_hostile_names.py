@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from nac_drive.cli.progress import progress
+from nac_drive.cli.progress_bar import progress
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.leaderboard.page import inspect_command
 from nac_drive.policies import Driver, DriverConfig, save_driver

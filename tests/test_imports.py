@@ -19,13 +19,14 @@ LINKS = ("envs", "policies", "data_collection")
 SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
 _BASE = {"suggest", "plain", "storage"}
-_DATA = _BASE | {"parallel", "envs", "policies", "data_collection"}
+_DATA = _BASE | {"events", "parallel", "envs", "policies", "data_collection"}
 _RESULTS = _DATA | {"evaluation", "analysis"}
 
 MAY_IMPORT = {
     "suggest": set(),
     "plain": set(),
     "callable_modules": set(),
+    "events": set(),
     "memory": set(),
     "storage": set(),
     "parallel": {"plain"},

@@ -18,7 +18,7 @@ from tyro.conf import Positional
 
 import nac_drive as nd
 from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
-from nac_drive.cli.progress import progress
+from nac_drive.cli.progress_bar import progress
 from nac_drive.cli.reporters import Progress, count_episodes
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
 from nac_drive.envs.views import ABOVE, Size, VideoView, View

@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.progress import progress
+from nac_drive.cli.progress_bar import progress
 from nac_drive.cli.reporters import count_episodes
 from nac_drive.data_collection.interchange import ExportFormat
 from nac_drive.data_collection.interchange.udacity import EPISODE_FRAMES, STEERING_OFFSET

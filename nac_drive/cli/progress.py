@@ -1,109 +1,144 @@
-"""Progress with the time that is left: a live bar in a terminal, plain lines elsewhere."""
+"""Progress of a command: bars in a terminal, lines in a log, JSON for programs."""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
 
+from nac_drive.events import Event, Progress
 from nac_drive.storage.names import shown
+
+ProgressMode = Literal["auto", "json"]
+"""auto: bars or lines; json: a line of JSON for every event, on stderr."""
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_OF_SPEED = 3600.0
 """The remaining time follows from the mean speed of the last hour, so that it includes validations."""
 
 
-class ProgressBar(Protocol):
-    """Shows how far one job is."""
-
-    def update(self, done: float, note: str = "") -> None:
-        """Show the state of the job.
-
-        Args:
-            done: The finished part of the job's total.
-            note: A metric; the last one stays if there is none.
-        """
-        ...
-
-    def part(self, label: str, total: float) -> ProgressBar:
-        """Start a second bar for a part of the job, such as a validation; it ends when all of `total` is done."""
-        ...
-
-
 @contextmanager
-def progress(console: Console, label: str, total: float) -> Iterator[ProgressBar]:
-    """Show a job while the `with` block runs.
+def show_progress(console: Console, mode: ProgressMode = "auto") -> Iterator[Progress]:
+    """Show events while the `with` block runs.
 
     Args:
-        console: A bar is drawn in a terminal, lines are printed elsewhere.
-        label: The name of the job.
-        total: Its number of steps.
+        console: Bars are drawn in a terminal, lines are printed elsewhere.
+        mode: See `ProgressMode`.
 
     Yields:
-        The bar of the job.
+        The function to call with events.
     """
-    label = shown(label)
-    if not console.is_terminal:
-        lines = _Lines(console, label, total)
+    if console.quiet:
+        yield lambda event: None
+    elif mode == "json":
+        yield _as_json
+    elif console.is_terminal:
+        columns = (
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
+        )  # fmt: skip
+        with Bars(*columns, console=console, speed_estimate_period=_SECONDS_OF_SPEED) as bars:
+            yield _Bars(bars)
+    else:
+        lines = _Lines(console)
         yield lines
-        lines.close()
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
-    )  # fmt: skip
-    with Progress(*columns, console=console, speed_estimate_period=_SECONDS_OF_SPEED) as bars:
-        yield _Bar(bars, label, total)
+        lines.end()
 
 
-class _Bar:
-    def __init__(self, bars: Progress, label: str, total: float, hide_at_end: bool = False):
+def _as_json(event: Event) -> None:
+    print(json.dumps(asdict(event)), file=sys.stderr, flush=True)
+
+
+class _Bars:
+    """A bar for each job. The bar of a job inside of another one, such as a validation, goes when it ends."""
+
+    def __init__(self, bars: Bars):
         self._bars = bars
-        self._total = total
-        self._task = bars.add_task(label, total=total, note="")
-        self._hide_at_end = hide_at_end
+        self._tasks: dict[str, TaskID] = {}
+        self._unfinished: dict[str, None] = {}
 
-    def update(self, done: float, note: str = "") -> None:
-        if note:
-            self._bars.update(self._task, completed=done, note=shown(note))
-        else:
-            self._bars.update(self._task, completed=done)
-        if self._hide_at_end and done >= self._total:
-            self._bars.remove_task(self._task)
-
-    def part(self, label: str, total: float) -> ProgressBar:
-        return _Bar(self._bars, label, total, hide_at_end=True)
+    def __call__(self, event: Event) -> None:
+        job, note = shown(event.job), shown(event.note)
+        if not event.total:
+            self._bars.console.print(f"{job}: {note}", highlight=False, soft_wrap=True)
+            return
+        inside = any(other != job for other in self._unfinished)
+        if job not in self._unfinished:  # the first event, or another run of the job
+            if job in self._tasks:
+                self._bars.remove_task(self._tasks.pop(job))
+            self._tasks[job] = self._bars.add_task(job, total=event.total, note="")
+            self._unfinished[job] = None
+        task = self._tasks[job]
+        kept = {"note": note} if note else {}
+        self._bars.update(task, completed=event.done, total=event.total, **kept)
+        if event.done >= event.total:
+            del self._unfinished[job]
+            if inside:
+                self._bars.remove_task(self._tasks.pop(job))
 
 
 @dataclass
+class _Job:
+    """A job as the lines of a log report it."""
+
+    started: float
+    done_at_start: float
+    note: str = ""
+
+
 class _Lines:
-    console: Console
-    label: str
-    total: float
-    started: float = field(default_factory=time.monotonic)
-    last_line: float = field(default_factory=time.monotonic)
-    done: float = 0.0
-    text: str = ""
+    """A line at once, one every ten seconds with the time that is left, and one at the end of a job."""
 
-    def update(self, done: float, note: str = "") -> None:
-        self.done, self.text = done, note or self.text
-        if time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES and 0 < done < self.total:
-            self.last_line = time.monotonic()
-            elapsed = self.last_line - self.started
-            left = elapsed * (self.total - done) / done
-            self._print(f"{100 * done / self.total:.0f} %, {elapsed:.0f} s gone, about {left:.0f} s left")
+    def __init__(self, console: Console):
+        self._console = console
+        self._jobs: dict[str, _Job] = {}
+        self._last_line = 0.0
 
-    def part(self, label: str, total: float) -> ProgressBar:
-        return _Lines(self.console, f"{self.label}, {label}", total)
+    def __call__(self, event: Event) -> None:
+        now, job = time.monotonic(), shown(event.job)
+        if not event.total:
+            self._print(job, event.note)
+            return
+        inside = any(other != job for other in self._jobs)
+        first = not self._jobs and not self._last_line
+        state = self._jobs.setdefault(job, _Job(now, event.done))
+        state.note = event.note or state.note
+        if event.done >= event.total:
+            del self._jobs[job]
+            if not inside:
+                self._print(job, f"done in {now - state.started:.0f} s", state.note)
+        elif first:
+            self._print(job, f"{100 * event.done / event.total:.0f} %", state.note)
+        elif now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._print(job, self._rate(event, state, now), state.note)
 
-    def close(self) -> None:
-        self._print(f"done in {time.monotonic() - self.started:.0f} s")
+    def _rate(self, event: Event, state: _Job, now: float) -> str:
+        """Return how far a job is; the time that is left from what was done since its first event."""
+        gone, done = now - state.started, event.done - state.done_at_start
+        text = f"{100 * event.done / event.total:.0f} %, {gone:.0f} s gone"
+        return f"{text}, about {gone * (event.total - event.done) / done:.0f} s left" if done > 0 else text
 
-    def _print(self, text: str) -> None:
-        note = f"  {shown(self.text)}" if self.text else ""
-        self.console.print(f"{self.label}: {text}{note}", highlight=False, soft_wrap=True)
+    def end(self) -> None:
+        """Print a line for every job that did not reach its end."""
+        for job, state in self._jobs.items():
+            self._print(job, f"done in {time.monotonic() - state.started:.0f} s", state.note)
+
+    def _print(self, job: str, text: str, note: str = "") -> None:
+        self._last_line = time.monotonic()
+        note = f"  {shown(note)}" if note else ""
+        self._console.print(f"{job}: {text}{note}", highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from nac_drive.cli.progress import ProgressBar, progress
+from nac_drive.cli.progress_bar import ProgressBar, progress
 
 
 class Progress:

@@ -17,7 +17,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.progress import progress
+from nac_drive.cli.progress_bar import progress
 from nac_drive.cli.reporters import Progress, train_reporter
 from nac_drive.envs import Control, CrashMode
 from nac_drive.parallel.processes import worker_pool
