@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from nac_drive.storage.names import shown
 from nac_drive.storage.read import one_line
+from nac_drive.storage.style import styled
 from nac_drive.storage.write import WriteError, write_atomically, writing
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def write_figure(path: Path, figure: Figure, *, tight: bool = False) -> None:
     from matplotlib.text import Text
 
     buffer = BytesIO()
-    with rc_context({"text.parse_math": False, "text.usetex": False}), warnings.catch_warnings():
+    plain_text: dict[Any, Any] = {"text.parse_math": False, "text.usetex": False}
+    with styled(), rc_context(plain_text), warnings.catch_warnings():  # some ticks are made while a figure is drawn
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         for text in figure.findobj(Text):
             assert isinstance(text, Text)
