@@ -27,7 +27,6 @@ from nac_drive.leaderboard.page import conditions, save_report
 from nac_drive.leaderboard.tables import Entry, legend, markdown_table, save_results
 from nac_drive.parallel.processes import Pool, number_of_workers
 from nac_drive.policies import DriverConfig
-from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import LOCK, locked
 from nac_drive.storage.names import markdown, shell_path
@@ -191,8 +190,8 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
             runs=1,
             parameters=_count(drivers[name]),
             core_parameters=_count(drivers[name].core),
-            neurons=neurons(drivers[name].core),
-            synapses=synapses(drivers[name].core),
+            neurons=drivers[name].core.neurons,
+            synapses=drivers[name].core.synapses,
             training_seconds=sum(row["seconds"] for row in history),
             history=tuple(history),
         ),

@@ -203,6 +203,15 @@ class CoreContract(ABC):
         are_cells = per_output and torch.allclose(state[0].reshape(BATCH, -1, core.output_size).sum(dim=1), y[:, -1])
         assert are_cells == core.has_cells
 
+    def test_synapses_are_weights_between_neurons(self, core: Core) -> None:
+        neurons, synapses = core.neurons, core.synapses
+        assert neurons is None or neurons >= 1
+        if synapses is not None:
+            assert neurons is not None
+            assert neurons <= synapses <= sum(parameter.numel() for parameter in core.parameters())
+        assert (neurons is not None) >= core.has_cells  # a cell is a neuron
+        assert (copy.deepcopy(core).double().neurons, core.synapses) == (neurons, synapses)
+
     def test_every_parameter_gets_a_finite_gradient(self, core: Core) -> None:
         x, dt = self._inputs(core)
         x.requires_grad_()

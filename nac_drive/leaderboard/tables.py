@@ -30,7 +30,7 @@ class Entry:
     parameters: int | None = None
     core_parameters: int | None = None
     neurons: int | None = None
-    """Neurons and synapses of the core, see `policies.size`."""
+    """Neurons and synapses of the core, see `Core.neurons`."""
     synapses: int | None = None
     validation_accuracy: float | None = None
     validation_at_changes: float | None = None

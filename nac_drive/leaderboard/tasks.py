@@ -24,7 +24,6 @@ from nac_drive.evaluation.results import row_type
 from nac_drive.parallel.cluster import ClusterError, cluster_pool
 from nac_drive.parallel.processes import each_in_a_process, number_of_workers
 from nac_drive.policies import Driver
-from nac_drive.policies.size import neurons, synapses
 from nac_drive.storage.read import FileError, read_json
 from nac_drive.storage.write import WriteError, remove_leftovers, write_atomically, writing
 from nac_drive.training.config import TrainConfig
@@ -195,8 +194,8 @@ def _train_and_evaluate(task: Task) -> dict[str, Any]:
         result = {
             "parameters": sum(parameter.numel() for parameter in driver.parameters()),
             "core_parameters": sum(parameter.numel() for parameter in driver.core.parameters()),
-            "neurons": neurons(driver.core),
-            "synapses": synapses(driver.core),
+            "neurons": driver.core.neurons,
+            "synapses": driver.core.synapses,
             "training_seconds": sum(row["seconds"] for row in history),
             "validation": max(history, key=lambda row: row.get("score", float("-inf"))).get("validation"),
         }

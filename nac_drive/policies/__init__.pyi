@@ -8,7 +8,9 @@ from .checkpoint import save_driver as save_driver
 from .config import CONTROLS as CONTROLS
 from .config import DriverConfig as DriverConfig
 from .cores.base import Core as Core
+from .cores.base import RecurrentCore as RecurrentCore
 from .cores.base import State as State
+from .cores.base import StateSpec as StateSpec
 from .cores.base import map_state as map_state
 from .cores.base import reset_rows as reset_rows
 from .cores.cfc import CfC as CfC

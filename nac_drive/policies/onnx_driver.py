@@ -31,7 +31,7 @@ LARGEST_STEP = 2**26
 """Numbers in all tensors of one step together, weights included. Ours have less than a million."""
 _WHAT, _FIX = "a driver that `nac-drive export` wrote", "export the driver again"
 
-State = tuple[np.ndarray, ...]
+OnnxState = tuple[np.ndarray, ...]
 Signature = tuple[str, tuple[int, ...], str]
 """Name, shape and dtype of a tensor."""
 Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_STEP)]
@@ -101,11 +101,11 @@ class OnnxDriver:
     def __reduce__(self) -> tuple[type[OnnxDriver], tuple[bytes, str]]:
         return OnnxDriver, (self._content, self._source)  # a session cannot be pickled
 
-    def begin(self, env: object = None) -> State:
+    def begin(self, env: object = None) -> OnnxState:
         """Return the state at the start of an episode. `env` has no effect."""
         return tuple(state.start() for state in self.header.states)
 
-    def act(self, observation: np.ndarray, state: State, dt: float) -> tuple[int | np.ndarray, State]:
+    def act(self, observation: np.ndarray, state: OnnxState, dt: float) -> tuple[int | np.ndarray, OnnxState]:
         """Choose one action.
 
         Args:
@@ -122,7 +122,7 @@ class OnnxDriver:
         _, action, state = self.step(observation, state, dt)
         return action, state
 
-    def step(self, observation: np.ndarray, state: State, dt: float) -> tuple[np.ndarray, int | np.ndarray, State]:
+    def step(self, observation: np.ndarray, state: OnnxState, dt: float) -> tuple[np.ndarray, int | np.ndarray, OnnxState]:
         """Do `act`, and return the prediction before the action too: logits (A,), or the continuous action (3,)."""
         observation, dt = np.asarray(observation), seconds(dt)
         if observation.shape != self.config.frame_shape or observation.dtype != np.uint8:

@@ -8,7 +8,6 @@ from typing import Any
 
 from nac_drive.evaluation.metrics import Count
 from nac_drive.policies import ENCODERS, build_core
-from nac_drive.policies.size import neurons, synapses
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
 
@@ -34,8 +33,8 @@ class Size(Experiment):
             for name, part in (("parameters", core), ("encoder_parameters", encoder))
         }
         return {
-            "neurons": neurons(core),
-            "synapses": synapses(core),
+            "neurons": core.neurons,
+            "synapses": core.synapses,
             "total_parameters": sum(sizes.values()),
             **sizes,
         }

@@ -23,7 +23,7 @@ import nac_drive as nd
 from nac_drive.data_collection.drivers import driver_hash, resolve_driver, trained_env
 from nac_drive.policies import Driver, DriverConfig, OnnxDriver, load_driver, load_onnx
 from nac_drive.policies.cores import registry
-from nac_drive.policies.cores.base import Core, CoreFactory, State
+from nac_drive.policies.cores.base import Core, CoreFactory, State, StateSpec
 from nac_drive.policies.export import TOLERANCE, export
 from nac_drive.policies.onnx_driver import Header
 from nac_drive.policies.onnx_work import LARGEST_WORK, multiply_adds
@@ -230,7 +230,7 @@ class Choosy(Core):
         self.input_size, self.output_size = input_size, output_size
         self.linear = torch.nn.Linear(input_size, output_size)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ()
 
     def forward(self, x: torch.Tensor, dt: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:

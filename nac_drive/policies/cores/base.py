@@ -19,6 +19,9 @@ NOMINAL_DT = 1.0 / 50.0
 State = tuple[Tensor, ...]
 """A flat tuple of tensors, batch first; empty for a core without memory. All zeros is the start of an episode."""
 
+StateSpec = tuple[tuple[tuple[int, ...], torch.dtype | None], ...]
+"""Shape without the batch axis and dtype of each tensor of a state; a dtype of None is the dtype of the weights."""
+
 
 class Core(nn.Module, ABC):
     """A sequence model with explicit state.
@@ -40,12 +43,8 @@ class Core(nn.Module, ABC):
     summed over the axes between batch and outputs, is the output."""
 
     @abstractmethod
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
-        """Describe the state.
-
-        Returns:
-            For each tensor of the state its shape without the batch axis, and its dtype, None for that of the weights.
-        """
+    def state_shapes(self) -> StateSpec:
+        """Return the shape and the dtype of each tensor of the state."""
 
     @abstractmethod
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
@@ -74,6 +73,26 @@ class Core(nn.Module, ABC):
             check_weights(self, dt)  # only now: every frame of a drive would pay for it
             raise
 
+    @property
+    def neurons(self) -> int | None:
+        """Number of neurons, counted as in Table 6.6 of Hasani's thesis (2020).
+
+        A neuron is a unit of the recurrent state. It counts once, however many numbers it remembers: an LSTM's h and c
+        belong to one neuron. Sensory neurons that hold an input count as inputs, as in the 19 neurons of the thesis'
+        NCP. None for cores without neurons in this sense: cores without memory, with a window of past frames, with
+        attention, and state space models.
+        """
+        return None
+
+    @property
+    def synapses(self) -> int | None:
+        """Number of synapses: trained weights from an input or a neuron to a neuron, or to one of its gates.
+
+        Weights that are fixed at zero do not count, nor do biases, time constants, the other numbers of an LTC synapse,
+        and readouts. None if `neurons` is None, or if no weight belongs to a pair of neurons.
+        """
+        return None
+
     def penalty(self) -> Tensor | float:
         """Return a term to add to the loss in training, such as a loss of stability; 0 for most cores."""
         return 0.0
@@ -101,6 +120,23 @@ class Core(nn.Module, ABC):
             torch.zeros(batch, *shape, device=device, dtype=dtype if fixed is None else fixed)
             for shape, fixed in self.state_shapes()
         )
+
+
+class RecurrentCore(Core):
+    """A core of neurons: the last axis of the first tensor of its state."""
+
+    synapse_weights: tuple[str, ...] = ()
+    """Names of the parameters in which every number is a synapse; () if a hidden layer lies between the neurons."""
+
+    @property
+    def neurons(self) -> int | None:
+        return self.state_shapes()[0][0][-1]
+
+    @property
+    def synapses(self) -> int | None:
+        if not self.synapse_weights:
+            return None
+        return sum(self.get_parameter(name).numel() for name in self.synapse_weights)
 
 
 def check_arguments(core: Core, x: Tensor, dt: Tensor, state: State) -> None:

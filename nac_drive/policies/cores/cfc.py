@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import NOMINAL_DT, Core, State, check_time_unit
+from nac_drive.policies.cores.base import NOMINAL_DT, RecurrentCore, State, StateSpec, check_time_unit
 from nac_drive.policies.ops.bptt import Feedback, recur
 from nac_drive.policies.ops.cfc_steps import FORMS, SCALE, SLOPE, Gated, feedback_of_tanh
 from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
@@ -17,7 +17,7 @@ FASTEST, SLOWEST = 20.0, 0.5
 """Range of the pure form's initial rates w_tau in 1 / s: time constants from 50 ms to 2 s, for frames of 20 ms."""
 
 
-class CfC(Core):
+class CfC(RecurrentCore):
     """Closed-form continuous-time neurons. `cores.cfc_naive` holds the same function in plain form.
 
     With g = lecun_tanh(W [x; h] + b) and z = sigmoid(t_a(g) dt + t_b(g)), in three modes:
@@ -82,7 +82,7 @@ class CfC(Core):
             self.limit = nn.Parameter(torch.ones(output_size))
         self._cache: WeightCache[tuple[Tensor, Tensor, Feedback, tuple[Tensor, Tensor]]] = WeightCache()
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
@@ -112,7 +112,7 @@ class CfC(Core):
         return weight, bias, feedback, (heads, offsets)
 
 
-class WiredCfC(Core):
+class WiredCfC(RecurrentCore):
     """Three layers of gated CfC cells, inter, command and motor, joined as an NCP: x -> inter -> command -> motor.
 
     With layers l = 1, 2, 3 and h_0 = x, each layer reads its own state and the new state of the layer before:
@@ -171,7 +171,12 @@ class WiredCfC(Core):
         )
         self.layers = nn.ModuleList(CfCLayer(torch.from_numpy(mask.T.copy())) for mask in masks)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    @property
+    def synapses(self) -> int:
+        layers = [layer for layer in self.layers if isinstance(layer, CfCLayer)]
+        return sum(int(layer.mask.sum()) + layer.recurrent.numel() for layer in layers)
+
+    def state_shapes(self) -> StateSpec:
         return (((sum(self.sizes),), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 
 AMPLITUDE, SLOPE = 3.388235, 0.01
 """A and epsilon of ClipSin as the paper has them. A is Eq. 29, derived to make a gradient's mean factor through
@@ -20,7 +20,7 @@ def clip_sin(x: Tensor) -> Tensor:
     return torch.add(AMPLITUDE * torch.sin(math.pi / 6.0 * inside), x - inside, alpha=SLOPE)
 
 
-class CircuitNet(Core):
+class CircuitNet(RecurrentCore):
     """R-CircuitNet (Section 3.3): `units` circuit motif units (CMUs) X_i of M neurons each.
 
         X_i' = s(g_i(X_i) + sum over j != i of h_ij(X_j) + b_i + s(W_in,i x + b_in,i))      (Eq. 9 to 11)
@@ -78,7 +78,7 @@ class CircuitNet(Core):
             if value < least:
                 raise ValueError(f"{name}: must be at least {least}, got {value}.")
         self.input_size, self.output_size = input_size, output_size
-        self.units, self.neurons, self.ports, self.iterations = units, neurons, 3 * neurons // 4, iterations
+        self.units, self.unit_size, self.ports, self.iterations = units, neurons, 3 * neurons // 4, iterations
         total = units * neurons
         self.input = nn.Linear(input_size, total)
         self.output = nn.Linear(total, output_size)
@@ -93,9 +93,11 @@ class CircuitNet(Core):
         self.product = nn.Parameter(halved * torch.randn(units, neurons, neurons, neurons)) if product else None
         self.places: Tensor
         self.register_buffer("places", self._places(), persistent=False)
+        if self.attention is None and self.product is None:  # otherwise no weight belongs to a pair of neurons
+            self.synapse_weights = ("input.weight", "linear", "between")
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
-        return (((self.units * self.neurons,), None),)
+    def state_shapes(self) -> StateSpec:
+        return (((self.units * self.unit_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         drive = clip_sin(self.input(x)) + self.bias  # (B, T, N), N = units M
@@ -115,7 +117,7 @@ class CircuitNet(Core):
 
     def _interactions(self, neurons: Tensor) -> Tensor:
         """Compute attention and products within each CMU: neurons (B, N) -> (B, N)."""
-        groups = neurons.unflatten(1, (self.units, self.neurons)).transpose(0, 1)  # (units, B, M)
+        groups = neurons.unflatten(1, (self.units, self.unit_size)).transpose(0, 1)  # (units, B, M)
         signals = []
         if self.attention is not None:
             query, key, value = torch.bmm(groups, self.attention.transpose(1, 2)).chunk(3, dim=2)  # (units, B, M) each
@@ -129,12 +131,14 @@ class CircuitNet(Core):
     def _wiring(self) -> Tensor:
         """Return all linear connections, within and between CMUs, as one (N, N) from neurons (columns) to neurons."""
         weights = torch.cat((self.linear.flatten(), self.between.flatten()))
-        total = self.units * self.neurons
+        total = self.units * self.unit_size
         return weights.new_zeros(total * total).index_copy(0, self.places, weights).view(total, total)
 
     def _places(self) -> Tensor:
         """Return the positions of the weights of `linear` and `between` in the flattened matrix (N, N)."""
-        index = torch.arange((self.units * self.neurons) ** 2).view(self.units, self.neurons, self.units, self.neurons)
+        index = torch.arange((self.units * self.unit_size) ** 2).view(
+            self.units, self.unit_size, self.units, self.unit_size
+        )
         within = [index[i, :, i] for i in range(self.units)]
         others = [(i, j) for i in range(self.units) for j in range(self.units) if i != j]
         between = [index[i, : self.ports, j, -self.ports :] for i, j in others]

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 
 SHORTEST = 0.02
 """Seconds: the first time scale, a frame. Each next one is longer by a factor of sqrt(10)."""
 
 
-class CTGRU(Core):
+class CTGRU(RecurrentCore):
     """Units with a trace at every one of M = `num_scales` fixed time scales tau_i, spaced by half a decade.
 
     The gates choose scales instead of amounts ("Discrete Event, Continuous Time RNNs"). At a frame, after the traces
@@ -41,6 +41,7 @@ class CTGRU(Core):
 
     continuous_time = True
     neuron_names = ("traces",)
+    synapse_weights = ("input.weight", "scales.weight", "event.weight")
     has_cells = True
     log_scales: Tensor
 
@@ -58,7 +59,7 @@ class CTGRU(Core):
             spread = torch.linspace(float(log_scales[0]), float(log_scales[-1]), output_size)
             self.input.bias[: 2 * output_size] = spread.repeat(2)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.num_scales, self.output_size), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

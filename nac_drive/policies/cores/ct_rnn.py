@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 from nac_drive.policies.ops.ode import initial_log_tau
 from nac_drive.policies.ops.sparse import SparseMatrix
 
 
-class CTRNN(Core):
+class CTRNN(RecurrentCore):
     """A continuous-time RNN with a learned time constant tau > 0 of each unit.
 
         tau dh/dt = -h + tanh(W x + U h + b)
@@ -43,6 +43,7 @@ class CTRNN(Core):
 
     continuous_time = True
     neuron_names = ("h",)
+    synapse_weights = ("input.values", "recurrent.values")
     has_cells = True
 
     def __init__(
@@ -58,7 +59,7 @@ class CTRNN(Core):
         self.bias = nn.Parameter(torch.zeros(output_size))
         self.log_tau = nn.Parameter(initial_log_tau(output_size))
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import State, scan
+from nac_drive.policies.cores.base import State, StateSpec, scan
 from nac_drive.policies.cores.ode_rnn import LONGEST, ODERNN
 
 LARGEST_KEY = 30.0
@@ -47,7 +47,11 @@ class CTA(ODERNN):
         self.query = nn.Linear(output_size, output_size)
         self.kv = nn.Linear(output_size, 2 * output_size)  # key, value
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    @property
+    def neurons(self) -> None:
+        """None: it is attention over the path of an ODE-RNN."""
+
+    def state_shapes(self) -> StateSpec:
         d = self.output_size
         return ((d,), None), ((d,), None), ((d, d), None)
 

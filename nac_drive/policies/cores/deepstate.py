@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import Core, State, StateSpec, scan
 from nac_drive.policies.ops.lstm import run_lstm
 
 
@@ -56,7 +56,7 @@ class DeepState(Core):
         self.offset = nn.Linear(rnn_size, output_size)
         self.log_rate = nn.Parameter(math.log(0.5) + math.log(10.0) * torch.rand(output_size))
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.rnn_size,), None),) * 2 + (((self.output_size,), None),) * 2
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

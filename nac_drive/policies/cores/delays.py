@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import Core, State, StateSpec
 from nac_drive.policies.cores.window import WindowCore, pairs
 
 
@@ -64,7 +64,7 @@ class NARX(Core):
         self.linear = nn.Linear(window * input_size, output_size)
         self.feedback = nn.Linear(delays * output_size, output_size, bias=False)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ((self.window - 1, self.input_size), None), ((self.delays, self.output_size), None)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 from nac_drive.policies.ops.ode import initial_log_tau
 
 
-class GRUODE(Core):
+class GRUODE(RecurrentCore):
     """The autonomous GRU-ODE between frames, and a GRU update at a frame (after "GRU-ODE-Bayes").
 
         tau dh/dt = (1 - z) (g - h),  r, z = sigmoid(U h + b),  g = tanh(V (r h) + c)    over the dt before the frame
@@ -38,6 +38,7 @@ class GRUODE(Core):
 
     continuous_time = True
     neuron_names = ("h",)
+    synapse_weights = ("input.weight", "recurrent.weight", "ode_gates.weight", "ode_target.weight")
     has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 1) -> None:
@@ -51,7 +52,7 @@ class GRUODE(Core):
         self.input = nn.Linear(input_size, 3 * output_size)  # r, z, g
         self.recurrent = nn.Linear(output_size, 3 * output_size)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 from nac_drive.policies.ops.ode import initial_log_tau
 
 Stability = Literal["penalty", "descent"]
@@ -18,7 +18,7 @@ DESCENT = 1e-3
 """Step size of the descent, in units of `dynamics`: about as much as a step of Adam changes it."""
 
 
-class LDS(Core):
+class LDS(RecurrentCore):
     """The linear system of Eq. 2.17 of Hasani's thesis (2020), Section 2.8.3, and its stabilising loss.
 
         dh/dt = A h + B x,  y = C h
@@ -49,6 +49,7 @@ class LDS(Core):
 
     continuous_time = True
     neuron_names = ("h",)
+    synapse_weights = ("drive.weight", "dynamics")
     tau: Tensor
 
     def __init__(
@@ -70,7 +71,7 @@ class LDS(Core):
         self.drive = nn.Linear(input_size, output_size, bias=False)
         self.readout = nn.Linear(output_size, output_size, bias=False)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
 
     def state_matrix(self) -> Tensor:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec
 from nac_drive.policies.ops.liquid import LiquidNetwork, Solver
 from nac_drive.policies.ops.size_limit import count_mask
 from nac_drive.policies.wiring.graphs import fully_connected_wiring, ncp_wiring
 from nac_drive.policies.wiring.wiring import Groups, Wiring
 
 
-class LiquidCore(Core):
+class LiquidCore(RecurrentCore):
     """Base of cores of LTC neurons.
 
     State: (v,), (B, N), the potentials of the neurons.
@@ -27,9 +27,10 @@ class LiquidCore(Core):
 
     continuous_time = True
     neuron_names = ("v",)
+    synapse_weights = ("network.sensory.weight", "network.recurrent.weight")
     network: LiquidNetwork
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((len(self.network.leak),), None),)
 
     def coupling_sensitivity(self, x: Tensor, state: State) -> Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import Core, State, StateSpec
 
 
 class Feedforward(Core):
@@ -25,7 +24,7 @@ class Feedforward(Core):
         self.input_size, self.output_size = input_size, output_size
         self.linear = nn.Linear(input_size, output_size)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ()
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
@@ -57,7 +56,7 @@ class Bojarski(Core):
             nn.Linear(input_size, 1000), nn.ReLU(), nn.Linear(1000, 100), nn.ReLU(), nn.Linear(100, output_size)
         )
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ()
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 from nac_drive.policies.ops.ode import initial_log_tau
 
 
-class MMRNN(Core):
+class MMRNN(RecurrentCore):
     """A memory cell c in discrete time and a state h in continuous time.
 
     Source: "Learning Long-Term Dependencies in Irregularly-Sampled Time Series", Algorithm 1. At each frame
@@ -37,6 +37,7 @@ class MMRNN(Core):
 
     continuous_time = True
     neuron_names = ("h", "c")
+    synapse_weights = ("input.weight", "recurrent.weight", "field.weight")
     has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, unfolds: int = 3) -> None:
@@ -49,7 +50,7 @@ class MMRNN(Core):
         self.field = nn.Linear(output_size, output_size)
         self.log_tau = nn.Parameter(initial_log_tau(output_size))
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ((self.output_size,), None), ((self.output_size,), None)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nac_drive.policies.cores.base import NOMINAL_DT, State, check_time_unit
+from nac_drive.policies.cores.base import NOMINAL_DT, State, StateSpec, check_time_unit
 from nac_drive.policies.cores.window import WindowBase
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.masks import Mask
@@ -60,11 +60,27 @@ class NACCore(WindowBase):
         self.nac = NAC(output_size, num_heads, input_size=input_size, backbone=circuit, **settings)
         self.continuous_time = self.nac.uses_time and window > 1
 
+    @property
+    def neurons(self) -> int:
+        """Number of neurons of its circuits in every head: the sensory gates of q, k and v, and the backbones.
+
+        NAC has no recurrent state. Neurons of disabled groups do not count, although the NAC paper lists them.
+        """
+        nac = self.nac
+        biases = [nac.query_gate.bias, nac.context_gate.bias, *nac.backbone.bias.values()]  # one of each neuron
+        return sum(bias.numel() for bias in biases)
+
+    @property
+    def synapses(self) -> int:
+        nac = self.nac
+        gates = sum(int(gate.mask.sum()) for gate in (nac.query_gate, nac.context_gate))
+        return gates + nac.num_heads * sum(int(mask.sum()) for mask in nac.backbone.buffers())
+
     def slot_shapes(self, slots: int) -> tuple[int, ...]:
         nac = self.nac
         return (nac.num_heads, slots, nac.head_size + nac.drive_size + 2 + (nac.head_size if nac.gated else 0))
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         inputs = () if self.nac.gated else (((self.window - 1, self.input_size), None),)
         return (*super().state_shapes(), *inputs)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 from nac_drive.policies.ops.ode import midpoint_path
 
 LONGEST = 1.0
 """Seconds; a longer gap counts as this. The path moves without a bound, and a midpoint step does not follow it far."""
 
 
-class ODERNN(Core):
+class ODERNN(RecurrentCore):
     """A GRU whose state evolves between frames.
 
         dz/dt = W_2 tanh(W_1 z + b_1) + b_2 between frames,    z <- GRU(x, z) at a frame,    y = z
@@ -46,7 +46,7 @@ class ODERNN(Core):
         self.input = nn.Linear(input_size, 3 * output_size)
         self.recurrent = nn.Linear(output_size, 3 * output_size)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

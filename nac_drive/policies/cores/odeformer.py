@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import Core, State, StateSpec
 from nac_drive.policies.cores.window import WindowCore, check_heads, mix_heads, split_heads
 
 DEPTH = 0.75
@@ -55,7 +55,7 @@ class ODEFormer(Core):
         self.block = TransformerBlock(output_size, num_heads, window)
         self.continuous_time = window > 1
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return self.block.state_shapes() * self.euler_steps
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -23,7 +23,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import NOMINAL_DT, Core, State, scan
+from nac_drive.policies.cores.base import NOMINAL_DT, RecurrentCore, State, StateSpec, scan
 from nac_drive.policies.cores.cfc import CfC
 from nac_drive.policies.ops.cfc_steps import SCALE, SLOPE
 
@@ -85,7 +85,7 @@ class SelfAttend(nn.Module):
         return self.gate * self.projection(torch.sigmoid(h))
 
 
-class PDNA(Core):
+class PDNA(RecurrentCore):
     """Variants C, D and E (Sections 3.4 and 3.5): a CfC, and terms added to its states h afterwards.
 
         y = h + pulse(t, h)               if `pulse`
@@ -127,7 +127,7 @@ class PDNA(Core):
         self.pulse = Pulse(output_size) if pulse else None
         self.self_attend = SelfAttend(output_size) if self_attend else None
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ((self.output_size,), None), ((), torch.float64)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
@@ -142,7 +142,7 @@ class PDNA(Core):
         return y, (h, t[:, -1])
 
 
-class PDNAODE(Core):
+class PDNAODE(RecurrentCore):
     """A CfC with the pulse as a term of the state's own evolution, which goes beyond the paper.
 
     Its authors name as future work "integrating the pulse as a true ODE term using sequential LTC processing, where the
@@ -178,7 +178,7 @@ class PDNAODE(Core):
         self.cfc = CfC(input_size, output_size, backbone_units=backbone_units, time_unit=time_unit)
         self.pulse = Pulse(output_size)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ((self.output_size,), None), ((), torch.float64)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
@@ -201,7 +201,7 @@ class PDNAODE(Core):
         return y, (h, t[:, -1])
 
 
-class NoisyCfC(Core):
+class NoisyCfC(RecurrentCore):
     """Variant B (Section 3.5): a CfC with y = h + gate * noise, noise of N(0, 1) in place of a pulse.
 
     It tests whether any perturbation has the same effect. The noise is added in training mode only, as in the authors'
@@ -236,7 +236,7 @@ class NoisyCfC(Core):
         self.cfc = CfC(input_size, output_size, backbone_units=backbone_units, time_unit=time_unit)
         self.gate = nn.Parameter(torch.tensor(GATE))
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ((self.output_size,), None), ((), torch.int64)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State, scan
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec, scan
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.05, 3.0
 """Seconds: e^1 to e^5 steps, where the authors' code starts, at 20 ms per step."""
 
 
-class PhasedLSTM(Core):
+class PhasedLSTM(RecurrentCore):
     """An LSTM behind a time gate k ("Phased LSTM", Section 2).
 
     A unit with period p, phase shift s and open ratio r has, t seconds after the episode's start, the phase
@@ -43,6 +43,7 @@ class PhasedLSTM(Core):
 
     continuous_time = True
     neuron_names = ("h", "c")
+    synapse_weights = ("input.weight", "recurrent.weight")
     has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, open_ratio: float = 0.1, leak: float = 0.001) -> None:
@@ -59,7 +60,7 @@ class PhasedLSTM(Core):
         self.log_period = nn.Parameter(periods[torch.randperm(output_size)])
         self.shift = nn.Parameter(torch.rand(output_size) * self.log_period.detach().exp())
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return tuple(((self.output_size,), None) for _ in range(3))
 
     def time_gate(self, time: Tensor) -> Tensor:

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec
 from nac_drive.policies.ops.lstm import run_lstm
 from nac_drive.policies.ops.sparse import SparseMatrix
 
 
-class LSTM(Core):
+class LSTM(RecurrentCore):
     """One layer of torch.nn.LSTM. dt has no effect.
 
     State: (h, c), each (B, d).
@@ -23,6 +23,7 @@ class LSTM(Core):
 
     continuous_time = False
     neuron_names = ("h", "c")
+    synapse_weights = ("cell.weight_ih_l0", "cell.weight_hh_l0")
     has_cells = True
 
     def __init__(self, input_size: int, output_size: int) -> None:
@@ -30,7 +31,7 @@ class LSTM(Core):
         self.input_size, self.output_size = input_size, output_size
         self.cell = nn.LSTM(input_size, output_size, batch_first=True)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ((self.output_size,), None), ((self.output_size,), None)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
@@ -39,7 +40,7 @@ class LSTM(Core):
         return y, tuple(new[0].to(h.dtype) for new in after)  # the state keeps its dtype under mixed precision
 
 
-class RNN(Core):
+class RNN(RecurrentCore):
     """One layer of torch.nn.RNN, h' = tanh(W x + U h + b): the "Vanilla RNN" of Hasani's thesis, Table 6.1.
 
     The output is h'. dt has no effect.
@@ -53,6 +54,7 @@ class RNN(Core):
 
     continuous_time = False
     neuron_names = ("h",)
+    synapse_weights = ("cell.weight_ih_l0", "cell.weight_hh_l0")
     has_cells = True
     layer: type[nn.RNN] | type[nn.GRU] = nn.RNN
 
@@ -61,7 +63,7 @@ class RNN(Core):
         self.input_size, self.output_size = input_size, output_size
         self.cell = self.layer(input_size, output_size, batch_first=True)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
@@ -97,7 +99,7 @@ class GRU(RNN):
     layer = nn.GRU
 
 
-class SparseLSTM(Core):
+class SparseLSTM(RecurrentCore):
     """torch.nn.LSTM with most weights fixed at zero (Hasani's thesis, Table 6.1).
 
     The input and the recurrent matrix (4 d, ...), gates i, f, g, o, are each a `SparseMatrix`.
@@ -122,6 +124,7 @@ class SparseLSTM(Core):
 
     continuous_time = False
     neuron_names = ("h", "c")
+    synapse_weights = ("input.values", "recurrent.values")
     has_cells = True
 
     def __init__(self, input_size: int, output_size: int, *, sparsity: float = 0.95, seed: int = 0) -> None:
@@ -132,7 +135,7 @@ class SparseLSTM(Core):
         self.recurrent = SparseMatrix(4 * output_size, output_size, sparsity, rng)
         self.bias = nn.Parameter(torch.zeros(4 * output_size))
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ((self.output_size,), None), ((self.output_size,), None)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import Core, State, StateSpec
 
 
 class StateSpaceCore(Core):
@@ -68,7 +68,7 @@ class StateSpaceCore(Core):
             2 Re(C s), (B, T, d), and the new state.
         """
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size, self.modes), None),) * 2
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

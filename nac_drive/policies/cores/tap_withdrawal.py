@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import RecurrentCore, State, StateSpec
 from nac_drive.policies.ops.liquid import LiquidNetwork
 from nac_drive.policies.wiring.tap_withdrawal import (
     ELECTRICAL,
@@ -23,7 +23,7 @@ VARIABLES, SIGNS = [1, 0, 0, 1], [-1.0, 1.0, -1.0, 1.0]
 """Of PVD, PLM, AVM and ALM: the variable, and the sign of it that they respond to (Lechner et al. 2018, Table 1)."""
 
 
-class TapWithdrawal(Core):
+class TapWithdrawal(RecurrentCore):
     """The tap-withdrawal circuit: 4 sensory neurons, 7 LTC neurons (see `LTC`), 28 synapses.
 
     A linear layer maps the inputs to two variables (section 4.5.2). Each drives a pair of sensory neurons, one by its
@@ -51,6 +51,7 @@ class TapWithdrawal(Core):
 
     continuous_time = True
     neuron_names = ("v",)
+    synapse_weights = ("network.sensory.weight", "network.electrical.weight", "network.recurrent.weight")
     _signs: Tensor
 
     def __init__(
@@ -76,7 +77,7 @@ class TapWithdrawal(Core):
         self.readout = nn.Linear(2, output_size)
         self.register_buffer("_signs", torch.tensor(SIGNS), persistent=False)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((len(NEURONS) - SENSORY.stop,), None),)
 
     def sense(self, x: Tensor) -> Tensor:

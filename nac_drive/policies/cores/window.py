@@ -7,7 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from nac_drive.policies.cores.base import Core, State
+from nac_drive.policies.cores.base import Core, State, StateSpec
 
 
 class WindowBase(Core):
@@ -35,7 +35,7 @@ class WindowBase(Core):
     def slot_shapes(self, slots: int) -> tuple[int, ...]:
         """Return the shape of the last `slots` frames in the state, without the batch axis."""
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         slots = self.window - 1
         return (self.slot_shapes(slots), None), ((slots,), None), ((slots,), torch.bool)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nac_drive.analysis.trajectory import arc_length, circle, latent_path, trajectory_length
 from nac_drive.policies import Core
-from nac_drive.policies.cores.base import State
+from nac_drive.policies.cores.base import State, StateSpec
 
 
 class Fixed(Core):
@@ -25,7 +25,7 @@ class Fixed(Core):
         self.matrix = nn.Parameter(matrix)
         self.times: list[Tensor] = []
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return ()
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

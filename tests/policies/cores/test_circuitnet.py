@@ -76,7 +76,7 @@ class TestClipSin:
 
 def step_by_hand(core: CircuitNet, x: Tensor, neurons: Tensor) -> Tensor:
     """One iteration, neuron by neuron, from the equations: x (F,), neurons (units, M) -> (units, M)."""
-    units, M, ports = core.units, core.neurons, core.ports
+    units, M, ports = core.units, core.unit_size, core.ports
     edges = {pair: k for k, pair in enumerate((i, j) for i in range(units) for j in range(units) if i != j)}
     after = torch.zeros(units, M)
     for u in range(units):

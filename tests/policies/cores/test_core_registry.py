@@ -12,7 +12,7 @@ import torch
 
 from nac_drive.policies import CORES, NAC, Core, Driver, DriverConfig, NACCore, build_core, load_driver, save_driver
 from nac_drive.policies.cores import registry
-from nac_drive.policies.cores.base import CoreFactory, State
+from nac_drive.policies.cores.base import CoreFactory, State, StateSpec
 from nac_drive.policies.cores.registry import core_table
 
 NAC_CORES = [name for name in CORES if name.startswith("nac-")]
@@ -130,7 +130,7 @@ class Average(Core):
         self.input_size, self.output_size, self.keep = input_size, output_size, keep
         self.linear = torch.nn.Linear(input_size, output_size)
 
-    def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+    def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
 
     def forward(self, x: torch.Tensor, dt: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from nac_drive.policies import CORES, Core, NACCore, build_core
-from nac_drive.policies.cores.base import State
-from nac_drive.policies.size import neurons, synapses
+from nac_drive.policies.cores.base import State, StateSpec
 
 F, D = 3, 4
 """Inputs and outputs: 12 weights from inputs to units, 16 between units."""
@@ -46,17 +45,17 @@ deepstate s4 s4d
 @pytest.mark.parametrize("name", BY_HAND)
 def test_counts_by_hand(name: str) -> None:
     core = build_core(name, F, D)
-    assert neurons(core) == BY_HAND[name][0]
-    assert synapses(core) == BY_HAND[name][1]
+    assert core.neurons == BY_HAND[name][0]
+    assert core.synapses == BY_HAND[name][1]
 
 
 def test_every_core_is_counted_or_has_no_neurons() -> None:
     cores = {name: build_core(name, 16, 16) for name in CORES}
-    assert {name for name, core in cores.items() if neurons(core) is None} == {*NONE.split()}
+    assert {name for name, core in cores.items() if core.neurons is None} == {*NONE.split()}
     for core in cores.values():
-        count = synapses(core)
+        count = core.synapses
         assert count is None or count <= sum(each.numel() for each in core.parameters())
-        assert count is None or neurons(core) is not None
+        assert count is None or core.neurons is not None
 
 
 def test_the_circuit_of_table_6_6() -> None:
@@ -65,9 +64,9 @@ def test_the_circuit_of_table_6_6() -> None:
     core: Any = build_core("ncp", 32, 64, **sizes)
     within = int(core.wiring.recurrent_mask[12:18, 12:18].sum())
     assert 1 <= within <= 6  # 6 draws among the command neurons, with repetition
-    assert neurons(core) == 12 + 6 + 1
-    assert synapses(core) == 32 * 6 + 12 * 3 + within + 6
-    assert synapses(build_core("ncp-random", 32, 64, **sizes)) == synapses(core)
+    assert core.neurons == 12 + 6 + 1
+    assert core.synapses == 32 * 6 + 12 * 3 + within + 6
+    assert build_core("ncp-random", 32, 64, **sizes).synapses == core.synapses
 
 
 def test_weights_that_are_fixed_at_zero_are_no_synapses() -> None:
@@ -75,12 +74,12 @@ def test_weights_that_are_fixed_at_zero_are_no_synapses() -> None:
     for name, gates in (("lstm-sparse", 4), ("ct-rnn-sparse", 1)):
         core: Any = build_core(name, 32, 64)
         found = int((core.input() != 0).sum()) + int((core.recurrent() != 0).sum())
-        assert (neurons(core), synapses(core)) == (64, found)
+        assert (core.neurons, core.synapses) == (64, found)
         assert found < 0.06 * gates * 64 * (32 + 64)
     core = build_core("cfc-ncp", 32, 8)
     weights = [part for layer in core.layers for part in (layer.weight, layer.recurrent)]
     found = sum(int((weight != 0).sum()) for weight in weights)
-    assert (neurons(core), synapses(core)) == (16, found)
+    assert (core.neurons, core.synapses) == (16, found)
     assert found < sum(weight.numel() for weight in weights)
 
 
@@ -91,11 +90,11 @@ def test_nac_has_the_neurons_and_synapses_of_its_circuits(name: str) -> None:
     core = build_core(name, 32, 64)
     assert isinstance(core, NACCore)
     nac, gates = core.nac, 2 if name == "nac-sharp" else 3
-    assert neurons(core) == gates * 64 + nac.num_heads * (22 + 45 + 2)
+    assert core.neurons == gates * 64 + nac.num_heads * (22 + 45 + 2)
     weights = [nac.query_gate.weight, nac.context_gate.weight, nac.backbone.in_weight, *nac.backbone.weight.values()]
-    assert synapses(core) == sum(int((weight != 0).sum()) for weight in weights)
+    assert core.synapses == sum(int((weight != 0).sum()) for weight in weights)
     if name == "nac-fc":
-        assert synapses(core) == 3 * 32 * 64 + 16 * (8 * 22 + 22 * 45 + 45 * 2)
+        assert core.synapses == 3 * 32 * 64 + 16 * (8 * 22 + 22 * 45 + 45 * 2)
 
 
 def test_a_core_of_another_author_has_no_counts() -> None:
@@ -103,11 +102,11 @@ def test_a_core_of_another_author_has_no_counts() -> None:
         input_size = output_size = F
         continuous_time = False
 
-        def state_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype | None], ...]:
+        def state_shapes(self) -> StateSpec:
             return (((F,), None),)
 
         def forward(self, x: torch.Tensor, dt: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
             return x + state[0][:, None], state
 
-    assert neurons(Sum()) is None
-    assert synapses(Sum()) is None
+    assert Sum().neurons is None
+    assert Sum().synapses is None
