@@ -46,6 +46,8 @@ from .policies.cores.registry import CORES as CORES
 from .policies.driver import Driver as Driver
 from .policies.encoders import ENCODERS as ENCODERS
 from .policies.export import export as export
+from .policies.hub import from_pretrained as from_pretrained
+from .policies.hub import save_pretrained as save_pretrained
 from .policies.nac.ages import ages as ages
 from .policies.nac.layer import NAC as NAC
 from .policies.nac.records import AttentionRecord as AttentionRecord

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 import nac_drive
 from nac_drive.__main__ import main as start
+from nac_drive.cli.driving import DatasetInfo
 from nac_drive.cli.output import Output
 from nac_drive.memory import NO_MEMORY
 from nac_drive.parallel.signals import termination_raised
@@ -100,6 +102,18 @@ def test_a_character_that_stdout_lacks_becomes_a_question_mark():
 def test_a_message_shows_no_control_characters(capsys):
     assert call("dataset", "info", "no\x1b[2Jne") == 2
     assert "no?[2Jne" in capsys.readouterr().err
+
+
+def test_a_warning_is_one_line_and_the_process_keeps_its_own_form_of_warnings(monkeypatch, capsys):
+    before = warnings.showwarning, warnings.formatwarning, warnings.filters[:]
+    monkeypatch.setattr(DatasetInfo, "run", lambda *_: warnings.warn("a line\nof two\x1b[2J", stacklevel=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call("dataset", "info", "data") == 0
+    assert capsys.readouterr().err == "nac-drive: warning: a line of two?[2J\n"
+    assert (warnings.showwarning, warnings.formatwarning, warnings.filters) == before
+    assert call("dataset", "info", "none") == 0
+    assert (warnings.showwarning, warnings.formatwarning, warnings.filters) == before
 
 
 SCRIPT = """

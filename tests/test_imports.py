@@ -249,6 +249,17 @@ def test_importing_envs_or_policies_loads_nothing_of_the_other():
     assert loaded("from nac_drive.policies import Driver", "torch", *below) == {"torch"}
 
 
+def test_a_driver_does_not_know_the_files_that_hold_it():
+    """hub -> checkpoint -> driver, and no way back: not even a method that imports them when it is called."""
+    files = [f"nac_drive.policies.{name}" for name in ("hub", "checkpoint", "export")]
+    assert loaded("from nac_drive.policies.driver import Driver", *files) == set()
+    text = (REPOSITORY / "nac_drive" / "policies" / "driver.py").read_text()
+    names = {
+        name for module, name in imported(everywhere(ast.parse(text))) if module in ("nac_drive", "nac_drive.policies")
+    }
+    assert names == set()
+
+
 def test_every_public_name_is_there_once():
     assert [name for name in nac_drive.__all__ if not hasattr(nac_drive, name)] == []
     assert len(set(nac_drive.__all__)) == len(nac_drive.__all__)

@@ -9,14 +9,18 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver
-from nac_drive.policies.nac.layer import AttentionRecord
+from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.records import AttentionRecord
+from nac_drive.policies.nac.tokens import Tokens
+
+Hook = TypeVar("Hook")
 
 
 def normalised_entropy(alpha: Tensor) -> Tensor:
@@ -113,30 +117,19 @@ def watched_attention(
         ValueError: For a driver with another core.
     """
     core = nac_core(driver)
-    nac = core.nac
-    attend, outer = nac.attend, vars(nac).get("attend")  # another watch may be on
 
-    def watched(tokens: Any, mask: Any, times: Tensor | None, detail: type | None = None) -> Any:
-        assert times is not None
-        result = attend(tokens, mask, times, AttentionRecord)
-        record = AttentionRecord(**result[1])
+    def watch(tokens: Tokens, mask: Mask, times: Tensor, record: AttentionRecord) -> None:
         age = core.time_unit * times.expand(*record.index.shape[:3], times.shape[3])  # seconds, (B, H, T, window)
 
         def t_movement() -> Tensor:
             oldest = times.amax(dim=3, keepdim=True).expand_as(times)
-            late, early = (attend(tokens, mask, age, AttentionRecord)[1]["t"] for age in (oldest, 0 * times))
+            late, early = (core.nac.attend(tokens, mask, age, AttentionRecord)[1]["t"] for age in (oldest, 0 * times))
             return (late - early).abs()
 
         note(record, age.gather(3, record.index), t_movement)  # of the keys that are kept
-        return result
 
-    nac.attend = watched
-    try:
+    with _added(core.attention_hooks, watch):
         yield
-    finally:
-        del nac.attend
-        if outer:
-            nac.attend = outer
 
 
 @contextmanager
@@ -161,11 +154,6 @@ def zeroed_heads(driver: Driver, heads: Collection[int]) -> Iterator[None]:
         hook.remove()
 
 
-def uniform(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """Logits in the form of `policies.nac.logits.MODES` that give all keys the same weight."""
-    return torch.zeros_like(phi)
-
-
 @contextmanager
 def uniform_weights(driver: Driver) -> Iterator[None]:
     """Let a NAC driver give all frames of its window the same weight inside the `with` block.
@@ -173,13 +161,8 @@ def uniform_weights(driver: Driver) -> Iterator[None]:
     Raises:
         ValueError: For a driver with another core.
     """
-    nac = nac_core(driver).nac
-    solve, slope = nac._solve, nac.slope
-    nac._solve, nac.slope = uniform, None
-    try:
+    with _added(nac_core(driver).nac.logit_hooks, torch.zeros_like):
         yield
-    finally:
-        nac._solve, nac.slope = solve, slope
 
 
 @contextmanager
@@ -209,19 +192,14 @@ def shuffled_keys(driver: Driver, seed: int = 0) -> Iterator[None]:
     Raises:
         ValueError: For a driver with another core.
     """
-    nac = nac_core(driver).nac
-    logits, generator = nac._logits, torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
 
-    def shuffled(*arguments: Any, **named: Any) -> Any:
-        *others, a = logits(*arguments, **named)
-        order = torch.rand(a.shape, generator=generator).argsort(dim=3).to(a.device)
-        return *others, a.gather(3, order)
+    def shuffle(logits: Tensor) -> Tensor:
+        order = torch.rand(logits.shape, generator=generator).argsort(dim=3).to(logits.device)
+        return logits.gather(3, order)
 
-    nac._logits = shuffled
-    try:
+    with _added(nac_core(driver).nac.logit_hooks, shuffle):
         yield
-    finally:
-        del nac._logits
 
 
 @contextmanager
@@ -244,3 +222,12 @@ def nac_core(driver: Driver) -> NACCore:
     if not isinstance(driver.core, NACCore):
         raise ValueError(f"driver must have a NAC core, got {driver.config.core!r}; such as champion.")
     return driver.core
+
+
+@contextmanager
+def _added(hooks: list[Hook], hook: Hook) -> Iterator[None]:
+    hooks.append(hook)
+    try:
+        yield
+    finally:
+        hooks.remove(hook)

@@ -88,9 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the fix; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with one line that says how to go on.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    warnings.formatwarning = lambda message, *_: f"nac-drive: warning: {_as_line(str(message))}\n"
     out, errors = Output(sys.stdout), Output(sys.stderr)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):  # type: ignore[type-var]
+    with (
+        contextlib.redirect_stdout(out),  # type: ignore[type-var]
+        contextlib.redirect_stderr(errors),  # type: ignore[type-var]
+        warnings.catch_warnings(),
+    ):
+        warnings.showwarning = _show_warning
         try:
             status = _run(list(sys.argv[1:] if arguments is None else arguments))
         except SystemExit as end:  # tyro's help, and its own refusals
@@ -133,6 +137,11 @@ def _report(message: str, status: int = 2) -> int:
     """Print one line on stderr and return the exit status."""
     print(f"nac-drive: {_as_line(message)}", file=sys.stderr)
     return status
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line on stderr, without the place in the code."""
+    _report(f"warning: {message}")
 
 
 def _as_line(message: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -220,24 +220,19 @@ class _SeesAsTrained:
         return action, (car_racing, inner)
 
 
-@lru_cache(maxsize=1)
-def prepare(driver: bytes, env: EnvConfig) -> tuple[gym.Env, Driver]:
-    """Return environment and pickled driver, made once per process."""
-    return make_env(env), pickle.loads(driver)
-
-
 def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
     """Drive episode `task[0]` on track `task[1]`."""
     index, track = task
     meta = job.meta
-    env, driver = prepare(job.driver, meta.env)
+    driver = pickle.loads(job.driver)
     trained = trained_env(driver)
     if meta.env.perturb or (trained and seen_by(trained) != seen_by(meta.env)):
         driver = _SeesAsTrained(driver)
     wanted = meta.noise or NoiseConfig(0.0)
-    noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
     steps: list[Step] = []
-    episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append])
+    with closing(make_env(meta.env)) as env:
+        noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
+        episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append])
     return _encode(job, index, steps, episode)
 
 
@@ -253,12 +248,14 @@ def collect_mixture_episode(
         task: Number of the episode, and its track.
     """
     index, track = task
-    env, expert = prepare(job.driver, job.meta.env)
-    policy = MixturePolicy(expert, mixture.learner_frames(job.meta.env.max_steps, (job.meta.seed, track)))
-    steps: list[Step] = []
-    episode = rollout(
-        env, pickle.loads(learner), track, expert=policy, execute=policy.execute, subscribers=[steps.append]
+    policy = MixturePolicy(
+        pickle.loads(job.driver), mixture.learner_frames(job.meta.env.max_steps, (job.meta.seed, track))
     )
+    steps: list[Step] = []
+    with closing(make_env(job.meta.env)) as env:
+        episode = rollout(
+            env, pickle.loads(learner), track, expert=policy, execute=policy.execute, subscribers=[steps.append]
+        )
     return _encode(job, index, steps, episode)
 
 
@@ -271,12 +268,13 @@ def collect_corrected_episode(job: EpisodeJob, learner: bytes, task: tuple[int, 
         task: Number of the episode, and its track.
     """
     index, track = task
-    env, person = prepare(job.driver, job.meta.env)
+    person = pickle.loads(job.driver)
     assert isinstance(person, Human)
     policy = Corrections(person)
-    episode = rollout(
-        env, pickle.loads(learner), track, expert=policy, execute=policy.execute, subscribers=[policy.keep]
-    )
+    with closing(make_env(job.meta.env)) as env:
+        episode = rollout(
+            env, pickle.loads(learner), track, expert=policy, execute=policy.execute, subscribers=[policy.keep]
+        )
     return _encode(job, index, policy.steps, episode, {CORRECTIONS: policy.frames})
 
 

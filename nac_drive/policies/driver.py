@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import reprlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nac_drive import policies  # lazy: what reads and writes drivers imports this module. pyright sees two of them
 from nac_drive.policies.action_heads import build_action_head
 from nac_drive.policies.batched_acts import BatchedActs
 from nac_drive.policies.config import DriverConfig
@@ -57,48 +54,6 @@ class Driver(nn.Module):
         self.core = build_core(config.core, config.encoder_features, config.d_model, **config.core_args)
         self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)
         self._batched_acts = BatchedActs()
-
-    @classmethod
-    def from_pretrained(cls, source: str | os.PathLike[str], revision: str | None = None) -> Driver:
-        """Load a driver. A name or a folder never touches the network, nor does a repository in the hub's cache.
-
-        Args:
-            source: A driver that comes with the package, such as `champion-continuous`; the folder of a driver or of a
-                run; or a repository of the Hugging Face hub, OWNER/NAME.
-            revision: A branch, tag or commit of that repository; the main branch by default.
-
-        Returns:
-            The driver, in evaluation mode.
-
-        Raises:
-            FileNotFoundError: There is no such name, folder or repository.
-            CheckpointError: A file cannot be read or does not fit the other.
-            ValueError: A repository is named and huggingface_hub is not installed.
-        """
-        return policies.from_pretrained(source, revision)  # type: ignore[return-value]
-
-    def save_pretrained(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        license: str | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> Path:
-        """Write a driver folder with a model card (README.md), as a repository of the Hugging Face hub holds it.
-
-        Args:
-            folder: The folder. A driver that is already there is replaced, its model card kept; anything else is
-                refused.
-            license: The license of the weights, such as "mit", for the model card.
-            metrics: Measured results by name, for the model card.
-
-        Returns:
-            The folder.
-
-        Raises:
-            ValueError: The folder exists and holds no driver.
-        """
-        return policies.save_pretrained(self, folder, license=license, metrics=metrics)  # type: ignore[arg-type]
 
     @property
     def device(self) -> torch.device:

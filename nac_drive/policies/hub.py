@@ -26,7 +26,20 @@ def save_pretrained(
     license: str | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> Path:
-    """Write a driver folder with a model card, as a repository of the hub holds it. See `Driver.save_pretrained`."""
+    """Write a driver folder with a model card (README.md), as a repository of the Hugging Face hub holds it.
+
+    Args:
+        driver: The driver.
+        folder: The folder. A driver that is already there is replaced, its model card kept; anything else is refused.
+        license: The license of the weights, such as "mit", for the model card.
+        metrics: Measured results by name, for the model card.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: The folder exists and holds no driver.
+    """
     path = save_driver(folder, driver)
     if not (path / CARD).exists():
         write_atomically(path / CARD, model_card(driver, license, metrics).encode())
@@ -34,7 +47,23 @@ def save_pretrained(
 
 
 def from_pretrained(source: str | os.PathLike[str], revision: str | None = None) -> Driver:
-    """Load a driver by name, from a folder, or from the hub. See `Driver.from_pretrained`."""
+    """Load a driver by name, from a folder, or from the Hugging Face hub.
+
+    A name or a folder never touches the network, nor does a repository in the hub's cache.
+
+    Args:
+        source: A driver that comes with the package, such as `champion-continuous`; the folder of a driver or of a run;
+            or a repository of the hub, OWNER/NAME.
+        revision: A branch, tag or commit of that repository; the main branch by default.
+
+    Returns:
+        The driver, in evaluation mode.
+
+    Raises:
+        FileNotFoundError: There is no such name, folder or repository.
+        CheckpointError: A file cannot be read or does not fit the other.
+        ValueError: A repository is named and huggingface_hub is not installed.
+    """
     name = os.fspath(source)
     if Path(source).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return load_driver(source)
@@ -109,7 +138,7 @@ def model_card(driver: Driver, license: str | None, metrics: Mapping[str, float]
         "",
         "    import nac_drive as nd",
         "",
-        '    driver = nd.Driver.from_pretrained("OWNER/NAME")  # or the folder of this file',
+        '    driver = nd.from_pretrained("OWNER/NAME")  # or the folder of this file',
         '    nd.evaluate(driver, "test-10")',
         "",
         f"- **Settings:** {', '.join(markdown(f'{name} = {value}') for name, value in settings.items())}.",

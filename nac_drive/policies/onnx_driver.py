@@ -122,7 +122,9 @@ class OnnxDriver:
         _, action, state = self.step(observation, state, dt)
         return action, state
 
-    def step(self, observation: np.ndarray, state: OnnxState, dt: float) -> tuple[np.ndarray, int | np.ndarray, OnnxState]:
+    def step(
+        self, observation: np.ndarray, state: OnnxState, dt: float
+    ) -> tuple[np.ndarray, int | np.ndarray, OnnxState]:
         """Do `act`, and return the prediction before the action too: logits (A,), or the continuous action (3,)."""
         observation, dt = np.asarray(observation), seconds(dt)
         if observation.shape != self.config.frame_shape or observation.dtype != np.uint8:

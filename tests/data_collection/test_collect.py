@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import pickle
@@ -36,6 +37,15 @@ from tests.killing import Fuse, Killed
 REPOSITORY = Path(__file__).parents[2]
 TINY = EnvConfig(max_steps=5)
 MODULE = import_module("nac_drive.data_collection.collect")  # the name in the package is the function
+
+
+def test_no_environment_outlives_its_episode(tmp_path):
+    gc.collect()
+    before = {id(item) for item in gc.get_objects() if isinstance(item, gym.Env)}
+    dataset = collect_small(tmp_path / "dataset", env=TINY, seeds=[5])
+    gc.collect()
+    assert len(dataset) == 1
+    assert [item for item in gc.get_objects() if isinstance(item, gym.Env) and id(item) not in before] == []
 
 
 # The content of a dataset

@@ -17,7 +17,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 from markdown_it import MarkdownIt
 
 from nac_drive.policies import CheckpointError, Driver, DriverConfig, load_driver, save_driver
-from nac_drive.policies.hub import FILES
+from nac_drive.policies.hub import FILES, from_pretrained, save_pretrained
 from tests.hostile_names import WORST, hidden
 
 
@@ -44,7 +44,7 @@ def assert_equal(first: Driver, second: Driver) -> None:
 def in_the_cache(driver: Driver, folder: Path, names: tuple[str, ...] = FILES) -> None:
     """Put a driver into a cache of the hub as owner/mine, in the hub's layout of links to blobs."""
     repository, commit = folder / "models--owner--mine", "0" * 40
-    saved, snapshot = driver.save_pretrained(folder.parent / "saved"), repository / "snapshots" / commit
+    saved, snapshot = save_pretrained(driver, folder.parent / "saved"), repository / "snapshots" / commit
     for part in (snapshot, repository / "blobs", repository / "refs"):
         part.mkdir(parents=True)
     (repository / "refs" / "main").write_text(commit)
@@ -62,15 +62,15 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 def test_a_saved_driver_comes_back_without_the_hub(driver, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    folder = driver.save_pretrained(tmp_path / "mine")
+    folder = save_pretrained(driver, tmp_path / "mine")
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    assert_equal(Driver.from_pretrained(folder), driver)
-    champion = Driver.from_pretrained("champion-continuous")
+    assert_equal(from_pretrained(folder), driver)
+    champion = from_pretrained("champion-continuous")
     assert champion.config.control == "continuous"
 
 
 def test_the_hub_reads_the_model_card(driver, tmp_path):
-    folder = driver.save_pretrained(tmp_path / "mine", license="mit", metrics={"mean_reward": 905.25})
+    folder = save_pretrained(driver, tmp_path / "mine", license="mit", metrics={"mean_reward": 905.25})
     card = huggingface_hub.ModelCard.load(folder / "README.md")
     data: Any = card.data
     assert (data.library_name, data.license) == ("nac-drive", "mit")
@@ -79,13 +79,13 @@ def test_the_hub_reads_the_model_card(driver, tmp_path):
     assert (result.dataset_name, result.metric_type, result.metric_value) == ("CarRacing-v3", "mean_reward", 905.25)
     parameters = sum(parameter.numel() for parameter in driver.parameters())
     assert f"{parameters:,} parameters" in card.text
-    plain: Any = huggingface_hub.ModelCard.load(driver.save_pretrained(tmp_path / "plain") / "README.md").data
+    plain: Any = huggingface_hub.ModelCard.load(save_pretrained(driver, tmp_path / "plain") / "README.md").data
     assert (plain.license, plain.eval_results) == (None, None)
 
 
 def test_the_model_card_of_a_driver_of_somebody_else_is_plain_text(driver, tmp_path):
     folder = save_driver(tmp_path / "theirs", driver, env={WORST: "# <script>\n\n# title"})
-    card = load_driver(folder).save_pretrained(tmp_path / "mine") / "README.md"
+    card = save_pretrained(load_driver(folder), tmp_path / "mine") / "README.md"
     body = card.read_text().split("---\n", 2)[2]
     tokens = MarkdownIt("commonmark").parse(body)
     assert [token.tag for token in tokens if token.type == "heading_open"] == ["h1"]
@@ -96,20 +96,20 @@ def test_the_model_card_of_a_driver_of_somebody_else_is_plain_text(driver, tmp_p
 
 
 def test_a_model_card_of_ones_own_is_kept(driver, tmp_path):
-    folder = driver.save_pretrained(tmp_path / "mine")
+    folder = save_pretrained(driver, tmp_path / "mine")
     (folder / "README.md").write_text("mine")
-    driver.save_pretrained(folder)
+    save_pretrained(driver, folder)
     assert (folder / "README.md").read_text() == "mine"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "README.md").write_text("no driver")
     with pytest.raises(ValueError, match="is not a driver folder"):
-        driver.save_pretrained(tmp_path / "other")
+        save_pretrained(driver, tmp_path / "other")
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["README.md"]
 
 
 def test_a_repository_in_the_cache_needs_no_network(driver, cache):
     in_the_cache(driver, cache)
-    assert_equal(Driver.from_pretrained("owner/mine"), driver)
+    assert_equal(from_pretrained("owner/mine"), driver)
 
 
 @pytest.mark.parametrize("cached", [(), ("README.md",), ("config.json",)])
@@ -122,18 +122,18 @@ def test_a_repository_that_is_not_whole_in_the_cache_is_downloaded(driver, cache
         if settings.get("local_files_only"):
             return local(**settings)
         asked.append(settings)
-        return str(driver.save_pretrained(cache / "fresh"))
+        return str(save_pretrained(driver, cache / "fresh"))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert_equal(Driver.from_pretrained("owner/mine", revision="main"), driver)
+    assert_equal(from_pretrained("owner/mine", revision="main"), driver)
     assert asked == [{"repo_id": "owner/mine", "revision": "main", "allow_patterns": list(FILES)}]
 
 
 def test_a_folder_comes_before_a_repository_of_its_name(driver, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda **_: pytest.fail("the hub was asked"))
-    driver.save_pretrained("owner/mine")
-    assert_equal(Driver.from_pretrained("owner/mine"), driver)
+    save_pretrained(driver, "owner/mine")
+    assert_equal(from_pretrained("owner/mine"), driver)
 
 
 @pytest.mark.parametrize("error", [LocalEntryNotFoundError("none"), ConnectionError("offline"), "repository"])
@@ -146,16 +146,16 @@ def test_a_repository_that_nobody_has_is_one_line(error, cache, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(FileNotFoundError, match="there is no folder owner/none, and the Hugging Face hub") as caught:
-        Driver.from_pretrained("owner/none")
+        from_pretrained("owner/none")
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=re.escape("run `pip install nac-drive[hub]`")):
-        Driver.from_pretrained("owner/none")
+        from_pretrained("owner/none")
     with pytest.raises(FileNotFoundError, match="the package ships no driver of that name"):
-        Driver.from_pretrained("championn")
+        from_pretrained("championn")
 
 
 def test_a_foreign_repository_is_checked_as_every_driver_folder(driver, cache):
@@ -163,4 +163,4 @@ def test_a_foreign_repository_is_checked_as_every_driver_folder(driver, cache):
     config = cache / "models--owner--mine" / "blobs" / "blob-of-config.json"
     config.write_text(config.read_text().replace('"d_model": 8', '"d_model": 16'))
     with pytest.raises(CheckpointError):
-        Driver.from_pretrained("owner/mine")
+        from_pretrained("owner/mine")

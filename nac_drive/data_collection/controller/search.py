@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from typing import Literal
 
@@ -74,7 +74,8 @@ def drive(control: Control, config: ControllerConfig, seed: int) -> EpisodeScore
 
 def drive_controller(controller: Controller, seed: int) -> EpisodeScore:
     """Drive an episode on the track of `seed`."""
-    env = _blind_env(controller.control)
+    env = CarRacing(control=controller.control)
+    env.observe = False  # no frame is drawn
     env.reset(seed=seed)
     plan = controller.begin(env)
     rewards, wheels_off = [], []
@@ -88,13 +89,6 @@ def drive_controller(controller: Controller, seed: int) -> EpisodeScore:
     off = np.array(wheels_off)
     grass, off_road = int((off > 0).sum()), int((off >= OFF_ROAD_WHEELS).sum())
     return EpisodeScore(float(np.sum(rewards)), len(rewards), grass, off_road)
-
-
-@cache
-def _blind_env(control: str) -> CarRacing:
-    env = CarRacing(control=control)  # type: ignore[arg-type]
-    env.observe = False
-    return env
 
 
 def fitness(episodes: Iterable[EpisodeScore]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from nac_drive.policies.cores.base import NOMINAL_DT, State, StateSpec, check_ti
 from nac_drive.policies.cores.window import WindowBase
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.records import AttentionRecord
 from nac_drive.policies.nac.tokens import Tokens
 from nac_drive.policies.wiring.wiring import Wiring
 
@@ -59,6 +61,8 @@ class NACCore(WindowBase):
         circuit = None if backbone is None else Wiring.from_config(backbone)
         self.nac = NAC(output_size, num_heads, input_size=input_size, backbone=circuit, **settings)
         self.continuous_time = self.nac.uses_time and window > 1
+        self.attention_hooks: list[Callable[[Tokens, Mask, Tensor, AttentionRecord], None]] = []
+        """Called after every attention with its tokens, mask, times and record; for analysis."""
 
     @property
     def neurons(self) -> int:
@@ -93,6 +97,9 @@ class NACCore(WindowBase):
         since, filled, age = self.clock(dt, age, filled)
         mask = Mask(length, kv.shape[2], window=self.window, valid=filled)
         tokens = Tokens(new.query, new.query_logit_inputs, kv, frames)
-        y, _ = self.nac.attend(tokens, mask, since.unsqueeze(1) / self.time_unit)
+        times = since.unsqueeze(1) / self.time_unit  # (B, 1, T, M + T)
+        y, record = self.nac.attend(tokens, mask, times, AttentionRecord if self.attention_hooks else None)
+        for hook in self.attention_hooks:
+            hook(tokens, mask, times, AttentionRecord(**record))
         after = () if frames is None else (frames[:, length:],)
         return y, (kv[:, :, length:], age, filled[:, length:], *after)

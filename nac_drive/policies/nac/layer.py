@@ -7,7 +7,7 @@ E neurons of the backbone's input group, L settling steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from functools import partial
 
@@ -154,6 +154,8 @@ class NAC(nn.Module):
         if recency is not None:
             slopes = recency * 0.25 ** torch.arange(num_heads)
             self.slope = nn.Parameter(slopes + torch.log(-torch.expm1(-slopes)))  # softplus gives the slopes
+        self.logit_hooks: list[Callable[[Tensor], Tensor]] = []
+        """Functions of the logits (B, H, Tq, K) that take their place, in order; for analysis."""
         self.out = nn.Linear(num_heads * self.value_size, d_model)
         self._cache: WeightCache[tuple[TokenProjection, TokenProjection]] = WeightCache()
 
@@ -266,7 +268,7 @@ class NAC(nn.Module):
         batch, heads, queries, _ = tokens.query.shape
         selection = self._select(tokens.kv[..., : self.head_size], mask, self.top_k)
         fused = self.backbone.fused()
-        plain = self.gated and self.log_gain is None and self.slope is None  # what the kernel computes
+        plain = self.gated and self.log_gain is None and self.slope is None and not self.logit_hooks  # as the kernel
         kernel = plain and selection.everything and detail is None and usable(tokens.query)
         if kernel and (circuit := layers(fused)) is not None:
             y = fused_pairwise(self, tokens, circuit, mask, times)
@@ -357,6 +359,8 @@ class NAC(nn.Module):
             a = a * self.log_gain.exp().view(-1, 1, 1)
         if self.slope is not None:
             a = a - F.softplus(self.slope).view(-1, 1, 1) * (1.0 if times is None else times)
+        for hook in self.logit_hooks:
+            a = hook(a)
         return drive, phi, omega, t, a
 
     def _check_backbone(self, wiring: Wiring) -> None:

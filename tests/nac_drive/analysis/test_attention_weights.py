@@ -158,6 +158,26 @@ def test_a_constant_clock_is_that_of_a_clockless_driver():
     assert stream(network).equal(plain)
 
 
+def test_two_records_hold_every_decision_once():
+    network = driver()
+    with recorded_attention(network) as outer, recorded_attention(network) as inner:
+        stream(network)
+    assert len(outer) == len(inner) == FRAMES.shape[1]
+    assert all(a.record.alpha.equal(b.record.alpha) for a, b in zip(outer, inner, strict=True))
+
+
+@pytest.mark.parametrize("replaced", [uniform_weights, newest_frame_only, shuffled_keys, recorded_attention])
+def test_an_error_inside_the_block_leaves_the_driver_as_it_was(replaced):
+    network = driver()
+    plain = stream(network)
+    with pytest.raises(KeyError), replaced(network):
+        raise KeyError
+    assert stream(network).equal(plain)
+    core = nac_core(network)
+    assert (core.attention_hooks, core.nac.logit_hooks) == ([], [])
+    assert not {*vars(core), *vars(core.nac)} & {*vars(type(core)), *vars(type(core.nac))}  # no method is replaced
+
+
 def test_a_driver_without_attention_is_refused():
     for replaced in (uniform_weights, newest_frame_only, shuffled_keys, recorded_attention):
         with pytest.raises(ValueError, match="must have a NAC core, got 'lstm'"), replaced(driver("lstm")):

@@ -161,3 +161,17 @@ def test_only_a_gpu_in_float32_without_gradients_runs_it(device: str) -> None:
         assert fused.usable(query) == query.is_cuda
         assert not fused.usable(query.double())
     assert not fused.usable(query)
+
+
+def test_hooks_of_the_logits_are_called_and_the_kernel_is_not(device: str, calls: list[torch.Size]) -> None:
+    layer, x = make(device), inputs("plain", device)[0]
+    with torch.no_grad():
+        layer.logit_hooks.append(torch.zeros_like)
+        y, record = layer(x, return_attention=True)
+        hooked = layer(x)
+        assert not calls
+        torch.testing.assert_close(record.alpha, torch.full_like(record.alpha, 1 / T))
+        torch.testing.assert_close(hooked, y)
+        layer.logit_hooks.clear()
+        assert not torch.allclose(layer(x), hooked)
+    assert len(calls) == 1
