@@ -28,11 +28,14 @@ from typing import Any
 
 import cv2
 import numpy as np
+from matplotlib.figure import Figure
 from scipy import stats
 
 from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.envs import SPLITS, EnvConfig, make_env, make_vec_env
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.storage.figure import write_figure
+from nac_drive.storage.style import PALETTE, styled
 from nac_drive.storage.write import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -192,23 +195,23 @@ def rows() -> Iterator[str]:
             )
 
 
+@styled()
 def figure() -> None:
     """Draw memory and CPU time of every part over its frames."""
-    import matplotlib.pyplot as plt
-
     parts = json.loads(RESULT.read_text())
-    _, axes = plt.subplots(2, len(parts), figsize=(3.2 * len(parts), 4.2), sharex="col", squeeze=False)
+    drawing = Figure(figsize=(2.6 * len(parts), 4.2), layout="constrained")
+    axes = drawing.subplots(2, len(parts), sharex="col", squeeze=False)
     for column, (name, part) in zip(axes.T, parts.items(), strict=True):
         frames = [sample["frames"] / 1e3 for sample in part["samples"]]
-        for axis, value, label in zip(column, ("megabytes", "cpu_ms"), ("memory, MB", "CPU, ms/frame"), strict=True):
+        for axis, value in zip(column, ("megabytes", "cpu_ms"), strict=True):
             values = [sample[value] for sample in part["samples"]]
-            axis.plot(frames, values, linewidth=1)
+            axis.plot(frames, values, linewidth=1, color=PALETTE[0])
             axis.set_ylim(0, 1.1 * max(values))
-            axis.set_ylabel(label)
         column[0].set_title(name)
         column[1].set_xlabel("tracks, thousands" if name == "resets" else "frames, thousands")
-    plt.tight_layout()
-    plt.savefig(FIGURE, dpi=110)
+    for axis, label in zip(axes[:, 0], ("memory, MB", "CPU, ms/frame"), strict=True):
+        axis.set_ylabel(label)
+    write_figure(FIGURE, drawing)
 
 
 def main(name: str) -> None:

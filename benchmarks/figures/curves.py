@@ -6,7 +6,7 @@ curves.png, left: DAgger, returns on the validation tracks after every round aga
 clone, against the frames that it drove. Right: the same against the time that driving and learning took on one core,
 where the run recorded it. ppo_in_minutes.png: PPO from random weights with growing penalties, and with full ones from
 the start. ppo_from_scratch.png: the runs of the shipped ppo-experts. ppo_ablation.png: the same with one setting
-changed. A dot is an episode, a line the mean.
+changed. A dot is an episode, a line the mean. The axis of returns is stretched towards the top.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from nac_drive.storage.style import SOFT, Look, colour_of, looks_of, stretch_returns, styled
 
 DAGGER = (
     "clone-discrete",
@@ -98,33 +100,27 @@ LABELS = {
     "ppo-ablation-no-average": "no average of weights",
     "ppo-ablation-constant-rate": "rate nearly constant",
 }
-Panel = tuple[tuple[str, ...], str, float, str, int, str]
-"""Runs, what to draw them against, its unit, the title of the axis, the lowest return, the place of the legend."""
+Panel = tuple[tuple[str, ...], str, float, str, int]
+"""Runs, what to draw them against, its unit, the title of the axis, the lowest return."""
 FIGURES: dict[str, tuple[Panel, ...]] = {
     "curves.png": (
-        (DAGGER, "frames", 1000, "labelled frames, thousands", 350, "lower right"),
-        (PPO, "step", 1000, "frames of PPO, thousands", -100, "center right"),
-        (PPO, "seconds", 60, "minutes of PPO on one core", -100, "center right"),
+        (DAGGER, "frames", 1000, "labelled frames, thousands", 350),
+        (PPO, "step", 1000, "frames of PPO, thousands", -100),
+        (PPO, "seconds", 60, "minutes of PPO on one core", -100),
     ),
     "ppo_in_minutes.png": (
-        (MINUTES, "seconds", 60, "minutes of driving and learning on one core", 840, "lower right"),
-        (PENALTIES, "step", 1e6, "frames, millions", -100, "lower right"),
+        (MINUTES, "seconds", 60, "minutes of driving and learning on one core", 700),
+        (PENALTIES, "step", 1e6, "frames, millions", -100),
     ),
     "ppo_from_scratch.png": (
-        (SCRATCH, "seconds", 60, "minutes of driving and learning on at most one core", -100, "lower right"),
-        (SCRATCH, "step", 1e6, "frames, millions", -100, "lower right"),
+        (SCRATCH, "seconds", 60, "minutes of driving and learning on at most one core", -100),
+        (SCRATCH, "step", 1e6, "frames, millions", -100),
     ),
     "ppo_ablation.png": (
-        (ABLATION, "step", 1e6, "frames, millions", -100, "center right"),
-        (ABLATION_OF_LEARNING, "step", 1e6, "frames, millions", -100, "center right"),
+        (ABLATION, "step", 1e6, "frames, millions", -100),
+        (ABLATION_OF_LEARNING, "step", 1e6, "frames, millions", -100),
     ),
 }
-
-
-def draw(axis: Any, at: list[float], returns: list[list[float]], color: str, label: str) -> None:
-    for x, episodes in zip(at, returns, strict=True):
-        axis.plot([x] * len(episodes), episodes, ".", color=color, alpha=0.3, markersize=4)
-    axis.plot(at, [sum(episodes) / len(episodes) for episodes in returns], "o-", markersize=4, color=color, label=label)
 
 
 def main(runs: Path, folder: Path) -> None:
@@ -132,22 +128,36 @@ def main(runs: Path, folder: Path) -> None:
         plot(runs, panels).savefig(folder / name, dpi=150)
 
 
+@styled()
 def plot(runs: Path, panels: tuple[Panel, ...]) -> Figure:
-    figure = Figure(figsize=(5 + 5 * min(len(panels), 2), 4.5))
+    figure = Figure(figsize=(1 + 4 * len(panels), 5.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (names, key, unit, title, low, place) in zip(axes, panels, strict=True):
-        for i, name in enumerate(names):
+    for axis, (names, key, unit, title, low) in zip(axes, panels, strict=True):
+        for name, look in looks(names).items():
             rows = [json.loads(line) for line in (runs / f"{name}.jsonl").read_text().splitlines()]
             if key in rows[0]:
                 at, returns = [row[key] / unit for row in rows], [row["returns"] for row in rows]
-                draw(axis, at, returns, f"C{i}", LABELS.get(name, name))
-        axis.axhline(900, color="grey", linewidth=0.8, linestyle="--")
-        axis.set_ylim(low, 960)
+                draw(axis, at, returns, look, LABELS.get(name, name))
+        axis.axhline(900, color=SOFT, linewidth=1, linestyle="--")
+        stretch_returns(axis, low)
         axis.set_xlabel(title)
-        axis.set_ylabel("return of a validation episode")
-        axis.legend(fontsize=8, loc=place)
-    figure.tight_layout()
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), handlelength=3)
+    axes[0].set_ylabel("return of a validation episode")
     return figure
+
+
+def looks(names: tuple[str, ...]) -> dict[str, Look]:
+    """The look of every run: by family, or one colour each if all are of one family."""
+    if len({colour_of(name) for name in names}) > 1:
+        return looks_of(names)
+    return dict(zip(names, looks_of(map(str, range(len(names)))).values(), strict=True))
+
+
+def draw(axis: Any, at: list[float], returns: list[list[float]], look: Look, label: str) -> None:
+    for x, episodes in zip(at, returns, strict=True):
+        axis.plot([x] * len(episodes), episodes, ".", color=look.color, alpha=0.3, markersize=4, markeredgewidth=0)
+    means = [sum(episodes) / len(episodes) for episodes in returns]
+    axis.plot(at, means, look.marker, linestyle=look.linestyle, color=look.color, label=label)
 
 
 if __name__ == "__main__":

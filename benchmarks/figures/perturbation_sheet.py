@@ -21,12 +21,14 @@ from matplotlib.figure import Figure
 from nac_drive.envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, EnvConfig, make_env, perturb
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import FrameLoss, IrregularRate
+from nac_drive.storage.style import NORMAL, PALETTE, SMALL, SOFT, styled
 
 TRACK, SEED, LEVELS = 3, 3, range(4)
 HALVES = {"brightness": (5, 3), "line": (17, 29)}
 """Seeds of the left and of the right half of an image, where two draws are shown."""
-DRIVES = tuple(name for name in PERTURBATIONS if name not in CORRUPTIONS)
-INK, SOFT = "#3b6fb6", "#c9c9c9"
+DRIVES = tuple(name for name in PERTURBATIONS if name not in (*CORRUPTIONS, "mishaps"))
+"""Perturbations with a panel on the right; mishaps happen a few times in an episode."""
+INK = PALETTE[0]
 
 LABELS = {
     "gaussian-noise": "variance {0.variance}",
@@ -48,6 +50,7 @@ LABELS = {
 }
 
 
+@styled()
 def main(out: Path = Path("docs/figures")) -> None:
     """Write perturbations.png into `out`."""
     figure = Figure(figsize=(15.5, 13.4), layout="constrained")
@@ -57,19 +60,20 @@ def main(out: Path = Path("docs/figures")) -> None:
         for row, name in zip(grid, names, strict=True):
             for level, axes in zip(LEVELS, row, strict=True):
                 panel(axes, name, level)
-            row[0].set_ylabel(name, fontsize=11, fontweight="bold")
+            row[0].set_ylabel(name, fontsize=11.5, fontweight="bold")
     left.suptitle(
-        "Images: the frame that the driver sees\n"
-        "left and right half: brightness divided and multiplied, a black and a white line",
-        fontsize=11,
+        "Images: the frame that the driver sees\nleft and right half: darker and brighter, a black and a white line",
+        fontsize=NORMAL,
+        fontweight="normal",
     )
     right.suptitle(
         "Effects on frames, actions and tyres\n"
-        "strokes: frames that arrive; steering commanded (grey) and executed (blue); braking clean (grey) and slipping",
-        fontsize=11,
+        "strokes: frames that arrive; grey: steering commanded, braking on clean tyres; blue: what happens",
+        fontsize=NORMAL,
+        fontweight="normal",
     )
     out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out / "perturbations.png", dpi=75)
+    figure.savefig(out / "perturbations.png", dpi=100)
 
 
 def panel(axes: Axes, name: str, level: int) -> None:
@@ -85,8 +89,13 @@ def panel(axes: Axes, name: str, level: int) -> None:
         braking(axes, spec)
     else:
         steering(axes, spec)
-    axes.set_title("clean" if level == 0 else f"{level}: {label(name, PERTURBATIONS[name][level - 1])}", fontsize=9)
-    axes.tick_params(labelsize=7)
+    axes.set_title(
+        "clean" if level == 0 else f"{level}: {label(name, PERTURBATIONS[name][level - 1])}",
+        fontsize=NORMAL,
+        fontweight="normal",
+    )
+    axes.tick_params(labelsize=SMALL)
+    axes.grid(visible=False)
     if name not in CORRUPTIONS and level:
         axes.set_yticklabels([])
 
@@ -127,7 +136,7 @@ def arriving(axes: Axes, spec: str, seconds: int) -> None:
             times.append(time)
     axes.bar(times, 1.0, 0.6 / FRAMES_PER_SECOND if seconds == 1 else 1 / FRAMES_PER_SECOND, align="edge", color=INK)
     axes.set(xlim=(0, seconds), ylim=(0, 1), yticks=[])
-    axes.set_xlabel("s", fontsize=7)
+    axes.set_xlabel("s", fontsize=SMALL)
 
 
 def steering(axes: Axes, spec: str) -> None:
@@ -144,25 +153,25 @@ def steering(axes: Axes, spec: str) -> None:
     axes.step(time, commanded, where="post", color=SOFT, linewidth=2.5)
     axes.step(time, executed, where="post", color=INK, linewidth=1.2)
     axes.set(xlim=(0, 0.5), ylim=(-1.1, 1.1), yticks=[-1, 0, 1])
-    axes.set_xlabel("s", fontsize=7)
+    axes.set_xlabel("s", fontsize=SMALL)
 
 
 def braking(axes: Axes, spec: str) -> None:
     """Speed over distance with locked wheels, from 90 units/s; the clean car in grey."""
-    for each, colour, width in (("weak-tyres:0", SOFT, 2.5), (spec, INK, 1.2)):
-        env = perturb(blind("continuous"), each, SEED)
+    for tyres, colour, width in (("weak-tyres:0", SOFT, 2.5), (spec, INK, 1.2)):
+        env = perturb(blind("continuous"), tyres, SEED)
         env.reset(seed=TRACK)
-        car: Any = env.unwrapped.car  # type: ignore[attr-defined]
-        ahead = np.array([-np.sin(car.hull.angle), np.cos(car.hull.angle)])
-        for body in (car.hull, *car.wheels):
-            body.linearVelocity = tuple(90 * ahead)
+        simulator: Any = env.unwrapped
+        hull = simulator.car.hull
+        ahead = (-90 * np.sin(hull.angle), 90 * np.cos(hull.angle))
+        simulator.place(hull.angle, *hull.position, velocity=ahead)
         distance, speed = [0.0], [90.0]
         while speed[-1] > 0.5:
             speed.append(env.step(np.array([0, 0, 1], np.float32))[-1]["speed"])
             distance.append(distance[-1] + speed[-1] / FRAMES_PER_SECOND)
         axes.plot(distance, speed, color=colour, linewidth=width)
     axes.set(xlim=(0, 45), ylim=(0, 95), yticks=[0, 45, 90])
-    axes.set_xlabel("units", fontsize=7)
+    axes.set_xlabel("units", fontsize=SMALL)
 
 
 def blind(control: Any) -> gym.Env:

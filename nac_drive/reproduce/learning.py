@@ -19,6 +19,7 @@ from nac_drive.leaderboard.compare import folder_name
 from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task, list_of
 from nac_drive.storage.figure import try_to_draw, write_figure
+from nac_drive.storage.style import SOFT, looks_of, styled
 from nac_drive.training.ppo import ppo
 from nac_drive.training.ppo_config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
@@ -107,18 +108,19 @@ class Learning(Experiment):
         return "\n\n".join(parts)
 
 
+@styled()
 def draw_curves(path: Path, rows: Sequence[Row]) -> None:
     """Draw the mean return over frames, one line per entry, with the range of the runs."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes: Any = figure.subplots()
-    for color, entry in enumerate(dict.fromkeys(row["entry"] for row in rows)):
+    for entry, look in looks_of(row["entry"] for row in rows).items():
         curves = [row["curve"] for row in rows if row["entry"] == entry]
         length = min(map(len, curves))
         means = np.array([[np.mean(returns) for _, returns in curve[:length]] for curve in curves])  # (runs, points)
         frames = np.mean([[step for step, _ in curve[:length]] for curve in curves], axis=0) / 1e6
-        axes.plot(frames, means.mean(axis=0), label=entry, color=f"C{color}")
-        axes.fill_between(frames, means.min(axis=0), means.max(axis=0), alpha=0.15, color=f"C{color}", lw=0)
-    axes.axhline(SOLVED_RETURN, color="0.6", lw=0.8, ls="--")
+        axes.plot(frames, means.mean(axis=0), label=entry, color=look.color, linestyle=look.linestyle)
+        axes.fill_between(frames, means.min(axis=0), means.max(axis=0), alpha=0.15, color=look.color, lw=0)
+    axes.axhline(SOLVED_RETURN, color=SOFT, lw=1, ls="--")
     axes.set_xlabel("million frames")
     axes.set_ylabel("return on the validation tracks")
     axes.legend()

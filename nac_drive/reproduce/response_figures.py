@@ -12,16 +12,17 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nac_drive.reproduce.experiment import Row
 from nac_drive.storage.figure import write_figure
+from nac_drive.storage.style import LARGE, PALETTE, looks_of, styled
 
 METRICS = {
     "settling_time": ("settling time", "s"), "delta": ("delta response", ""), "amplitude": ("amplitude", ""),
     "frequency": ("frequency", "Hz"), "correlation": ("correlation", ""),
 }  # fmt: skip
 """Metrics of `Responses` -> name and unit, in the order of the thesis' figures."""
-_LINES = ("-", "--", ":", "-.")
-_BARS, _PREDICTION = "C0", "0.45"
+_BARS, _PREDICTION = PALETTE[0], "0.3"
 
 
+@styled()
 def draw_distributions(path: Path, rows: Sequence[Row]) -> None:
     """Draw every metric sorted over cells, one line per entry (thesis, Fig. 7.3).
 
@@ -30,17 +31,21 @@ def draw_distributions(path: Path, rows: Sequence[Row]) -> None:
         rows: Results of networks of one width; the first of every entry is drawn.
     """
     figure, axes = _panels()
-    for color, row in enumerate(_first(rows)):
+    first = _first(rows)
+    looks = looks_of(row["entry"] for row in first)
+    for row in first:
+        look = looks[row["entry"]]
         for axis, metric in zip(axes, METRICS, strict=True):
             values = np.sort(row["cells"][metric])
-            style: dict[str, Any] = {"color": f"C{color}", "ls": _LINES[color % len(_LINES)]}
-            axis.plot(np.arange(1, len(values) + 1), values, lw=1.6, label=row["entry"], **style)
+            places = np.arange(1, len(values) + 1)
+            axis.plot(places, values, label=row["entry"], color=look.color, linestyle=look.linestyle)
     for axis in axes:
         axis.set_xlabel("cells, sorted")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     _save(figure, axes, path)
 
 
+@styled()
 def draw_capacity(path: Path, rows: Sequence[Row]) -> None:
     """Draw the mean of every metric over the number of cells, one line per entry (thesis, Fig. 7.5).
 
@@ -50,17 +55,17 @@ def draw_capacity(path: Path, rows: Sequence[Row]) -> None:
     """
     figure, axes = _panels()
     sizes = sorted({row["units"] for row in rows})
-    for color, entry in enumerate(dict.fromkeys(row["entry"] for row in rows)):
+    for number, (entry, look) in enumerate(looks_of(row["entry"] for row in rows).items()):
         mine = [[row for row in rows if row["entry"] == entry and row["units"] == size] for size in sizes]
         there = [(size, found) for size, found in zip(sizes, mine, strict=True) if found]
         for axis, metric in zip(axes, METRICS, strict=True):
             means, deviations = (
                 [np.mean([row[key] for row in found]) for _, found in there] for key in (metric, f"{metric}_sd")
             )
-            places = [size * 1.04 ** (color - 1) for size, _ in there]  # side by side
+            places = [size * 1.04 ** (number - 1) for size, _ in there]  # side by side
             axis.errorbar(
-                places, means, deviations, fmt="o", ls=_LINES[color % len(_LINES)], ms=4, lw=1.4, capsize=2.5,
-                elinewidth=0.8, color=f"C{color}", label=entry,
+                places, means, deviations, fmt=look.marker, linestyle=look.linestyle, capsize=2.5, elinewidth=0.8,
+                color=look.color, label=entry,
             )  # fmt: skip
     for axis in axes:
         axis.set_xlabel("number of cells, N")
@@ -70,6 +75,7 @@ def draw_capacity(path: Path, rows: Sequence[Row]) -> None:
     _save(figure, axes, path)
 
 
+@styled()
 def draw_ablation(path: Path, rows: Sequence[Row]) -> None:
     """Draw the damage of the loss of single cells beside its prediction (thesis, Fig. 7.4): a column per entry.
 
@@ -102,6 +108,7 @@ def _draw_damage(axis: Any, prediction: np.ndarray, damage: np.ndarray, name: st
     axis.margins(x=0.02)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     right = axis.twinx()
+    right.grid(visible=False)
     right.plot(places, prediction[order], color=_PREDICTION, lw=1.6)
     right.set_ylim(bottom=0.0)
     right.set_ylabel(name, color=_PREDICTION)
@@ -120,13 +127,10 @@ def _panels() -> tuple[Figure, list[Any]]:
     *axes, last = figure.subplots(2, 3).flat
     last.axis("off")  # the place of the legend
     for axis, (name, unit) in zip(axes, METRICS.values(), strict=True):
-        axis.set_title(f"{name}, {unit}" if unit else name, fontsize=11)
-        axis.grid(color="0.92")
+        axis.set_title(f"{name}, {unit}" if unit else name)
     return figure, axes
 
 
 def _save(figure: Figure, axes: Sequence[Any], path: Path) -> None:
-    figure.axes[-1].legend(
-        *axes[0].get_legend_handles_labels(), loc="center", frameon=False, fontsize=12, handlelength=3
-    )
+    figure.axes[-1].legend(*axes[0].get_legend_handles_labels(), loc="center", fontsize=LARGE, handlelength=3)
     write_figure(path, figure)

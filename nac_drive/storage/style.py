@@ -53,7 +53,6 @@ _SETTINGS: dict[str, Any] = {
     "font.size": NORMAL,
     "axes.titlesize": LARGE,
     "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
     "axes.labelsize": NORMAL,
     "xtick.labelsize": SMALL,
     "ytick.labelsize": SMALL,
@@ -146,11 +145,11 @@ def ink_on(colour: Sequence[float]) -> str:
     return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.18 else "white"
 
 
-def stretch_returns(axis: Axes, low: float, high: float = 960.0) -> None:
+def stretch_returns(axis: Axes, low: float, high: float = 955.0) -> None:
     """Stretch the vertical axis towards the top, where good drivers differ.
 
-    Equal distances are equal ratios of what is missing to 1000. From -100 to 960, half of the height is for returns
-    above 790, where a linear axis would spend a sixth.
+    Equal distances are equal ratios of what is missing to 1000. From -100 to 955, half of the height is for returns
+    above 780, where a linear axis would spend a sixth.
 
     Args:
         axis: The axis; its limits are set.
@@ -173,7 +172,7 @@ def _unstretched(values: Any) -> Any:
 
 def _family(name: str) -> str | None:
     """Return the colour of a name's family, found at the start of a word."""
-    return next((colour for colour, names in _FAMILIES if re.search(rf"(?<![a-z0-9])(?:{names})", name)), None)
+    return next((colour for colour, names in _FAMILIES if re.search(rf"(?<![a-z0-9])(?:{names})", name.lower())), None)
 
 
 def _mixed(colour: str, depth: int) -> str:
