@@ -1,12 +1,13 @@
-"""Build hook that compiles the simulator.
+"""Hooks of the build: one compiles the simulator, one makes the links of the README absolute.
 
-hatchling runs it for wheels and editable installations, never for the source distribution (docs/dependencies.md).
+hatchling compiles for wheels and editable installations, never for the source distribution (docs/dependencies.md).
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.tags import platform_tags
 
 NATIVE = "nac_drive/envs/native"
@@ -97,3 +99,31 @@ class CustomBuildHook(BuildHookInterface):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+class CustomMetadataHook(MetadataHookInterface):
+    """Hook that adds the README, as the page of a package index shows it, and the address of the repository.
+
+    GitHub Actions names its repository in GITHUB_REPOSITORY, so a fork links to itself. Elsewhere links stay relative.
+    """
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add `readme`, and `urls` where the repository is known."""
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        if repository := os.environ.get("GITHUB_REPOSITORY"):
+            url = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{repository}"
+            text = with_absolute_links(text, url, os.environ.get("GITHUB_REF_NAME", "main"))
+            metadata["urls"] = {"Source": url, "Issues": f"{url}/issues"}
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def with_absolute_links(text: str, url: str, version: str) -> str:
+    """Return Markdown whose relative links lead to one version of a repository at GitHub.
+
+    Args:
+        text: Markdown with links `[text](path)` and images `![text](path)`.
+        url: Address of the repository.
+        version: Tag or branch.
+    """
+    text = re.sub(r"(!\[[^\]]*\]\()(?![a-z]+:)", rf"\g<1>{url}/raw/{version}/", text)
+    return re.sub(r"((?<!!)\[[^\]]*\]\()(?![a-z]+:|#)", rf"\g<1>{url}/blob/{version}/", text)

@@ -257,6 +257,34 @@ def test_a_checkout_without_links_builds_a_whole_wheel(tmp_path, ziglang, monkey
     assert done.stdout.split() == [str(installed / "nac_drive/__init__.py"), "discrete", "cnn"]
 
 
+def test_the_page_of_a_package_links_to_the_repository_that_built_it(project, monkeypatch):
+    monkeypatch.setenv("GITHUB_REPOSITORY", "someone/nac-drive")
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.com")
+    monkeypatch.setenv("GITHUB_REF_NAME", "v1.2.3")
+    text = metadata(project / backend(project, "build_sdist('.')"))
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 20
+    assert not [link for link in links if not link.startswith(("https://", "#"))]
+    assert "](https://github.com/someone/nac-drive/raw/v1.2.3/docs/champion.gif)" in text
+    assert "](https://github.com/someone/nac-drive/blob/v1.2.3/docs/tutorial.md)" in text
+    assert "Project-URL: Source, https://github.com/someone/nac-drive\n" in text
+
+
+def test_without_a_repository_the_page_is_the_readme(project, monkeypatch):
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    text = metadata(project / backend(project, "build_sdist('.')"))
+    assert text.endswith((ROOT / "README.md").read_text())
+    assert "Project-URL:" not in text
+
+
+def metadata(source: Path) -> str:
+    """The metadata of a source distribution, with the README at their end."""
+    with tarfile.open(source) as archive:
+        file = archive.extractfile("nac_drive-1.2.3/PKG-INFO")
+        assert file is not None
+        return file.read().decode()
+
+
 @needs_compiler
 def test_the_checkout_is_compiled_again_only_if_it_changed(project):
     native = project / "nac_drive/envs/native"

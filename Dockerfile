@@ -1,0 +1,10 @@
+# docker build --tag nac-drive . && docker run --rm --volume "$PWD/runs:/work/runs" nac-drive demo
+FROM python:3.12-slim
+RUN pip install --no-cache-dir torch --index-url https://download.pytorch.org/whl/cpu
+COPY . /source
+RUN pip install --no-cache-dir /source && rm -r /source
+RUN useradd --create-home --uid 1000 driver && install --directory --owner driver /work
+USER driver
+WORKDIR /work
+ENTRYPOINT ["nac-drive"]
+CMD ["--help"]
