@@ -43,9 +43,9 @@ COMMANDS: dict[str, list[str]] = {
                 "--validation-tracks", "3", "--device", "cpu", "--workers", "2"],
     "stress": ["stress", "--drivers", "champion", "expert", "--tracks", "3,4", "--perturb", "gap:1", "--out", "out",
                "--workers", "2"],
-    "reproduce": ["reproduce", "thesis-4.1", "--out", "out", "--workers", "2"],
+    "reproduce": [str(Path(__file__).parent / "papers/reproduce.py"), "thesis-4.1", "--out", "out", "--workers", "2"],
 }  # fmt: skip
-"""Command -> its words; `data` is a small dataset."""
+"""Command -> the words after `nac-drive`, or a script and its words; `data` is a small dataset."""
 DATASET = [
     "collect",
     "--out",
@@ -133,8 +133,9 @@ def again(words: list[str], folder: Path) -> list[str]:
 def start(words: list[str], folder: Path, mark: str) -> subprocess.Popen:
     """The command as a process; `mark` is in the environment of all its processes."""
     environment = {**os.environ, "NAC_DRIVE_KILLS": mark, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}
+    program = words if words[0].endswith(".py") else ["-m", "nac_drive", *words]
     return subprocess.Popen(
-        [sys.executable, "-m", "nac_drive", *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL,
+        [sys.executable, *program], cwd=folder, env=environment, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 

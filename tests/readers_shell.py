@@ -45,8 +45,11 @@ from tests.documented import ROOT, expanded
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
 RECORDED = 68
 """Frames of an episode: fifty of the zoom at the start, and a sequence of 16."""
-LENGTHS = {"compare": 4, "evaluate": 4, "inspect": 4, "reproduce": 84, "stress": 4, "train": 4, "watch": 4}
-"""Command -> frames of its episodes, where they are others; episodes of `reproduce` hold a sequence of 32."""
+LENGTHS = {
+    "compare": 4, "evaluate": 4, "inspect": 4, "reproduce": 84, "stress": 4, "train": 4, "watch": 4,
+    "benchmarks/papers/reproduce.py": 84,
+}  # fmt: skip
+"""Command or script -> frames of its episodes, where they are others; episodes of `reproduce` hold a sequence of 32."""
 DRIVEN = 66
 """Frames of an episode of DAgger, and of every episode in a Python block."""
 
@@ -70,7 +73,7 @@ SIZES: dict[str, dict[str, str]] = {
     "train": {"--epochs": "1", "--sequence-length": "16", **_VALIDATED},
     "benchmarks/attention.py": _MEASURED,
     "benchmarks/protocols/harness.py": {**_MEASURED, "--max-steps": "4"},
-    "benchmarks/protocols/interpretability.py": _MEASURED,
+    "benchmarks/papers/interpretability.py": _MEASURED,
 }  # fmt: skip
 """Command or script -> options that have these values, whether the line names them or not."""
 _BUDGET = {"iterations": 1, "rollouts": 1, "steps": 3, "episodes": 1}
@@ -138,8 +141,10 @@ class Shell:
         words = expanded(line, self.variables)
         if "nac-drive" in words[:3]:
             return self._command(reduced(words[words.index("nac-drive") + 1 :]))
-        self._cut(RECORDED, RECORDED)
-        return run_script(reduced(words[words.index("python") + 1 :]))
+        words = words[words.index("python") + 1 :]
+        length = LENGTHS.get(words[0], RECORDED)
+        self._cut(length, length)
+        return run_script(reduced(words))
 
     def _command(self, words: list[str]) -> int:
         name = words[0] if words else ""
@@ -313,9 +318,9 @@ def _until_it_answers(serve: Callable[..., None]) -> Callable[..., None]:
     return served
 
 
-def small_protocol(name: str) -> Reproduction:
+def small_protocol(name: str, protocols: Path) -> Reproduction:
     """Return a protocol with the settings of `REPRODUCED`."""
-    table = protocol.load(name)
+    table = protocol.load(name, protocols)
     sizes = REPRODUCED.get(table.experiment, {})
     if "rounds" not in table.settings:
         sizes = {key: value for key, value in sizes.items() if key != "rounds"}  # not by DAgger

@@ -1,1 +1,1 @@
-"""Analysis of drivers: saliency, activity of neurons, attention weights, theory of the NAC layer, wirings."""
+"""Analysis of drivers: saliency, neurons, attention weights, wirings, and episodes with all that is seen of them."""

@@ -14,8 +14,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from nac_drive.analysis.activity import curvature
 from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention
+from nac_drive.analysis.curvature import curvature
 from nac_drive.analysis.probe import Probe, by_age
 from nac_drive.analysis.regions import fractions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, steering_target, visual_backprop

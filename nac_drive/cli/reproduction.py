@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -29,10 +30,16 @@ class Reproduce:
     workers: int = 0
     """Parallel processes; 0: one per core. Run times are measured in one at a time."""
 
-    def run(self, console: Console) -> None:
+    def run(self, console: Console, **tables: Any) -> None:
+        """Measure the table.
+
+        Args:
+            console: Of the progress and the path of the page.
+            tables: `experiments`, `protocols` and `command` of `nac_drive.reproduce`, for tables of others.
+        """
         with Progress(console) as reports:
             page = nd.reproduce(
                 self.name, self.out, full=self.full, only=self.only, resume=self.resume,
-                workers=self.workers, report=reports.reproduction_reporter(),
+                workers=self.workers, report=reports.reproduction_reporter(), **tables,
             )  # fmt: skip
         console.print(f"page: {page}", highlight=False, soft_wrap=True)

@@ -12,9 +12,19 @@ from nac_drive.policies import CORES
 from nac_drive.storage.read import read_yaml
 from nac_drive.suggest import did_you_mean
 
-_FOLDER = Path(str(files("nac_drive.reproduce"))) / "protocols"
-REPRODUCTIONS: tuple[str, ...] = tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
-"""Names of the tables that can be measured again."""
+PROTOCOLS = Path(str(files("nac_drive.reproduce"))) / "protocols"
+"""Folder of the protocols that come with the package."""
+
+
+def names_in(protocols: Path) -> tuple[str, ...]:
+    """Return the names of the tables of a folder of protocols."""
+    return tuple(sorted(path.stem for path in protocols.glob("*.yaml")))
+
+
+REPRODUCTIONS: tuple[str, ...] = names_in(PROTOCOLS)
+"""Names of the tables that the package measures again."""
+SCRIPTED = ("thesis-4.1", "thesis-4.4", "thesis-7", "thesis-9.2")
+"""Names of the tables that a script of the repository measures again, `benchmarks/papers/reproduce.py`."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +70,24 @@ class Reproduction:
         return common | entry.args
 
 
-def load(name: str) -> Reproduction:
+def load(name: str, protocols: Path = PROTOCOLS) -> Reproduction:
     """Read a protocol.
 
     Args:
-        name: One of `REPRODUCTIONS`.
+        name: One of `names_in(protocols)`.
+        protocols: The folder of the protocols.
 
     Raises:
         ValueError: For another name.
     """
-    if name not in REPRODUCTIONS:
+    if name in (names := names_in(protocols)):
+        return read_yaml(protocols / f"{name}.yaml", Reproduction, "a protocol", "install the package again")
+    if name in SCRIPTED:
         raise ValueError(
-            f"name must be one of {', '.join(REPRODUCTIONS)}, got {name!r}.{did_you_mean(name, REPRODUCTIONS)}"
+            f"name must be a table that the package measures, got {name!r}; in a clone of the repository, run "
+            f"`python benchmarks/papers/reproduce.py {name} --out {name}`."
         )
-    return read_yaml(_FOLDER / f"{name}.yaml", Reproduction, "a protocol", "install the package again")
+    raise ValueError(f"name must be one of {', '.join(names)}, got {name!r}.{did_you_mean(name, names)}")
 
 
 def chosen(reproduction: Reproduction, only: Sequence[str]) -> list[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,35 +15,27 @@ import msgspec
 
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies.ops.threads import one_thread
-from nac_drive.reproduce.circuits import Circuits
 from nac_drive.reproduce.cost import Cost
 from nac_drive.reproduce.driving import Driving
 from nac_drive.reproduce.experiment import Each, Experiment, Row, Task, require_numbers
-from nac_drive.reproduce.flow import Flow
 from nac_drive.reproduce.learning import Learning
 from nac_drive.reproduce.page import save_page
 from nac_drive.reproduce.passive import Passive
-from nac_drive.reproduce.protocol import Reproduction, chosen, load
-from nac_drive.reproduce.responses import Responses
+from nac_drive.reproduce.protocol import PROTOCOLS, Reproduction, chosen, load
 from nac_drive.reproduce.size import Size
-from nac_drive.reproduce.trajectory import Trajectory
 from nac_drive.storage.lock import locked
 from nac_drive.storage.names import shell_path
 from nac_drive.storage.read import FileError, read_json, read_json_lines
 from nac_drive.storage.write import flatten, remove_leftovers, write_atomically, writing
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
-    "circuits": Circuits,
     "cost": Cost,
     "driving": Driving,
-    "flow": Flow,
     "learning": Learning,
     "passive": Passive,
-    "responses": Responses,
     "size": Size,
-    "trajectory": Trajectory,
 }
-"""Name of an experiment -> its settings and its work."""
+"""Name of an experiment that the package holds -> its settings and its work."""
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
 
 Measurements = dict[str, tuple[Experiment, Task]]
@@ -58,6 +50,9 @@ def reproduce(
     only: Sequence[str] = (),
     workers: int = 0,
     resume: bool = False,
+    experiments: Mapping[str, type[Experiment]] = EXPERIMENTS,
+    protocols: Path = PROTOCOLS,
+    command: str = "nac-drive reproduce",
     report: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Path:
     """Measure a table of a paper again, and write it beside the printed figures.
@@ -65,12 +60,15 @@ def reproduce(
     Every finished measurement is kept in `folder/results.jsonl`, in the end in the order of the table.
 
     Args:
-        name: The table, one of `REPRODUCTIONS`.
+        name: The table, one of `REPRODUCTIONS`, or of the names of `protocols`.
         folder: The folder of the results.
         full: Measure at the paper's size, in place of what two cores do in about an hour.
         only: Lines of the table, by the paper's name or our core; all of them for none.
         workers: Processes, 0 for one per core. Run times are measured in one process at a time.
         resume: Go on with an interrupted reproduction, or with other lines of it.
+        experiments: Name of an experiment -> its class, which worker processes must be able to import.
+        protocols: Folder of the protocols, `NAME.yaml` each.
+        command: The start of the command line that the page shows.
         report: Called with `done` and `total` measurements and the row of each as it is finished; before them with
             `ready`, what was prepared.
 
@@ -85,11 +83,10 @@ def reproduce(
         WriteError: If `folder` cannot be written.
     """
     folder = Path(folder)
-    reproduction = load(name)
+    reproduction = load(name, protocols)
     entries = chosen(reproduction, only)
     settings = reproduction.settings | (reproduction.full if full else {})
-    kind = EXPERIMENTS[reproduction.experiment]
-    experiment = msgspec.convert(settings, kind)
+    experiment = msgspec.convert(settings, experiments[reproduction.experiment])
     table = _measurements(reproduction, settings, experiment)
     names = {entry.name for entry in entries}
     tasks = {key: measurement for key, measurement in table.items() if measurement[1].entry in names}
@@ -115,8 +112,8 @@ def reproduce(
                 report({"done": done, "total": len(tasks), **row})
         ordered = [rows[key] for key in table if key in rows]
         _write_rows(folder / RESULTS, ordered)
-        command = f"nac-drive reproduce {name}{' --full' if full else ''} --out {shell_path(folder.name)}"
-        return save_page(folder / f"{name}.md", reproduction, experiment, ordered, command)
+        line = f"{command} {name}{' --full' if full else ''} --out {shell_path(folder.name)}"
+        return save_page(folder / f"{name}.md", reproduction, experiment, ordered, line)
 
 
 def _measurements(reproduction: Reproduction, settings: dict[str, Any], experiment: Experiment) -> Measurements:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from reproduce import EXPERIMENTS as PAPERS
+from responses import Responses
 
 from nac_drive.cli.main import COMMANDS
 from nac_drive.data_collection.collect import collect
@@ -25,8 +27,8 @@ from nac_drive.reproduce import run as reproduction
 from nac_drive.reproduce.driving import Driving
 from nac_drive.reproduce.passive import Passive
 from nac_drive.reproduce.protocol import Entry, Reproduction
-from nac_drive.reproduce.responses import Responses
-from nac_drive.reproduce.run import EXPERIMENTS, reproduce
+from nac_drive.reproduce.run import EXPERIMENTS as SHIPPED
+from nac_drive.reproduce.run import reproduce
 from nac_drive.robustness.stress import stress
 from nac_drive.training.ppo import ppo
 from nac_drive.training.ppo_config import PPOConfig
@@ -45,6 +47,7 @@ SOURCES = {
     "encoder_from",
 }
 """Names of options that are paths of drivers, data sets or action logs, or may be."""
+EXPERIMENTS = SHIPPED | PAPERS
 REFUSED = r"dataset has|sha256: |other settings \(drivers|has changed;|is not the action log's"
 CONTINUOUS = EnvConfig("continuous", max_steps=3)
 DISCRETE = EnvConfig(max_steps=3)
@@ -121,8 +124,8 @@ def reproducing(experiment: str, option: str, **settings: Any) -> Callable[..., 
         named = {**settings, option: str(source)}
         table = Reproduction("T", "S", experiment, "d", [Entry("A", "cnn")], settings=named)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reproduction, "load", lambda name: table)
-            interrupted(reproduce, "tiny", folder, resume=resume, workers=1)
+            patch.setattr(reproduction, "load", lambda *_: table)
+            interrupted(reproduce, "tiny", folder, resume=resume, workers=1, experiments=EXPERIMENTS)
 
     return begin
 

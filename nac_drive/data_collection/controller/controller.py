@@ -36,7 +36,7 @@ _REJOIN = 40.0
 class ControllerConfig:
     """The numbers of the controller, in simulator units, units/s, units/s^2 and radians.
 
-    The shipped ones were found by `python benchmarks/protocols/controller_search.py`, with
+    The shipped ones were found by `python benchmarks/papers/controller_search.py`, with
     `--control continuous --generations 8` for the continuous ones. Top speeds, the fraction of the line for discrete
     actions and the gain of the gas for continuous control were then lowered by hand, so that a driver that sees one
     frame can do the same (docs/controller.md).

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pytest
+import reproduce as papers
 import torch
 from scipy import stats
 
@@ -18,11 +20,11 @@ from nac_drive.policies import CORES, Driver, build_core
 from nac_drive.policies.action_heads import ContinuousActionHead
 from nac_drive.reproduce import cost, passive, run
 from nac_drive.reproduce.cost import Cost, exponent
-from nac_drive.reproduce.experiment import Column, Task
+from nac_drive.reproduce.experiment import Column, Experiment, Task
 from nac_drive.reproduce.learning import Learning
 from nac_drive.reproduce.page import _cell, verdict
 from nac_drive.reproduce.passive import Passive, parts
-from nac_drive.reproduce.protocol import REPRODUCTIONS, Entry, Reproduction, load
+from nac_drive.reproduce.protocol import PROTOCOLS, Entry, Reproduction, load, names_in
 from nac_drive.reproduce.run import EXPERIMENTS, reproduce
 from nac_drive.reproduce.size import Size
 from tests.nac_drive.small import demonstrations, synthetic
@@ -35,11 +37,29 @@ TINY = Reproduction(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REPRODUCTIONS)
-def test_every_protocol_can_be_run_and_printed(name: str):
-    reproduction = load(name)
+class Tables(NamedTuple):
+    """Protocols with the kinds of experiments and the command that measure them."""
+
+    protocols: Path
+    experiments: Mapping[str, type[Experiment]]
+    command: str
+
+
+TABLES = [
+    (name, tables)
+    for tables in (
+        Tables(PROTOCOLS, EXPERIMENTS, "nac-drive reproduce"),
+        Tables(papers.PROTOCOLS, papers.EXPERIMENTS, papers.COMMAND),
+    )
+    for name in names_in(tables.protocols)
+]
+
+
+@pytest.mark.parametrize(("name", "tables"), TABLES)
+def test_every_protocol_can_be_run_and_printed(name: str, tables: Tables):
+    reproduction = load(name, tables.protocols)
     for changed in ({}, reproduction.full):
-        experiment = msgspec.convert(reproduction.settings | changed, EXPERIMENTS[reproduction.experiment])
+        experiment = msgspec.convert(reproduction.settings | changed, tables.experiments[reproduction.experiment])
         keys = {column.key for column in experiment.columns()}
         assert experiment.places()
         assert experiment.describe()
@@ -53,7 +73,7 @@ def test_every_protocol_can_be_run_and_printed(name: str):
 
 
 def test_run_times_are_measured_again_where_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run, "load", lambda name: TINY)
+    monkeypatch.setattr(run, "load", lambda *_: TINY)
     reports: list[dict[str, Any]] = []
     page = reproduce("tiny", tmp_path / "out", only=["gru"], report=reports.append)
     with pytest.raises(FileExistsError, match="pass --resume"):
@@ -71,14 +91,14 @@ def test_run_times_are_measured_again_where_they_are_missing(tmp_path: Path, mon
     text = page.read_text()
     assert "nac-drive reproduce tiny --out out" in text
     assert f"| lstm | `lstm` | 1.0000 | {rows[0]['seconds']:.4f} |" in text
-    monkeypatch.setattr(run, "load", lambda name: replace(TINY, settings=TINY.settings | {"passes": 3}))
+    monkeypatch.setattr(run, "load", lambda *_: replace(TINY, settings=TINY.settings | {"passes": 3}))
     with pytest.raises(ValueError, match="a reproduction with other settings"):
         reproduce("tiny", tmp_path / "out", resume=True)
 
 
 def test_a_line_may_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     wide = Entry("wide", "gru", settings={"d_model": 12})
-    monkeypatch.setattr(run, "load", lambda name: replace(TINY, entries=[*TINY.entries, wide]))
+    monkeypatch.setattr(run, "load", lambda *_: replace(TINY, entries=[*TINY.entries, wide]))
     reports: list[dict[str, Any]] = []
     page = reproduce("tiny", tmp_path / "x; touch y #", only=["gru"], report=reports.append)
     assert "    nac-drive reproduce tiny --out 'x; touch y #'\n" in page.read_text()
@@ -90,6 +110,10 @@ def test_a_line_may_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest
 def test_unknown_names_are_refused_before_anything_is_written(tmp_path: Path):
     with pytest.raises(ValueError, match=r"name must be one of .*, got 'nac-tabel5'.*nac-table5"):
         reproduce("nac-tabel5", tmp_path / "out")
+    with pytest.raises(
+        ValueError, match=r"got 'thesis-7'; in a clone .* `python benchmarks/papers/reproduce.py thesis-7 "
+    ):
+        reproduce("thesis-7", tmp_path / "out")
     with pytest.raises(ValueError, match="there is no 'LTSM' in this table"):
         reproduce("nac-table5", tmp_path / "out", only=["LTSM"])
     assert not list(tmp_path.iterdir())
@@ -227,7 +251,7 @@ def test_a_passive_test_of_a_small_dataset(control: Any, tmp_path: Path, monkeyp
         settings |= {"curve_weight": 0.1}
         encoders = 0
     tiny = replace(TINY, experiment="passive", settings=settings)
-    monkeypatch.setattr(run, "load", lambda name: tiny)
+    monkeypatch.setattr(run, "load", lambda *_: tiny)
     reports: list[dict[str, Any]] = []
     page = reproduce("tiny", tmp_path / "out", workers=1, report=reports.append)
     cells = len(Passive(**settings).cells)
@@ -291,13 +315,15 @@ def test_a_figure_that_cannot_be_drawn_costs_no_page(tmp_path: Path, monkeypatch
     assert text.endswith(without)
 
 
-@pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if (PAGES / f"{name}.md").exists()])
-def test_the_page_of_a_table_is_of_its_protocol(name: str):
+@pytest.mark.parametrize(
+    ("name", "tables"), [(name, tables) for name, tables in TABLES if (PAGES / f"{name}.md").exists()]
+)
+def test_the_page_of_a_table_is_of_its_protocol(name: str, tables: Tables):
     """The page has the title, source, differences, lines and printed figures of today's protocol."""
-    table = load(name)
-    experiment = msgspec.convert(table.settings, EXPERIMENTS[table.experiment])
+    table = load(name, tables.protocols)
+    experiment = msgspec.convert(table.settings, tables.experiments[table.experiment])
     headings, *lines = cells((PAGES / f"{name}.md").read_text())
-    start = f"# {table.title}\n\n{table.source}.\n\n    nac-drive reproduce {name} --out {name}\n\n"
+    start = f"# {table.title}\n\n{table.source}.\n\n    {tables.command} {name} --out {name}\n\n"
     page = (PAGES / f"{name}.md").read_text()
     assert page.startswith(start)
     assert f"**What differs from the paper.** {table.differs.strip()}\n\n|" in page

@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flow import Flow
 
 from nac_drive.reproduce import run
 from nac_drive.reproduce.experiment import Row, Task
-from nac_drive.reproduce.flow import Flow
 from nac_drive.reproduce.learning import Learning
 from nac_drive.reproduce.page import save_page
 from nac_drive.reproduce.protocol import Entry, Reproduction
-from nac_drive.reproduce.run import RESULTS, SETTINGS, reproduce
+from nac_drive.reproduce.run import RESULTS, SETTINGS
 from nac_drive.storage.read import FileError
 from nac_drive.storage.write import WriteError
 from tests.data_collection.recordings import contents
@@ -36,9 +37,13 @@ OTHERS: list[Row] = [
 ]  # fmt: skip
 
 
+reproduce = partial(run.reproduce, experiments={"flow": Flow})
+"""The engine with a kind of experiment that is handed in."""
+
+
 @pytest.fixture(autouse=True)
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "load", lambda name: TABLE)
+    monkeypatch.setattr(run, "load", lambda *_: TABLE)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished reproduction; read only."""
     folder = tmp_path_factory.mktemp("whole") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "load", lambda name: TABLE)
+        patch.setattr(run, "load", lambda *_: TABLE)
         reproduce("tiny", folder, workers=1)
     return folder
 
@@ -98,7 +103,7 @@ def test_a_row_counts_for_the_settings_that_it_was_measured_with(
     folder = copied(whole, tmp_path / "out", (whole / RESULTS).read_text())
     before = contents(folder)
     monkeypatch.setattr(
-        run, "load", lambda name: replace(TABLE, entries=[replace(TABLE.entries[0], **changed), TABLE.entries[1]])
+        run, "load", lambda *_: replace(TABLE, entries=[replace(TABLE.entries[0], **changed), TABLE.entries[1]])
     )
     measured: list[Task] = []
 
@@ -201,7 +206,7 @@ def test_a_full_disk_ends_in_one_line_and_the_reproduction_goes_on(
     with pytest.raises(WriteError, match=rf"cannot write {tmp_path / 'out' / RESULTS}: No space left on device; free"):
         reproduce("tiny", tmp_path / "out", workers=1, report=full)
     monkeypatch.undo()
-    monkeypatch.setattr(run, "load", lambda name: TABLE)
+    monkeypatch.setattr(run, "load", lambda *_: TABLE)
     resumed(tmp_path / "out")
     assert contents(tmp_path / "out") == contents(whole)
 

@@ -7,9 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.envs import SPLITS, EnvConfig
@@ -19,7 +17,6 @@ from nac_drive.reproduce import driving, learning
 from nac_drive.reproduce.driving import Driving
 from nac_drive.reproduce.experiment import Task
 from nac_drive.reproduce.learning import Learning
-from nac_drive.reproduce.responses import Responses, _scale
 from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.ppo_config import PPOConfig
 
@@ -152,13 +149,3 @@ def test_a_learning_curve_is_that_of_its_settings(
     ]
     assert (row["best"], row["last"], row["first"]) == (810.0, 710.0, first)
     assert [dict(place)["run"] for place in experiment.places()] == [0, 1, 2]
-
-
-def test_single_cells_are_those_of_drivers_that_learned_as_the_settings_say():
-    experiment = Responses(expert="champion", episodes=7, epochs=3, learning_rate=4e-3, features=40)
-    assert experiment._driving(24) == Driving(
-        [], "continuous", "champion", episodes=7, epochs=3, d_model=24, features=40, learning_rate=4e-3
-    )
-    values = torch.from_numpy(np.random.default_rng(0).permutation(np.linspace(-3.0, 5.0, 101)).reshape(-1, 1))
-    splits: Any = SimpleNamespace(features=values)
-    assert _scale(splits) == pytest.approx((4.6 - -2.6) / 2), "half the distance of the 5 and 95 % quantiles"

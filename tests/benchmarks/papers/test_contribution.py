@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-
-from nac_drive.analysis.contribution import angle_histogram, contribution, contributions, slope_angles
+from contribution import angle_histogram, contribution, contributions, slope_angles
 
 TIME = np.linspace(0.0, 4 * math.pi, 401)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 import torch
+from cells import count_cells, stream_cells
 from torch import Tensor
 
-from nac_drive.analysis.cells import count_cells, stream_cells
 from nac_drive.analysis.probe import OUTPUT, Probe
 from nac_drive.policies.driver import Driver
 

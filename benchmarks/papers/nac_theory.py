@@ -1,7 +1,7 @@
 """Theorems 2 and 3 of the NAC paper in numbers, and drawings of the two circuits of a layer.
 
-python benchmarks/layer/nac_theory.py                  # one core, under a minute; writes docs/figures
-python benchmarks/layer/nac_theory.py --out elsewhere
+python benchmarks/papers/nac_theory.py                  # one core, under a minute; writes docs/figures
+python benchmarks/papers/nac_theory.py --out elsewhere
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 import tyro
 from matplotlib.figure import Figure
+from theory import GRID, REGIMES, Coefficient, FrozenError, frozen_error
 from torch import Tensor, nn
 
-from nac_drive.analysis.theory import GRID, REGIMES, Coefficient, FrozenError, frozen_error
 from nac_drive.analysis.wiring_figure import draw_wiring
 from nac_drive.policies import NAC, CircuitRecord, backbone_wiring, sensory_gate_wiring
 
@@ -36,7 +36,7 @@ def main(out: Path = Path("docs/figures")) -> None:
     out.mkdir(parents=True, exist_ok=True)
     drawings(out)
     text = "# Theorems 2 and 3 of the NAC paper in numbers\n\n"
-    text += "Measured by `python benchmarks/layer/nac_theory.py`, which also draws the figures of this folder.\n"
+    text += "Measured by `python benchmarks/papers/nac_theory.py`, which also draws the figures of this folder.\n"
     text += "\n## Frozen coefficients (Theorem 3, Table 2)\n\n" + frozen_coefficients(out)
     text += "\n## sin(x) with one layer (Theorem 2)\n\n" + sine(out)
     (out / "nac_theory.md").write_text(text)

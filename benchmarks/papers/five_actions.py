@@ -1,7 +1,7 @@
 """How far five actions go: a search on each track alone, with the track in hand.
 
-    python benchmarks/protocols/five_actions.py --tracks test-10
-    python benchmarks/protocols/five_actions.py --tracks test-10 --both-pedals
+    python benchmarks/papers/five_actions.py --tracks test-10
+    python benchmarks/papers/five_actions.py --tracks test-10 --both-pedals
 
 The cross-entropy method looks for the numbers of the controller, and for the speed in each of eight sections of the
 lap, that make the highest return on one track. It drives in the true simulator, from the start each time. So a driver
@@ -21,9 +21,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import tyro
-
-from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller, ControllerConfig, Plan
-from nac_drive.data_collection.controller.search import (
+from cross_entropy import (
     START,
     EpisodeScore,
     SearchConfig,
@@ -31,6 +29,8 @@ from nac_drive.data_collection.controller.search import (
     drive_controller,
     numbers,
 )
+
+from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller, ControllerConfig, Plan
 from nac_drive.envs import track_seeds
 from nac_drive.parallel.processes import default_workers, worker_pool
 

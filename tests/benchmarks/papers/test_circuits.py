@@ -7,22 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import circuits
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from agents import CELLS, SECONDS, Agent, CircuitAgent, LSTMAgent, make_agent
+from circuits import Budget, Circuits, potentials
+from control_tasks import TASKS, Car, MountainCar, rollouts
+from random_search import SearchResult
+from reproduce import PROTOCOLS
 from torch import nn
 
 from nac_drive.envs import SPLITS, CarRacing, wrap_angle
 from nac_drive.policies import build_core
 from nac_drive.policies.wiring.tap_withdrawal import NEURONS
-from nac_drive.reproduce import circuits, run
-from nac_drive.reproduce.agents import CELLS, SECONDS, Agent, CircuitAgent, LSTMAgent, make_agent
-from nac_drive.reproduce.circuits import Budget, Circuits, potentials
-from nac_drive.reproduce.control_tasks import TASKS, Car, MountainCar, rollouts
+from nac_drive.reproduce import run
 from nac_drive.reproduce.experiment import Task
 from nac_drive.reproduce.protocol import load
-from nac_drive.training.random_search import SearchResult
 
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tap-withdrawal": ("tap-withdrawal", {"unfolds": 3}),
@@ -197,11 +199,14 @@ def test_a_small_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     }
     for world, steps in ((MountainCar, 60), (Car, 20)):
         monkeypatch.setattr(world, "steps", steps)
-    small = replace(load("thesis-4.4"), settings={"runs": 2, "budgets": budgets})
-    monkeypatch.setattr(run, "load", lambda name: small)
+    small = replace(load("thesis-4.4", PROTOCOLS), settings={"runs": 2, "budgets": budgets})
+    monkeypatch.setattr(run, "load", lambda *_: small)
     rows: list[dict[str, Any]] = []
     only = ["ONC", "Random circuit", "MLP"]
-    page = run.reproduce("thesis-4.4", tmp_path / "out", only=only, workers=1, report=rows.append).read_text()
+    kinds = {"circuits": Circuits}
+    page = run.reproduce(
+        "thesis-4.4", tmp_path / "out", only=only, workers=1, experiments=kinds, report=rows.append
+    ).read_text()
     assert len(rows) == 3 * 2 * 2
     for row in rows:
         assert row["sparsity"] == pytest.approx(93 / 121 if row["core"] == "tap-withdrawal" else 0.0)

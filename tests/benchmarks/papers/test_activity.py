@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 import pytest
-
-from nac_drive.analysis.activity import curvature, lipschitz, manoeuvres, principal_components, separation
-from nac_drive.envs.telemetry import Track
+from activity import lipschitz, manoeuvres, principal_components, separation
 
 T = np.linspace(0, 1, 201)
 
@@ -36,15 +34,7 @@ def test_components_of_two_hidden_signals():
     assert principal_components(np.ones((5, 3))).explained.tolist() == [0, 0, 0]
 
 
-def circle(radius: float, clockwise: bool = False) -> Track:
-    turn = np.linspace(0, 2 * np.pi, 200, endpoint=False) * (-1 if clockwise else 1)
-    return Track(radius * np.stack((np.cos(turn), np.sin(turn)), axis=1), turn)  # angle 0 drives towards +y
-
-
-def test_the_curvature_of_a_circle_is_one_over_its_radius():
-    for index in (0, 3, 100, 199):
-        assert curvature(circle(40), index) == pytest.approx(1 / 40, rel=1e-3)
-        assert curvature(circle(40, clockwise=True), index) == pytest.approx(-1 / 40, rel=1e-3)
+def test_bends_from_a_radius_of_83_units_are_straights():
     assert manoeuvres(np.array([1 / 40, 0.0, -1 / 40, 1 / 200])).tolist() == [0, 1, 2, 1]
 
 

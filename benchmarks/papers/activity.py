@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nac_drive.envs.telemetry import Track
-
 MANOEUVRES = ("left", "straight", "right")
 STRAIGHT = 0.012
 """Largest curvature of a straight, in radians per unit: a radius of 83 units."""
@@ -59,21 +57,6 @@ def principal_components(activity: np.ndarray) -> Components:
     variance = singular**2
     total = variance.sum()
     return Components(variance / total if total > 0 else variance, directions, left * singular)
-
-
-def curvature(track: Track, index: int, ahead: int = 4) -> float:
-    """Curvature of the road around a tile, in radians per unit, positive to the left.
-
-    Args:
-        track: The centre line.
-        index: The tile.
-        ahead: Tiles before and after it that the turn is taken over.
-    """
-    n = len(track)
-    tiles = [(index + i) % n for i in range(-ahead, ahead)]
-    length = np.hypot(*track.segments[tiles].T).sum()
-    turn = track.angles[(index + ahead) % n] - track.angles[(index - ahead) % n]
-    return float(((turn + np.pi) % (2 * np.pi) - np.pi) / length)
 
 
 def manoeuvres(curvatures: np.ndarray) -> np.ndarray:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+from agents import Agent
 
 from nac_drive.envs import CarRacing, wrap_angle
-from nac_drive.reproduce.agents import Agent
 
 _NEAR, _FAR = 6, 16
 """Tiles ahead whose direction is part of the car's state; tiles are 3.5 units apart."""

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from similarity import ssim
 from skimage.metrics import structural_similarity
-
-from nac_drive.analysis.similarity import ssim
 
 RNG = np.random.default_rng(0)
 CLEAN = RNG.random((40, 37))

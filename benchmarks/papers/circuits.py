@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from agents import CircuitAgent, make_agent
+from contribution import contributions
+from control_tasks import TASKS, rollouts
+from random_search import mean_of_worst, random_search
 
-from nac_drive.analysis.contribution import contributions
 from nac_drive.envs import SPLITS
 from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.policies import CORES
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, tap_withdrawal_circuit
-from nac_drive.reproduce.agents import CircuitAgent, make_agent
-from nac_drive.reproduce.control_tasks import TASKS, rollouts
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
-from nac_drive.training.random_search import mean_of_worst, random_search
 
 _POINTS = 20
 """Points of a learning curve."""

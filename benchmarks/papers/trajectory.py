@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from trajectory_length import circle, trajectory_length
 
-from nac_drive.analysis.trajectory import circle, trajectory_length
 from nac_drive.evaluation.metrics import Number
 from nac_drive.policies import Core, build_core
 from nac_drive.policies.ops.liquid import LiquidNetwork, Synapses

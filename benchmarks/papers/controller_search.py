@@ -1,7 +1,7 @@
 """The search that found the numbers of the shipped controller, and a measurement of how they drive.
 
-python benchmarks/protocols/controller_search.py --control discrete          # the search
-python benchmarks/protocols/controller_search.py --tracks test-100           # drive the shipped numbers
+python benchmarks/papers/controller_search.py --control discrete          # the search
+python benchmarks/papers/controller_search.py --tracks test-100           # drive the shipped numbers
 
 See docs/controller.md. The search prints the mean of each generation with its results on that generation's
 training tracks, and at the end the numbers that it found with their results on val-25.
@@ -16,9 +16,9 @@ from typing import get_args
 
 import numpy as np
 import tyro
+from cross_entropy import EpisodeScore, SearchConfig, drive, numbers, search
 
 from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
-from nac_drive.data_collection.controller.search import EpisodeScore, SearchConfig, drive, numbers, search
 from nac_drive.envs import Control, EnvConfig, Episode, make_env, rollout, track_seeds
 from nac_drive.parallel.processes import Pool, default_workers, worker_pool
 

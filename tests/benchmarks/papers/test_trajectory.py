@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import trajectory
+from trajectory import Trajectory, redraw
+from trajectory_length import circle
 
-from nac_drive.analysis.trajectory import circle
 from nac_drive.policies import build_core
 from nac_drive.policies.cores.ltc import LTC
-from nac_drive.reproduce import trajectory
 from nac_drive.reproduce.experiment import Task
-from nac_drive.reproduce.trajectory import Trajectory, redraw
 
 
 @pytest.mark.parametrize("name", ["ct-rnn", "ode-rnn"])

@@ -6,9 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-
-from nac_drive.data_collection.controller.controller import CONTINUOUS, DISCRETE, Controller, ControllerConfig
-from nac_drive.data_collection.controller.search import (
+from cross_entropy import (
     START,
     EpisodeScore,
     SearchConfig,
@@ -17,6 +15,8 @@ from nac_drive.data_collection.controller.search import (
     numbers,
     search,
 )
+
+from nac_drive.data_collection.controller.controller import CONTINUOUS, DISCRETE, Controller, ControllerConfig
 from nac_drive.envs import EnvConfig, make_env, rollout
 
 
@@ -54,7 +54,7 @@ def best_at(wanted: dict[str, float]):
 
 def test_it_finds_the_numbers_that_drive_best(monkeypatch):
     wanted = {"look_ahead": 15.0, "steering_gain": 0.6}
-    monkeypatch.setattr("nac_drive.data_collection.controller.search.drive", best_at(wanted))
+    monkeypatch.setattr("cross_entropy.drive", best_at(wanted))
     generations = []
     found = search(
         SearchConfig(generations=30, candidates=40, elites=8, episodes=1),
@@ -67,7 +67,7 @@ def test_it_finds_the_numbers_that_drive_best(monkeypatch):
 
 
 def test_the_same_seed_finds_the_same_numbers(monkeypatch):
-    monkeypatch.setattr("nac_drive.data_collection.controller.search.drive", best_at({"look_ahead": 15.0}))
+    monkeypatch.setattr("cross_entropy.drive", best_at({"look_ahead": 15.0}))
     config = SearchConfig(generations=3)
     assert search(config) == search(config)
     assert search(config) != search(SearchConfig(generations=3, seed=1))

@@ -1,4 +1,4 @@
-"""The figures of reproductions show the numbers of the rows: lines, bars and error bars against them."""
+"""The figures of single cells show the numbers of the rows: lines, bars and error bars against them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from response_figures import METRICS, draw_ablation, draw_capacity, draw_distributions
 
 from nac_drive.reproduce.experiment import Row
-from nac_drive.reproduce.learning import draw_curves
-from nac_drive.reproduce.response_figures import METRICS, draw_ablation, draw_capacity, draw_distributions
 
 CELLS, DRIVEN = 6, [4, 0, 2]
 
@@ -76,18 +75,3 @@ def test_damages_stand_in_the_order_of_their_predictions(figures: list[Any], tmp
             np.testing.assert_array_equal(heights, damages)
             (line,) = twins[3 * column + number].lines
             np.testing.assert_array_equal(line.get_ydata(), predictions)
-
-
-def test_learning_curves_are_means_over_tracks_and_runs_with_the_range_of_the_runs(figures: list[Any], tmp_path: Path):
-    curves = {
-        "A": [[[0, [0.0, 2.0]], [10, [4.0, 6.0]]], [[0, [2.0, 4.0]], [20, [8.0, 16.0]], [30, [9.0, 9.0]]]],
-        "B": [[[0, [-5.0, -7.0]]]],
-    }
-    draw_curves(
-        tmp_path / "x.png", [{"entry": entry, "curve": curve} for entry, runs in curves.items() for curve in runs]
-    )
-    (axis,) = figures[0].axes
-    lines = {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axis.lines[:2]}
-    assert lines == {"A": ([0.0, 15e-6], [2.0, 8.5]), "B": ([0.0], [-6.0])}
-    shades = [{tuple(point) for point in shade.get_paths()[0].vertices.tolist()} for shade in axis.collections]
-    assert shades[0] == {(0.0, 1.0), (0.0, 3.0), (15e-6, 5.0), (15e-6, 12.0)}

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import responses
 import torch
+from response_figures import METRICS
+from response_statistics import capacity, correlation, exponent, spread, verdict
+from responses import Responses, _scale
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver
-from nac_drive.reproduce import responses
-from nac_drive.reproduce.driving import DATASET, RUNS
+from nac_drive.reproduce.driving import DATASET, RUNS, Driving
 from nac_drive.reproduce.experiment import Row, Task, require_numbers
 from nac_drive.reproduce.page import rank_correlation
-from nac_drive.reproduce.response_figures import METRICS
-from nac_drive.reproduce.response_statistics import capacity, correlation, exponent, spread, verdict
-from nac_drive.reproduce.responses import Responses
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 from tests.nac_drive.small import demonstrations
@@ -191,3 +191,13 @@ def test_the_page_shows_the_table_of_one_width_and_all_figures(tmp_path: Path):
         assert (tmp_path / name).stat().st_size > 10_000
     assert experiment.conclude(tmp_path, []) == ""
     assert "is not shown to predict" in verdict(rows[4:5])
+
+
+def test_single_cells_are_those_of_drivers_that_learned_as_the_settings_say():
+    experiment = Responses(expert="champion", episodes=7, epochs=3, learning_rate=4e-3, features=40)
+    assert experiment._driving(24) == Driving(
+        [], "continuous", "champion", episodes=7, epochs=3, d_model=24, features=40, learning_rate=4e-3
+    )
+    values = torch.from_numpy(np.random.default_rng(0).permutation(np.linspace(-3.0, 5.0, 101)).reshape(-1, 1))
+    splits: Any = SimpleNamespace(features=values)
+    assert _scale(splits) == pytest.approx((4.6 - -2.6) / 2), "half the distance of the 5 and 95 % quantiles"

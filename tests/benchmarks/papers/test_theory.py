@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from nac_drive.analysis.theory import REGIMES, Coefficient, Shape, fast, frozen_error, oscillatory, slow, step
+from theory import REGIMES, Coefficient, Shape, fast, frozen_error, oscillatory, slow, step
 
 
 def reals(low: float, high: float) -> st.SearchStrategy[float]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import flow
 import numpy as np
 import pytest
+from flow import Flow, flow_to
+from reproduce import PROTOCOLS
 
 from nac_drive.policies.wiring.tap_withdrawal import NEURONS, tap_withdrawal_circuit
-from nac_drive.reproduce import flow
 from nac_drive.reproduce.experiment import Task
-from nac_drive.reproduce.flow import Flow, flow_to
 from nac_drive.reproduce.protocol import load
 
 SIZE = len(NEURONS)
@@ -83,6 +84,6 @@ def test_the_numbers_of_a_row_are_means_over_graphs(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_protocol_has_the_printed_lines() -> None:
-    printed = [entry.printed for entry in load("thesis-4.1").entries]
+    printed = [entry.printed for entry in load("thesis-4.1", PROTOCOLS).entries]
     assert [line["FWD"] for line in printed] == [1.15, 1.12, 1.03, 1.01]
     assert [line["REV"] for line in printed] == [1.14, 1.10, 1.04, 1.01]

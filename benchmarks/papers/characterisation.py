@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from cells import count_cells, stream_cells
 
-from nac_drive.analysis.cells import count_cells, stream_cells
 from nac_drive.policies.cores.base import NOMINAL_DT, Core
 
 SECONDS = 8.0

@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 import torch
+from activity import principal_components
 from torch import Tensor
 
-from nac_drive.analysis.activity import principal_components
 from nac_drive.policies import Core
 
 

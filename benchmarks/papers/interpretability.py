@@ -1,6 +1,6 @@
 """What drivers look at and what their neurons do, on clean episodes: the tables of docs/interpretability.md.
 
-    python benchmarks/protocols/interpretability.py --drivers champion expert ppo-expert --tracks val-3
+    python benchmarks/papers/interpretability.py --drivers champion expert ppo-expert --tracks val-3
 
 Saliency by region of the frame, beside the area of the region; principal components and steepness of the core's output;
 and, for drivers with attention, how well phi, omega, t and the logits tell bends from straights. Then saliency and
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import tyro
+from activity import lipschitz, manoeuvres, principal_components, separation
+from similarity import ssim
 
 import nac_drive as nd
-from nac_drive.analysis.activity import lipschitz, manoeuvres, principal_components, separation
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import steering, visual_backprop
-from nac_drive.analysis.similarity import ssim
 from nac_drive.data_collection.drivers import clean_env
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
 from nac_drive.envs.readings import ZOOM_FRAMES

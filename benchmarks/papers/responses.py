@@ -9,10 +9,19 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from ablation import ablated_predictions, without_cell
+from characterisation import FREQUENCY, SECONDS, characterise
 from msgspec import Meta
+from response_figures import METRICS, draw_ablation, draw_capacity, draw_distributions
+from response_statistics import (
+    DAMAGES,
+    PREDICTIONS,
+    capacity,
+    correlation,
+    spread,
+    verdict,
+)
 
-from nac_drive.analysis.ablation import ablated_predictions, without_cell
-from nac_drive.analysis.response import FREQUENCY, SECONDS, characterise
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import clean_env
 from nac_drive.evaluation.evaluate import evaluate
@@ -21,15 +30,6 @@ from nac_drive.leaderboard.compare import folder_name
 from nac_drive.policies import Driver, load_driver
 from nac_drive.reproduce.driving import DATASET, RUNS, Driving
 from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task, list_of, record_of
-from nac_drive.reproduce.response_figures import METRICS, draw_ablation, draw_capacity, draw_distributions
-from nac_drive.reproduce.response_statistics import (
-    DAMAGES,
-    PREDICTIONS,
-    capacity,
-    correlation,
-    spread,
-    verdict,
-)
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.training.offline import counted
 from nac_drive.training.train import Splits, load_splits, train

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from trajectory_length import arc_length, circle, latent_path, trajectory_length
 
-from nac_drive.analysis.trajectory import arc_length, circle, latent_path, trajectory_length
 from nac_drive.policies import Core
 from nac_drive.policies.cores.base import State, StateSpec
 

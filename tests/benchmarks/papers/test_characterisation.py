@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from nac_drive.analysis.ablation import ablated_predictions, without_cell
-from nac_drive.analysis.cells import count_cells
-from nac_drive.analysis.response import (
+from ablation import ablated_predictions, without_cell
+from cells import count_cells
+from characterisation import (
     FREQUENCY,
     SECONDS,
     Responses,
@@ -21,6 +20,7 @@ from nac_drive.analysis.response import (
     sine_signal,
     step_signal,
 )
+
 from nac_drive.policies import CORES, Driver, DriverConfig, build_core
 from nac_drive.policies.cores.base import NOMINAL_DT
 

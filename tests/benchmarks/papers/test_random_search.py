@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from random_search import mean_of_worst, random_search
 
 from nac_drive.training.finite import DivergedError
-from nac_drive.training.random_search import mean_of_worst, random_search
 
 
 def scripted(values: list[float], seen: list[np.ndarray]) -> Callable[[np.ndarray], float]:

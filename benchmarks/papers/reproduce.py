@@ -1,0 +1,44 @@
+"""Measure a table of this folder again, as `nac-drive reproduce` measures the tables of the package.
+
+    python benchmarks/papers/reproduce.py thesis-4.4 --out thesis-4.4
+    python benchmarks/papers/reproduce.py thesis-4.4 --out thesis-4.4-full --full
+
+The tables are the files of `protocols/`. Options, folders and pages are those of `nac-drive reproduce`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import tyro
+from circuits import Circuits  # the files beside this one
+from flow import Flow
+from responses import Responses
+from rich.console import Console
+from trajectory import Trajectory
+
+from nac_drive.cli.reproduction import Reproduce
+from nac_drive.reproduce.experiment import Experiment
+
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    "circuits": Circuits,
+    "flow": Flow,
+    "responses": Responses,
+    "trajectory": Trajectory,
+}
+"""Name of an experiment -> its settings and its work. Worker processes import them, as they search this folder too."""
+PROTOCOLS = Path(__file__).parent / "protocols"
+COMMAND = "python benchmarks/papers/reproduce.py"
+
+
+def main() -> None:
+    command = tyro.cli(Reproduce, description="Measure a table of this folder again.")
+    try:
+        command.run(Console(), experiments=EXPERIMENTS, protocols=PROTOCOLS, command=COMMAND)
+    except (ValueError, OSError) as error:
+        sys.exit(f"reproduce.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The script that measures the tables of benchmarks/papers: its names, its worker processes, its pages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from reproduce import COMMAND, EXPERIMENTS, PROTOCOLS
+
+from nac_drive.reproduce.protocol import REPRODUCTIONS, SCRIPTED, load, names_in
+from nac_drive.reproduce.run import EXPERIMENTS as SHIPPED
+from nac_drive.reproduce.run import RESULTS
+
+SCRIPT = Path(__file__).parents[3] / "benchmarks/papers/reproduce.py"
+
+
+def run(*words: str, script: Path = SCRIPT, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(script), *words], cwd=folder, capture_output=True, text=True)
+
+
+def test_the_package_and_the_script_share_the_tables_and_the_kinds():
+    assert names_in(PROTOCOLS) == SCRIPTED
+    assert not {*SCRIPTED} & {*REPRODUCTIONS}
+    assert not EXPERIMENTS.keys() & SHIPPED.keys()
+    assert {load(name, PROTOCOLS).experiment for name in SCRIPTED} == EXPERIMENTS.keys()
+    assert SCRIPT.relative_to(SCRIPT.parents[2]).as_posix() == COMMAND.removeprefix("python ")
+
+
+def test_worker_processes_measure_a_table_and_a_resumed_script_adds_lines(tmp_path: Path):
+    """The kinds are no part of the package: the spawned processes find them beside the script."""
+    papers = shutil.copytree(SCRIPT.parent, tmp_path / "papers")
+    protocol = papers / "protocols" / "thesis-4.1.yaml"
+    protocol.write_text(protocol.read_text().replace("graphs: 1000, runs: 10", "graphs: 2, runs: 2"))
+    script, words = papers / SCRIPT.name, ("thesis-4.1", "--out", "out", "--workers", "2")
+    first, second = (entry.name for entry in load("thesis-4.1", PROTOCOLS).entries[:2])
+    done = run(*words, "--only", first, script=script, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run(*words, "--only", second, "--resume", script=script, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out" / RESULTS).read_text().splitlines()]
+    assert [(row["entry"], row["run"]) for row in rows] == [(first, 0), (first, 1), (second, 0), (second, 1)]
+    page = (tmp_path / "out" / "thesis-4.1.md").read_text()
+    assert "    python benchmarks/papers/reproduce.py thesis-4.1 --out out\n" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("thesis-4.2", "--out", "out"), "reproduce.py: name must be one of thesis-4.1, "),
+        (("thesis-4.1", "--out", "out", "--only", "x"), "reproduce.py: only: there is no 'x' in this table."),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(words: tuple[str, ...], message: str, tmp_path: Path):
+    done = run(*words, folder=tmp_path)
+    assert done.returncode != 0
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
