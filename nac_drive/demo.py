@@ -170,7 +170,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     run = folder / name
     best = dagger(
         config.training, run, expert=config.expert, device=device, resume=_begun(run), pool=pool,
-        report=lambda row: report("dagger", row),
+        progress=lambda event: report("dagger", {"event": event}),
     )  # fmt: skip
     expert, *others = _train_baselines(config, folder, run / "dataset", device, workers, report)
     baseline = _against(None, expert.evaluation)
@@ -227,7 +227,7 @@ def _begun(run: Path) -> bool:
 def _train_expert(config: DemoConfig, run: Path, report: Report) -> DemoConfig:
     """Train the expert by PPO; return the config with it as the expert and its encoder in the learners."""
     assert config.ppo is not None
-    ppo(config.ppo, run, resume=_begun(run), report=lambda row: report("ppo", row))
+    ppo(config.ppo, run, resume=_begun(run), progress=lambda event: report("ppo", {"event": event}))
     optim = replace(config.training.optim, freeze_encoder_from=str(run))
     return replace(config, expert=str(run), training=replace(config.training, optim=optim))
 

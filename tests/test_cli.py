@@ -247,7 +247,7 @@ def test_dagger(here, capsys):
     arguments = (*DAGGER, *short, "--expert", "controller", "--validation-tracks", "800000", "--first-track", "7")
     assert call(*arguments) == 0
     message = capsys.readouterr().out.replace(str(here) + "/", "")
-    assert "round 1: 110 frames, closed loop" in message
+    assert "round 1: 110 frames, loss " in message
     assert "best checkpoint: new/checkpoints/step_" in message
     assert call("dataset", "verify", "new/dataset", "--replay", *BASE) == 0
     before = contents(here / "new")

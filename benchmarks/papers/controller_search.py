@@ -9,29 +9,17 @@ training tracks, and at the end the numbers that it found with their results on 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
 import numpy as np
 import tyro
-from cross_entropy import EpisodeScore, SearchConfig, drive, numbers, search
+from cross_entropy import SearchConfig, drive, numbers, score_note, search
 
-from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
+from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import Control, EnvConfig, Episode, make_env, rollout, track_seeds
+from nac_drive.events import Event
 from nac_drive.parallel.processes import Pool, default_workers, worker_pool
-
-
-def results(episodes: list[EpisodeScore]) -> str:
-    returns = np.array([episode.episode_return for episode in episodes])
-    frames, grass, off = (
-        np.mean([getattr(episode, name) for episode in episodes]) for name in ("frames", "touching_grass", "off_road")
-    )
-    return (
-        f"return {returns.mean():.1f} +- {returns.std():.1f}, minimum {returns.min():.1f}; an episode: "
-        f"{frames:.0f} frames, {grass:.1f} with a wheel on the grass, {off:.2f} off-road"
-    )
 
 
 def shipped_results(control: Control, seeds: list[int], pool: Pool | None) -> str:
@@ -53,14 +41,8 @@ def shipped_episode(control: Control, seed: int) -> Episode:
     return rollout(env, Controller(control), seed)
 
 
-def report(control: Control) -> Callable[[int, ControllerConfig, list[EpisodeScore]], None]:
-    started = time.monotonic()
-
-    def show(generation: int, mean: ControllerConfig, episodes: list[EpisodeScore]) -> None:
-        seconds = time.monotonic() - started
-        print(f"{generation:3d}  {seconds:5.0f} s  {results(episodes)}\n     {numbers(control, mean)}", flush=True)
-
-    return show
+def show(event: Event) -> None:
+    print(f"{event.done:3.0f} of {event.total:.0f}  {event.note}", flush=True)
 
 
 def main(settings: SearchConfig, tracks: str = "", workers: int = 0) -> None:
@@ -70,9 +52,9 @@ def main(settings: SearchConfig, tracks: str = "", workers: int = 0) -> None:
             for control in get_args(Control):
                 print(f"{control}, {tracks}: {shipped_results(control, track_seeds(tracks), pool)}", flush=True)
             return
-        found = search(settings, pool=pool, report=report(settings.control))
+        found = search(settings, pool=pool, progress=show)
         episodes = list((pool.imap if pool else map)(partial(drive, settings.control, found), track_seeds("val-25")))
-        print(f"found, on val-25: {results(episodes)}\n{numbers(settings.control, found)}")
+        print(f"found, on val-25: {score_note(episodes)}\n{numbers(settings.control, found)}")
 
 
 if __name__ == "__main__":

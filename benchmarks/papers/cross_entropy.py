@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from nac_drive.data_collection.controller.controller import Controller, ControllerConfig
 from nac_drive.envs import SPLITS, CarRacing, Control
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
+from nac_drive.events import Progress, counting, silent
 from nac_drive.parallel.processes import Pool
 
 MAX_STEPS = 1000
@@ -99,31 +99,44 @@ def fitness(episodes: Iterable[EpisodeScore]) -> float:
     return float(returns.mean() - returns.std() / 2 - grass)
 
 
+def score_note(episodes: Sequence[EpisodeScore]) -> str:
+    """Return fitness, returns and frames of episodes as one line."""
+    returns = np.array([episode.episode_return for episode in episodes])
+    frames, grass, off = (
+        np.mean([getattr(episode, name) for episode in episodes]) for name in ("frames", "touching_grass", "off_road")
+    )
+    return (
+        f"fitness {fitness(episodes):.2f}, return {returns.mean():.1f} +- {returns.std():.1f}, "
+        f"minimum {returns.min():.1f}; an episode: {frames:.0f} frames, {grass:.1f} with a wheel on the grass, "
+        f"{off:.2f} off-road"
+    )
+
+
 def search(
     config: SearchConfig,
     *,
     pool: Pool | None = None,
-    report: Callable[[int, ControllerConfig, list[EpisodeScore]], None] = lambda generation, mean, episodes: None,
+    progress: Progress = silent,
 ) -> ControllerConfig:
     """Search by the cross-entropy method.
 
     Args:
         config: Settings; the result depends on nothing else.
         pool: Processes, see `worker_pool`.
-        report: Called after each generation with its number, the mean that it began with, and the mean's episodes.
+        progress: Called after each generation with the result and the numbers of the mean that it began with.
 
     Returns:
         The mean after the last generation, rounded to four digits.
     """
     mean, spread = np.array(list(START[config.control].values())).T
-    generation = count()
+    finished = counting(progress, f"search ({config.control})", config.generations)
 
     def evaluate(candidates: np.ndarray, rng: np.random.Generator) -> list[float]:
         seeds = rng.choice(len(SPLITS["train"]), config.episodes, replace=False).tolist()
         task = partial(_drive_all, config.control, seeds)
         configs = [_config(config.control, values) for values in candidates]
         results = list((pool.imap if pool else map)(task, configs))
-        report(next(generation), configs[0], results[0])
+        finished(f"{score_note(results[0])}; {numbers(config.control, configs[0])}")
         return [fitness(episodes) for episodes in results]
 
     return _config(config.control, cross_entropy(evaluate, mean, spread, config, np.random.default_rng(config.seed)))

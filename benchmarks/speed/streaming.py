@@ -33,8 +33,10 @@ import torch
 import nac_drive as nd
 from nac_drive.data_collection.dataset.episode_file import file_sha256
 from nac_drive.data_collection.dataset.rows import episode_file, episode_row
+from nac_drive.events import silent
 from nac_drive.training.data import TrainingData
 from nac_drive.training.distributed import build_fabric
+from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import Trainer, build_learner
 
 EPISODES = 10
@@ -92,7 +94,7 @@ def speed(dataset: nd.Demonstrations, core: str, batches: int, rounds: int) -> d
         for number in range(rounds + 1):  # the first one fetches memory and libraries
             for name, data in sources.items():
                 started = time.process_time()
-                row = trainer.epoch(data, number, lambda row: None)
+                row = trainer.epoch(data, number, silent)
                 used = 1e3 * (time.process_time() - started) / row["frames"]
                 if number:
                     found[name].append((row["samples_per_second"], round(used, 4)))
@@ -106,9 +108,8 @@ def memory(dataset: nd.Demonstrations, core: str, limit: int) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_DATA, (limit * 10**6, limit * 10**6))
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(config(core), validate_every=1)
-        rows: list[dict[str, Any]] = []
-        nd.train(settings, dataset, Path(folder) / "run", device="cpu", report=rows.append)
-        return rows[-1]
+        nd.train(settings, dataset, Path(folder) / "run", device="cpu")
+        return RunFolder.open(Path(folder) / "run").rows()[-1]
 
 
 def main() -> None:

@@ -18,8 +18,9 @@ from tyro.conf import Positional
 
 import nac_drive as nd
 from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
+from nac_drive.cli.progress import ProgressMode, show_progress
 from nac_drive.cli.progress_bar import progress
-from nac_drive.cli.reporters import Progress, count_episodes
+from nac_drive.cli.reporters import Progress
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
 from nac_drive.envs.views import ABOVE, Size, VideoView, View
 from nac_drive.parallel.processes import worker_pool
@@ -63,6 +64,8 @@ class Collect:
     """Seed of the noise."""
     resume: bool = False
     """Go on with an interrupted recording; the episodes may have grown."""
+    progress: ProgressMode = "auto"
+    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
 
     def run(self, console: Console) -> None:
         if self.episodes < 1 or not 0 <= self.first_track <= len(SPLITS["train"]) - self.episodes:
@@ -70,7 +73,7 @@ class Collect:
                 f"episodes and first-track must name tracks 0 to {len(SPLITS['train']) - 1}, "
                 f"got {self.episodes} from {self.first_track}."
             )
-        with progress(console, f"collect ({self.driver})", self.episodes) as bar:
+        with show_progress(console, self.progress) as progress:
             dataset = nd.collect(
                 self.out,
                 self.driver,
@@ -81,7 +84,7 @@ class Collect:
                 workers=self.workers,
                 cluster=self.cluster,
                 resume=self.resume,
-                on_episode=count_episodes(bar, _row_note),
+                progress=progress,
             )
         _print_info(console, dataset.info())
 
@@ -116,11 +119,8 @@ class DatasetVerify:
 
     def run(self, console: Console) -> None:
         dataset = nd.Demonstrations.open(self.path)
-        with progress(console, f"verify ({self.path.name})", len(dataset)) as bar:
-            problems = dataset.verify(
-                replay=self.replay, workers=self.workers,
-                on_episode=count_episodes(bar, _track_note),
-            )  # fmt: skip
+        with show_progress(console) as progress:
+            problems = dataset.verify(replay=self.replay, workers=self.workers, progress=progress)
         for problem in problems:
             console.print(problem, highlight=False, soft_wrap=True)
         if problems:
@@ -142,11 +142,8 @@ class DatasetActionLog:
 
     def run(self, console: Console) -> None:
         dataset = nd.Demonstrations.open(self.path)
-        with progress(console, f"action-log ({self.path.name})", len(dataset)) as bar:
-            nd.save_action_log(
-                dataset, self.out, workers=self.workers,
-                on_episode=count_episodes(bar, _track_note),
-            )  # fmt: skip
+        with show_progress(console) as progress:
+            nd.save_action_log(dataset, self.out, workers=self.workers, progress=progress)
         size = self.out.stat().st_size
         console.print(f"{self.out}: {len(dataset)} episodes in {size:,} bytes", highlight=False, soft_wrap=True)
 
@@ -169,12 +166,10 @@ class DatasetRebuild:
     """Go on with an interrupted rebuild."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.data_collection.dataset.action_log import read_action_log
-
-        with progress(console, f"rebuild ({self.log.name})", len(read_action_log(self.log).episodes)) as bar:
+        with show_progress(console) as progress:
             dataset = nd.rebuild(
                 self.log, self.out, view=self.view, size=self.size, workers=self.workers, resume=self.resume,
-                on_episode=count_episodes(bar, _row_note),
+                progress=progress,
             )  # fmt: skip
         _print_info(console, dataset.info())
 
@@ -190,8 +185,8 @@ class DatasetMerge:
 
     def run(self, console: Console) -> None:
         datasets = [nd.Demonstrations.open(path) for path in self.paths]
-        with progress(console, f"merge ({len(datasets)} datasets)", sum(map(len, datasets))) as bar:
-            dataset = nd.Demonstrations.merge(self.out, datasets, on_episode=count_episodes(bar, _row_note))
+        with show_progress(console) as progress:
+            dataset = nd.Demonstrations.merge(self.out, datasets, progress=progress)
         _print_info(console, dataset.info())
 
 
@@ -384,14 +379,6 @@ class Inspect:
                 on_step=reports.inspection_reporter(EnvConfig.max_steps),
             )  # fmt: skip
         console.print(f"page: {page}", highlight=False, soft_wrap=True)
-
-
-def _track_note(row: dict[str, Any]) -> str:
-    return f"track {row['seed']}"
-
-
-def _row_note(row: dict[str, Any]) -> str:
-    return f"track {row['seed']} return {row['return']:.0f}"
 
 
 def _print_info(console: Console, info: dict[str, Any]) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.progress_bar import progress
-from nac_drive.cli.reporters import count_episodes
+from nac_drive.cli.progress import show_progress
 from nac_drive.data_collection.interchange import ExportFormat
 from nac_drive.data_collection.interchange.udacity import EPISODE_FRAMES, STEERING_OFFSET
 
@@ -30,8 +28,8 @@ class DatasetExport:
     def run(self, console: Console) -> None:
         """Write the export and print its size."""
         dataset = nd.Demonstrations.open(self.path)
-        with progress(console, f"export ({self.path.name} to {self.to})", len(dataset)) as bar:
-            nd.export_dataset(dataset, self.out, self.to, on_episode=count_episodes(bar, _track_note))
+        with show_progress(console) as progress:
+            nd.export_dataset(dataset, self.out, self.to, progress=progress)
         size = sum(file.stat().st_size for file in self.out.rglob("*") if file.is_file())
         console.print(f"{self.out}: {len(dataset)} episodes in {size:,} bytes", highlight=False, soft_wrap=True)
 
@@ -47,13 +45,8 @@ class DatasetImport:
 
     def run(self, console: Console) -> None:
         """Write the dataset and print its size."""
-        from nac_drive.data_collection.dataset.minari_data import minari_dataset
-
-        source = minari_dataset(self.source)
-        with progress(console, f"import ({self.source})", source.total_episodes) as bar:
-            dataset = nd.Demonstrations.from_minari(
-                self.out, source, on_episode=count_episodes(bar, _track_note)
-            )  # fmt: skip
+        with show_progress(console) as progress:
+            dataset = nd.Demonstrations.from_minari(self.out, self.source, progress=progress)
         frames = sum(row["length"] for row in dataset.rows)
         console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)
 
@@ -77,14 +70,11 @@ class DatasetImportUdacity:
 
     def run(self, console: Console) -> None:
         """Write the dataset and print how many lines are used, and its size."""
-        dataset = nd.import_udacity(
-            self.log, self.out, steering_offset=self.steering_offset, episode_frames=self.episode_frames,
-            first_track=self.first_track, skip_missing=self.skip_missing,
-            report=lambda line: console.print(line, highlight=False, soft_wrap=True),
-        )  # fmt: skip
+        with show_progress(console) as progress:
+            dataset = nd.import_udacity(
+                self.log, self.out, steering_offset=self.steering_offset, episode_frames=self.episode_frames,
+                first_track=self.first_track, skip_missing=self.skip_missing,
+                progress=progress,
+            )  # fmt: skip
         frames = sum(row["length"] for row in dataset.rows)
         console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)
-
-
-def _track_note(row: dict[str, Any]) -> str:
-    return f"track {row['seed']}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -42,12 +41,14 @@ class Progress:
 
     def demo_reporter(self, baselines: int) -> Any:
         """Show the reports of `demo`; `baselines` is their number."""
-        reports = {"ppo": self.ppo_reporter(), "dagger": self.dagger_reporter()}
         compare = self.compare_reporter(1 + baselines)  # with the expert
 
         def report(job: str, row: dict[str, Any]) -> None:
-            if job in reports:
-                reports[job](row)
+            if "event" in row and row["event"].total:
+                event = row["event"]
+                self._to(event.job, event.total).update(event.done, event.note)
+            elif "event" in row:
+                self._console.print(f"{row['event'].job}: {row['event'].note}", highlight=False)
             elif job == "compare":
                 compare(row["run"], row)
             elif job == "video":
@@ -111,94 +112,6 @@ class Progress:
             self._next("runs", runs, f"{name} {note}")
 
         return report
-
-    def dagger_reporter(self) -> Any:
-        """Show the reports of `dagger`."""
-
-        def report(row: dict[str, Any]) -> None:
-            if "episode" in row:
-                bar = self._to(f"round {row['round']}: episodes", row["episodes"])
-                bar.update(row["episode"], f"track {row['seed']} return {row['return']:.0f}")
-            elif "batch" in row:
-                bar = self._to(f"round {row['round']}: training", row["epochs"])
-                bar.update(row["epochs_done"] + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
-            elif "validation_episode" in row:
-                bar = self._to("validation", row["validation_episodes"])
-                bar.update(row["validation_episode"], f"return {row['return']:.0f}")
-            else:
-                agreement = "".join(
-                    f", {name} {100 * row[name]:.1f} %" for name in ("agreement", "corrected") if name in row
-                )
-                self._console.print(
-                    f"round {row['step']}: {row['frames']} frames, closed loop {row['return_mean']:.0f}, "
-                    f"min {min(row['returns']):.0f}{agreement}",
-                    highlight=False,
-                )
-
-        return report
-
-    def ppo_reporter(self) -> Any:
-        """Show the reports of `ppo`."""
-
-        def report(row: dict[str, Any]) -> None:
-            if "timesteps" in row:
-                note = "" if row["return"] is None else f"return {row['return']:.0f}"
-                self._to("ppo", row["total_timesteps"]).update(row["timesteps"], note)
-            elif "validation_episode" in row:
-                bar = self._to("validation", row["validation_episodes"])
-                bar.update(row["validation_episode"], f"return {row['return']:.0f}")
-            else:
-                self._console.print(
-                    f"validation at step {row['step']}: return {row['return_mean']:.1f}, min {min(row['returns']):.1f}",
-                    highlight=False,
-                )
-
-        return report
-
-
-def train_reporter(bar: ProgressBar) -> Callable[[dict[str, Any]], None]:
-    """Show the reports of `train`.
-
-    Args:
-        bar: The bar of all epochs; every validation has a bar of its own beside it.
-
-    Returns:
-        A callback for batches, validation episodes and epochs.
-    """
-    validation: ProgressBar | None = None
-
-    def report(row: dict[str, Any]) -> None:
-        nonlocal validation
-        if "batch" in row:
-            bar.update(row["epoch"] - 1 + row["batch"] / row["batches"], f"loss {row['loss']:.3f}")
-        elif "validation_episode" in row:
-            if validation is None:
-                validation = bar.part("validation", row["validation_episodes"])
-            validation.update(row["validation_episode"], f"return {row['return']:.0f}")
-            if row["validation_episode"] == row["validation_episodes"]:
-                validation = None
-        else:
-            note = f"loss {row['loss']:.3f}"
-            if row.get("validation"):
-                note += f" validation {100 * row['validation']['accuracy']:.1f} %"
-            if "return_mean" in row:
-                note += f" closed loop {row['return_mean']:.0f}"
-            note += f" {row['samples_per_second']:.0f} frames/s"
-            bar.update(row["step"], note)
-
-    return report
-
-
-def count_episodes(bar: ProgressBar, note: Callable[[Any], str]) -> Callable[[Any], None]:
-    """Return a callback that moves `bar` by one for every episode; `note` makes its text from the row."""
-    done = 0
-
-    def one_more(row: Any) -> None:
-        nonlocal done
-        done += 1
-        bar.update(done, note(row))
-
-    return one_more
 
 
 def episode_note(row: Any) -> str:

@@ -17,8 +17,8 @@ from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.progress_bar import progress
-from nac_drive.cli.reporters import Progress, train_reporter
+from nac_drive.cli.progress import ProgressMode, show_progress
+from nac_drive.cli.reporters import Progress
 from nac_drive.envs import Control, CrashMode
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
@@ -130,6 +130,8 @@ class TrainingOptions:
     train and dagger drive their episodes there, compare also trains there, from storage that all machines share."""
     resume: bool = False
     """Go on from the last checkpoint; epochs, rounds or timesteps may have grown."""
+    progress: ProgressMode = "auto"
+    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,13 @@ class Ppo:
     settings: Annotated[_PpoOptions, tyro.conf.arg(name="")] = field(default_factory=_PpoOptions)
     resume: bool = False
     """Go on from the last checkpoint; the timesteps may have grown."""
+    progress: ProgressMode = "auto"
+    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
 
     def run(self, console: Console) -> None:
         config = _plain(PPOConfig, self.settings)
-        with Progress(console) as reports:
-            best = nd.ppo(config, self.out, resume=self.resume, report=reports.ppo_reporter())
+        with show_progress(console, self.progress) as progress:
+            best = nd.ppo(config, self.out, resume=self.resume, progress=progress)
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
 
@@ -176,12 +180,12 @@ class Train:
         config = _plain(TrainConfig, self.settings)
         with (
             worker_pool(self.options.workers, self.options.cluster) as pool,
-            progress(console, f"train ({config.driver.core})", config.epochs) as bar,
+            show_progress(console, self.options.progress) as progress,
         ):
             best = nd.train(
                 config, self.dataset, self.out, device=self.options.device, devices=self.options.devices,
                 nodes=self.options.nodes, resume=self.options.resume,
-                pool=pool, report=train_reporter(bar),
+                pool=pool, progress=progress,
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
@@ -213,11 +217,14 @@ class Dagger:
 
     def run(self, console: Console) -> None:
         config, options = _plain(DaggerConfig, self.settings), self.options
-        with worker_pool(options.workers, options.cluster) as pool, Progress(console) as reports:
+        with (
+            worker_pool(options.workers, options.cluster) as pool,
+            show_progress(console, options.progress) as progress,
+        ):
             best = nd.dagger(
                 config, self.out, expert=self.expert, device=options.device, devices=options.devices,
                 nodes=options.nodes, resume=options.resume, pool=pool,
-                report=reports.dagger_reporter(),
+                progress=progress,
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 

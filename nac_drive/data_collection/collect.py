@@ -21,7 +21,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row
+from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row, row_note
 from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.drivers import (
     driver_hash,
@@ -34,6 +34,7 @@ from nac_drive.data_collection.drivers import (
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout, trained_view
+from nac_drive.events import Progress, counting, silent
 from nac_drive.parallel.processes import number_of_workers, worker_pool
 from nac_drive.plain import whole
 from nac_drive.storage.lock import locked
@@ -65,7 +66,7 @@ def collect(
     workers: int = 1,
     cluster: str | None = None,
     resume: bool = False,
-    on_episode: Callable[[Row], None] | None = None,
+    progress: Progress = silent,
 ) -> Demonstrations:
     """Collect one episode of a driver on each track into a dataset folder.
 
@@ -84,7 +85,7 @@ def collect(
             process.
         cluster: Collect on a Ray cluster, see `worker_pool`; the dataset is the same, and is written by this process.
         resume: Go on with an interrupted recording, or add tracks at the end of `seeds`.
-        on_episode: Called with each new row (see `ROW`), in the order in which episodes end.
+        progress: Called after every episode, in the order in which they end.
 
     Returns:
         The dataset.
@@ -115,7 +116,7 @@ def collect(
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
     with open_recording(path, meta, seeds, resume=resume) as dataset:
         episode = partial(collect_episode, EpisodeJob(pickled, meta))
-        add_missing(dataset, episode, enumerate(seeds), workers, on_episode, cluster)
+        add_missing(dataset, episode, list(enumerate(seeds)), workers, progress, f"collect ({meta.driver})", cluster)
     return dataset
 
 
@@ -162,9 +163,10 @@ def _recorded(path: Path, meta: Meta, seeds: Sequence[int]) -> Demonstrations:
 def add_missing(
     dataset: Demonstrations,
     episode: Callable[[tuple[int, Any]], EncodedEpisode],
-    tasks: Iterable[tuple[int, Any]],
+    tasks: Sequence[tuple[int, Any]],
     workers: int,
-    on_episode: Callable[[Row], None] | None,
+    progress: Progress,
+    job: str,
     cluster: str | None = None,
 ) -> None:
     """Add the episodes that are missing.
@@ -174,16 +176,17 @@ def add_missing(
         episode: Called with a task, perhaps in another process; returns episode `task[0]`.
         tasks: One per episode, those that are there included.
         workers: Processes.
-        on_episode: Called with each new row.
+        progress: Called after every episode.
+        job: The job's name.
         cluster: See `worker_pool`.
     """
     there = {row["index"] for row in dataset.rows}
     missing = [task for task in tasks if task[0] not in there]
+    finished = counting(progress, job, len(tasks), len(tasks) - len(missing))
     local = max(1, min(number_of_workers(workers), len(missing)))
     with worker_pool(workers if cluster else local, cluster) as pool:
         for row in append_episodes(dataset, (pool.imap_unordered if pool else map)(episode, missing)):
-            if on_episode:
-                on_episode(row)
+            finished(row_note(row))
 
 
 def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode]) -> Iterator[Row]:

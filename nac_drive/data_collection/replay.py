@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +15,11 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_
 from nac_drive.data_collection.dataset.folder import META
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import OPTIONAL, Row, episode_file
+from nac_drive.data_collection.dataset.rows import OPTIONAL, episode_file
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.envs import EnvConfig
 from nac_drive.envs.views import ABOVE, Size, View
+from nac_drive.events import Progress, silent
 from nac_drive.parallel.processes import number_of_workers
 from nac_drive.parallel.versions import SIMULATOR, installed_versions
 from nac_drive.storage.read import read_json
@@ -32,7 +32,7 @@ def save_action_log(
     path: str | os.PathLike[str],
     *,
     workers: int = 1,
-    on_episode: Callable[[Row], None] = lambda row: None,
+    progress: Progress = silent,
 ) -> None:
     """Write the action log of a dataset. The same dataset gives the same bytes.
 
@@ -40,7 +40,7 @@ def save_action_log(
         dataset: The dataset, or its folder.
         path: The new file.
         workers: Processes that check the dataset first, as `verify` does without a replay (`rebuild` is one).
-        on_episode: Called with each row once its episode is checked.
+        progress: Called after every episode that is checked.
 
     Raises:
         FileExistsError: If the file exists.
@@ -55,7 +55,7 @@ def save_action_log(
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     _require_exact_frames(dataset.path, dataset.meta)
-    if problems := dataset.verify(workers=workers, on_episode=on_episode):
+    if problems := dataset.verify(workers=workers, progress=progress):
         raise DatasetError(
             f"{problems[0]} ({len(problems)} problem(s) in {dataset.path}); collect those episodes again."
         )
@@ -83,7 +83,7 @@ def rebuild(
     size: Size | None = None,
     workers: int = 1,
     resume: bool = False,
-    on_episode: Callable[[Row], None] | None = None,
+    progress: Progress = silent,
 ) -> Demonstrations:
     """Simulate the episodes of an action log again into a dataset folder: the original, bit for bit.
 
@@ -97,7 +97,7 @@ def rebuild(
         size: Width and height of the frames; the recording's by default, 96 x 96 in another view.
         workers: Processes; the dataset does not depend on their number.
         resume: Go on with an interrupted rebuild.
-        on_episode: Called with each new row, in the order in which episodes end.
+        progress: Called after every episode, in the order in which they end.
 
     Returns:
         The dataset.
@@ -126,7 +126,7 @@ def rebuild(
     seeds = [episode.summary["seed"] for episode in log.episodes]
     with open_recording(path, meta, seeds, resume=resume) as dataset:
         episode = partial(_rebuild_episode, meta.env, same_view, log_path, _cause(log))
-        add_missing(dataset, episode, enumerate(log.episodes), workers, on_episode)
+        add_missing(dataset, episode, list(enumerate(log.episodes)), workers, progress, f"rebuild ({log_path.name})")
     return dataset
 
 

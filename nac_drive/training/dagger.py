@@ -33,9 +33,11 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.drivers import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.human import Human
 from nac_drive.evaluation.formulas import agrees
+from nac_drive.events import Progress, counting, one_of, silent
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
 from nac_drive.storage.lock import locked
@@ -46,7 +48,7 @@ from nac_drive.training.main_process import is_main_process
 from nac_drive.training.memory import read_episodes
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import MOVED, Trainer, build_learner, frozen_encoder, source_hashes
-from nac_drive.training.validation import Report, no_report, on_cpu
+from nac_drive.training.validation import on_cpu
 
 
 def dagger(
@@ -59,7 +61,7 @@ def dagger(
     nodes: int = 1,
     resume: bool = False,
     pool: Pool | None = None,
-    report: Report = lambda row: None,
+    progress: Progress = silent,
 ) -> Path:
     """Train a driver on its own episodes.
 
@@ -79,9 +81,7 @@ def dagger(
         resume: Go on from the last round and keep finished episodes, on a CPU bit for bit as if never interrupted.
             `rounds` may have grown; the learning rate of the added rounds follows from the new number.
         pool: Processes for episodes and validations, see `worker_pool`; no result depends on it.
-        report: Called with each row of metrics.jsonl (one per round); before it, with a dict per episode (round,
-            episode, episodes, seed, return), per batch (round, epochs_done, epochs, epoch, batch, batches, loss), and
-            per validation episode.
+        progress: Called after every episode, batch and validation episode, and with a message after every round.
 
     Returns:
         The folder of the best checkpoint.
@@ -100,7 +100,7 @@ def dagger(
     if is_main_process():
         RunFolder.require(folder, resume)
     else:
-        report = no_report
+        progress = silent
     labels = resolve_driver(expert, env)
     require_environment(f"expert {expert!r}", labels, env)
     by_person = isinstance(labels, Human)
@@ -127,7 +127,9 @@ def dagger(
         with open_recording(path, meta, tracks, resume=resume) if trainer.is_main else nullcontext() as dataset:
             for number in range(0 if trainer.done is None else trainer.done + 1):  # the rounds that are finished
                 if dataset is not None:
-                    _collect(config, dataset, number, EpisodeJob(pickled, meta, number), None, pool, report, by_person)
+                    _collect(
+                        config, dataset, number, EpisodeJob(pickled, meta, number), None, pool, progress, by_person
+                    )
                 fabric.barrier()
                 _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
 
@@ -136,18 +138,18 @@ def dagger(
                 started = time.perf_counter()
                 row = {}
                 if dataset is not None:
-                    row = _collect(config, dataset, number, job, trainer.driver, pool, report, by_person)
+                    row = _collect(config, dataset, number, job, trainer.driver, pool, progress, by_person)
                 fabric.barrier()
                 row |= _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
                 row["collect_seconds"] = time.perf_counter() - started
-                row |= _train(config, trainer, data, number, report) | {"frames": len(data)}
+                row |= _train(config, trainer, data, number, progress) | {"frames": len(data)}
                 if not trainer.is_main:
                     return row
                 started = time.perf_counter()
-                row |= trainer.validate(pool, report)
+                row |= trainer.validate(pool, progress)
                 return row | {"validation_seconds": time.perf_counter() - started}
 
-            return trainer.fit(range(config.rounds + 1), one_round, "round", report)
+            return trainer.fit(range(config.rounds + 1), one_round, "round", progress)
 
 
 def _collect(
@@ -157,7 +159,7 @@ def _collect(
     job: EpisodeJob,
     learner: Driver | None,
     pool: Pool | None,
-    report: Report,
+    progress: Progress,
     by_person: bool,
 ) -> dict[str, Any]:
     """Drive the missing episodes of a round; returns the metrics of all its episodes.
@@ -180,10 +182,10 @@ def _collect(
     else:
         drive = partial(collect_mixture_episode, job, config.mixture, pickle.dumps(learner and on_cpu(learner)))
     episodes = pool.imap(drive, missing) if pool and not by_person else map(drive, missing)
-    for done, row in enumerate(append_episodes(dataset, episodes), 1 + len(tasks) - len(missing)):
-        report({
-            "round": number, "episode": done, "episodes": len(tasks), "seed": row["seed"], "return": row["return"],
-        })  # fmt: skip
+    if missing:
+        finished = counting(progress, f"round {number}: episodes", len(tasks), len(tasks) - len(missing))
+        for row in append_episodes(dataset, episodes):
+            finished(row_note(row))
     returns = [row["return"] for row in dataset.rows if row["round"] == number]
     return {"episodes": len(returns), "episodes_return_mean": float(np.mean(returns))}
 
@@ -215,12 +217,14 @@ def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, f
     return {"agreement": float(np.mean(agreed))} if agreed else {}
 
 
-def _train(config: DaggerConfig, trainer: Trainer, data: TrainingData, number: int, report: Report) -> dict[str, float]:
+def _train(
+    config: DaggerConfig, trainer: Trainer, data: TrainingData, number: int, progress: Progress
+) -> dict[str, float]:
     """The epochs of a round; returns the metrics of the last."""
     started = time.perf_counter()
     trainer.set_rate(config.rate(number))
     epochs, metrics = config.round_epochs(number), {}
     for done, epoch in enumerate(epochs):
-        place = {"round": number, "epochs_done": done, "epochs": len(epochs)}
-        metrics = trainer.epoch(data, epoch, lambda row, place=place: report({**place, **row}))
+        job = f"round {number}: training"
+        metrics = trainer.epoch(data, epoch, one_of(progress, job, done, len(epochs)))
     return {**metrics, "seconds": time.perf_counter() - started}

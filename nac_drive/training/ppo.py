@@ -31,6 +31,7 @@ from nac_drive.data_collection.drivers import (
     trained_env,
 )
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, track_seeds
+from nac_drive.events import Event, Progress, message, silent
 from nac_drive.parallel.processes import default_workers, worker_pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.pdna import NoisyCfC
@@ -47,7 +48,7 @@ from nac_drive.training.ppo_rollout import Rollouts
 from nac_drive.training.ppo_update import Learner
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
-from nac_drive.training.validation import Report, closed_loop, on_cpu
+from nac_drive.training.validation import closed_loop, on_cpu, returns_note
 
 _POLICY = "policy.safetensors"
 _EPISODES_REPORTED = 100
@@ -59,7 +60,7 @@ def ppo(
     folder: str | os.PathLike[str],
     *,
     resume: bool = False,
-    report: Report = lambda row: None,
+    progress: Progress = silent,
 ) -> Path:
     """Train a driver by PPO.
 
@@ -68,10 +69,8 @@ def ppo(
         folder: The folder of the run.
         resume: Go on from the last checkpoint, bit for bit as if never interrupted. `total_timesteps` may have grown;
             the learning rate then falls to zero over the new number.
-        report: Called with each row of metrics.jsonl, one per validation, of which `seconds` is the time of driving and
-            learning so far. Before it, called with a dict per rollout (timesteps, total_timesteps, return: the mean of
-            the last whole episodes, or None, and what `Learner.update` returns) and per validation episode
-            (validation_episode, validation_episodes, return).
+        progress: Called after every rollout with the mean return of the last whole episodes and the metrics of
+            `Learner.update`, after every validation episode, and with a message after every validation.
 
     Returns:
         The folder of the best checkpoint.
@@ -113,7 +112,7 @@ def ppo(
         else:
             run = RunFolder.create(folder, resolved)
         with worker_pool(min(len(track_seeds(config.validation_tracks)), default_workers())) as pool:
-            training = _Training(run, config, learner, env_config, step, report, pool)
+            training = _Training(run, config, learner, env_config, step, progress, pool)
             training.validate_once()
             if step < config.total_timesteps:
                 training.learn()
@@ -198,10 +197,17 @@ class _Training:
     """A run from its last checkpoint on."""
 
     def __init__(
-        self, run: RunFolder, config: PPOConfig, learner: Learner, env: EnvConfig, step: int, report: Report, pool: Any
+        self,
+        run: RunFolder,
+        config: PPOConfig,
+        learner: Learner,
+        env: EnvConfig,
+        step: int,
+        progress: Progress,
+        pool: Any,
     ) -> None:
         self._run, self._config, self._learner, self._env = run, config, learner, env
-        self._step, self._report, self._pool = step, report, pool
+        self._step, self._progress, self._pool = step, progress, pool
         self._since = time.perf_counter()
         """The moment when driving and learning began after the last validation."""
 
@@ -234,12 +240,9 @@ class _Training:
                 self._step += round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)
                 require_finite_weights(f"frame {self._step:,}", policy.named_parameters())
                 returns.extend(rollout.returns)
-                self._report({
-                    "timesteps": self._step,
-                    "total_timesteps": config.total_timesteps,
-                    "return": float(np.mean(returns)) if returns else None,
-                    **learned,
-                })  # fmt: skip
+                note = [f"return {np.mean(returns):.1f}"] if returns else []
+                note += [f"{name} {value:.3g}" for name, value in learned.items()]
+                self._progress(Event("ppo", self._step, config.total_timesteps, ", ".join(note)))
         finally:
             rollouts.close()
 
@@ -268,8 +271,11 @@ class _Training:
             weights = {name: parameter.data.contiguous() for name, parameter in policy.named_parameters()}
             save_file(weights, folder / "training_state" / _POLICY)
 
-        row = {"step": step, **closed_loop(driver, self._env, self._config.validation_tracks, self._pool, self._report)}
+        row = {
+            "step": step,
+            **closed_loop(driver, self._env, self._config.validation_tracks, self._pool, self._progress),
+        }
         row["seconds"] = seconds
         self._run.finish_step(row, write)
-        self._report(row)
+        self._progress(message(f"validation at step {step}", returns_note(row)))
         self._since = time.perf_counter()

@@ -15,6 +15,7 @@ from torch import Tensor
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
+from nac_drive.events import Progress, one_of, silent
 from nac_drive.parallel.processes import Pool
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import TrainConfig, for_env
@@ -32,7 +33,6 @@ from nac_drive.training.trainer import (
     frozen_encoder,
     source_hashes,
 )
-from nac_drive.training.validation import Report, no_report
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def train(
     resume: bool = False,
     pool: Pool | None = None,
     splits: Splits | None = None,
-    report: Report = lambda row: None,
+    progress: Progress = silent,
 ) -> Path:
     """Train a driver on recorded episodes by behaviour cloning.
 
@@ -113,8 +113,7 @@ def train(
         resume: Go on from the last checkpoint, on a CPU bit for bit as if never interrupted. `epochs` may have grown.
         pool: Processes for the closed-loop validation, see `worker_pool`.
         splits: The result of `load_splits`, to load a dataset once for several runs.
-        report: Called with each row; before it, with a dict per batch (epoch, batch, batches, loss) and per validation
-            episode (validation_episode, validation_episodes, return).
+        progress: Called after every batch and validation episode, and with a message after every epoch.
 
     Returns:
         The folder of the best checkpoint.
@@ -132,7 +131,7 @@ def train(
     if is_main_process():
         RunFolder.require(folder, resume)
     else:
-        report = no_report
+        progress = silent
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     env = driver_env(config, dataset)
@@ -152,6 +151,7 @@ def train(
     splits = splits or load_splits(config, dataset, torch_device)
     splits = splits.to(torch_device)
     fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
+    job = f"train ({config.driver.core})"
     with locked(folder) if is_main_process() else nullcontext():
         if resume:
             moved = ("dataset", *MOVED, *same_fingerprint(folder, dataset))
@@ -161,7 +161,7 @@ def train(
 
         def one_epoch(epoch: int) -> dict[str, Any]:
             started = time.perf_counter()
-            row: dict[str, Any] = trainer.epoch(splits.train, epoch, report)
+            row: dict[str, Any] = trainer.epoch(splits.train, epoch, one_of(progress, job, epoch - 1, config.epochs))
             row["seconds"] = time.perf_counter() - started
             if not trainer.is_main:
                 return row
@@ -171,10 +171,10 @@ def train(
             if env.spec.make is None:
                 row["score"] = -row["validation"]["steering_mse"]
             elif epoch % config.validate_every == 0 or epoch == config.epochs:
-                row |= trainer.validate(pool, report)
+                row |= trainer.validate(pool, progress)
             return row
 
-        return trainer.fit(range(1, config.epochs + 1), one_epoch, "epoch", report)
+        return trainer.fit(range(1, config.epochs + 1), one_epoch, "epoch", progress)
 
 
 def same_fingerprint(folder: Path, dataset: Demonstrations) -> tuple[str, ...]:

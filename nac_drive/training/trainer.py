@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from nac_drive.data_collection.drivers import driver_hash, require_environment, require_view, resolve_driver
 from nac_drive.envs import EnvConfig, same_actions
+from nac_drive.events import Event, Progress, message
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.registry import CORES
@@ -36,7 +37,7 @@ from nac_drive.training.moving_average import averaged
 from nac_drive.training.optimizer import adam, set_rate
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
-from nac_drive.training.validation import Report, closed_loop
+from nac_drive.training.validation import closed_loop, returns_note
 
 if TYPE_CHECKING:  # slow to import: `build_fabric` does when a run starts
     from lightning_fabric import Fabric
@@ -171,14 +172,14 @@ class Trainer:
         assert best is not None
         return best
 
-    def fit(self, steps: range, step: Callable[[int], dict[str, Any]], name: str, report: Report) -> Path:
+    def fit(self, steps: range, step: Callable[[int], dict[str, Any]], name: str, progress: Progress) -> Path:
         """Take the steps that are not finished yet.
 
         Args:
             steps: Numbers of all steps.
             step: Trains and, in the main process, validates; returns the row of a step.
             name: The key of the step's number in the checkpoint's meta, such as epoch.
-            report: Called with each row.
+            progress: Called with a message on the row of each step.
 
         Returns:
             The folder of the best checkpoint.
@@ -194,7 +195,7 @@ class Trainer:
             self.run.finish_step(row, partial(self._write, number, {name: number}))
             if self._writer:
                 _write_scalars(self._writer, row)
-            report(row)
+            progress(message(f"{name} {number}", row_note(row)))
         self.fabric.barrier()
         return self.best
 
@@ -202,13 +203,13 @@ class Trainer:
         """Set Adam's rate from now on."""
         set_rate(self._optimizer, rate)
 
-    def epoch(self, data: TrainingData, number: int, report: Report) -> dict[str, float]:
+    def epoch(self, data: TrainingData, number: int, progress: Progress) -> dict[str, float]:
         """Train for one epoch. All random numbers are drawn from (seed, number), so that a resumed run does the same.
 
         Args:
             data: The training data.
             number: The number of the epoch.
-            report: Called with dicts of epoch, batch, batches and the loss so far.
+            progress: Called after every batch with the loss so far.
 
         Returns:
             loss, frames, samples_per_second, memory_mb (see `peak_memory_mb`) and, for discrete actions, the accuracy.
@@ -257,7 +258,7 @@ class Trainer:
             total += value * len(batch)
             seen += len(batch)
             correct += right.item() * len(batch)
-            report({"epoch": number, "batch": done + 1, "batches": len(batches), "loss": total / seen})
+            progress(Event(f"epoch {number}", done + 1, len(batches), f"loss {total / seen:.3f}"))
         for driver in {self._learner, self.driver}:
             require_finite_weights(f"epoch {number}", driver.state_dict().items())
         frames_seen = seen * data.length
@@ -268,10 +269,10 @@ class Trainer:
         }  # fmt: skip
         return metrics | ({"accuracy": correct / seen} if classified else {})
 
-    def validate(self, pool: Pool | None, report: Report) -> dict[str, Any]:
+    def validate(self, pool: Pool | None, progress: Progress) -> dict[str, Any]:
         """Let the driver drive the validation tracks; returns keys of a row, see `closed_loop`."""
         self.driver.eval()
-        return closed_loop(self.driver, self.env, self.config.validation.validation_tracks, pool, report)
+        return closed_loop(self.driver, self.env, self.config.validation.validation_tracks, pool, progress)
 
     def _write(self, step: int, meta: dict[str, Any], path: Path) -> None:
         save_driver(path, self.driver, env=asdict(self.env), meta={**meta, "training": self.run.config})
@@ -389,6 +390,17 @@ def source_hashes(config: OptimConfig, env: EnvConfig) -> dict[str, str]:
     """init_sha256 and freeze_encoder_sha256 of the drivers that `config` names, for the config of a run."""
     sources = {"init_sha256": config.init_from, "freeze_encoder_sha256": config.freeze_encoder_from}
     return {name: driver_hash(source, env) for name, source in sources.items() if source}
+
+
+def row_note(row: dict[str, Any]) -> str:
+    """Return a row of metrics.jsonl as one line."""
+    parts = [f"{row['frames']} frames", f"loss {row['loss']:.3f}", f"{row['samples_per_second']:.0f} frames/s"]
+    if row.get("validation"):
+        parts.append(f"validation {100 * row['validation']['accuracy']:.1f} %")
+    parts += [f"{name} {100 * row[name]:.1f} %" for name in ("agreement", "corrected") if name in row]
+    if "returns" in row:
+        parts.append(returns_note(row))
+    return ", ".join(parts)
 
 
 def _tensorboard(folder: Path) -> Any:

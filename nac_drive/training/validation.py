@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,12 @@ import torch
 
 from nac_drive.envs import EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.events import Progress, counting
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
 
-Report = Callable[[dict[str, Any]], None]
 
-
-def no_report(row: dict[str, Any]) -> None:
-    """Report nothing: the report of a process beside the main one."""
-
-
-def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, report: Report) -> dict[str, Any]:
+def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, progress: Progress) -> dict[str, Any]:
     """Let `driver` drive the validation tracks.
 
     Args:
@@ -30,19 +23,16 @@ def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, 
         env: Its environment.
         tracks: SPLIT-COUNT or a comma list of seeds.
         pool: Processes for the episodes, see `worker_pool`; no result depends on it.
-        report: Called after every episode with validation_episode, validation_episodes and return.
+        progress: Called after every episode.
 
     Returns:
         Keys of a row of metrics.jsonl: score, returns, return_mean, completion and crashes_per_episode.
     """
-    seeds, done = track_seeds(tracks), itertools.count(1)
-
-    def on_episode(row: EpisodeResult) -> None:
-        report({"validation_episode": next(done), "validation_episodes": len(seeds), "return": row.episode_return})
-
+    seeds = track_seeds(tracks)
+    finished = counting(progress, "validation", len(seeds))
     evaluation = evaluate(
         on_cpu(driver), seeds, name=driver.config.core, env=env, pool=pool,
-        on_episode=on_episode,
+        on_episode=lambda row: finished(f"return {row.episode_return:.0f}"),
     )  # fmt: skip
     returns = [row.episode_return for row in evaluation.rows]
     return {
@@ -52,6 +42,11 @@ def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, 
         "completion": evaluation.summary.completion,
         "crashes_per_episode": evaluation.summary.crashes_per_episode,
     }
+
+
+def returns_note(row: dict[str, Any]) -> str:
+    """Return the returns in a row of `closed_loop` as text."""
+    return f"return {row['return_mean']:.1f}, min {min(row['returns']):.1f}"
 
 
 def validation_score(returns: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
+from nac_drive.events import Event
 from nac_drive.storage.lock import LOCK
 
 ENV = EnvConfig(max_steps=60)
@@ -24,6 +25,11 @@ TRACKS = [11, 3, 7]
 def collect_small(path: Path, **changed: Any) -> Demonstrations:
     """Three episodes of 60 frames by the controller under noise."""
     return collect(path, "controller", **{"env": ENV, "seeds": TRACKS, "noise": NOISE, **changed})
+
+
+def tracks_of(events: Sequence[Event]) -> list[int]:
+    """Return the tracks of the episodes that events report, in their order."""
+    return [int(event.note.split()[1]) for event in events if event.note.startswith("track ")]
 
 
 def contents(path: Path) -> dict[str, Any]:

@@ -24,14 +24,16 @@ import pytest
 from nac_drive.data_collection.collect import EpisodeJob, add_missing, collect, collect_episode
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
-from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations, Row
+from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
+from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
+from nac_drive.events import Event, silent
 from nac_drive.storage import write as files
 from nac_drive.storage.write import WriteError
-from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents
+from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, tracks_of
 from tests.killing import Fuse, Killed
 
 REPOSITORY = Path(__file__).parents[2]
@@ -181,10 +183,12 @@ def test_a_perturbed_dataset_keeps_the_true_time_and_comes_again_from_its_action
 
 
 def test_the_number_of_workers_does_not_show(tmp_path, recorded):
-    rows: list[Row] = []
-    dataset = collect_small(tmp_path / "dataset", workers=2, on_episode=rows.append)
+    events: list[Event] = []
+    dataset = collect_small(tmp_path / "dataset", workers=2, progress=events.append)
     assert contents(tmp_path / "dataset") == contents(recorded)
-    assert sorted(rows, key=lambda row: row["index"]) == dataset.rows == Demonstrations.open(recorded).rows
+    assert dataset.rows == Demonstrations.open(recorded).rows
+    assert sorted(event.note for event in events) == sorted(["", *map(row_note, dataset.rows)])
+    assert [(event.job, event.done) for event in events] == [("collect (controller)", done) for done in range(4)]
     assert dataset.fingerprint() == Demonstrations.open(recorded).fingerprint()
     assert dataset.verify(replay=True, workers=2) == []
 
@@ -195,21 +199,22 @@ def test_killed_by_the_system_it_loses_no_finished_episode_and_ends_the_same(tmp
     script = (
         "import sys; from pathlib import Path; from tests.data_collection.recordings import collect_small\n"
         "if __name__ == '__main__':\n"
-        "    collect_small(Path(sys.argv[1]), workers=2, on_episode=lambda row: print(row['index'], flush=True))"
+        "    progress = lambda event: event.note and print(event.note, flush=True)\n"
+        "    collect_small(Path(sys.argv[1]), workers=2, progress=progress)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(path)], cwd=REPOSITORY, start_new_session=True, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    assert process.stdout.readline().strip().isdigit()  # the row of the first episode is written
+    assert process.stdout.readline().startswith(b"track ")  # the row of the first episode is written
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     files = list(path.glob("episodes/*.h5"))
     assert len(files) >= len(Demonstrations.open(path).rows) >= 1
-    again: list[Row] = []
-    collect_small(path, resume=True, on_episode=again.append)
+    again: list[Event] = []
+    collect_small(path, resume=True, progress=again.append)
     assert contents(path) == contents(recorded)
-    assert len(again) == len(TRACKS) - len(files)  # whole files are kept, with a row or without
+    assert len(tracks_of(again)) == len(TRACKS) - len(files)  # whole files are kept, with a row or without
 
 
 def test_killed_at_any_system_call_it_resumes_to_the_same_dataset(tmp_path, monkeypatch):
@@ -240,9 +245,9 @@ def test_a_row_cut_off_anywhere_costs_nothing(copy, recorded):
     for cut in {*range(last, len(rows), 40), last + 1, len(rows) - 1}:
         (copy / "episodes.jsonl").write_bytes(rows[:cut])
         assert Demonstrations.open(copy).seeds == TRACKS[:2]
-        again: list[Row] = []
-        collect_small(copy, resume=True, on_episode=again.append)
-        assert again == []  # the episode's file was whole and is adopted
+        again: list[Event] = []
+        collect_small(copy, resume=True, progress=again.append)
+        assert tracks_of(again) == []  # the episode's file was whole and is adopted
         assert contents(copy) == contents(recorded)
 
 
@@ -252,9 +257,10 @@ def test_resuming_repairs_damaged_episodes_and_adds_tracks(copy, recorded):
     (copy / "episodes" / "000001.h5").write_bytes(data)
     (copy / "episodes" / "000002.h5").unlink()
     (copy / "episodes" / "000002.h5.1.tmp").write_bytes(b"half")
-    again: list[Row] = []
-    collect_small(copy, resume=True, on_episode=again.append)
-    assert [row["index"] for row in again] == [1, 2]
+    again: list[Event] = []
+    collect_small(copy, resume=True, progress=again.append)
+    assert tracks_of(again) == TRACKS[1:]
+    assert [event.done for event in again] == [1, 2, 3]
     assert contents(copy) == contents(recorded)
     longer = collect_small(copy, seeds=[*TRACKS, 4], resume=True)
     assert longer.seeds == [*TRACKS, 4]
@@ -273,7 +279,7 @@ def test_a_worker_that_dies_ends_the_collection_with_one_line(tmp_path, recorded
     dataset = Demonstrations.create(path, meta)
     episode = partial(collect_or_die, EpisodeJob(pickle.dumps(resolve_driver("controller")), meta))
     with pytest.raises(DatasetError, match=r"a worker process died.*--resume and fewer workers") as caught:
-        add_missing(dataset, episode, enumerate(TRACKS), 2, None)
+        add_missing(dataset, episode, list(enumerate(TRACKS)), 2, silent, "collect")
     assert "\n" not in str(caught.value)
     collect_small(path, resume=True)
     assert contents(path) == contents(recorded)

@@ -31,12 +31,14 @@ from nac_drive.data_collection.dataset.action_log import ActionLog, encode_actio
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.dataset.episode_file import encode_episode, file_sha256, read_episode
 from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.drivers import driver_hash, resolve_driver
 from nac_drive.data_collection.mixture import MixtureConfig
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig
+from nac_drive.events import Event, silent
 from nac_drive.policies import Driver, DriverConfig
-from tests.data_collection.recordings import ENV, TRACKS, collect_small, contents, rewrite_row, tamper
+from tests.data_collection.recordings import ENV, TRACKS, collect_small, contents, rewrite_row, tamper, tracks_of
 from tests.killing import Fuse, Killed
 
 SHIPPED = Path(__file__).parents[2] / "action_logs"
@@ -52,8 +54,8 @@ def collect_rounds(path: Path, env: EnvConfig, beta: float = 0.2) -> Demonstrati
     job = EpisodeJob(pickle.dumps(resolve_driver("controller", env)), meta)
     mixed = partial(collect_mixture_episode, replace(job, round=1), MixtureConfig(beta, 10), learner)
     with open_recording(path, meta, [5, 6], resume=False) as dataset:
-        add_missing(dataset, partial(collect_episode, replace(job, round=0)), [(0, 5)], 1, None)
-        add_missing(dataset, mixed, [(1, 6)], 1, None)
+        add_missing(dataset, partial(collect_episode, replace(job, round=0)), [(0, 5)], 1, silent, "collect")
+        add_missing(dataset, mixed, [(1, 6)], 1, silent, "collect")
     return dataset
 
 
@@ -104,10 +106,11 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
     assert noisy(dataset) == (kind not in ("noiseless", "early end"))
     save_action_log(dataset, tmp_path / "episodes.npz")
     shutil.move(path, tmp_path / "away")  # the action log is all there is
-    rows: list[dict[str, Any]] = []
-    rebuilt = rebuild(tmp_path / "episodes.npz", path, on_episode=rows.append)
+    events: list[Event] = []
+    rebuilt = rebuild(tmp_path / "episodes.npz", path, progress=events.append)
     assert contents(path) == contents(tmp_path / "away")
-    assert rows == rebuilt.rows == dataset.rows
+    assert rebuilt.rows == dataset.rows
+    assert [event.note for event in events] == ["", *map(row_note, dataset.rows)]
     assert rebuilt.meta == dataset.meta
     assert rebuilt.verify(replay=True) == []
 
@@ -157,18 +160,18 @@ def test_killed_on_the_way_it_goes_on_to_the_same_dataset(log_file, recorded, tm
         with pytest.raises(Killed):
             rebuild(log_file, path)
     whole = len(list(path.glob("episodes/*.h5")))
-    again: list[dict[str, Any]] = []
-    rebuild(log_file, path, resume=True, on_episode=again.append)
-    assert len(again) == len(TRACKS) - whole
+    again: list[Event] = []
+    rebuild(log_file, path, resume=True, progress=again.append)
+    assert len(tracks_of(again)) == len(TRACKS) - whole
     assert contents(path) == contents(recorded)
 
 
 def test_resuming_repairs_the_episodes_of_the_original(log_file, recorded, copy):
     (copy / "episodes" / "000001.h5").write_bytes(b"damaged")
     (copy / "episodes" / "000002.h5").unlink()
-    again: list[dict[str, Any]] = []
-    rebuild(log_file, copy, resume=True, on_episode=again.append)
-    assert [row["index"] for row in again] == [1, 2]
+    again: list[Event] = []
+    rebuild(log_file, copy, resume=True, progress=again.append)
+    assert tracks_of(again) == TRACKS[1:]
     assert contents(copy) == contents(recorded)
 
 

@@ -16,6 +16,7 @@ import pytest
 import nac_drive as nd
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.envs import udacity_frame
+from nac_drive.events import Event
 from tests.commands import call, refused
 from tests.data_collection.recordings import contents
 from tests.envs.test_udacity_images import huge_png
@@ -67,7 +68,7 @@ def log(images, tmp_path) -> Path:
 
 def imported(log: Path, content: str | bytes, **options: object) -> nd.Demonstrations:
     log.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return nd.import_udacity(log, log.parent / "data", report=lambda line: None, **options)  # type: ignore[arg-type]
+    return nd.import_udacity(log, log.parent / "data", **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def expected(images, tmp_path_factory) -> dict[str, object]:
 def test_columns_are_found_by_their_names(log, expected):
     for number, order in enumerate(islice(permutations(NAMES), 0, 5040, 1300)):
         log.write_text(text(PLAIN, names=order))
-        dataset = nd.import_udacity(log, log.parent / f"data-{number}", report=lambda line: None)
+        dataset = nd.import_udacity(log, log.parent / f"data-{number}")
         assert contents(dataset.path) == expected, order
 
 
@@ -154,8 +155,10 @@ def test_the_command_always_says_how_many_lines_are_used(log, kind, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[0] == f"{log}: {said}"
     log.write_text(text(PLAIN))
-    nd.import_udacity(log, log.parent / "again")
-    assert capsys.readouterr().out == f"{log}: 6 of 6 lines used\n"
+    events: list[Event] = []
+    nd.import_udacity(log, log.parent / "again", progress=events.append)
+    assert events[0] == Event(str(log), 0, 0, "6 of 6 lines used")
+    assert [event.done for event in events[1:]] == [0, 1, 2, 3]
 
 
 def test_relative_folders_are_as_good_as_absolute_ones(log, expected, monkeypatch, capsys):
@@ -335,7 +338,7 @@ def test_several_logs_are_one_dataset_and_two_imports_can_be_merged(log, capsys)
     assert call("dataset", "import-udacity", str(other), "--out", second, "--first-track", "2") == 0
     assert call("dataset", "import-udacity", str(log), str(other), "--out", both, "--episode-frames", "3") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3:-1] == [
+    assert lines[-4:-2] == [
         f"{log}: 6 of 6 lines used",
         f"{other}: 3 of 4 lines used (1 alone: no other image of their episode within a second)",
     ]

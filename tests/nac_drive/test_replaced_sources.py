@@ -69,7 +69,7 @@ def log_at(path: Path, seed: int, env: EnvConfig) -> None:
     save_action_log(path.with_name(f"recording {seed}"), path)
 
 
-def stopped(row: Any) -> None:
+def stopped(event: Any) -> None:
     raise Stop
 
 
@@ -86,7 +86,7 @@ def training(option: str) -> Callable[..., None]:
             dataset = source
         else:
             settings = nested(settings, **{option: str(source)})
-        interrupted(train, settings, dataset, folder, resume=resume, report=stopped)
+        interrupted(train, settings, dataset, folder, resume=resume, progress=stopped)
 
     return begin
 
@@ -99,7 +99,7 @@ def daggering(option: str) -> Callable[..., None]:
             expert = str(source)
         else:
             settings = nested(settings, **{option: str(source)})
-        interrupted(train_dagger, settings, folder, expert=expert, resume=resume, report=stopped)
+        interrupted(train_dagger, settings, folder, expert=expert, resume=resume, progress=stopped)
 
     return begin
 

@@ -12,7 +12,7 @@ from nac_drive.data_collection.dataset import folder
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_episode
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import META_SCHEMA, Meta
-from nac_drive.data_collection.dataset.rows import Row, row_line
+from nac_drive.data_collection.dataset.rows import Row, row_line, row_note
 from nac_drive.parallel.versions import installed_versions
 from nac_drive.storage.lock import locked
 from nac_drive.storage.write import sync_folder, write_atomically, writing
@@ -58,7 +58,7 @@ def create_folder(path: Path, meta: Meta, name: str = folder.META, versions: dic
 def write_dataset(
     path: Path,
     episodes: Iterable[tuple[EncodedEpisode, Meta]],
-    on_episode: Callable[[Row], None],
+    finished: Callable[[str], None],
     versions: dict[str, str] | None = None,
 ) -> None:
     """Write a dataset of finished episodes. The folder is a dataset when the last one is written.
@@ -68,7 +68,7 @@ def write_dataset(
     Args:
         path: The new folder.
         episodes: Episodes 0, 1, 2, ..., and the settings, which are those of the first one.
-        on_episode: Called with each row once its episode is written.
+        finished: Called with a note on each episode once it is written.
         versions: As in `create_folder`.
 
     Raises:
@@ -86,7 +86,7 @@ def write_dataset(
                     create_folder(path, meta, folder.UNFINISHED, versions)
                 rows.append(episode.write(path))
                 read_episode(path / rows[-1]["file"], meta.env)
-                on_episode(rows[-1])
+                finished(row_note(rows[-1]))
             if not rows:
                 raise DatasetError("there is no episode in `episodes`; pass at least one.")
             with writing(path):

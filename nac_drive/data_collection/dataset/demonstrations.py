@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from nac_drive.data_collection.dataset.rows import Row, episode_file, episode_ro
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
+from nac_drive.events import Progress, counting, silent
 from nac_drive.parallel.processes import map_in_processes
 from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import flatten, write_atomically, writing
@@ -103,7 +104,7 @@ class Demonstrations:
         dt: float = 1 / FRAMES_PER_SECOND,
         seeds: Iterable[int] | None = None,
         env: EnvConfig | None = None,
-        on_episode: Callable[[Row], None] = lambda row: None,
+        progress: Progress = silent,
     ) -> Demonstrations:
         """Write own data as a dataset that loads and trains like a recorded one.
 
@@ -123,7 +124,7 @@ class Demonstrations:
                 tracks are numbered 0, 1, 2, ...
             env: The environment in which drivers that learn from the data are validated; one with the control of the
                 actions by default.
-            on_episode: Called with each row once its episode is written.
+            progress: Called after every episode.
 
         Returns:
             The dataset.
@@ -135,7 +136,9 @@ class Demonstrations:
             ValueError: If the driver's name is no line of text.
             WriteError: If it cannot be written.
         """
-        write_own_data(Path(path), episodes, driver, dt, seeds, seeds is not None, env, on_episode)
+        total = len(episodes) if isinstance(episodes, Sized) else 0
+        finished = counting(progress, f"write ({Path(path).name})", total)
+        write_own_data(Path(path), episodes, driver, dt, seeds, seeds is not None, env, finished)
         return cls.open(path)
 
     @classmethod
@@ -144,7 +147,7 @@ class Demonstrations:
         path: str | os.PathLike[str],
         dataset: Any,
         *,
-        on_episode: Callable[[Row], None] = lambda row: None,
+        progress: Progress = silent,
         **options: Any,
     ) -> Demonstrations:
         """Write a dataset of Minari (https://minari.farama.org) as demonstrations.
@@ -156,7 +159,7 @@ class Demonstrations:
             path: The new folder.
             dataset: A folder with a dataset of Minari, or the id of one, which Minari downloads if need be: both are
                 checked before Minari reads them. Or a `minari.MinariDataset`, which is read as it is.
-            on_episode: Called with each row once its episode is written.
+            progress: Called after every episode.
             **options: As in `from_episodes`; none for a dataset that `export_dataset` wrote.
 
         Returns:
@@ -171,14 +174,15 @@ class Demonstrations:
         recorded = exported_meta(dataset)
         if recorded is None:
             options = {"seeds": minari_seeds(dataset), **options}
-            return cls.from_episodes(path, minari_episodes(dataset), on_episode=on_episode, **options)
+            return cls.from_episodes(path, minari_episodes(dataset), progress=progress, **options)
         if options:
             raise ValueError(f"{', '.join(options)}: the dataset knows them, as nac-drive exported it; leave them out.")
         meta, versions = recorded
         episodes = (
             (EncodedEpisode.encode(index, *episode), meta) for index, episode in enumerate(exported_episodes(dataset))
         )
-        write_dataset(Path(path), episodes, on_episode, versions)
+        finished = counting(progress, f"import ({Path(path).name})", int(dataset.total_episodes))
+        write_dataset(Path(path), episodes, finished, versions)
         return cls.open(path)
 
     @classmethod
@@ -187,7 +191,7 @@ class Demonstrations:
         path: str | os.PathLike[str],
         datasets: Sequence[Demonstrations | str | os.PathLike[str]],
         *,
-        on_episode: Callable[[Row], None] = lambda row: None,
+        progress: Progress = silent,
     ) -> Demonstrations:
         """Write the episodes of several datasets as one, in their order: those of the first one, then the second one's.
 
@@ -195,7 +199,7 @@ class Demonstrations:
             path: The new folder.
             datasets: Datasets that were recorded with the same settings, such as those of DAgger runs whose learners
                 have different cores.
-            on_episode: Called with each row once its episode is written.
+            progress: Called after every episode.
 
         Returns:
             The dataset.
@@ -221,7 +225,8 @@ class Demonstrations:
         places = ((dataset, row) for dataset in opened for row in dataset.rows)
         episodes = ((dataset._moved(row, index), dataset.meta) for index, (dataset, row) in enumerate(places))
         versions = read_meta(opened[0].path / folder.META)[1] if opened else None
-        write_dataset(Path(path), episodes, on_episode, versions)
+        finished = counting(progress, f"merge ({len(opened)} datasets)", sum(map(len, opened)))
+        write_dataset(Path(path), episodes, finished, versions)
         return cls.open(path)
 
     @property
@@ -317,15 +322,13 @@ class Demonstrations:
         """
         return dataset_info(self.path, self.meta, self.rows)
 
-    def verify(
-        self, *, replay: bool = False, workers: int = 1, on_episode: Callable[[Row], None] = lambda row: None
-    ) -> list[str]:
+    def verify(self, *, replay: bool = False, workers: int = 1, progress: Progress = silent) -> list[str]:
         """Check every episode, see `check_episode`.
 
         Args:
             replay: Simulate every episode again as well (slow).
             workers: Processes.
-            on_episode: Called with each row once its episode is checked.
+            progress: Called after every episode.
 
         Returns:
             One line per problem; empty for a sound dataset.
@@ -347,9 +350,10 @@ class Demonstrations:
             if path not in known
         ]
         check = partial(check_episode, self.path, self.meta.env, replay)
+        finished = counting(progress, f"verify ({self.path.name})", len(self.rows))
         for row, found in zip(self.rows, map_in_processes(check, self.rows, workers), strict=True):
             problems += found
-            on_episode(row)
+            finished(f"track {row['seed']}")
         return problems
 
     # Writing

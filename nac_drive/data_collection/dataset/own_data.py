@@ -14,7 +14,7 @@ from nac_drive.data_collection.dataset.create import write_dataset
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, LONGEST_EPISODE, DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import SEED_GIVEN, TRUNCATED, Row
+from nac_drive.data_collection.dataset.rows import SEED_GIVEN, TRUNCATED
 from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec, same_actions
 from nac_drive.suggest import did_you_mean
 
@@ -32,7 +32,7 @@ def write_own_data(
     seeds: Iterable[int] | None,
     seeds_given: bool,
     env: EnvConfig | None,
-    on_episode: Callable[[Row], None],
+    finished: Callable[[str], None],
 ) -> None:
     """Write own data, see `Demonstrations.from_episodes`.
 
@@ -44,7 +44,7 @@ def write_own_data(
         seeds: One per episode; 0, 1, 2, ... for None.
         seeds_given: Whether the episodes were driven with these seeds; otherwise they only number the tracks.
         env: The environment; one with the control of the first episode for None.
-        on_episode: Called with each row once its episode is written.
+        finished: Called with a note on each episode once it is written.
     """
     settled = (
         (
@@ -53,7 +53,7 @@ def write_own_data(
         )
         for index, (arrays, summary, own_env) in enumerate(own_episodes(episodes, seeds, dt, env))
     )
-    write_dataset(path, settled, on_episode)
+    write_dataset(path, settled, finished)
 
 
 def own_episodes(

@@ -133,6 +133,11 @@ def episode_row(index: int, summary: Mapping[str, Any], sha256: str) -> Row:
     return {"index": index, **summary, "file": episode_file(index), "sha256": sha256}
 
 
+def row_note(row: Row) -> str:
+    """Return track and return of an episode, as the progress of a command shows them."""
+    return f"track {row['seed']} return {row['return']:.0f}"
+
+
 def row_line(row: Row) -> bytes:
     """Return a row as a line of episodes.jsonl."""
     return (json.dumps(row) + "\n").encode()

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
-from nac_drive.data_collection.dataset.rows import CORRECTIONS, Row
+from nac_drive.data_collection.dataset.rows import CORRECTIONS
 from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.interchange import ExportFormat
 from nac_drive.data_collection.interchange.recording import Recording
 from nac_drive.data_collection.interchange.to_lerobot import write_lerobot
 from nac_drive.data_collection.interchange.to_minari import write_minari
 from nac_drive.data_collection.interchange.to_mp4 import write_mp4
+from nac_drive.events import Progress, counting, silent
 from nac_drive.storage.write import process_runs, sync_folder, sync_tree, writing
 from nac_drive.suggest import did_you_mean
 
@@ -35,7 +36,7 @@ def export_dataset(
     path: str | os.PathLike[str],
     to: ExportFormat,
     *,
-    on_episode: Callable[[Row], None] = lambda row: None,
+    progress: Progress = silent,
 ) -> None:
     """Write a dataset in the format of another program (docs/interchange.md).
 
@@ -46,7 +47,7 @@ def export_dataset(
         path: The new folder.
         to: minari: a folder for MINARI_DATASETS_PATH, lossless. lerobot: a LeRobotDataset v3.0, lossless. mp4: one
             video per episode, lossy.
-        on_episode: Called with each row once its episode is written.
+        progress: Called after every episode.
 
     Raises:
         FileExistsError: If `path` exists.
@@ -62,7 +63,8 @@ def export_dataset(
         raise FileExistsError(f"{path} already exists; choose another folder.")
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
-    recording = Recording.of(dataset, on_episode)
+    job = f"export ({dataset.path.name} to {to})"
+    recording = Recording.of(dataset, counting(progress, job, len(dataset)))
     if to != "mp4" and any(CORRECTIONS in row for row in dataset.rows):
         raise DatasetError(
             f"{dataset.path} holds episodes that a person corrected, and {to} cannot say which frames have a label; "

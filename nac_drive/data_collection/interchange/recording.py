@@ -29,11 +29,11 @@ class Recording:
     """Its rows, at least one."""
     path: Path
     """Its folder."""
-    on_episode: Callable[[Row], None]
-    """Called with each row when its episode is written."""
+    finished: Callable[[str], None]
+    """Called with a note on each episode when it is written."""
 
     @classmethod
-    def of(cls, dataset: Demonstrations, on_episode: Callable[[Row], None]) -> Recording:
+    def of(cls, dataset: Demonstrations, finished: Callable[[str], None]) -> Recording:
         """Return the recording of a dataset.
 
         Raises:
@@ -42,7 +42,7 @@ class Recording:
         if not dataset.rows:
             raise DatasetError(f"dataset {dataset.path} holds no finished episode; go on recording it with --resume.")
         document = json.loads((dataset.path / "meta.json").read_text())
-        return cls(dataset.meta, document, dataset.rows, dataset.path, on_episode)
+        return cls(dataset.meta, document, dataset.rows, dataset.path, finished)
 
     def __iter__(self) -> Iterator[tuple[EpisodeArrays, Row]]:
         """Yield the arrays and the row of each episode.
@@ -53,7 +53,7 @@ class Recording:
         for row in self.rows:
             require_recorded(self.path, row, self.meta.env)
             yield read_episode(self.path / row["file"], self.meta.env)[0], row
-            self.on_episode(row)
+            self.finished(f"track {row['seed']}")
 
     def frames_per_second(self) -> int:
         """Return the rate of the first episode: one over the median time between its observations, rounded."""

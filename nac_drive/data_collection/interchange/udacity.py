@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
-from nac_drive.data_collection.dataset.rows import Row
 from nac_drive.data_collection.interchange.udacity_log import CAMERAS, IMAGES, Log, LogLine, read_log
 from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, decode_image, udacity_frame
+from nac_drive.events import Progress, counting, message, silent
 
 STEERING_OFFSET = 0.2
 """Steering added to the label of the left camera and taken from that of the right one: it leads back to the middle."""
@@ -36,8 +36,7 @@ def import_udacity(
     episode_frames: int = EPISODE_FRAMES,
     first_track: int = 0,
     skip_missing: bool = False,
-    on_episode: Callable[[Row], None] = lambda row: None,
-    report: Callable[[str], None] = print,
+    progress: Progress = silent,
 ) -> Demonstrations:
     """Write recordings of the Udacity simulator as a dataset, which `train` learns steering from.
 
@@ -56,8 +55,7 @@ def import_udacity(
         episode_frames: Frames of an episode.
         first_track: Number of the first part; datasets of different numbers can be merged.
         skip_missing: Leave lines out whose images are missing.
-        on_episode: Called with each row once its episode is written.
-        report: Called with one line per log that says how many of its lines are used.
+        progress: Called after every episode, and with a message per log that says how many of its lines are used.
 
     Returns:
         The dataset.
@@ -87,7 +85,7 @@ def import_udacity(
         recording = read_log(source, cameras, skip_missing)
         stretches = list(_episodes(recording.lines, episode_frames))
         _require_episodes(recording, stretches)
-        report(recording.usage(sum(map(len, stretches))))
+        progress(message(str(source), recording.usage(sum(map(len, stretches)))))
         parts += [(source, lines) for lines in stretches]
     write_own_data(
         Path(path),
@@ -97,7 +95,7 @@ def import_udacity(
         seeds=(first_track + number for number in range(len(parts)) for _ in range(cameras)),
         seeds_given=False,
         env=EnvConfig("continuous", environment=UDACITY),
-        on_episode=on_episode,
+        finished=counting(progress, f"import ({Path(path).name})", cameras * len(parts)),
     )
     return Demonstrations.open(path)
 
@@ -108,7 +106,9 @@ def _require_episodes(log: Log, stretches: list[list[LogLine]]) -> None:
         return
     gaps = np.diff([line.seconds for line in log.lines])
     rule = f", which are at most {_BREAK:g} s apart: the shortest gap is {gaps.min():g} s" if len(gaps) else ""
-    raise DatasetError(f"{log.usage(0)}: it has no two images in a row{rule}; record at one frame a second or faster.")
+    raise DatasetError(
+        f"{log.path}: {log.usage(0)}: it has no two images in a row{rule}; record at one frame a second or faster."
+    )
 
 
 def _episodes(lines: list[LogLine], frames: int) -> Iterator[list[LogLine]]:

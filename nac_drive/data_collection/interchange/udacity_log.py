@@ -65,7 +65,7 @@ class Log:
             "alone: no other image of their episode within a second": len(self.lines) - used,
         }  # fmt: skip
         why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
-        return f"{self.path}: {used:,} of {self.total:,} lines used" + (f" ({why})" if why else "")
+        return f"{used:,} of {self.total:,} lines used" + (f" ({why})" if why else "")
 
 
 def read_log(path: Path, cameras: int, skip_missing: bool) -> Log:

@@ -18,6 +18,7 @@ from cross_entropy import (
 
 from nac_drive.data_collection.controller.controller import CONTINUOUS, DISCRETE, Controller, ControllerConfig
 from nac_drive.envs import EnvConfig, make_env, rollout
+from nac_drive.events import Event
 
 
 @pytest.mark.parametrize(("control", "config"), [("discrete", DISCRETE), ("continuous", CONTINUOUS)])
@@ -55,11 +56,13 @@ def best_at(wanted: dict[str, float]):
 def test_it_finds_the_numbers_that_drive_best(monkeypatch):
     wanted = {"look_ahead": 15.0, "steering_gain": 0.6}
     monkeypatch.setattr("cross_entropy.drive", best_at(wanted))
-    generations = []
+    events: list[Event] = []
     found = search(
         SearchConfig(generations=30, candidates=40, elites=8, episodes=1),
-        report=lambda number, mean, episodes: generations.append(fitness(episodes)),
+        progress=events.append,
     )
+    generations = [float(event.note.split()[1].rstrip(",")) for event in events if event.note]
+    assert [event.done for event in events] == list(range(31))
     assert len(generations) == 30
     assert generations[-1] > 899.9 > generations[0]
     for name, value in wanted.items():

@@ -83,9 +83,9 @@ def test_only_one_episode_is_in_memory(datasets, tmp_path, monkeypatch):
         module, "read_episode", lambda path, env: (events.append(f"read {path.stem}"), read_episode(path, env))[1]
     )
     export_dataset(
-        datasets[DISCRETE], tmp_path / "out", "minari", on_episode=lambda row: events.append(f"done {row['index']:06d}")
+        datasets[DISCRETE], tmp_path / "out", "minari", progress=lambda event: events.append(f"done {event.done}")
     )
-    assert events == [f"{what} {index:06d}" for index in range(3) for what in ("read", "done")]
+    assert events == ["done 0", *(text for n in range(3) for text in (f"read {n:06d}", f"done {n + 1}"))]
 
 
 def test_only_folders_of_killed_exports_are_removed(datasets, tmp_path):

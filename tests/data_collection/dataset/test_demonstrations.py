@@ -28,12 +28,14 @@ from nac_drive.data_collection.dataset.episode_file import (
 )
 from nac_drive.data_collection.dataset.info import describe
 from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import PERTURBATIONS, EnvConfig, make_env, rollout
+from nac_drive.events import Event, silent
 from nac_drive.storage.write import write_atomically
-from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, rewrite_row, tamper
+from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, rewrite_row, tamper, tracks_of
 
 
 def random_episode(length: int, control: str, seed: int, last: bool = True) -> tuple[EpisodeArrays, dict[str, Any]]:
@@ -427,11 +429,13 @@ def test_merged_datasets_are_one_recording_in_the_order_of_the_arguments(recorde
     """The other route is to collect all tracks at once: the same bytes, down to meta.json."""
     first, second = Demonstrations.open(recorded), collect_small(tmp_path / "second", seeds=[5, 2])
     sources = [contents(part.path) for part in (first, second)]
-    rows: list[dict[str, Any]] = []
-    merged = Demonstrations.merge(tmp_path / "merged", [first, str(second.path)], on_episode=rows.append)
+    events: list[Event] = []
+    merged = Demonstrations.merge(tmp_path / "merged", [first, str(second.path)], progress=events.append)
     at_once = collect_small(tmp_path / "at_once", seeds=[*TRACKS, 5, 2])
     assert contents(merged.path) == contents(at_once.path)
-    assert rows == merged.rows == at_once.rows
+    assert merged.rows == at_once.rows
+    assert [event.note for event in events] == ["", *map(row_note, merged.rows)]
+    assert [event.done for event in events] == list(range(len(merged) + 1))
     assert merged.verify() == []
     assert_end_to_end(merged, [first, second])
     turned = Demonstrations.merge(str(tmp_path / "turned"), (second.path, first))
@@ -449,7 +453,8 @@ def test_a_merged_dataset_comes_again_from_its_action_log_with_its_rounds(tmp_pa
     for name, tracks in (("one", (4, 9)), ("other", (6,))):
         with open_recording(tmp_path / name, parts[0].meta, tracks, resume=False) as dataset:
             for number, track in enumerate(tracks):
-                add_missing(dataset, partial(collect_episode, replace(job, round=number)), [(number, track)], 1, None)
+                episode = partial(collect_episode, replace(job, round=number))
+                add_missing(dataset, episode, [(number, track)], 1, silent, "collect")
         parts.append(dataset)
     merged = Demonstrations.merge(tmp_path / "merged", parts)
     assert [(row["index"], row["seed"], row.get("round")) for row in merged.rows] == [
@@ -513,21 +518,21 @@ def test_a_damaged_episode_leaves_nothing_behind(damage, copy, tmp_path):
     if damage == "not an episode":
         file.write_text("all my work")
         rewrite_row(copy, 1, sha256=file_sha256(file))
-    rows: list[dict[str, Any]] = []
+    events: list[Event] = []
     message = r"00000\d.h5 cannot be read" if damage == "not an episode" else rf"{file} is missing or has changed"
     with pytest.raises(DatasetError, match=message) as caught:
-        Demonstrations.merge(tmp_path / "merged", [first, copy], on_episode=rows.append)
+        Demonstrations.merge(tmp_path / "merged", [first, copy], progress=events.append)
     assert "\n" not in str(caught.value)
-    assert [row["seed"] for row in rows] == [5, TRACKS[0]]  # they were written
+    assert tracks_of(events) == [5, TRACKS[0]]  # they were written
     assert not (tmp_path / "merged").exists()
 
 
 def test_a_merge_that_is_interrupted_leaves_nothing_behind_and_can_be_repeated(recorded, tmp_path):
-    def interrupt(row: dict[str, Any]) -> None:
-        if row["index"] == 1:
+    def interrupt(event: Event) -> None:
+        if event.done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Demonstrations.merge(tmp_path / "merged", [recorded], on_episode=interrupt)
+        Demonstrations.merge(tmp_path / "merged", [recorded], progress=interrupt)
     assert list(tmp_path.iterdir()) == []
     assert contents(Demonstrations.merge(tmp_path / "merged", [recorded]).path) == contents(recorded)

@@ -281,8 +281,8 @@ def test_every_writer_holds_the_dataset(tmp_path, log_file):
         with pytest.raises(FolderInUseError), locked(path):
             pytest.fail("two processes write to one dataset")
 
-    collect_small(tmp_path / "one", on_episode=lambda row: check(tmp_path / "one"))
-    rebuild(log_file, tmp_path / "two", on_episode=lambda row: check(tmp_path / "two"))
+    collect_small(tmp_path / "one", progress=lambda event: check(tmp_path / "one"))
+    rebuild(log_file, tmp_path / "two", progress=lambda event: check(tmp_path / "two"))
 
     def episodes():
         yield own(3)

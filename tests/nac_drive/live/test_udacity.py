@@ -25,6 +25,7 @@ from nac_drive.envs import UDACITY, udacity_frame
 from nac_drive.live.udacity import LARGEST_MESSAGE, Exchange, application
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.offline import measure_accuracy
+from nac_drive.training.run_folder import RunFolder
 from tests.envs.test_udacity_images import huge_png
 
 HEADER = "center,left,right,steering,throttle,brake,speed\n"
@@ -135,8 +136,8 @@ def test_a_driver_learns_the_steering(tmp_path):
     driver = nd.DriverConfig("nac-exact", {"num_heads": 2, "window": 4}, d_model=16, dense=16)
     data, optim = nd.DataConfig(sequence_length=16, batch_size=8), nd.OptimConfig(learning_rate=3e-3)
     config = nd.TrainConfig(driver, data, optim, epochs=12, validation_fraction=0.25)
-    rows: list[dict[str, Any]] = []
-    best = nd.train(config, dataset, tmp_path / "run", report=lambda row: rows.append(row) if "step" in row else None)
+    best = nd.train(config, dataset, tmp_path / "run")
+    rows = RunFolder.open(tmp_path / "run").rows()
     errors = [row["validation"]["steering_mse"] for row in rows]
     assert [row["score"] for row in rows] == [-error for error in errors]
     assert best.resolve().name.endswith(f"{int(np.argmin(errors)) + 1:06d}") or min(errors) == errors[-1]

@@ -23,7 +23,12 @@ BLINDNESS = {  # Viénot, Brettel, Mollon 1999: linear RGB as it reaches people 
 
 
 def test_nac_has_one_colour_and_no_other_core_has_it():
-    nac = {name for name in CORES if name.startswith("nac-")} | {"runs/nac", "NAC-PW", "champion", "robust-champion-continuous"}
+    nac = {name for name in CORES if name.startswith("nac-")} | {
+        "runs/nac",
+        "NAC-PW",
+        "champion",
+        "robust-champion-continuous",
+    }
     assert {colour_of(name) for name in nac} == {NAC}
     assert NAC not in {colour_of(name) for name in {*CORES} - nac} | {*PALETTE}
     shipped = {name for name in PRETRAINED if "champion" in name}

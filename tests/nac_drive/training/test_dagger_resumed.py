@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
+from nac_drive.events import Event
 from nac_drive.training import trainer
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import TINY, Stop, killed_at_every_operation, results, score_of_weights
+from tests.nac_drive.small import TINY, Stop, killed_at_every_operation, results, score_of_weights, stop_at
 from tests.nac_drive.small import dagger_config as config
 from tests.nac_drive.small import train_dagger as train
 
@@ -34,29 +35,23 @@ def test_no_result_depends_on_the_number_of_workers(workers, tmp_path):
 
 def test_interrupted_anywhere_it_ends_the_same_and_keeps_its_episodes(straight, tmp_path):
     run = tmp_path / "run"
-    reports: list[dict[str, Any]] = []
-
-    def halt_at(moment: dict[str, Any]) -> Any:
-        def report(row: dict[str, Any]) -> None:
-            reports.append(row)
-            if moment.items() <= row.items():
-                raise Stop
-
-        return report
-
-    moments: list[dict[str, Any]] = [
-        {"round": 0, "episode": 1}, {"round": 0, "epoch": 2, "batch": 2}, {"round": 1, "episode": 1},
-        {"round": 1, "episode": 2}, {"round": 1, "batch": 1}, {"step": 1}, {"round": 2, "batch": 3},
+    events: list[Event] = []
+    moments: list[tuple[int, str, float]] = [  # the n-th event of a job, after a part of it
+        (1, "round 0: episodes", 0), (2, "round 0: training", 1), (1, "round 1: episodes", 0),
+        (1, "round 1: episodes", 1), (1, "round 1: training", 0), (1, "round 1", 0), (3, "round 2: training", 0),
     ]  # fmt: skip
     for number, moment in enumerate(moments):
+        stop = stop_at(*moment)
         with pytest.raises(Stop):
-            train(config(), run, resume=number > 0, report=halt_at(moment))
+            train(
+                config(), run, resume=number > 0, progress=lambda event, stop=stop: (events.append(event), stop(event))
+            )
         torch.rand(7)  # other work of the process in between
-    train(config(), run, resume=True, report=reports.append)
+    train(config(), run, resume=True, progress=events.append)
     assert everything(run) == everything(straight)
-    assert [(row["round"], row["episode"]) for row in reports if "episode" in row] == [
-        (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)
-    ]  # fmt: skip
+    assert [(event.job, event.done) for event in events if "episodes" in event.job and event.note] == [
+        (f"round {number}: episodes", done) for number in range(3) for done in (1, 2)
+    ]
     before = contents(run)
     train(config(), run, resume=True)  # nothing is left to do
     assert contents(run) == before
@@ -107,12 +102,7 @@ def test_a_damaged_episode_of_a_finished_round_ends_it_with_one_line(tmp_path, m
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     settings = config("cnn", **{**TINY, "rounds": 1, "initial_episodes": 2})
     with pytest.raises(Stop):
-        train(settings, tmp_path / "run", report=stop_after_round_0)
+        train(settings, tmp_path / "run", progress=stop_at(1, "round 0"))
     (tmp_path / "run" / "dataset" / "episodes" / "000001.h5").write_bytes(b"half")
     with pytest.raises(DatasetError, match="lost episode 1 of round 0, whose learner is not kept; start a new run"):
         train(settings, tmp_path / "run", resume=True)
-
-
-def stop_after_round_0(row: dict[str, Any]) -> None:
-    if "step" in row:
-        raise Stop

@@ -11,6 +11,7 @@ import torch
 
 from nac_drive.cli.main import main
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.events import Event, Progress, silent
 from nac_drive.leaderboard.tasks import Task as LeaderboardTask
 from nac_drive.leaderboard.tasks import _train_and_evaluate
 from nac_drive.policies import load_driver
@@ -203,20 +204,20 @@ def test_a_passive_test_that_diverges_has_no_row(request, monkeypatch, control, 
 def test_a_second_process_is_refused(dataset, tmp_path, command):
     refusals = []
 
-    def start(resume: bool, report=lambda row: None) -> None:
+    def start(resume: bool, progress: Progress = silent) -> None:
         if command == "train":
             settings = config("cnn", epochs=1, sequence_length=1, batch_size=64)
-            train(settings, dataset, tmp_path / "run", resume=resume, report=report)
+            train(settings, dataset, tmp_path / "run", resume=resume, progress=progress)
         else:
-            train_dagger(dagger_config("cnn", **TINY, rounds=0), tmp_path / "run", resume=resume, report=report)
+            train_dagger(dagger_config("cnn", **TINY, rounds=0), tmp_path / "run", resume=resume, progress=progress)
 
-    def report(row):
-        if "batch" in row and not refusals:
+    def progress(event: Event) -> None:
+        if "train" in event.job and not refusals:
             with pytest.raises(FolderInUseError, match="is in use by another process") as caught:
                 start(resume=True)
             refusals.append(str(caught.value))
 
-    start(resume=False, report=report)
+    start(resume=False, progress=progress)
     assert refusals
     start(resume=True)
 

@@ -16,6 +16,7 @@ from gymnasium.wrappers import TimeLimit
 
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import BAR_TOP, SPLITS, Control, EnvConfig, make_env, rollout
+from nac_drive.events import Event
 from nac_drive.policies import CORES, Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.lock import FolderInUseError
@@ -56,24 +57,25 @@ def no_validation(monkeypatch):
 
 
 class Watch:
-    """Collects the reports of a run, and the weights at each validation."""
+    """Collects the events of a run, and the weights at each validation."""
 
     def __init__(self, folder: Path, stop_at: int | None = None):
         self.folder, self.stop_at = folder, stop_at
-        self.reports: list[dict[str, Any]] = []
+        self.events: list[Event] = []
         self.drivers: dict[int, dict[str, torch.Tensor]] = {}
 
-    def __call__(self, row: dict[str, Any]) -> None:
-        self.reports.append(row)
-        if "step" in row:
-            self.drivers[row["step"]] = load_driver(self.folder / "checkpoints" / "last").state_dict()
-            if row["step"] == self.stop_at:
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if not event.total:
+            step = int(event.job.removeprefix("validation at step "))
+            self.drivers[step] = load_driver(self.folder / "checkpoints" / "last").state_dict()
+            if step == self.stop_at:
                 raise KeyboardInterrupt
 
     @property
     def kinds(self) -> list[str]:
-        names = {"timesteps": "rollout", "validation_episode": "episode", "step": "row"}
-        return [next(kind for name, kind in names.items() if name in row) for row in self.reports]
+        names = {"ppo": "rollout", "validation": "episode"}
+        return [names.get(event.job, "row") for event in self.events if event.done or not event.total]
 
 
 def controlled(core: str = "cnn", control: Control = "discrete", **settings: Any) -> PPOConfig:
@@ -90,7 +92,7 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
     folder = tmp_path / "run"
     watch = Watch(folder, stop_at=32)
     with pytest.raises(KeyboardInterrupt):
-        ppo(TINY, folder, report=watch)
+        ppo(TINY, folder, progress=watch)
     assert watch.kinds == ["episode", "episode", "row", "rollout", "episode", "episode", "row"]
     assert same(watch.drivers[0], watch.drivers[32])  # only the value network has learned so far
 
@@ -100,14 +102,15 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
         ppo(replace(TINY, gamma=0.5), folder, resume=True)
 
     again = Watch(folder)
-    best = ppo(TINY, folder, resume=True, report=again)
+    best = ppo(TINY, folder, resume=True, progress=again)
     assert [kind for kind in again.kinds if kind != "episode"] == ["rollout", "row", "rollout", "row"]
     assert not same(again.drivers[64], watch.drivers[32])  # the actor learns
     run = RunFolder.open(folder)
     rows = run.rows()
     assert [row["step"] for row in rows] == [0, 32, 64, 96]
     assert rows[0]["returns"] == rows[1]["returns"]
-    assert rows == [row for row in watch.reports + again.reports if "step" in row]
+    notes = [event.note for event in watch.events + again.events if not event.total]
+    assert notes == [f"return {row['return_mean']:.1f}, min {min(row['returns']):.1f}" for row in rows]
     seconds = [row["seconds"] for row in rows]
     assert seconds[0] == 0
     assert seconds == sorted(set(seconds))  # they add up over interruptions
@@ -125,12 +128,12 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
     assert [rollout(make_env(env), driver, seed).episode_return for seed in (800_000, 800_001)] == winner["returns"]
 
     finished = Watch(folder)
-    assert ppo(TINY, folder, resume=True, report=finished) == best
-    assert finished.reports == []
+    assert ppo(TINY, folder, resume=True, progress=finished) == best
+    assert finished.events == []
 
 
 @pytest.mark.parametrize(("repeat", "frames"), [(1, 32), (2, 64)])
-def test_the_rate_falls_the_penalties_grow_and_the_report_has_the_mean_return(
+def test_the_rate_falls_the_penalties_grow_and_the_note_has_the_mean_return(
     tmp_path, no_validation, monkeypatch, repeat, frames
 ):
     """Four rollouts, whose returns are scripted; the latest hundred count."""
@@ -153,14 +156,15 @@ def test_the_rate_falls_the_penalties_grow_and_the_report_has_the_mean_return(
     config = controlled(total_timesteps=4 * frames, action_repeat=repeat, validate_every=4 * frames)
     config = replace(config, value_warmup_steps=2 * frames, penalty_warmup_steps=2 * frames)
     watch = Watch(tmp_path / "run")
-    ppo(config, tmp_path / "run", report=watch)
-    reports = [row for row in watch.reports if "timesteps" in row]
-    assert [row["timesteps"] for row in reports] == [frames, 2 * frames, 3 * frames, 4 * frames]
+    ppo(config, tmp_path / "run", progress=watch)
+    events = [event for event in watch.events if event.job == "ppo"]
+    assert [event.done for event in events] == [frames, 2 * frames, 3 * frames, 4 * frames]
     assert updates == [(pytest.approx(1e-3 * part), part <= 0.5) for part in (1.0, 0.75, 0.5, 0.25)]
     assert shares == [0.0, 0.5, 1.0, 1.0]
     means = [None, 2.0, (1 + 3 + 97 * 2 + 9) / 100, (97 * 2 + 9 + 103 + 1) / 100]
-    assert [row["return"] for row in reports] == [means[0], *map(pytest.approx, means[1:])]
-    assert all(row["kl"] == 0.5 and row["total_timesteps"] == 4 * frames for row in reports)
+    notes = ["kl 0.5", *(f"return {mean:.1f}, kl 0.5" for mean in means[1:])]
+    assert [event.note for event in events] == notes
+    assert all(event.total == 4 * frames for event in events)
 
 
 @pytest.mark.parametrize("control", ["discrete", "continuous", "pulsed"])
@@ -182,9 +186,9 @@ def test_a_random_driver_begins_with_actions_that_hardly_depend_on_the_frame(con
 def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp_path, no_validation):
     folder, short = tmp_path / "run", replace(TINY, total_timesteps=32, value_warmup_steps=0)
     first, second = Watch(folder), Watch(folder)
-    ppo(short, folder, report=first)
+    ppo(short, folder, progress=first)
     before = rows_without_times(folder)
-    ppo(replace(short, total_timesteps=96), folder, resume=True, report=second)
+    ppo(replace(short, total_timesteps=96), folder, resume=True, progress=second)
     rows = rows_without_times(folder)
     assert [row["step"] for row in rows] == [0, 32, 64, 96]
     assert rows[:2] == before
@@ -210,7 +214,7 @@ def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_val
     folder = tmp_path / "resumed"
     for step in (32, 96):
         with pytest.raises(KeyboardInterrupt):
-            ppo(config, folder, resume=step > 32, report=Watch(folder, stop_at=step))
+            ppo(config, folder, resume=step > 32, progress=Watch(folder, stop_at=step))
         torch.rand(7)  # other work of the process in between
     ppo(config, folder, resume=True)
     assert [row["step"] for row in rows_without_times(folder)] == [0, 32, 64, 96, 128]
@@ -255,13 +259,13 @@ def test_it_leaves_nothing_in_the_systems_temporary_folder(tmp_path, monkeypatch
 
 
 def test_a_second_process_is_refused(tmp_path, no_validation):
-    def report(row):
-        if "timesteps" in row:
+    def progress(event: Event) -> None:
+        if event.job == "ppo":
             with pytest.raises(FolderInUseError, match="is in use by another process"):
                 ppo(config, tmp_path / "run", resume=True)
 
     config = replace(TINY, total_timesteps=32)
-    ppo(config, tmp_path / "run", report=report)
+    ppo(config, tmp_path / "run", progress=progress)
 
 
 def test_a_driver_that_can_drive_pays_in_full_from_the_start():

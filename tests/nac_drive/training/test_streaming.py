@@ -22,6 +22,7 @@ from tests.nac_drive.small import (
     dagger_config,
     results,
     score_of_weights,
+    stop_at,
     train,
     train_dagger,
 )
@@ -52,12 +53,8 @@ def test_a_streamed_and_interrupted_run_is_that_in_memory_bit_for_bit(name, requ
     keep_in_files(monkeypatch)
     monkeypatch.setattr(Demonstrations, "load", lambda *_: pytest.fail("frames were loaded"))
 
-    def halt(row: dict[str, Any]) -> None:
-        if row.get("epoch") == 2 and row["batch"] == 2:
-            raise Stop
-
     with pytest.raises(Stop):
-        train(settings, data, tmp_path / "files", report=halt)
+        train(settings, data, tmp_path / "files", progress=stop_at(2, f"train ({settings.driver.core})", after=1))
     train(settings, data, tmp_path / "files", resume=True)
     assert results(tmp_path / "files") == results(tmp_path / "memory")
 

@@ -15,6 +15,7 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import BAR_TOP, EnvConfig, make_env
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.events import Event
 from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.policies.action_heads import DiscreteActionHead
 from nac_drive.policies.cores.lds import LDS
@@ -109,9 +110,9 @@ def test_loss_and_accuracy_are_means_over_the_sequences_of_an_epoch(dataset, tmp
 
     monkeypatch.setattr(DiscreteActionHead, "loss", staticmethod(loss))
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
-    reports: list[dict[str, Any]] = []
+    events: list[Event] = []
     settings = config("cnn", epochs=1, sequence_length=1, batch_size=50, learning_rate=1e-2)
-    train(settings, dataset, tmp_path / "run", report=reports.append)
+    train(settings, dataset, tmp_path / "run", progress=events.append)
     sizes, losses, rights = (np.array(column) for column in zip(*batches, strict=True))
     assert len(sizes) > 1
     assert sizes[-1] < sizes[0] == 50
@@ -119,8 +120,8 @@ def test_loss_and_accuracy_are_means_over_the_sequences_of_an_epoch(dataset, tmp
     assert row["loss"] == pytest.approx((sizes * losses).sum() / sizes.sum(), rel=1e-5)
     assert row["accuracy"] == pytest.approx((sizes * rights).sum() / sizes.sum(), rel=1e-5)
     assert row["frames"] == sizes.sum()
-    so_far = [report["loss"] for report in reports if "batch" in report]
-    assert so_far == pytest.approx(np.cumsum(sizes * losses) / np.cumsum(sizes), rel=1e-5)
+    so_far = [float(event.note.removeprefix("loss ")) for event in events if event.job == "train (cnn)"]
+    assert so_far == pytest.approx(np.cumsum(sizes * losses) / np.cumsum(sizes), abs=5.1e-4)
 
 
 @pytest.mark.parametrize("flips", [True, False])
@@ -402,15 +403,23 @@ def test_it_learns_a_tiny_dataset_by_heart(core, dataset, tmp_path, monkeypatch)
 
 
 def test_reports_rows_and_the_best_checkpoint(dataset, tmp_path):
-    reports: list[dict[str, Any]] = []
-    best = train(config(epochs=3, validate_every=2, mask_bar=True), dataset, tmp_path / "run", report=reports.append)
-    lines = [row for row in reports if "step" in row]
+    events: list[Event] = []
+    best = train(config(epochs=3, validate_every=2, mask_bar=True), dataset, tmp_path / "run", progress=events.append)
+    lines = RunFolder.open(tmp_path / "run").rows()
     assert [row["step"] for row in lines] == [1, 2, 3]
     assert ["score" in row for row in lines] == [False, True, True]  # the last epoch is always validated
-    assert RunFolder.open(tmp_path / "run").rows() == lines
+    results = [event for event in events if not event.total]
+    assert [event.job for event in results] == ["epoch 1", "epoch 2", "epoch 3"]
+    for event, row in zip(results, lines, strict=True):
+        assert f"loss {row['loss']:.3f}" in event.note
+        assert ("return" in event.note) == ("score" in row)
     assert all(0 <= row["validation"]["accuracy"] <= 1 for row in lines)
-    batches = [row for row in reports if "batch" in row]
-    assert [row["batch"] for row in batches if row["epoch"] == 1] == list(range(1, batches[0]["batches"] + 1))
+    done = [event.done for event in events if event.job == "train (lstm)"]
+    assert all(number in done for number in (1, 2, 3))
+    first = done[: done.index(1) + 1]
+    assert first == pytest.approx(np.arange(1, len(first) + 1) / len(first))
+    assert done == sorted(set(done))
+    assert [event.done for event in events if event.job == "validation"] == [0, 1, 0, 1]
     driver = load_driver(best)
     assert EnvConfig(**driver.env_config) == EnvConfig("discrete", mask_bar=True, max_steps=FRAMES)
     assert driver.meta["training"]["driver"]["core"] == "lstm"
@@ -541,9 +550,9 @@ def test_a_core_is_corrected_after_every_step(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     seen: list[torch.Tensor] = []
     monkeypatch.setattr(LDS, "after_step", lambda core: seen.append(core.dynamics.detach().clone()))
-    reports: list[dict[str, Any]] = []
+    events: list[Event] = []
     settings = config("lds", core_args={"stability": "descent"}, epochs=1)
-    best = load_driver(train(settings, dataset, tmp_path / "run", report=reports.append))
-    assert len(seen) == sum("batch" in row for row in reports) > 1
+    best = load_driver(train(settings, dataset, tmp_path / "run", progress=events.append))
+    assert len(seen) == sum(event.job == "train (lds)" for event in events) > 1
     assert not torch.equal(seen[0], seen[1])
     assert torch.equal(seen[-1], best.core.get_parameter("dynamics"))

@@ -30,6 +30,7 @@ from tests.nac_drive.small import (
     results,
     rows,
     score_of_weights,
+    stop_at,
     synthetic,
     train,
 )
@@ -55,21 +56,15 @@ def test_resumed_it_ends_the_same_bit_for_bit(name, request, tmp_path, monkeypat
         monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     data = request.getfixturevalue("dataset" if control == "discrete" else "continuous")
     train(settings, data, tmp_path / "straight")
-    reports: list[dict[str, Any]] = []
     with pytest.raises(Stop):  # in the middle of the second epoch
-        train(settings, data, tmp_path / "resumed", report=lambda row: (reports.append(row), halt(row)))
-    assert reports[-1]["epoch"] == 2
+        train(settings, data, tmp_path / "resumed", progress=stop_at(2, f"train ({settings.driver.core})", after=1))
+    assert [row["step"] for row in rows(tmp_path / "resumed")] == [1]
     torch.rand(7)  # other work of the process in between
     train(settings, data, tmp_path / "resumed", resume=True)
     assert results(tmp_path / "resumed") == results(tmp_path / "straight")
     before = contents(tmp_path / "resumed")
     train(settings, data, tmp_path / "resumed", resume=True)  # nothing is left to do
     assert contents(tmp_path / "resumed") == before
-
-
-def halt(row: dict[str, Any]) -> None:
-    if row.get("epoch") == 2 and row["batch"] == 2:
-        raise Stop
 
 
 def test_more_epochs_end_where_an_uninterrupted_run_ends_and_fewer_are_refused(dataset, trained, tmp_path):
@@ -160,10 +155,10 @@ def test_killed_by_the_system_it_ends_the_same(dataset, trained, tmp_path):
     script = (
         "import signal, sys, torch; from pathlib import Path\n"
         "from tests.nac_drive.small import config, train; from nac_drive import Demonstrations\n"
-        "def report(row):\n"
-        "    if row.get('epoch') == 2 and row['batch'] == 2: print('now', flush=True); signal.pause()\n"
+        "def progress(event):\n"
+        "    if event.job == 'train (cnn)' and event.done > 1: print('now', flush=True); signal.pause()\n"
         "torch.set_num_threads(1)\n"
-        "train(config('cnn'), Demonstrations.open(Path(sys.argv[1])), Path(sys.argv[2]), report=report)"
+        "train(config('cnn'), Demonstrations.open(Path(sys.argv[1])), Path(sys.argv[2]), progress=progress)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(dataset.path), str(run)],
