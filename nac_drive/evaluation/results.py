@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 import numpy as np
@@ -18,25 +18,58 @@ from nac_drive.storage.renderer import WHY_NOT, is_approximate, without_renderer
 
 
 class MetricValues:
-    """A record whose `metrics` can be read as attributes: `row.crashes` is `row.metrics["crashes"]`."""
+    """A record whose `metrics` can be read as attributes: `row.crashes` is `row.metrics["crashes"]`.
+
+    A subclass names the attributes and their types, for editors and type checkers.
+    """
 
     metrics: dict[str, Any]
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "metrics" and not name.startswith("_") and name in self.metrics:
-            return self.metrics[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute or metric {name!r}")
+    if not TYPE_CHECKING:  # a type checker would take every other attribute for a metric of any type
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "metrics" and not name.startswith("_") and name in self.metrics:
+                return self.metrics[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute or metric {name!r}")
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.metrics]
 
     def with_metrics(self, **changed: Any) -> Self:
-        """A copy in which some metrics have other values."""
+        """Return a copy in which some metrics have other values."""
         return replace(self, metrics={**self.metrics, **changed})  # type: ignore[type-var]
 
 
+class EpisodeMetrics(MetricValues):
+    """The type of every metric of an episode, in the order of METRICS, which says what they are."""
+
+    episode_return: float
+    length: int
+    completion: float
+    lap_finished: bool
+    lap_time: float | None
+    crashes: int
+    crash_kinds: list[str]
+    first_crash_time: float | None
+    interventions: int
+    autonomy: float
+    off_road_events: int
+    off_road_fraction: float
+    wrong_way: float
+    recovered: float | None
+    driving_score: float
+    lateral_mean: float
+    lateral_rms: float
+    lateral_p95: float
+    heading_rms: float
+    steering_rate_rms: float
+    steering_reversals: float
+    agreement: float | None
+    latency_ms: float
+
+
 @dataclass(frozen=True)
-class EpisodeResult(MetricValues):
+class EpisodeResult(EpisodeMetrics):
     """One driver on one track: the conditions, and the value of every metric."""
 
     driver: str

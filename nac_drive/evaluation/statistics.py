@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,8 +93,36 @@ def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
     return Interval(mean, float(interval.low), float(interval.high))
 
 
+class SummaryMetrics(MetricValues):
+    """The type of every aggregate and difference in METRICS."""
+
+    return_mean: float
+    return_sd: float | None
+    return_min: float
+    return_p10: float
+    solved: float
+    completion: float
+    laps_finished: float
+    lap_time: float | None
+    crashes_per_episode: float
+    interventions_per_episode: float
+    autonomy: float
+    off_road_events_per_episode: float
+    off_road_fraction: float
+    wrong_way: float
+    recovered: float | None
+    driving_score: float
+    lateral_rms: float
+    steering_rate_rms: float
+    steering_reversals: float
+    agreement: float | None
+    latency_ms: float
+    return_difference: Interval | None
+    progress_difference: Interval | None
+
+
 @dataclass(frozen=True)
-class Summary(MetricValues):
+class Summary(SummaryMetrics):
     """One driver over all tracks of an evaluation."""
 
     driver: str
@@ -111,10 +139,12 @@ class Summary(MetricValues):
     differences: dict[str, Interval | None] = field(default_factory=dict)
     """Paired differences from the baseline, see METRICS; None without a baseline. They are attributes, too."""
 
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and name != "differences" and name in self.differences:
-            return self.differences[name]
-        return super().__getattr__(name)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_") and name != "differences" and name in self.differences:
+                return self.differences[name]
+            return super().__getattr__(name)
 
     def to_dict(self) -> dict[str, Any]:
         """A flat, JSON-able entry of summary.json."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,8 +14,20 @@ from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig, Episode, Step
 from nac_drive.evaluation.evaluate import evaluate, save_evaluations
 from nac_drive.evaluation.formulas import recovered_fraction
-from nac_drive.evaluation.metrics import METRICS, Aggregate, Metric, mean, metrics_table, number_column
-from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
+from nac_drive.evaluation.metrics import (
+    METRICS,
+    Aggregate,
+    Count,
+    Fraction,
+    Metric,
+    NotNegative,
+    Number,
+    mean,
+    metrics_table,
+    number_column,
+)
+from nac_drive.evaluation.results import EpisodeMeter, EpisodeMetrics, EpisodeResult
+from nac_drive.evaluation.statistics import Interval, SummaryMetrics, summarise
 from nac_drive.leaderboard.tables import Entry, cells, save_results, training_columns_table
 from tests.nac_drive.evaluation.rows import CONDITIONS, row
 
@@ -141,9 +153,10 @@ TOY = Metric(
 def test_a_new_metric_is_in_rows_summary_and_table(monkeypatch, tmp_path):
     monkeypatch.setitem(METRICS, "top_speed", TOY)
     evaluation = evaluate(Controller(), [5, 6], name="me", env=EnvConfig(max_steps=60))
-    speeds = [row.top_speed for row in evaluation.rows]
+    speeds = [row.metrics["top_speed"] for row in evaluation.rows]
+    assert evaluation.rows[0].top_speed == speeds[0]  # type: ignore[attr-defined]
     assert min(speeds) > 1
-    assert evaluation.summary.top_speed_mean == pytest.approx(np.mean(speeds))
+    assert evaluation.summary.metrics["top_speed_mean"] == pytest.approx(np.mean(speeds))
     save_evaluations(tmp_path, [evaluation])
     save_results(tmp_path, [Entry(evaluation)])
     assert f'"top_speed": {speeds[0]}' in (tmp_path / "rows.jsonl").read_text()
@@ -163,7 +176,32 @@ def test_a_result_is_its_row_and_can_be_sent_to_another_process():
     assert (result.crashes, result.with_metrics(crashes=3).crashes, result.crashes) == (2, 3, 2)
     assert "crashes" in dir(result)
     with pytest.raises(AttributeError, match="'EpisodeResult' object has no attribute or metric 'crushes'"):
-        _ = result.crushes
+        _ = result.crushes  # type: ignore[attr-defined]
+
+
+def test_every_metric_has_a_type_and_every_typed_attribute_is_a_metric():
+    """METRICS says what the values are; these classes say it to editors and type checkers."""
+    kinds = {Count: int, Number: float, Fraction: float, NotNegative: float, bool: bool, list[str]: list[str]}
+    kinds |= {kind | None: of | None for kind, of in kinds.items()}
+    types = get_type_hints(EpisodeMetrics)
+    del types["metrics"]
+    assert types == {name: kinds[metric.kind] for name, metric in METRICS.items()}
+    assert list(types) == list(METRICS)
+    assert_type(row().crashes, int)  # pyright sees it, too
+    assert_type(row().lap_time, float | None)
+
+
+def test_every_aggregate_has_a_type_that_says_whether_it_may_be_none():
+    types = get_type_hints(SummaryMetrics)
+    del types["metrics"]
+    empty: dict[str, Any] = {name: None for name, metric in METRICS.items() if type(None) in get_args(metric.kind)}
+    summary = summarise([row(**empty)])
+    optional = {name for name, value in {**summary.metrics, **summary.differences}.items() if value is None}
+    assert list(types) == [*summary.metrics, *summary.differences]
+    assert optional == {name for name, kind in types.items() if type(None) in get_args(kind)}
+    assert {name for name, kind in types.items() if kind == Interval | None} == {*summary.differences}
+    assert_type(summary.return_mean, float)
+    assert_type(summary.return_difference, Interval | None)
 
 
 def test_names_and_headings_are_unique_and_everything_is_explained():
