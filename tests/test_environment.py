@@ -14,7 +14,8 @@ import torch
 
 import nac_drive as nd
 from nac_drive.analysis.saliency import steering, steering_target
-from nac_drive.envs import ENVIRONMENTS, EnvSpec, Step
+from nac_drive.envs import ENVIRONMENTS, Augmentation, EnvSpec, Step
+from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.evaluation import video
 from nac_drive.evaluation.paired import evaluate_with_baseline
 from nac_drive.policies import Driver, DriverConfig, save_driver
@@ -94,6 +95,22 @@ def episodes(env: nd.EnvConfig, tracks: range) -> list[dict[str, np.ndarray]]:
         frames = [*(step.observation for step in steps), end.last_observation]
         found.append({"observations": np.stack(frames), "actions": np.array([step.action for step in steps])})
     return found
+
+
+@pytest.mark.parametrize("bar_top", [None, 28, 20])
+@pytest.mark.parametrize("perturbation", ["line:3", "shadows:3", "occlusion-bars:3", "occlusion-blobs:3"])
+def test_a_perturbation_of_the_world_reaches_down_to_the_bar(perturbation, bar_top, env, monkeypatch):
+    """The bar of the environment's own specification: without one all the frame is the world."""
+    monkeypatch.setattr(ToyTrack, "_draw", lambda self: np.full(SHAPE, 200, np.uint8))
+    monkeypatch.setitem(ENVIRONMENTS, "toy-track", replace(SPEC, bar_top=bar_top))
+    toy, rows = nd.make_env(replace(env, perturb=perturbation)), set()
+    augmentation, size = Augmentation([perturbation]), FrameSize.of(SHAPE, bar_top)
+    frame, augmented = np.full(SHAPE, 200, np.uint8), set()
+    for track in range(60):
+        rows |= {*np.flatnonzero((toy.reset(seed=track)[0] != 200).any(axis=(1, 2)))}
+        effect = augmentation.draw(np.random.default_rng(track), size).effect
+        augmented |= {*np.flatnonzero((effect(frame) != 200).any(axis=(1, 2)))}
+    assert rows == augmented == {*range(SHAPE[0] if bar_top is None else bar_top)}
 
 
 def test_a_driver_is_cloned_and_evaluated_on_another_track_environment(env, tmp_path):

@@ -22,7 +22,8 @@ import nac_drive as nd
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import steering, visual_backprop
 from nac_drive.data_collection.drivers import clean_env
-from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
+from nac_drive.envs import BAR_TOP, FRAMES_PER_SECOND, PERTURBATIONS, Control
+from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.readings import ZOOM_FRAMES
 from nac_drive.envs.regions import REGIONS
 
@@ -120,7 +121,8 @@ def noise(driver: nd.Driver, episodes: list[Recording]) -> None:
     for level in PERTURBATIONS["gaussian-noise"]:
         similar, changes = [], []
         for each in episodes:
-            corrupt = level.draw(np.random.default_rng(each.track), each.frames.shape[1:3])  # type: ignore[attr-defined]
+            size = FrameSize.of(each.frames.shape[1:], BAR_TOP)
+            corrupt = level.draw(np.random.default_rng(each.track), size)  # type: ignore[attr-defined]
             noisy = np.stack([corrupt(frame) for frame in each.frames])
             rows = after_zoom(each, np.arange(len(noisy)))[::NOISY_EVERY]
             maps = (visual_backprop(driver, torch.from_numpy(frames[rows])).numpy() for frames in (each.frames, noisy))

@@ -109,4 +109,6 @@ def masked(env: gym.Env, config: EnvConfig) -> gym.Env:
 def limited(env: gym.Env, config: EnvConfig) -> gym.Env:
     """Return `env` with the time limit and the perturbations of `config`."""
     env = TimeLimit(env, max_episode_steps=config.max_steps)
-    return perturb(env, config.perturb, episode_frames=config.max_steps) if config.perturb else env
+    if not config.perturb:
+        return env
+    return perturb(env, config.perturb, episode_frames=config.max_steps, bar_top=config.spec.bar_top)

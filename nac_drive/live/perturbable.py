@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
-from nac_drive.envs import CarRacing, perturb
+from nac_drive.envs import CarRacing, EnvConfig, perturb
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.envs.saved_state import CarState
 
@@ -22,14 +22,14 @@ class Perturbable(gym.Wrapper):
 
     Args:
         env: An environment of `make_env` without perturbations.
-        episode_frames: Frames of an episode, which the fractions of gaps refer to.
+        config: Its configuration.
     """
 
-    def __init__(self, env: gym.Env, episode_frames: int) -> None:
+    def __init__(self, env: gym.Env, config: EnvConfig) -> None:
         super().__init__(env)
         self._ongoing = _Ongoing(env)
         self._chain: gym.Env = self._ongoing
-        self._episode_frames = episode_frames
+        self._facts = {"episode_frames": config.max_steps, "bar_top": config.spec.bar_top}
         self._spec = ""
         self._seed: int | None = None
         self.blind = False
@@ -100,7 +100,7 @@ class Perturbable(gym.Wrapper):
         return self._seen(observation), reward, terminated, truncated, info
 
     def _begin(self) -> tuple[np.ndarray, dict[str, Any]]:
-        self._chain = perturb(self._ongoing, self._spec, episode_frames=self._episode_frames)
+        self._chain = perturb(self._ongoing, self._spec, **self._facts)
         observation, info = self._chain.reset(seed=self._seed)
         return self._seen(observation), info
 

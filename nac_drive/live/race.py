@@ -62,7 +62,7 @@ class Car:
     def __init__(self, name: str, driver: Driver, env_config: EnvConfig) -> None:
         self.name = name
         self.env_config = env_config
-        self.env = Perturbable(make_env(env_config), env_config.max_steps)
+        self.env = Perturbable(make_env(env_config), env_config)
         self.human = driver if isinstance(driver, Human) else None
         self.probe = Probe(driver) if isinstance(driver, LearnedDriver) else None
         self._driver: Driver = self.probe or driver

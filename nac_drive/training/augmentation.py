@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nac_drive.envs import Augmentation
+from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.perturbations.registry import Augmented
 from nac_drive.envs.perturbations.timing import BLACK
 from nac_drive.training.data import Sequences
@@ -16,7 +17,12 @@ from nac_drive.training.device_effects import apply_on_device
 
 
 def augmented(
-    sequences: Sequences, specs: Sequence[str], rng: np.random.Generator, black: Tensor | None = None
+    sequences: Sequences,
+    specs: Sequence[str],
+    rng: np.random.Generator,
+    *,
+    bar_top: int | None,
+    black: Tensor | None = None,
 ) -> Sequences:
     """Put each sequence under one of `specs` or leave it clean, all equally likely.
 
@@ -30,14 +36,15 @@ def augmented(
             time.
         specs: Perturbations, such as "gaussian-noise:1" and "shadows:2+frame-drop:1:zero".
         rng: Draws perturbations and noise.
+        bar_top: First row of the status bar in a frame; None for none.
         black: A black frame (H, W, 3) or its features (d,), where frames are lost.
 
     Returns:
         Copies of the sequences.
     """
     augmentation, frames = Augmentation(specs), sequences.frames
-    size = frames.shape[2:4] if frames.dim() == 5 else (0, 0)
-    drawn = [augmentation.draw(rng, (size[0], size[1])) for _ in frames]
+    size = FrameSize.of(frames.shape[2:] if frames.dim() == 5 else (0, 0), bar_top)
+    drawn = [augmentation.draw(rng, size) for _ in frames]
     if frames.dim() == 5:
         frames = _changed(frames, drawn, rng)
     changed = Sequences(frames, sequences.labels, sequences.dt, sequences.weight)

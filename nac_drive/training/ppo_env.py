@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, ActionRepeat, Augmentation, EnvConfig, make_env
+from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
 from nac_drive.training.ppo_config import PPOConfig
 
@@ -35,6 +36,7 @@ class TrainingEnv(gym.Wrapper):
         self._describe = env_config.spec.privileged or _facts
         self._tiles_missed = getattr(env.unwrapped, "tiles_missed", lambda: 0)
         self._augmentation = Augmentation(config.augment)
+        self._frame_size = FrameSize.of(env_config.spec.frame_shape, env_config.spec.bar_top)
         self.penalty_share = 1.0
         """Fraction of the penalties that is subtracted."""
         self.start_at(0)
@@ -47,7 +49,7 @@ class TrainingEnv(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset on a random training track; `seed` does not count."""
         observation, info = self.env.reset(seed=training_track(self._rng), options=options)
-        self._effect = self._augmentation.draw(self._rng, observation.shape[:2]).effect
+        self._effect = self._augmentation.draw(self._rng, self._frame_size).effect
         self._frames, self._idle, self._completion, self._missed = 0, 0, info["completion"], 0
         self.native_return = 0.0
         self._info = info

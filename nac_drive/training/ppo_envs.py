@@ -12,6 +12,7 @@ from nac_drive.envs import FRAMES_PER_SECOND, Augmentation, EnvConfig
 from nac_drive.envs.car_racing import CarRacing
 from nac_drive.envs.car_state import car_states, tiles_missed
 from nac_drive.envs.native.check import compiled
+from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
 from nac_drive.envs.views import Size, View
@@ -140,7 +141,7 @@ class BatchedEnvs:
         self._config, self._ranks, self._max_steps = config, ranks, env_config.max_steps
         self._view: tuple[View, Size] = (env_config.view, env_config.size)
         height, width, channels = env_config.spec.frame_shape
-        self._frame_size = (height, width)
+        self._frame_size = FrameSize.of(env_config.spec.frame_shape, env_config.spec.bar_top)
         self._discrete = env_config.control == "discrete"
         self._augmentation = Augmentation(config.augment)
         self._effects: list[Any] = [None] * count

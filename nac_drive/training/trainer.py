@@ -236,7 +236,8 @@ class Trainer:
                 pixels = rng.integers(-config.shift, config.shift + 1, len(batch))
                 sequences.move(pixels if config.augment else pixels[own], config.shift_steering, data.env.spec)
             if config.augment:
-                sequences = augmented(sequences, config.augment, rng, data.black)
+                bar_top = data.env.spec.bar_top
+                sequences = augmented(sequences, config.augment, rng, bar_top=bar_top, black=data.black)
                 sequences = sequences.take(own) if self.fabric.world_size > 1 else sequences
             frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
             decide = self._model.decide if self.config.optim.freeze_encoder_from else self._model

@@ -19,13 +19,14 @@ class Perturbation(ABC):
     """
 
     @abstractmethod
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
         """Return `env` under this perturbation.
 
         Args:
             env: The environment, perhaps under other perturbations already.
             stream: Random numbers of this perturbation. The wrapper calls `stream.restart(seed)` at every reset.
             episode_frames: Length of an episode in simulator frames, for settings that are fractions of it.
+            bar_top: First row of a status bar, which is no part of the world; None for none.
 
         Returns:
             A wrapper around `env`.

@@ -33,7 +33,7 @@ class ActionDelay(TimedPerturbation):
         if whole("frames", self.frames) < 0:
             raise ValueError(f"frames must be at least 0, got {self.frames}; an action cannot come early.")
 
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
         return DelayedActions(env, self)
 
     def retime(self, timing: Timing, rng: np.random.Generator) -> Timing:
@@ -74,7 +74,7 @@ class ActionFault(Perturbation):
         if not 0 <= self.deviation < float("inf"):
             raise ValueError(f"deviation must be at least 0 and finite, got {self.deviation}; steering spans [-1, 1].")
 
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
         return FaultyActions(env, self, stream)
 
 
@@ -119,7 +119,7 @@ class TyreGrip(Perturbation):
                 "simulator changes nothing."
             )
 
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
         return WeakTyres(env, self)
 
 

@@ -42,7 +42,7 @@ class FrameLoss(TimedPerturbation):
         if self.missing not in get_args(Missing):
             raise ValueError(f"missing must be one of {get_args(Missing)}, got {self.missing!r}.")
 
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
         return (SkippedFrames if self.missing == "skip" else StaleFrames)(env, self, stream)
 
     def retime(self, timing: Timing, rng: np.random.Generator) -> Timing:
@@ -131,8 +131,8 @@ class Gaps(FrameLoss):
         if min(whole("pieces", self.pieces), whole("frames", self.frames)) < 1:
             raise ValueError(f"pieces and frames must be at least 1, got {self.pieces} and {self.frames}.")
 
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
-        return FrameLoss.wrap(replace(self, frames=episode_frames), env, stream, episode_frames)
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
+        return FrameLoss.wrap(replace(self, frames=episode_frames), env, stream, episode_frames, bar_top)
 
     def lost_of(self, queries: int, rng: np.random.Generator) -> NDArray[np.bool_]:
         """A recorded sequence counts as an episode (PDNA, section 4), whose gaps begin at a random frame."""

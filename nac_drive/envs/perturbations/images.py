@@ -12,8 +12,9 @@ the world: the status bar, which is drawn over the image, keeps its pixels.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import gymnasium as gym
@@ -23,23 +24,37 @@ from numpy.typing import NDArray
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.effects import BlackAndWhite, Blend, Effect, Gain, Hidden, Light, Noise, Recolour
 from nac_drive.envs.perturbations.stream import Stream
-from nac_drive.envs.wrappers import BAR_TOP
+
+
+class FrameSize(NamedTuple):
+    """Size of a frame, in pixels."""
+
+    height: int
+    width: int
+    world_rows: int
+    """Rows above the status bar."""
+
+    @classmethod
+    def of(cls, frame_shape: Sequence[int], bar_top: int | None) -> FrameSize:
+        """Return the size of frames (H, W, ...) with a status bar from row `bar_top` on; None for no bar."""
+        height, width = frame_shape[:2]
+        return cls(height, width, height if bar_top is None else min(bar_top, height))
 
 
 @dataclass(frozen=True)
 class Corruption(Perturbation):
     """Base class of perturbations that change images only, and may be used for training too."""
 
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
-        return CorruptedFrames(env, self, stream)
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
+        return CorruptedFrames(env, self, stream, bar_top)
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         """Draw the corruption of one episode or training sequence.
 
         Args:
             rng: Source of all randomness, of the returned function too.
-            size: Height and width of the frames, in pixels.
+            size: Size of the frames, in pixels.
 
         Returns:
             A function from frames (..., H, W, 3) uint8 to corrupted frames, a new array.
@@ -59,7 +74,7 @@ class GaussianNoise(Corruption):
     def __post_init__(self) -> None:
         _require("variance", self.variance, 0.0, float("inf"), "images lie in [0, 1]; such as 0.1.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         return Noise(rng, np.float32(255.0 * np.sqrt(self.variance)))
 
 
@@ -72,7 +87,7 @@ class SaltAndPepper(Corruption):
     def __post_init__(self) -> None:
         _require("fraction", self.fraction, 0.0, 1.0, "it is the fraction of pixels.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         return BlackAndWhite(rng, self.fraction)
 
 
@@ -85,7 +100,7 @@ class Brightness(Corruption):
     def __post_init__(self) -> None:
         _require("factor", self.factor, 1.0, float("inf"), "its inverse is drawn too, so pass 2 rather than 0.5.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         return Gain(self.factor if rng.random() < 0.5 else 1.0 / self.factor)
 
 
@@ -103,7 +118,7 @@ class Shadows(Corruption):
         _require("lines", self.lines, 0, float("inf"), "it is a number of lines.")
         _require("opacity", self.opacity, 0.0, 1.0, "it is the fraction of light that is taken away.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         shade = _lines(rng, size, self.lines)
         return Light((1.0 - self.opacity / 255.0 * shade).astype(np.float32)[..., None])
 
@@ -121,7 +136,7 @@ class Line(Corruption):
     def __post_init__(self) -> None:
         _require("opacity", self.opacity, 0.0, 1.0, "it is the fraction of the line's colour in a pixel.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         opacity = (self.opacity / 255.0 * _lines(rng, size, 1)).astype(np.float32)[..., None]
         return Blend(opacity, np.float32(0.0 if rng.random() < 0.5 else 255.0))
 
@@ -141,10 +156,10 @@ class OcclusionBars(Corruption):
         _require("width", self.width, 0.0, 1.0, "it is a fraction of the image.")
         _require("bars x width", self.bars * self.width, 0.0, 1.0, "the bars must fit into the image.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        hidden = np.zeros(size, bool)
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
+        hidden = np.zeros((size.height, size.width), bool)
         upright = rng.random() < 0.5
-        world = hidden[: world_rows(size[0])]
+        world = hidden[: size.world_rows]
         across = world if upright else world.T  # a view whose columns the bars fill
         length = across.shape[1]
         thickness = min(round(self.width * length), length // max(1, self.bars))
@@ -163,16 +178,16 @@ class OcclusionBlobs(Corruption):
     def __post_init__(self) -> None:
         _require("fraction", self.fraction, 0.0, 0.9, "it is the fraction of the image that is hidden.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
-        height, width = size
-        hidden = np.zeros(size, np.uint8)
-        world = hidden[: world_rows(height)]
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
+        height, width, world_rows = size
+        hidden = np.zeros((height, width), np.uint8)
+        world = hidden[:world_rows]
         while world.mean() < self.fraction:
-            centre = np.rint(rng.random(2) * (width, len(world))).astype(int)
+            centre = np.rint(rng.random(2) * (width, world_rows)).astype(int)
             axes = np.maximum(1, np.rint(rng.uniform(0.05, 0.15, 2) * height)).astype(int)
             cv2.ellipse(hidden, centre.tolist(), axes.tolist(), rng.uniform(0, 180), 0, 360, 1, -1)
         world_only = hidden.astype(bool)
-        world_only[len(world) :] = False
+        world_only[world_rows:] = False
         return _blacked_out(world_only)
 
 
@@ -190,45 +205,41 @@ class ColourChange(Corruption):
     def __post_init__(self) -> None:
         _require("distance", self.distance, 0.0, 255.0, "it is a distance in RGB.")
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         directions = rng.standard_normal((2, 3))
         shifts = self.distance * directions / np.linalg.norm(directions, axis=1, keepdims=True)
         road, grass = shifts.astype(np.float32)
-        return Recolour(road, grass, world_rows(size[0]))
+        return Recolour(road, grass, size.world_rows)
 
 
 class CorruptedFrames(gym.ObservationWrapper):
     """Environment with corrupted observations. `env.unwrapped.state`, rewards, physics and dt stay as they are."""
 
-    def __init__(self, env: gym.Env, corruption: Corruption, stream: Stream):
+    def __init__(self, env: gym.Env, corruption: Corruption, stream: Stream, bar_top: int | None):
         super().__init__(env)
-        self._corruption, self._stream = corruption, stream
+        self._corruption, self._stream, self._bar_top = corruption, stream, bar_top
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=seed, options=options)
-        self._effect = self._corruption.draw(self._stream.restart(seed), observation.shape[:2])
+        size = FrameSize.of(observation.shape, self._bar_top)
+        self._effect = self._corruption.draw(self._stream.restart(seed), size)
         return self._effect(observation), info
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         return self._effect(observation)
 
 
-def world_rows(height: int) -> int:
-    """Return the number of rows above the status bar in an image of `height` rows."""
-    return height * BAR_TOP // 96
-
-
-def _lines(rng: np.random.Generator, size: tuple[int, int], count: int) -> NDArray[np.uint8]:
+def _lines(rng: np.random.Generator, size: FrameSize, count: int) -> NDArray[np.uint8]:
     """Draw lines across the world: (H, W), 255 inside of a line, less along its edges, and 0 elsewhere."""
-    height, width = size
-    drawn = np.zeros(size, np.uint8)
+    height, width, world_rows = size
+    drawn = np.zeros((height, width), np.uint8)
     for _ in range(count):
-        centre = rng.random(2) * (width, world_rows(height))
+        centre = rng.random(2) * (width, world_rows)
         angle, thickness = rng.uniform(0, np.pi), rng.uniform(0.06, 0.16) * height
         reach = (height + width) * np.array([np.cos(angle), np.sin(angle)])
         start, end = np.rint(centre - reach).astype(int), np.rint(centre + reach).astype(int)
         cv2.line(drawn, start.tolist(), end.tolist(), 255, max(1, round(thickness)), cv2.LINE_AA)
-    drawn[world_rows(height) :] = 0
+    drawn[world_rows:] = 0
     return drawn
 
 

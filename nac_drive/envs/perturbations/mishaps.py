@@ -69,7 +69,7 @@ class Mishaps(Perturbation):
         if not 1 <= whole("times", self.times) <= MOST:
             raise ValueError(f"times must lie in [1, {MOST}], got {self.times}; recovering takes two seconds.")
 
-    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int) -> gym.Env:
+    def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
         return MishapsHappen(env, self, stream)
 
 

@@ -19,6 +19,7 @@ from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,
+    FrameSize,
     GaussianNoise,
     Line,
     OcclusionBars,
@@ -30,6 +31,7 @@ from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
 from nac_drive.envs.perturbations.mishaps import Mishaps
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
+from nac_drive.envs.wrappers import BAR_TOP
 from nac_drive.plain import whole
 from nac_drive.suggest import did_you_mean
 
@@ -103,7 +105,9 @@ def parse_all(specs: str) -> list[list[Part]]:
     return [parse(spec) for spec in specs.split(",")]
 
 
-def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 1000) -> gym.Env:
+def perturb(
+    env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 1000, bar_top: int | None = BAR_TOP
+) -> gym.Env:
     """Wrap an environment in perturbations, the first one nearest to the simulator.
 
     "colour:1+gaussian-noise:2" is noise on changed colours. `frame-rate` belongs last: perturbations before it run at
@@ -115,6 +119,7 @@ def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 100
             turn by track (see `PerturbedInTurn`).
         seed: Seed of all of them. Together with the seed of `reset` it settles their random numbers (see `Stream`).
         episode_frames: Length of an episode in frames, which the fractions of gaps refer to.
+        bar_top: First row of the status bar in a frame, see `EnvSpec`; None for none.
 
     Returns:
         The wrapped environment; `env` itself if `spec` names no perturbation.
@@ -127,7 +132,7 @@ def perturb(env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 100
     for parts in parse_all(spec):
         chain = env
         for part in parts:
-            chain = part.perturbation.wrap(chain, Stream(part.name, seed), episode_frames)
+            chain = part.perturbation.wrap(chain, Stream(part.name, seed), episode_frames, bar_top)
         chains.append(chain)
     return PerturbedInTurn(chains) if len(chains) > 1 else chains[0]
 
@@ -148,13 +153,13 @@ def parse_corruptions(spec: str) -> list[Corruption]:
     return corruptions
 
 
-def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: tuple[int, int]) -> Effect:
+def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: FrameSize) -> Effect:
     """Draw all `corruptions` once.
 
     Args:
         corruptions: Applied in this order.
         rng: Source of all randomness.
-        size: Height and width of the frames, in pixels.
+        size: Size of the frames, in pixels.
 
     Returns:
         A function from frames (..., H, W, 3) uint8 to corrupted frames.
@@ -205,12 +210,12 @@ class Augmentation:
         """True if no frame is lost and no action delayed."""
         return not any(isinstance(part.perturbation, TimedPerturbation) for spec in self.specs for part in parse(spec))
 
-    def draw(self, rng: np.random.Generator, size: tuple[int, int]) -> Augmented:
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Augmented:
         """Draw the perturbations of one sequence.
 
         Args:
             rng: Source of all randomness.
-            size: Height and width of the frames, in pixels.
+            size: Size of the frames, in pixels.
         """
         choice = int(rng.integers(-1, len(self.specs)))
         drawn = [part.perturbation for part in parse(self.specs[choice])] if choice >= 0 else []

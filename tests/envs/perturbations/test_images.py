@@ -11,6 +11,7 @@ from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,
+    FrameSize,
     GaussianNoise,
     Line,
     OcclusionBars,
@@ -21,7 +22,7 @@ from nac_drive.envs.perturbations.images import (
 from nac_drive.envs.wrappers import look
 from tests.envs.episodes import blind
 
-SIZE = (96, 96)
+SIZE = FrameSize(96, 96, BAR_TOP)
 STATIC = [name for name in CORRUPTIONS if name not in ("gaussian-noise", "salt-and-pepper")]
 WORLD_ONLY = [name for name in STATIC if name != "brightness"]
 
@@ -48,7 +49,7 @@ def frames() -> np.ndarray:
 
 
 def grey(value: int, count: int = 20) -> np.ndarray:
-    return np.full((count, *SIZE, 3), value, np.uint8)
+    return np.full((count, *SIZE[:2], 3), value, np.uint8)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
@@ -208,7 +209,7 @@ def test_road_and_grass_move_each_by_the_distance_and_nothing_else_does():
         "road": (102, 102, 102), "grass": (100, 202, 100), "light grass": (100, 228, 100),
         "car": (204, 0, 0), "kerb": (255, 0, 0), "white kerb": (255, 255, 255), "tyre": (0, 0, 0), "rim": (77, 77, 77),
     }  # fmt: skip
-    image = np.zeros((*SIZE, 3), np.uint8)
+    image = np.zeros((*SIZE[:2], 3), np.uint8)
     image[: len(colours)] = np.array(list(colours.values()), np.uint8)[:, None]
     directions = set()
     for seed in range(10):

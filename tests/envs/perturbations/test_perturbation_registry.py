@@ -135,7 +135,7 @@ class Inverted(Perturbation):
 
     white: int
 
-    def wrap(self, env, stream, episode_frames):
+    def wrap(self, env, stream, episode_frames, bar_top):
         return gym.wrappers.TransformObservation(env, lambda frame: self.white - frame, None)
 
 

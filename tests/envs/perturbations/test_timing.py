@@ -15,6 +15,7 @@ from nac_drive.envs import PERTURBATIONS, RECORDABLE, Augmentation, EnvConfig, m
 from nac_drive.envs.perturbations.dynamics import ActionDelay
 from nac_drive.envs.perturbations.effects import Chain
 from nac_drive.envs.perturbations.frames import FrameLoss, Gaps, Missing
+from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.perturbations.registry import Augmented, parse
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import BLACK, TimedPerturbation, Timing
@@ -205,7 +206,7 @@ def test_random_chains_query_show_and_execute_as_a_simulation_and_as_the_environ
         film = Film()
         env: gym.Env = film
         for part in chain:
-            env = part.wrap(env, Stream("test"), LENGTH)
+            env = part.wrap(env, Stream("test"), LENGTH, 84)
         observation, _ = env.reset(seed=0)
         met = []
         while len(film.executed) < LENGTH:
@@ -247,7 +248,7 @@ def test_an_augmentation_draws_images_and_time():
     assert not augmentation.images_only
     assert Augmentation(["brightness:1"]).images_only
     rng, white = np.random.default_rng(0), np.full((1, 96, 96, 3), 200, np.uint8)
-    drawn = [augmentation.draw(rng, (96, 96)) for _ in range(60)]
+    drawn = [augmentation.draw(rng, FrameSize(96, 96, 84)) for _ in range(60)]
     kinds = {(bool((each.effect(white) != white).any()), len(each.timing(64, rng).rows) < 64) for each in drawn}
     assert kinds == {(False, False), (True, False), (True, True)}  # clean, brighter, shaded and lost
 

@@ -42,7 +42,7 @@ def drive(env: Any, frames: int, actions: Any = None) -> list[tuple[np.ndarray, 
 @pytest.mark.parametrize("name", PERTURBATIONS)
 def test_perturbations_from_the_start_are_those_of_perturb(name):
     spec = f"{name}:2"
-    ours, plain = Perturbable(make_env(SHORT), 40), perturb(make_env(SHORT), spec, episode_frames=40)
+    ours, plain = Perturbable(make_env(SHORT), SHORT), perturb(make_env(SHORT), spec, episode_frames=40)
     ours.set_perturbations(spec)
     np.testing.assert_array_equal(ours.reset(seed=TRACK)[0], plain.reset(seed=TRACK)[0])
     for one, other in zip(drive(ours, 5), drive(plain, 5), strict=True):
@@ -51,7 +51,7 @@ def test_perturbations_from_the_start_are_those_of_perturb(name):
 
 
 def test_a_perturbation_takes_effect_at_the_next_frame_and_goes_again():
-    ours, plain = Perturbable(make_env(SHORT), 40), make_env(SHORT)
+    ours, plain = Perturbable(make_env(SHORT), SHORT), make_env(SHORT)
     ours.reset(seed=TRACK)
     plain.reset(seed=TRACK)
     for spec in ("", "shadows:3", "", "occlusion-bars:2+gaussian-noise:1", ""):
@@ -67,7 +67,7 @@ def test_a_perturbation_takes_effect_at_the_next_frame_and_goes_again():
 
 
 def test_weak_tyres_can_be_put_on_and_taken_off():
-    env = Perturbable(make_env(SHORT), 40)
+    env = Perturbable(make_env(SHORT), SHORT)
     env.reset(seed=TRACK)
     road: Any = env.unwrapped
     for spec, grip in (("weak-tyres:2", 0.75), ("weak-tyres:3", 0.6), ("shadows:1", 1.0), ("weak-tyres:1", 0.9)):

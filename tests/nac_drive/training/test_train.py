@@ -218,7 +218,7 @@ def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
     frames = torch.full((60, 4, 96, 96, 3), 200, dtype=torch.uint8)
     labels, dt = torch.zeros(60, 4, dtype=torch.int64), torch.full((60, 4), 0.02)
     sequences, specs = Sequences(frames, labels, dt, None), ["occlusion-bars:3", "shadows:2+salt-and-pepper:1"]
-    changed = augmented(sequences, specs, np.random.default_rng(0))
+    changed = augmented(sequences, specs, np.random.default_rng(0), bar_top=BAR_TOP)
     assert (changed.labels is labels, changed.dt is dt, changed.weight) == (True, True, None)
     result = changed.frames
     assert bool((frames == 200).all())
@@ -231,7 +231,7 @@ def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
     assert bool((bars == bars[:, :1]).all())  # one draw for all frames of a sequence
     assert not bool((bars == bars[:1]).all())  # another for the next
     assert not bool((shadows == shadows[:, :1]).all())  # noise is drawn per frame
-    again = augmented(sequences, specs, np.random.default_rng(0)).frames
+    again = augmented(sequences, specs, np.random.default_rng(0), bar_top=BAR_TOP).frames
     assert torch.equal(result, again)
 
 
@@ -249,7 +249,7 @@ def test_lost_frames_and_late_actions_leave_every_query_its_frame_label_and_time
     place = torch.arange(1, batch * length + 1).view(batch, length)
     dt = torch.rand(batch, length, generator=torch.Generator().manual_seed(0)) + 0.01
     sequences = Sequences(place.unsqueeze(2).float(), place.clone(), dt, place.float())
-    found = augmented(sequences, SPECS[kind], np.random.default_rng(1), black=torch.tensor([-1.0]))
+    found = augmented(sequences, SPECS[kind], np.random.default_rng(1), bar_top=BAR_TOP, black=torch.tensor([-1.0]))
     assert found.weight is not None
     assert torch.equal(sequences.frames[..., 0].long(), place)  # the sequences stay as they are
     clean = disturbed = 0
