@@ -68,8 +68,8 @@ from .training.config import EvalConfig as EvalConfig
 from .training.config import OptimConfig as OptimConfig
 from .training.config import TrainConfig as TrainConfig
 from .training.dagger import dagger as dagger
-from .training.ppo import ppo as ppo
-from .training.ppo_config import PPOConfig as PPOConfig
+from .training.ppo.config import PPOConfig as PPOConfig
+from .training.ppo.run import ppo as ppo
 from .training.sb3_vec_env import SB3VecEnv as SB3VecEnv
 from .training.train import train as train
 

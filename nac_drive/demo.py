@@ -34,8 +34,8 @@ from nac_drive.storage.write import remove_leftovers, write_atomically
 from nac_drive.training.config import DaggerConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
 from nac_drive.training.distributed import choose_device
-from nac_drive.training.ppo import ppo
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 
 Report = Callable[[str, dict[str, Any]], None]

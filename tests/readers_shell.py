@@ -38,7 +38,7 @@ from nac_drive.parallel import processes
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.reproduce import cost, learning, protocol
 from nac_drive.reproduce.protocol import Entry, Reproduction
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
 from tests.commands import call
 from tests.documented import ROOT, expanded
 
@@ -292,7 +292,7 @@ def _work_here(patch: pytest.MonkeyPatch) -> None:
             yield task, 0
 
     patch.setattr(processes, "default_workers", lambda: 1)
-    patch.setattr(import_module("nac_drive.training.ppo"), "default_workers", lambda: 1)
+    patch.setattr(import_module("nac_drive.training.ppo.run"), "default_workers", lambda: 1)
     patch.setattr(tasks, "each_in_a_process", each_here)
     patch.setattr(cost, "multiprocessing", SimpleNamespace(get_context=lambda kind: multiprocessing.dummy))
 

@@ -17,7 +17,7 @@ from nac_drive.cli import completion, driving, training
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.policies import CORES, PRETRAINED, DriverConfig
 from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig, paper_recipe
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
 from tests.commands import call
 from tests.nac_drive.small import nested
 

@@ -19,7 +19,7 @@ from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.evaluation import video
 from nac_drive.evaluation.paired import evaluate_with_baseline
 from nac_drive.policies import Driver, DriverConfig, save_driver
-from nac_drive.training.data import flipped
+from nac_drive.training.data.sequences import flipped
 from tests.nac_drive.small import TINY, config, dagger_config, nested
 
 SHAPE = (32, 40, 3)

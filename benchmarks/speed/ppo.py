@@ -22,11 +22,11 @@ from torch import Tensor
 
 import nac_drive as nd
 from nac_drive.parallel.processes import default_workers
-from nac_drive.training.ppo import build_policy
-from nac_drive.training.ppo_env import training_env
-from nac_drive.training.ppo_envs import rollout_envs
-from nac_drive.training.ppo_rollout import Rollouts
-from nac_drive.training.ppo_update import Learner
+from nac_drive.training.ppo.env import training_env
+from nac_drive.training.ppo.envs import rollout_envs
+from nac_drive.training.ppo.rollout import Rollouts
+from nac_drive.training.ppo.run import build_policy
+from nac_drive.training.ppo.update import Learner
 
 ENV = nd.EnvConfig(control="continuous")
 

@@ -34,7 +34,7 @@ import nac_drive as nd
 from nac_drive.data_collection.dataset.episode_file import file_sha256
 from nac_drive.data_collection.dataset.rows import episode_file, episode_row
 from nac_drive.events import silent
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import Trainer, build_learner

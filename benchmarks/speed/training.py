@@ -20,7 +20,7 @@ import torch
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
 from nac_drive.training.config import paper_recipe
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric, choose_device
 from nac_drive.training.trainer import Trainer, build_learner
 

@@ -23,7 +23,7 @@ from nac_drive.envs import Control, CrashMode
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
 from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
 
 Device = Literal["auto", "cpu", "cuda"]
 

@@ -20,8 +20,8 @@ from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task, list_of
 from nac_drive.storage.figure import try_to_draw, write_figure
 from nac_drive.storage.style import SOFT, looks_of, styled
-from nac_drive.training.ppo import ppo
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 
 RUNS, FIGURE = "runs", "learning_curves.png"

@@ -1,7 +1,7 @@
 """The settings of train and dagger, nested by subject. Free of torch: the command line reads them at once.
 
 A config is a frozen value; `check` raises ValueError for settings that cannot be trained with. train, dagger and ppo
-(`ppo_config`) call it before anything is created.
+(`ppo.config`) call it before anything is created.
 """
 
 from __future__ import annotations

@@ -42,10 +42,10 @@ from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import DaggerConfig
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.memory import read_episodes
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric, choose_device
 from nac_drive.training.main_process import is_main_process
-from nac_drive.training.memory import read_episodes
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import MOVED, Trainer, build_learner, frozen_encoder, source_hashes
 from nac_drive.training.validation import on_cpu

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nac_drive.training.data import Sequences
+from nac_drive.training.data.sequences import Sequences
 
 if TYPE_CHECKING:  # slow to import: `build_fabric` does when a run starts
     from lightning_fabric import Fabric

@@ -16,9 +16,9 @@ from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.policies import Driver
 from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
-from nac_drive.training.data import action_changes
-from nac_drive.training.images import masked
-from nac_drive.training.read_ahead import read_ahead
+from nac_drive.training.data.images import masked
+from nac_drive.training.data.read_ahead import read_ahead
+from nac_drive.training.data.sequences import action_changes
 
 _Fraction = Annotated[float, FRACTION]
 _NotNegative = Annotated[float, NOT_NEGATIVE]

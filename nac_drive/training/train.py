@@ -19,11 +19,11 @@ from nac_drive.events import Progress, one_of, silent
 from nac_drive.parallel.processes import Pool
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import TrainConfig, for_env
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.features import frozen_features
+from nac_drive.training.data.memory import read_episodes
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric, choose_device
-from nac_drive.training.features import frozen_features
 from nac_drive.training.main_process import is_main_process
-from nac_drive.training.memory import read_episodes
 from nac_drive.training.offline import counted, offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import (

@@ -26,13 +26,13 @@ from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.policies.tensors import read_tensors
-from nac_drive.training.augmentation import augmented
 from nac_drive.training.config import CloningConfig, OptimConfig, for_env
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.augmentation import augmented
+from nac_drive.training.data.memory import peak_memory_mb
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import deaths_in_one_line, of_the_batch, own_rows
 from nac_drive.training.finite import require_finite_number, require_finite_weights
 from nac_drive.training.main_process import is_main_process
-from nac_drive.training.memory import peak_memory_mb
 from nac_drive.training.moving_average import averaged
 from nac_drive.training.optimizer import adam, set_rate
 from nac_drive.training.run_folder import RunFolder

@@ -28,7 +28,7 @@ from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.policies.action_heads import ContinuousActionHead
 from nac_drive.training.config import DaggerConfig, DataConfig
 from nac_drive.training.dagger import dagger
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.offline import counted
 from tests.nac_drive.small import TINY, nested, synthetic
 

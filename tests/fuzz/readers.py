@@ -32,7 +32,7 @@ from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.robustness.folder import Conditions as StressConditions
 from nac_drive.robustness.folder import DriverUnderTest, stress_folder
 from nac_drive.training.config import TrainConfig
-from nac_drive.training.features import frozen_features
+from nac_drive.training.data.features import frozen_features
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from tests.fuzz import mutations

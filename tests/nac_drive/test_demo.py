@@ -20,7 +20,7 @@ from nac_drive.envs import SPLITS, EnvConfig, track_seeds
 from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
 from tests.data_collection.recordings import contents
 from tests.hostile_names import WORST, words_of
 from tests.nac_drive.small import dagger_config

@@ -23,8 +23,8 @@ from nac_drive.robustness.stress import stress
 from nac_drive.storage.links import require_own_files
 from nac_drive.storage.lock import locked
 from nac_drive.storage.read import FileError
-from nac_drive.training.ppo import ppo
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.run import ppo
 from tests.commands import refused
 from tests.nac_drive.small import config, dagger_config, train, train_dagger
 

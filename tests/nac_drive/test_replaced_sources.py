@@ -30,8 +30,8 @@ from nac_drive.reproduce.protocol import Entry, Reproduction
 from nac_drive.reproduce.run import EXPERIMENTS as SHIPPED
 from nac_drive.reproduce.run import reproduce
 from nac_drive.robustness.stress import stress
-from nac_drive.training.ppo import ppo
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.run import ppo
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import Stop, config, dagger_config, nested, train, train_dagger
 
@@ -190,7 +190,7 @@ def test_a_source_that_was_replaced_is_refused_and_nothing_changes(
         raise Stop
 
     monkeypatch.setattr(comparison, "run_tasks", stop)
-    monkeypatch.setattr("nac_drive.training.ppo.closed_loop", stop)
+    monkeypatch.setattr("nac_drive.training.ppo.run.closed_loop", stop)
     for kind in (Driving, Passive, Responses):
         monkeypatch.setattr(kind, "prepare", stop)
     make, env, begin = CASES[command, option]

@@ -18,7 +18,7 @@ from nac_drive.reproduce.driving import Driving
 from nac_drive.reproduce.experiment import Task
 from nac_drive.reproduce.learning import Learning
 from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
 
 CHANGED = Driving(
     ["gap:1"], "discrete", expert="champion-discrete", noise=0.3, episodes=5, runs=2, tracks="test-4",

@@ -13,7 +13,7 @@ import pytest
 
 from nac_drive.policies import Driver
 from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
 from tests.nac_drive.small import nested
 
 REPOSITORY = Path(__file__).parents[3]
@@ -23,9 +23,9 @@ REPOSITORY = Path(__file__).parents[3]
 def test_slow_libraries_are_imported_only_where_they_are_needed():
     """Workers that step environments do without torch; lightning-fabric is imported when a run starts."""
     script = (
-        "import sys, nac_drive.training.config, nac_drive.training.ppo_env\n"
+        "import sys, nac_drive.training.config, nac_drive.training.ppo.env\n"
         "print([name for name in ('torch', 'lightning_fabric', 'stable_baselines3') if name in sys.modules])\n"
-        "import nac_drive.training.train, nac_drive.training.dagger, nac_drive.training.ppo\n"
+        "import nac_drive.training.train, nac_drive.training.dagger, nac_drive.training.ppo.run\n"
         "print([name for name in ('torch', 'lightning_fabric') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)

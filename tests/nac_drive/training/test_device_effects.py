@@ -8,7 +8,7 @@ import torch
 
 from nac_drive.envs import CORRUPTIONS, PERTURBATIONS, draw_effect, parse_corruptions
 from nac_drive.envs.perturbations.effects import BlackAndWhite, Noise
-from nac_drive.training.device_effects import apply_on_device
+from nac_drive.training.data.device_effects import apply_on_device
 
 SIZE = (96, 96)
 STATIC = [name for name in CORRUPTIONS if name not in ("gaussian-noise", "salt-and-pepper")]

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from nac_drive.cli.main import main
 from nac_drive.training import distributed
-from nac_drive.training.data import Sequences
+from nac_drive.training.data.sequences import Sequences
 from nac_drive.training.distributed import build_fabric, of_the_batch, own_rows
 from nac_drive.training.main_process import is_main_process
 

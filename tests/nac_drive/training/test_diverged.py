@@ -23,7 +23,7 @@ from nac_drive.reproduce.passive import Passive
 from nac_drive.storage.lock import FolderInUseError
 from nac_drive.training import trainer
 from nac_drive.training.finite import DivergedError
-from nac_drive.training.ppo import ppo
+from nac_drive.training.ppo.run import ppo
 from tests.nac_drive.small import (
     TINY,
     checkpoint,

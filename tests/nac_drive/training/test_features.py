@@ -18,9 +18,9 @@ from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.storage.own_key import own_key
-from nac_drive.training import features
-from nac_drive.training.features import FEATURES, encoder_key, frozen_features, sign
-from nac_drive.training.images import flip_frames, masked
+from nac_drive.training.data import features
+from nac_drive.training.data.features import FEATURES, encoder_key, frozen_features, sign
+from nac_drive.training.data.images import flip_frames, masked
 
 CPU = torch.device("cpu")
 ENV = EnvConfig()

@@ -12,7 +12,7 @@ import torch
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.training import trainer
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.offline import offline_accuracy
 from tests.nac_drive.small import (
     config,

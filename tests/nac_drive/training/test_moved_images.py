@@ -10,8 +10,8 @@ import torch
 
 from nac_drive.envs import UDACITY, EnvConfig
 from nac_drive.training.config import CloningConfig, DataConfig
-from nac_drive.training.data import TrainingData
-from nac_drive.training.images import move
+from nac_drive.training.data.images import move
+from nac_drive.training.data.sequences import TrainingData
 from tests.nac_drive.small import nested, synthetic
 
 PIXELS = np.array([3, 0, -5])

@@ -8,7 +8,7 @@ import torch
 
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig
-from nac_drive.training.data import TrainingData, curve_weights
+from nac_drive.training.data.sequences import TrainingData, curve_weights
 from nac_drive.training.optimizer import adam, set_rate
 from tests.nac_drive.small import config, synthetic
 

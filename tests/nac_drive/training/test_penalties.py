@@ -21,7 +21,7 @@ from nac_drive.reproduce import passive
 from nac_drive.reproduce.experiment import Task
 from nac_drive.reproduce.passive import Passive, _Fold
 from nac_drive.training import trainer
-from nac_drive.training.ppo_update import Learner
+from nac_drive.training.ppo.update import Learner
 from tests.nac_drive.small import TINY, config, dagger_config, score_of_weights, train, train_dagger
 from tests.nac_drive.training.test_ppo_update import SMALL, policy, rollouts
 
@@ -55,7 +55,7 @@ def passively(core: str, dataset: Demonstrations, folder: Path) -> None:
 TRAINERS: dict[str, Train] = {
     "training/trainer.py by train": by_cloning,
     "training/trainer.py by dagger": by_dagger,
-    "training/ppo_update.py": by_ppo,
+    "training/ppo/update.py": by_ppo,
     "reproduce/passive.py": passively,
 }
 """File that takes steps of an optimizer -> a short training."""

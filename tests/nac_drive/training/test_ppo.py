@@ -20,12 +20,12 @@ from nac_drive.events import Event
 from nac_drive.policies import CORES, Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.lock import FolderInUseError
-from nac_drive.training import ppo as ppo_module
-from nac_drive.training import ppo_envs
 from nac_drive.training.finite import DivergedError
-from nac_drive.training.ppo import ppo
-from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_env import TrainingEnv, privileged_size, training_env
+from nac_drive.training.ppo import envs as ppo_envs
+from nac_drive.training.ppo import run as ppo_module
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.env import TrainingEnv, privileged_size, training_env
+from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights, without_perturb

@@ -9,9 +9,9 @@ import pytest
 
 from nac_drive.envs import EnvConfig, make_env
 from nac_drive.envs.car_state import car_state, car_states, tiles_missed
-from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_env import training_env
-from nac_drive.training.ppo_envs import BatchedEnvs, RolloutEnvs, SingleEnvs, rollout_envs
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.env import training_env
+from nac_drive.training.ppo.envs import BatchedEnvs, RolloutEnvs, SingleEnvs, rollout_envs
 
 RANKS = range(3, 6)
 

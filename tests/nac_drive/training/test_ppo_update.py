@@ -15,12 +15,12 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from nac_drive.policies import CORES, Driver, DriverConfig
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
-from nac_drive.training import ppo_update
-from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_envs import SingleEnvs
-from nac_drive.training.ppo_policy import MARGIN, Policy
-from nac_drive.training.ppo_rollout import Rollouts, parts_of
-from nac_drive.training.ppo_update import Learner, advantages, batches, cut
+from nac_drive.training.ppo import update as ppo_update
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.envs import SingleEnvs
+from nac_drive.training.ppo.policy import MARGIN, Policy
+from nac_drive.training.ppo.rollout import Rollouts, parts_of
+from nac_drive.training.ppo.update import Learner, advantages, batches, cut
 
 SIDE = 16
 

@@ -11,8 +11,9 @@ import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
-from nac_drive.training import memory, trainer
-from nac_drive.training.read_ahead import read_ahead
+from nac_drive.training import trainer
+from nac_drive.training.data import memory
+from nac_drive.training.data.read_ahead import read_ahead
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import load_splits
 from tests.nac_drive.small import (

@@ -21,11 +21,11 @@ from nac_drive.policies.action_heads import DiscreteActionHead
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.training import trainer
-from nac_drive.training.augmentation import augmented
 from nac_drive.training.config import DataConfig
-from nac_drive.training.data import Sequences, TrainingData, action_changes, curve_weights
+from nac_drive.training.data.augmentation import augmented
+from nac_drive.training.data.images import flipped, masked
+from nac_drive.training.data.sequences import Sequences, TrainingData, action_changes, curve_weights
 from nac_drive.training.distributed import choose_device
-from nac_drive.training.images import flipped, masked
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import load_splits

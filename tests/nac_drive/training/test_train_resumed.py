@@ -18,7 +18,7 @@ import torch
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.training import trainer
-from nac_drive.training.data import TrainingData
+from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import Splits

@@ -1,4 +1,4 @@
-"""The environment that PPO learns in, one alone: the plain form of `ppo_envs.BatchedEnvs`."""
+"""The environment that PPO learns in, one alone: the plain form of `envs.BatchedEnvs`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, ActionRepeat, Augmentation, EnvConfig, make_env
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
-from nac_drive.training.ppo_config import PPOConfig
+from nac_drive.training.ppo.config import PPOConfig
 
 _FACTS = ("speed", "lateral_offset", "heading_error", "wheels_off_road", "completion")
 

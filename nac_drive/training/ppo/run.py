@@ -1,8 +1,8 @@
 """PPO: a driver learns by driving, from random weights or from a cloned driver, with any core.
 
 PPO: Schulman et al., arXiv 1707.06347. PPO from a clone of a privileged expert: Chen et al., "Learning by Cheating",
-arXiv 1912.12294. Threads drive some environments each with a copy of the policy (`ppo_rollout`); then threads
-compute the gradients of some actions each, through time in cores with memory (`ppo_update`).
+arXiv 1912.12294. Threads drive some environments each with a copy of the policy (`rollout`); then threads
+compute the gradients of some actions each, through time in cores with memory (`update`).
 
 A run goes on bit for bit as if never interrupted, whatever the number of cores. At every checkpoint all environments
 begin a new episode, and all random numbers are drawn anew from the seed and the number of frames, with and without an
@@ -40,12 +40,12 @@ from nac_drive.storage.lock import locked
 from nac_drive.training.config import for_env
 from nac_drive.training.distributed import warn_of_emulation
 from nac_drive.training.finite import require_finite_weights
-from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_env import privileged_size
-from nac_drive.training.ppo_envs import rollout_envs
-from nac_drive.training.ppo_policy import Policy
-from nac_drive.training.ppo_rollout import Rollouts
-from nac_drive.training.ppo_update import Learner
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.env import privileged_size
+from nac_drive.training.ppo.envs import rollout_envs
+from nac_drive.training.ppo.policy import Policy
+from nac_drive.training.ppo.rollout import Rollouts
+from nac_drive.training.ppo.update import Learner
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from nac_drive.training.validation import closed_loop, on_cpu, returns_note

@@ -12,8 +12,8 @@ from nac_drive.envs import Augmentation
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.perturbations.registry import Augmented
 from nac_drive.envs.perturbations.timing import BLACK
-from nac_drive.training.data import Sequences
-from nac_drive.training.device_effects import apply_on_device
+from nac_drive.training.data.device_effects import apply_on_device
+from nac_drive.training.data.sequences import Sequences
 
 
 def augmented(

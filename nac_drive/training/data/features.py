@@ -26,8 +26,8 @@ from nac_drive.envs import EnvConfig
 from nac_drive.storage.names import shown
 from nac_drive.storage.own_key import own_key
 from nac_drive.storage.write import WriteError, write_atomically, writing
-from nac_drive.training.images import flip_frames, masked
-from nac_drive.training.read_ahead import read_ahead
+from nac_drive.training.data.images import flip_frames, masked
+from nac_drive.training.data.read_ahead import read_ahead
 
 FEATURES = "features"
 """The folder in a dataset. It may be removed at any time: features are then computed again."""

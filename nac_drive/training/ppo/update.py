@@ -12,11 +12,11 @@ from torch import Tensor
 from nac_drive.envs import FRAMES_PER_SECOND
 from nac_drive.policies import Driver
 from nac_drive.policies.ops.threads import one_thread
-from nac_drive.training.in_threads import in_threads
 from nac_drive.training.moving_average import averaged
-from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_policy import Policy
-from nac_drive.training.ppo_rollout import Rollout
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.in_threads import in_threads
+from nac_drive.training.ppo.policy import Policy
+from nac_drive.training.ppo.rollout import Rollout
 
 _LARGEST_GRADIENT = 0.5
 """Norm to which the gradients of the policy and of the value network are clipped, each on its own."""

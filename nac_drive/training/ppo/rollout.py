@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from nac_drive.policies.cores.base import map_state, reset_rows
-from nac_drive.training.in_threads import in_threads
-from nac_drive.training.ppo_envs import RolloutEnvs
-from nac_drive.training.ppo_policy import Policy
+from nac_drive.training.ppo.envs import RolloutEnvs
+from nac_drive.training.ppo.in_threads import in_threads
+from nac_drive.training.ppo.policy import Policy
 
 _ENVS_PER_PART = 16
 """Environments of a part: a batch that fills the policy's forward pass."""

@@ -17,9 +17,9 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.envs import EnvConfig, EnvSpec
 from nac_drive.training.config import DataConfig
-from nac_drive.training.features import frozen_features
-from nac_drive.training.images import flipped, flipped_labels, masked, move
-from nac_drive.training.read_ahead import read_ahead
+from nac_drive.training.data.features import frozen_features
+from nac_drive.training.data.images import flipped, flipped_labels, masked, move
+from nac_drive.training.data.read_ahead import read_ahead
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
 from nac_drive.envs.views import Size, View
 from nac_drive.envs.world import World
-from nac_drive.training.ppo_config import PPOConfig
-from nac_drive.training.ppo_env import TrainingEnv, first_limit, training_env, training_track
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.env import TrainingEnv, first_limit, training_env, training_track
 
 _COMMANDS = np.array(COMMANDS)
 _NEVER = np.iinfo(np.int64).max

@@ -1,0 +1,1 @@
+"""PPO: a driver learns by driving."""
