@@ -23,7 +23,7 @@ DEMOS = "nac-drive collect --out demos"
 FROZEN = "--freeze-encoder-from expert"
 
 
-BLOCKS_BEFORE = {"docs/export.md": [DEMOS, f"nac-drive train demos --out runs/mine {FROZEN}"]}
+BLOCKS_BEFORE = {"docs/hub.md": [DEMOS, f"nac-drive train demos --out runs/mine {FROZEN}"]}
 """Page -> command lines that its Python blocks take for granted."""
 NAMES: dict[str, dict[str, Any]] = {
     "docs/vector.md": {
@@ -43,7 +43,9 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         "nac-drive collect --out A", "nac-drive collect --out B --first-track 50",
     ],
     "docs/nac.md": [DEMOS],
-    "docs/perturbations.md": [
+    "docs/perturbations.md": [DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}"],
+    "docs/ppo.md": ["nac-drive ppo --control continuous --out runs/ppo"],
+    "docs/stress.md": [
         DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}",
         f"nac-drive train demos --out runs/lstm --core lstm {FROZEN}",
         "nac-drive dataset merge demos --out demonstrations",
@@ -136,9 +138,11 @@ PARSED: dict[str, str] = {
     "python -m tests.full_disk --sizes 8": _LONG,
     "python benchmarks/abuse.py": _LONG,
     "python benchmarks/attention.py": _WRITES,
+    "python benchmarks/figures/broken_worlds.py ...": _WRITES,
     "python benchmarks/figures/curves.py ...": _WRITES,
     "python benchmarks/figures/interpretability.py ...": _WRITES,
     "python benchmarks/figures/leaderboard.py ...": _WRITES,
+    "python benchmarks/figures/nac_idea.py": _WRITES,
     "python benchmarks/figures/perturbation_sheet.py": _WRITES,
     "python benchmarks/kills.py ...": _LONG,
     "python benchmarks/layer/block_selection.py": _LONG,

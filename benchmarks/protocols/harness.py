@@ -1,4 +1,4 @@
-"""Cores x methods x seeds in closed loop: the protocols behind the tables of README.md and docs/cloning.md.
+"""Cores x methods x seeds in closed loop: the protocols behind the tables of docs/results.md and docs/champions.md.
 
     python benchmarks/protocols/harness.py champion --control continuous
     python benchmarks/protocols/harness.py baselines --precision bf16-mixed

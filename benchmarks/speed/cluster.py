@@ -1,4 +1,4 @@
-"""The measured rates behind docs/scale.md: `rates` of one core, and what a Ray cluster adds (`ray`).
+"""The measured rates behind docs/speed.md: `rates` of one core, and what a Ray cluster adds (`ray`).
 
 Rates are frames per second of processor time, so that other work on the machine does not change them.
 """
