@@ -23,6 +23,8 @@ exclude_patterns = ["_build", "runs"]
 html_theme = "furo"
 html_title = f"nac-drive {version}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3

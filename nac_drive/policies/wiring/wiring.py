@@ -80,7 +80,7 @@ class Wiring:
     input_mask: np.ndarray
     """(inputs, neurons) bool, |A_in| of Alg. 1."""
     recurrent_mask: np.ndarray
-    """(neurons, neurons) bool, |A_rec| of Alg. 1: row = source, column = target."""
+    """(neurons, neurons) bool, |A_rec| of Alg. 1. A row is a source, a column a target."""
 
     def __post_init__(self) -> None:
         for name in ("input_mask", "recurrent_mask"):
