@@ -5,8 +5,7 @@ from .dart import ActionNoise as ActionNoise
 from .dart import NoiseConfig as NoiseConfig
 from .dataset.demonstrations import Demonstrations as Demonstrations
 from .dataset.episode_file import DatasetError as DatasetError
-from .experts import resolve_driver as resolve_driver
+from .drivers import resolve_driver as resolve_driver
 from .interchange.export import export_dataset as export_dataset
-from .processes import worker_pool as worker_pool
 from .replay import rebuild as rebuild
 from .replay import save_action_log as save_action_log

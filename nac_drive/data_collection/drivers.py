@@ -18,9 +18,6 @@ from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.storage.names import shown
 from nac_drive.suggest import did_you_mean
 
-_OLD_CONTROLLER_KEYS = {"line_fraction": "line_share"}
-"""Names of version 0.1, which hashes in datasets and runs were made with."""
-
 
 def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -> Driver:
     """Load the driver that a name or a path stands for.
@@ -178,10 +175,7 @@ def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
         return hashlib.sha256(HUMAN.encode()).hexdigest()
     if os.fspath(spec) in CONTROLLERS:
         config = asdict(_controller(spec, env.control).config)
-        if not config["blind_frames"]:
-            del config["blind_frames"]  # not yet a setting of the controller in version 0.1
-        named = {_OLD_CONTROLLER_KEYS.get(key, key): value for key, value in config.items()}
-        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(config).encode()).hexdigest()
     if _is_exported(spec):
         return hashlib.sha256(Path(spec).read_bytes()).hexdigest()
     folder = policies.driver_folder(spec, env.control)

@@ -23,7 +23,6 @@ from nac_drive.events import Progress, silent
 from nac_drive.parallel.processes import number_of_workers
 from nac_drive.parallel.versions import SIMULATOR, installed_versions
 from nac_drive.storage.read import read_json
-from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import require_writable, write_atomically, writing
 
 
@@ -45,8 +44,7 @@ def save_action_log(
     Raises:
         FileExistsError: If the file exists.
         WriteError: If it cannot be written.
-        DatasetError: If the dataset is empty, unfinished, damaged, or own data, or if the approximate renderer of an
-            earlier version drew its frames.
+        DatasetError: The dataset is empty, unfinished, damaged, or own data.
     """
     path = Path(path)
     if os.path.lexists(path):
@@ -54,7 +52,6 @@ def save_action_log(
     require_writable(path)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
-    _require_exact_frames(dataset.path, dataset.meta)
     if problems := dataset.verify(workers=workers, progress=progress):
         raise DatasetError(
             f"{problems[0]} ({len(problems)} problem(s) in {dataset.path}); collect those episodes again."
@@ -106,14 +103,12 @@ def rebuild(
         FileExistsError: If `path` exists and `resume` is off.
         FolderInUseError: If another process writes to `path`.
         WriteError: If the dataset cannot be written.
-        DatasetError: If the action log is bad, the approximate renderer of an earlier version drew its frames, an
-            episode comes out otherwise here (those before it are kept), `path` holds another episode (it is left
-            alone), the disk has no room, or a worker died.
+        DatasetError: The action log is bad, an episode comes out otherwise here (those before it are kept), `path`
+            holds another episode (it is left alone), the disk has no room, or a worker died.
         ValueError: For a number of workers out of range.
     """
     log_path, path = Path(log_path), Path(path)
     log = read_action_log(log_path)
-    _require_exact_frames(log_path, log.meta)
     workers, recorded = number_of_workers(workers), log.meta.env
     view = view or recorded.view
     size = size or (recorded.size if view == recorded.view else ABOVE)
@@ -128,11 +123,6 @@ def rebuild(
         episode = partial(_rebuild_episode, meta.env, same_view, log_path, _cause(log))
         add_missing(dataset, episode, list(enumerate(log.episodes)), workers, progress, f"rebuild ({log_path.name})")
     return dataset
-
-
-def _require_exact_frames(path: Path, meta: Meta) -> None:
-    if meta.approximate_frames:
-        raise DatasetError(f"{path} cannot be simulated again: {WHY_NOT}; collect its episodes again.")
 
 
 def _rebuild_episode(

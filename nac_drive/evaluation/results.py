@@ -13,8 +13,7 @@ import numpy as np
 from nac_drive.envs import ENVIRONMENTS, LARGEST_SEED, EnvSpec, Episode, Step
 from nac_drive.evaluation.metrics import METRICS
 from nac_drive.evaluation.trace import EpisodeTrace
-from nac_drive.storage.read import FileError, read_json_lines
-from nac_drive.storage.renderer import WHY_NOT, is_approximate, without_renderer
+from nac_drive.storage.read import read_json_lines
 
 
 class MetricValues:
@@ -87,8 +86,7 @@ class EpisodeResult(EpisodeMetrics):
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> EpisodeResult:
-        """The result that `to_dict` made a row of, maybe in an earlier version."""
-        row = without_renderer(row)
+        """Return the result that `to_dict` made a row of."""
         metrics = {name: value for name, value in row.items() if name not in _CONDITIONS}
         return cls(**{name: row[name] for name in _CONDITIONS}, metrics=metrics)
 
@@ -101,8 +99,7 @@ def row_type() -> Any:
     kinds = {"seed": Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]}
     conditions = [(name, kinds.get(name, str)) for name in _CONDITIONS]
     metrics = [(name, metric.kind) for name, metric in METRICS.items()]
-    of_earlier_versions = [("renderer", str, "")]
-    return msgspec.defstruct("Row", [*conditions, *metrics, *of_earlier_versions], forbid_unknown_fields=True)
+    return msgspec.defstruct("Row", [*conditions, *metrics], forbid_unknown_fields=True)
 
 
 def results_of(rows: Sequence[msgspec.Struct]) -> list[EpisodeResult]:
@@ -117,12 +114,9 @@ def read_results(path: str | os.PathLike[str]) -> tuple[list[EpisodeResult], boo
         The results, and whether the last row is cut off; it is left out.
 
     Raises:
-        FileError: Unless every whole row has all metrics of METRICS, of their kinds, and was measured with the frames
-            of today.
+        FileError: A whole row does not have all metrics of METRICS, of their kinds, as in an older version.
     """
     rows, cut_off = read_json_lines(path, row_type(), "an episode of an evaluation", "evaluate into another folder")
-    if any(is_approximate(msgspec.structs.asdict(row)) for row in rows):
-        raise FileError(f"{path} cannot be added to: {WHY_NOT}; evaluate into another folder.")
     return results_of(rows), cut_off
 
 

@@ -32,7 +32,7 @@ from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
 from nac_drive.training.distributed import choose_device
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import driver_env, load_splits, same_fingerprint
+from nac_drive.training.train import driver_env, load_splits
 from nac_drive.training.trainer import build_learner, source_hashes
 
 _FILES = (
@@ -259,27 +259,18 @@ def _require_one(finished: dict[str, list[Task]], failures: dict[str, str]) -> N
 
 
 def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume: bool) -> None:
-    sources = source_hashes(config.optim, plan.env)
     protocol = {
         **asdict(_with(config, core="", core_args={})), "shared_encoder": shared_encoder,
         "expert": driver_name(plan.expert), "expert_sha256": driver_hash(plan.expert, plan.env),
         "dataset_sha256": plan.dataset.fingerprint(), "tracks": list(plan.tracks), "crash": plan.crash,
-        **sources,
+        **source_hashes(config.optim, plan.env),
     }  # fmt: skip
     if resume:
-        moved = (*same_fingerprint(plan.folder, plan.dataset), *_same_sources(plan.folder, sources))
         run = RunFolder.open(plan.folder)
-        run.require_config(protocol, moved=moved)
+        run.require_config(protocol)
         run.complete(checkpoints=False)
     else:
         RunFolder.create(plan.folder, protocol, checkpoints=False)
-
-
-def _same_sources(folder: Path, sources: dict[str, str]) -> tuple[str, ...]:
-    """Return the keys that an older comparison lacks, as far as its runs learned from the same drivers."""
-    lacking = sources.keys() - RunFolder.open(folder).config.keys()
-    runs = [RunFolder.open(path.parent).config for path in folder.glob("*/config.yaml")]
-    return tuple(key for key in lacking if all(run.get(key) == sources[key] for run in runs))
 
 
 def _train_encoder(

@@ -19,14 +19,12 @@ import torch
 from safetensors.torch import save_file
 
 from nac_drive.policies.config import CONTROLS, DriverConfig
-from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.ops.size_limit import elements_of_at_most
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, checkpoint_folder
 from nac_drive.storage.links import require_own_file, require_own_files
 from nac_drive.storage.read import FileError, one_line, read_json
-from nac_drive.storage.renderer import without_renderer
 from nac_drive.storage.write import process_runs
 from nac_drive.suggest import did_you_mean
 
@@ -39,22 +37,6 @@ PRETRAINED: dict[str, Path] = {
     config.parent.name: config.parent for config in sorted((Path(__file__).parent / "pretrained").glob(f"*/{CONFIG}"))
 }
 """NAME-CONTROL, such as champion-discrete, -> driver folder."""
-
-_OLD_SETTINGS = {"vision": "encoder"}
-_OLD_CORES = {"pdna-a": ("cfc", (r"^core\.cfc\.", "core."))}
-"""Old core -> core that computes the same, and its tensors."""
-_OLD_WINDOWS = {"nac-32k": 8, "nac-pw": 8, "nac-learned": 8}
-"""Default windows that version 0.1 had for some cores."""
-_OLD_CORE_ARGS = {"gate": "phi_activation", "graph": "wiring", "gates": "gate_wirings"}
-_NEWER = {"clockless": False, "dt_input": False, "zero_lost_frames": False}
-"""Settings of drivers that came with the unit of time."""
-_OLD_TENSORS = (
-    (r"^vision\.", "encoder."),
-    (r"^head\.", "action_head."),
-    (r"^core\.((?:\w+\.)*)entry\.", r"core.\1kv."),
-)
-"""Names in driver folders that version 0.1 wrote, and the present ones."""
-
 
 ELEMENTS, ELEMENTS_PER_BYTE = 2**20, 8
 """Numbers that may be made to build a driver: a constant, and more for each byte of its weights. Ours need 1.3."""
@@ -154,9 +136,9 @@ def load_driver(
     """
     path = driver_folder(source, control)
     try:
-        saved, renamed = _read_config(path / CONFIG)
+        saved = _read_config(path / CONFIG)
         with torch.random.fork_rng(devices=[]):  # building draws initial weights; loading must not move the generator
-            driver, weights = _build(path, saved.driver, renamed)
+            driver, weights = _build(path, saved.driver)
     except CheckpointError:
         raise
     except FileError as error:
@@ -166,9 +148,7 @@ def load_driver(
     return driver.to(device).eval()
 
 
-def _build(
-    path: Path, settings: dict[str, Any], renamed: tuple[tuple[str, str], ...]
-) -> tuple[Driver, dict[str, torch.Tensor]]:
+def _build(path: Path, settings: dict[str, Any]) -> tuple[Driver, dict[str, torch.Tensor]]:
     """Return the driver of these settings, and the weights in the file.
 
     The size of the file bounds the memory of the driver. No tensor is read before it is known to fit.
@@ -179,7 +159,7 @@ def _build(
             driver = Driver(DriverConfig(**settings))
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {one_line(error)}") from error
-    return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG, lambda name: _new_name(name, renamed))
+    return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG)
 
 
 def driver_folder(source: str | os.PathLike[str], control: str | None = None) -> Path:
@@ -231,53 +211,20 @@ def _is_cached_download(file: Path) -> bool:
     return snapshots.name == "snapshots" and file.resolve().parent == blobs.resolve() and not blobs.is_symlink()
 
 
-def _read_config(file: Path) -> tuple[_Saved, tuple[tuple[str, str], ...]]:
-    """Return the config with the present names, and the tensors to rename: (pattern, replacement) pairs."""
+def _read_config(file: Path) -> _Saved:
     saved = read_json(file, _Saved, "a driver's config", "it must hold exactly schema, driver, env and meta")
     if saved.schema != SCHEMA:
         raise CheckpointError(
             f"{file}: schema must be {SCHEMA}, got {saved.schema!r}; save it again with this version."
         )
-    from_0_1 = not _OLD_SETTINGS.keys().isdisjoint(saved.driver)
-    driver = {_OLD_SETTINGS.get(name, name): value for name, value in saved.driver.items()}
-    driver.setdefault("num_actions", DriverConfig.num_actions)  # version 0.1 knew CarRacing's five alone
-    driver.setdefault("features", None)  # d_model until it was a setting
-    saved.driver = driver = settings_in_seconds(driver)
-    saved.env = without_renderer(saved.env)
-    known = {f.name for f in fields(DriverConfig)}
-    if set(driver) != known:
-        unknown, missing = sorted(set(driver) - known), sorted(known - set(driver))
-        raise CheckpointError(f"{file}: driver keys must be {sorted(known)}; unknown {unknown}, missing {missing}.")
-    core, tensors = driver["core"], _OLD_TENSORS
-    if isinstance(core, str) and core in _OLD_CORES:
-        driver["core"], core_tensors = _OLD_CORES[core]
-        tensors = (*tensors, core_tensors)
-    if isinstance(driver["core_args"], dict):
-        arguments = {_OLD_CORE_ARGS.get(name, name): value for name, value in driver["core_args"].items()}
-        if from_0_1 and core in _OLD_WINDOWS:
-            arguments = {"window": _OLD_WINDOWS[core], **arguments}
-        driver["core_args"] = arguments
-    return saved, tensors
-
-
-def settings_in_seconds(driver: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a driver as they are now, from settings of before there was a `time_unit`.
-
-    Time then reached every core in seconds. All other settings stay as they are.
-    """
-    if set(driver) | {"features"} != {f.name for f in fields(DriverConfig)} - _NEWER.keys():  # newer still, or None
-        return driver
-    core, arguments = str(driver.get("core")), driver.get("core_args")
-    factory = CORES.get(_OLD_CORES[core][0] if core in _OLD_CORES else core)
-    if factory is not None and "time_unit" in factory.accepted and isinstance(arguments, dict):
-        driver = {**driver, "core_args": {**arguments, "time_unit": 1.0}}
-    return driver | _NEWER
-
-
-def _new_name(name: str, renamed: tuple[tuple[str, str], ...]) -> str:
-    for old, new in renamed:
-        name = re.sub(old, new, name)
-    return name
+    expected = {f.name for f in fields(DriverConfig)}
+    if set(saved.driver) != expected:
+        unknown, missing = sorted(set(saved.driver) - expected), sorted(expected - set(saved.driver))
+        raise CheckpointError(
+            f"{file}: another, perhaps an older version of nac-drive saved this driver: settings unknown {unknown}, "
+            f"missing {missing}; train it again with this version."
+        )
+    return saved
 
 
 def _sync(path: Path) -> None:

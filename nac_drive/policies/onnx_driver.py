@@ -20,7 +20,6 @@ from nac_drive.policies.onnx_work import MOST_NODES, require_bounded_work
 from nac_drive.policies.ranges import seconds
 from nac_drive.storage.names import shell_path
 from nac_drive.storage.read import FileError, decode_json, one_line
-from nac_drive.storage.renderer import without_renderer
 
 HEADER = "nac_drive"
 """Key of the header in the metadata of the file."""
@@ -94,7 +93,7 @@ class OnnxDriver:
         self._content, self._source = content, source
         self.header = read_onnx(content, source)
         self.config = self.header.driver
-        self.env_config, self.meta = without_renderer(self.header.env), self.header.meta
+        self.env_config, self.meta = self.header.env, self.header.meta
         self._session = _session(content, source)
         self._names = [state.name for state in self.header.states]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,40 +23,32 @@ _DTYPES = {
 _NONE = "no such tensor"
 
 
-def read_tensors(
-    path: str | os.PathLike[str],
-    expected: Mapping[str, Tensor],
-    source: str,
-    new_name: Callable[[str], str] = lambda name: name,
-) -> dict[str, Tensor]:
+def read_tensors(path: str | os.PathLike[str], expected: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Read a safetensors file.
 
     Args:
         path: The file.
         expected: The tensors that it must hold; their names, shapes and dtypes count.
         source: Where they are described, for the error message.
-        new_name: The present name of a tensor in the file.
 
     Returns:
-        The tensors by their present names, on the CPU.
+        The tensors by name, on the CPU.
 
     Raises:
         FileError: The file is damaged, it holds other tensors, or a number is NaN or infinite.
     """
     path = Path(path)
     with _opened(path) as file:
-        names = {new_name(name): name for name in file.keys()}  # noqa: SIM118
-        if len(names) < len(file.keys()):
-            raise FileError(f"{path}: two of its tensors have the same name today; save it again.")
-        for name in sorted(expected.keys() | names.keys()):
+        names = set(file.keys())
+        for name in sorted(expected.keys() | names):
             want = _describe(expected[name].dtype, expected[name].shape) if name in expected else _NONE
             have = _NONE
             if name in names:
-                header = file.get_slice(names[name])
+                header = file.get_slice(name)
                 have = _describe(_DTYPES.get(header.get_dtype(), header.get_dtype()), header.get_shape())
             if want != have:
                 raise FileError(f"{path}: does not match {source} at {name!r}: expected {want}, got {have}.")
-        tensors = {name: file.get_tensor(stored) for name, stored in names.items()}
+        tensors = {name: file.get_tensor(name) for name in names}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise FileError(f"{path}: {name!r} holds NaN or infinite numbers, as after a training that diverged.")

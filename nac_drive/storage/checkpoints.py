@@ -1,7 +1,4 @@
-"""The checkpoints of a run that count: RUN/checkpoints/checkpoints.json names the last and the best.
-
-Version 0.2 and before named them by symbolic links, `last` and `best`, which are read as well.
-"""
+"""The checkpoints of a run that count: RUN/checkpoints/checkpoints.json names the last and the best."""
 
 from __future__ import annotations
 
@@ -40,23 +37,23 @@ def read_record(run: Path) -> Record | None:
     """Read which checkpoints count; None if the run does not say so.
 
     Raises:
-        FileError: The file is damaged, or a link.
+        FileError: The file is damaged, or a link, or an older version made the run.
     """
     path = run / CHECKPOINTS / RECORD
     for inside in (path.parent, path):
         require_own_file(inside)
     if path.exists():
         return read_json(path, Record, "a record of checkpoints", "restore it or start a new run")
-    names = {name: _linked(run / CHECKPOINTS / name) for name in NAMES}
-    return Record(**names) if any(names.values()) else None
+    if any(os.path.lexists(run / CHECKPOINTS / name) for name in NAMES):
+        raise FileError(
+            f"{run} was made by an older version of nac-drive, without a record of its checkpoints; train it again."
+        )
+    return None
 
 
 def write_record(run: Path, record: Record) -> None:
-    """Write which checkpoints count, and remove the links of version 0.2."""
+    """Write which checkpoints count."""
     write_atomically(run / CHECKPOINTS / RECORD, msgspec.json.encode(record) + b"\n")
-    for name in NAMES:
-        if _linked(run / CHECKPOINTS / name):
-            (run / CHECKPOINTS / name).unlink()
 
 
 def checkpoint_folder(run: str | os.PathLike[str], name: str) -> Path | None:
@@ -67,10 +64,7 @@ def checkpoint_folder(run: str | os.PathLike[str], name: str) -> Path | None:
     """
     run = Path(run)
     record = read_record(run)
-    if record is None:  # a copy of an old run in which the links became folders
-        folder = run / CHECKPOINTS / name
-        return folder if folder.is_dir() and not folder.is_symlink() else None
-    step = getattr(record, name)
+    step = None if record is None else getattr(record, name)
     if step is None:
         return None
     folder = run / CHECKPOINTS / step
@@ -78,9 +72,3 @@ def checkpoint_folder(run: str | os.PathLike[str], name: str) -> Path | None:
     if not folder.is_dir():
         raise FileError(f"{folder} is missing, the {name} checkpoint of the run; restore it or start a new run.")
     return folder
-
-
-def _linked(link: Path) -> str | None:
-    """Return the name that a link of version 0.2 points to; None for anything else."""
-    target = os.readlink(link) if link.is_symlink() else ""
-    return target if re.fullmatch(r"step_[0-9]{1,18}", target) else None

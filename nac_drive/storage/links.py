@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from nac_drive.storage.read import FileError
-
-_OLD_TARGET = re.compile(r"step_[0-9]{1,18}")
-_OLD_LINKS, _UNFINISHED_OLD_LINKS = ("last", "best"), ("last.tmp", "best.tmp")
 
 
 def require_own_files(folder: Path) -> None:
     """Check that a folder holds only files and folders, at any depth.
 
-    The folder itself may be a link, which is its user's choice. It need not exist. The links of version 0.2 inside of a
-    run's `checkpoints` may stay, because nothing follows them.
+    The folder itself may be a link, which is its user's choice. It need not exist.
 
     Raises:
         FileError: It holds a link, a pipe or a device.
@@ -34,7 +29,7 @@ def require_own_files(folder: Path) -> None:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(Path(entry.path))
-            elif not entry.is_file(follow_symlinks=False) and not is_old_link(Path(entry.path)):
+            elif not entry.is_file(follow_symlinks=False):
                 require_own_file(Path(entry.path))
 
 
@@ -58,11 +53,3 @@ def require_own_file(path: Path) -> None:
         raise FileError(f"{path} is a link, which may lead out of its folder; replace it by a copy.")
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FileError(f"{path} is no plain file; remove it.")
-
-
-def is_old_link(path: Path) -> bool:
-    """Return whether a link in a run's `checkpoints` is of version 0.2: `last`, `best`, or an unfinished one."""
-    if path.parent.name != "checkpoints" or not path.is_symlink():
-        return False
-    named_a_step = path.name in _OLD_LINKS and _OLD_TARGET.fullmatch(os.readlink(path)) is not None
-    return named_a_step or path.name in _UNFINISHED_OLD_LINKS

@@ -90,7 +90,7 @@ def dagger(
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
         ValueError: If the device is not there, the expert has another control or environment, a frozen encoder or
-            initial weights do not fit the driver, or the run was started with other settings or by version 0.1.
+            initial weights do not fit the driver, or the run was started with other settings or by an older version.
         DatasetError: If episodes cannot be written, or those of a finished round are damaged.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.

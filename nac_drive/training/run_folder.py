@@ -24,7 +24,6 @@ import torch
 import yaml
 
 from nac_drive.parallel.versions import installed_versions
-from nac_drive.policies.checkpoint import settings_in_seconds
 from nac_drive.storage.checkpoints import (
     CHECKPOINTS,
     RECORD,
@@ -38,12 +37,11 @@ from nac_drive.storage.links import require_link_to_something, require_own_file,
 from nac_drive.storage.lock import LOCK
 from nac_drive.storage.names import shell_word
 from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, read_yaml
-from nac_drive.storage.renderer import WHY_NOT, is_approximate, without_renderer
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.training.finite import require_finite_row
 
 FORMAT = 2
-"""The format of config.yaml: nested settings. Version 0.1 wrote flat ones and no format."""
+"""The format of config.yaml: nested settings."""
 _CONFIG, _METRICS, _COMMAND, _MACHINE = "config.yaml", "metrics.jsonl", "command.txt", "env.json"
 _UNFINISHED_STEP = re.compile(r"step_[0-9]+\.tmp|\.step_[0-9]+\.tmp\.[0-9]{1,10}\.(tmp|old)")
 """Folders that `checkpoint` and `save_driver` had not finished."""
@@ -104,6 +102,7 @@ class RunFolder:
         if resume:
             require_own_file(path / _CONFIG)
             cls.open(path)
+            read_record(path)
             require_own_files(path)
         elif not _vacant(path):
             raise FileExistsError(
@@ -139,19 +138,12 @@ class RunFolder:
         Raises:
             FileError: The file is damaged.
         """
-        config = without_renderer(self._read_config())
+        config = self._read_config()
         config.pop("format", None)
         return config
 
     def _read_config(self) -> dict[str, Any]:
-        config = read_yaml(self.path / _CONFIG, dict[str, Any], "a run's config", "start a new run")
-        driver = config.get("driver")
-        if isinstance(driver, dict):
-            config["driver"] = settings_in_seconds(driver)
-        config.setdefault("perturb", None)  # not yet a setting in version 0.1
-        if isinstance(data := config.get("data"), dict):
-            data.setdefault("curve_weight", 0.0)  # nor was this one
-        return config
+        return read_yaml(self.path / _CONFIG, dict[str, Any], "a run's config", "start a new run")
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:
         """Require `config` to be that of the run. `keep_config` then writes the settings that may differ.
@@ -162,21 +154,13 @@ class RunFolder:
             grown: Keys whose number may be larger than that of the run.
 
         Raises:
-            ValueError: Naming the keys that differ, or if the run was started by version 0.1, or with the approximate
-                renderer of an earlier version.
+            ValueError: Keys differ, which are named, or an older version started the run.
         """
         saved = self._read_config()
         if saved.pop("format", None) != FORMAT:
             raise ValueError(
-                f"{self.path} was started by version 0.1 of nac-drive: its driver still loads and drives, but the run "
-                "cannot be resumed; start a new one (--init-from takes over the weights)."
+                f"{self.path} was started by an older version of nac-drive and cannot be resumed; start a new run."
             )
-        if is_approximate(saved):
-            raise ValueError(
-                f"{self.path} cannot be resumed: {WHY_NOT}; its driver still loads and drives, so start a new run "
-                "(--init-from takes over the weights)."
-            )
-        saved = without_renderer(saved)
         before, now = flatten(saved), flatten(yaml.safe_load(yaml.safe_dump(config)))  # tuples are read back as lists
         changed = [
             key for key in sorted(before.keys() | now.keys())
@@ -269,7 +253,7 @@ class RunFolder:
     def rewind(self) -> Path | None:
         """Return to the last checkpoint: drop later rows, and mark the checkpoint if it is the best.
 
-        What killed processes left is removed. The links of version 0.2 become checkpoints.json.
+        What killed processes left is removed.
 
         Returns:
             Its folder; None before the first one.
@@ -368,10 +352,7 @@ class RunFolder:
         (self.path / CHECKPOINTS).mkdir(exist_ok=True)
         remove_leftovers(self.path / CHECKPOINTS / RECORD)
         for path in (self.path / CHECKPOINTS).iterdir():
-            if path.is_symlink():
-                if path.name in ("last.tmp", "best.tmp"):  # of version 0.2
-                    path.unlink()
-            elif _UNFINISHED_STEP.fullmatch(path.name):
+            if not path.is_symlink() and _UNFINISHED_STEP.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
 
 

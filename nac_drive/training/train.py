@@ -122,7 +122,7 @@ def train(
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
         ValueError: If the device is not there, no episode fills a sequence, a frozen encoder or initial weights do not
-            fit the driver, or the run was started with other settings or by version 0.1.
+            fit the driver, or the run was started with other settings or by an older version.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
     """
@@ -154,7 +154,7 @@ def train(
     job = f"train ({config.driver.core})"
     with locked(folder) if is_main_process() else nullcontext():
         if resume:
-            moved = ("dataset", *MOVED, *same_fingerprint(folder, dataset))
+            moved = ("dataset", *MOVED)
             trainer = Trainer.resume(learner, config, env, fabric, folder, resolved, moved=moved, grown=("epochs",))
         else:
             trainer = Trainer.create(learner, config, env, fabric, folder, resolved)
@@ -175,12 +175,6 @@ def train(
             return row
 
         return trainer.fit(range(1, config.epochs + 1), one_epoch, "epoch", progress)
-
-
-def same_fingerprint(folder: Path, dataset: Demonstrations) -> tuple[str, ...]:
-    """Return `("dataset_sha256",)` if that of a run is the dataset's, maybe in its older form."""
-    saved = RunFolder.open(folder).config.get("dataset_sha256")
-    return ("dataset_sha256",) if dataset.has_fingerprint(saved) else ()
 
 
 def driver_env(config: TrainConfig, dataset: Demonstrations) -> EnvConfig:

@@ -130,7 +130,7 @@ class Trainer:
 
         Raises:
             FileNotFoundError: If there is no run.
-            ValueError: If the run has another config or was started by version 0.1.
+            ValueError: If the run has another config or was started by an older version.
         """
         run = RunFolder.open(folder)
         if is_main_process():

@@ -134,13 +134,6 @@ def train_dagger(settings: DaggerConfig, folder: Path, **keywords: Any) -> Path:
     return dagger(settings, folder, **{"expert": "controller", "device": "cpu", **keywords})
 
 
-def without_perturb(run: Path) -> None:
-    """Make the config of a run without perturbations one of before `perturb` was a setting."""
-    text = (run / "config.yaml").read_text()
-    assert text.count("\nperturb: null\n") == 1
-    (run / "config.yaml").write_text(text.replace("\nperturb: null\n", "\n"))
-
-
 def each_here(function: Callable[[Any], None], waiting: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
     """Replacement of `each_in_a_process`: tasks run here, without the cost of a process each."""
     for task in waiting:

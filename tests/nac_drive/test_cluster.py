@@ -135,7 +135,7 @@ def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(
     assert started[0] == {"started": True}
     (row,) = result_of(task)["rows"]
     (expected,) = evaluate("controller", [3], env=dataset.meta.env).rows
-    assert {**row, "latency_ms": 0} == {**expected.to_dict(), "latency_ms": 0, "renderer": ""}
+    assert {**row, "latency_ms": 0} == {**expected.to_dict(), "latency_ms": 0}
     with pytest.raises(ClusterError, match=r"does not see .*; put both on storage that all machines share"):
         run_tasks([replace(task, run=tmp_path / "nowhere" / "run")], 0, lambda name, row: None, address)
 

@@ -176,15 +176,12 @@ def test_a_folder_of_the_user_may_be_a_link(tmp_path):
     assert (tmp_path / "other disk" / "row").exists()
 
 
-def test_pipes_and_links_of_any_depth_are_refused_and_links_of_version_0_2_are_not_followed(tmp_path):
+def test_pipes_and_links_of_any_depth_are_refused(tmp_path):
     deep = tmp_path / "a" / "checkpoints"
     deep.mkdir(parents=True)
     (deep / "step_1").mkdir()
-    (deep / "last").symlink_to("step_1")
-    (deep / "best.tmp").symlink_to(tmp_path / "anywhere")
     require_own_files(tmp_path)
     require_own_files(tmp_path / "missing")
-    (deep / "last").unlink()
     (deep / "last").symlink_to("../../..")
     with pytest.raises(FileError, match="checkpoints/last is a link"):
         require_own_files(tmp_path)

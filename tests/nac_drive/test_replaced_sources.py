@@ -209,28 +209,3 @@ def test_a_source_that_was_replaced_is_refused_and_nothing_changes(
         begin(source, folder, dataset.path, True)
     assert str(refusal.value).isprintable()
     assert contents(folder) == before
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_an_older_comparison_goes_on_if_its_runs_learned_from_the_same_encoder(
-    same: bool, dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Older comparisons did not note the hash of the encoder, but their runs did."""
-
-    def stop(*arguments: Any, **keywords: Any) -> Any:
-        raise Stop
-
-    monkeypatch.setattr(comparison, "run_tasks", stop)
-    begin, source, folder = comparing("freeze_encoder_from"), tmp_path / "source", tmp_path / "out"
-    driver_at(source, 0, DISCRETE)
-    begin(source, folder, dataset.path, False)
-    lines = (folder / "config.yaml").read_text().splitlines(keepends=True)
-    (sha256,) = (line for line in lines if line.startswith("freeze_encoder_sha256"))
-    (folder / "config.yaml").write_text("".join(line for line in lines if line != sha256))
-    (folder / "cnn-0").mkdir()
-    (folder / "cnn-0" / "config.yaml").write_text(sha256 if same else "freeze_encoder_sha256: other\n")
-    if same:
-        begin(source, folder, dataset.path, True)
-    else:
-        with pytest.raises(ValueError, match="freeze_encoder_sha256: run has None, got"):
-            begin(source, folder, dataset.path, True)

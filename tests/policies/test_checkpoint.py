@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -225,68 +224,3 @@ def test_a_shipped_driver_goes_by_its_name_and_control() -> None:
         assert short.config.control == control
         assert all(torch.equal(a, b) for a, b in zip(short.parameters(), full.parameters(), strict=True))
     assert load_driver("champion").config.control == "discrete"
-
-
-# --- folders of version 0.1 -------------------------------------------------------------------------------------------
-
-
-def write_0_1(folder: Path, driver: Driver, weights: dict[str, torch.Tensor], **settings: object) -> Path:
-    """A driver folder with the names of version 0.1: the encoder was `vision`, the action head `head`."""
-    save_driver(folder, driver)
-    config = json.loads((folder / "config.json").read_text())
-    config["driver"]["vision"] = config["driver"].pop("encoder")
-    config["driver"] |= settings
-    (folder / "config.json").write_text(json.dumps(config))
-    prefixes = {"encoder": "vision", "action_head": "head", "core": "core"}
-    renamed = {}
-    for name, tensor in weights.items():
-        part, _, rest = name.partition(".")
-        renamed[f"{prefixes[part]}.{rest}"] = tensor.contiguous()
-    save_file(renamed, folder / "model.safetensors")
-    return folder
-
-
-def assert_same_driver(loaded: Driver, driver: Driver) -> None:
-    frames, dt = (
-        torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 12, *SHAPE), np.uint8)),
-        torch.ones(2, 12),
-    )
-    with torch.no_grad():
-        assert torch.equal(loaded(frames, dt)[0], driver.eval()(frames, dt)[0])
-
-
-@pytest.mark.parametrize("core", ["nac-32k", "nac-pw", "nac-learned"])
-def test_a_core_that_had_another_default_window_keeps_it(core: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = DriverConfig(core=core, core_args={"num_heads": 4, "window": 8}, d_model=8, dense=8, frame_shape=SHAPE)
-    driver = Driver(config)
-    folder = write_0_1(tmp_path / "old", driver, driver.state_dict(), core_args={"num_heads": 4})
-    loaded = load_driver(folder)
-    assert loaded.config.core_args == {"num_heads": 4, "window": 8}
-    assert_same_driver(loaded, driver)
-    folder = write_0_1(tmp_path / "chosen", driver, driver.state_dict(), core_args={"num_heads": 4, "window": 9})
-    assert load_driver(folder).config.core_args["window"] == 9
-    present = Driver(replace(config, core_args={"num_heads": 4}))
-    assert load_driver(save_driver(tmp_path / "new", present)).config.core_args == {"num_heads": 4}
-
-
-def test_variant_a_of_pdna_loads_as_the_cfc_that_it_is(tmp_path: Path) -> None:
-    driver = make("cfc")
-    weights = {name.replace("core.", "core.cfc.", 1): tensor for name, tensor in driver.state_dict().items()}
-    loaded = load_driver(write_0_1(tmp_path / "old", driver, weights, core="pdna-a"))
-    assert loaded.config == driver.config
-    assert_same_driver(loaded, driver)
-
-
-def test_renamed_settings_and_tensors_load(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    args = {"num_heads": 4, "window": 3, "phi_activation": "tanh"}
-    driver = Driver(DriverConfig(core="nac-exact", core_args=args, d_model=8, dense=8, frame_shape=SHAPE))
-    old = {"num_heads": 4, "window": 3, "gate": "tanh"}
-    loaded = load_driver(write_0_1(tmp_path / "nac", driver, driver.state_dict(), core_args=old))
-    assert loaded.config == driver.config
-    assert_same_driver(loaded, driver)
-    driver = make("mha")
-    weights = {name.replace("core.kv.", "core.entry."): tensor for name, tensor in driver.state_dict().items()}
-    assert weights.keys() != driver.state_dict().keys()
-    assert_same_driver(load_driver(write_0_1(tmp_path / "mha", driver, weights)), driver)

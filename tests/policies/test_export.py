@@ -112,14 +112,6 @@ def test_an_exported_champion_drives_the_same_episode(champion):
         assert (found, theirs.episode_return) == (actions, ours.episode_return)
 
 
-def test_a_file_of_an_earlier_version_loads_without_its_renderer(tmp_path):
-    driver = small("cnn")
-    driver.env_config = {"control": "discrete", "mask_bar": False, "max_steps": 9, "renderer": "fast"}
-    exported = load_onnx(export(driver, tmp_path / "driver.onnx"))
-    assert exported.env_config == {"control": "discrete", "mask_bar": False, "max_steps": 9}
-    assert trained_env(exported) == nd.EnvConfig(max_steps=9)
-
-
 def test_the_file_alone_is_enough(champion, monkeypatch):
     driver, path = champion
     header = load_onnx(path).header

@@ -33,8 +33,6 @@ from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Sha256, Su
 from nac_drive.storage.read import BYTES_PER_VALUE, LARGEST_DOCUMENT, one_line, require_few_values
 
 ACTION_LOG_SCHEMA = "nac-drive action log 1"
-_OLD_SCHEMA = "nac-drive recipe 1"
-"""Schema of version 0.1: other names for the same content, and no hash of the frame after the last action."""
 LARGEST_RATIO = 20
 """Largest size of its arrays over that of its file, above 64 MiB; 6 to 8 are usual."""
 _LARGEST_DOCUMENT_RATIO = 10
@@ -48,7 +46,7 @@ class _Hashes(msgspec.Struct, forbid_unknown_fields=True):
 
     frames: Sha256
     columns: Sha256
-    last_frame: Sha256 | msgspec.UnsetType = msgspec.UNSET
+    last_frame: Sha256
 
 
 class _Episode(Summary, kw_only=True):
@@ -62,9 +60,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
     schema: str
     dataset: msgspec.Raw
-    episodes: list[_Episode] = []
-    laps: list[_Episode] = []
-    """The name of `episodes` in version 0.1."""
+    episodes: list[_Episode]
 
 
 @dataclass(frozen=True)
@@ -94,16 +90,12 @@ class EpisodeActions:
     def differences(self, recorded: EpisodeActions, *, same_view: bool = True) -> list[str]:
         """Return each difference from the recorded episode in a few words; empty if they are equal bit for bit.
 
-        Frames are compared where both show the `same_view`; the frame after the last action, where both have one.
+        Frames are compared where both show the `same_view`.
         """
         names = [name for name in (*SUMMARY, *OPTIONAL) if self.summary.get(name) != recorded.summary.get(name)]
         found = [f"{name} is {self.summary.get(name)}, recorded is {recorded.summary.get(name)}" for name in names]
-        compared = ("frames", "columns") if same_view else ("columns",)
-        found += [f"{name} differ" for name in compared if self.sha256[name] != recorded.sha256.get(name)]
-        if not same_view:
-            return found
-        last, recorded_last = self.sha256.get("last_frame"), recorded.sha256.get("last_frame")
-        return found + (["last_frame differs"] if last and recorded_last and last != recorded_last else [])
+        compared = ("frames", "last_frame", "columns") if same_view else ("columns",)
+        return found + [f"{name} differ" for name in compared if self.sha256.get(name) != recorded.sha256.get(name)]
 
 
 @dataclass(frozen=True)
@@ -169,7 +161,7 @@ def read_action_log(path: str | os.PathLike[str]) -> ActionLog:
     """Read an action log.
 
     Args:
-        path: Its file; those of version 0.1 ("recipes") are read too.
+        path: Its file.
 
     Returns:
         The action log.
@@ -193,14 +185,15 @@ def _arrays(path: Path) -> list[NDArray[Any]]:
     """Return the document, the actions and the labels of an archive; their sizes are checked before they are read."""
     with zipfile.ZipFile(path) as archive:
         members = {member.filename: member for member in archive.infolist()}
-        document = "recipe.npy" if "recipe.npy" in members else "action_log.npy"
-        expected = (document, "action.npy", "label.npy")
+        if "recipe.npy" in members:
+            raise ValueError("an older version of nac-drive wrote it")
+        expected = ("action_log.npy", "action.npy", "label.npy")
         if len(archive.infolist()) != 3 or members.keys() != set(expected):
             raise ValueError(f"it holds {', '.join(sorted(members))[:100]!r}, expected {', '.join(expected)}")
         require_size(sum(member.file_size for member in members.values()), path.stat().st_size, LARGEST_RATIO)
         largest = max(LARGEST_DOCUMENT, _LARGEST_DOCUMENT_RATIO * path.stat().st_size)
-        if members[document].file_size > largest:
-            raise ValueError(f"its {document} would unpack to more than {largest:,} bytes")
+        if members[expected[0]].file_size > largest:
+            raise ValueError(f"its {expected[0]} would unpack to more than {largest:,} bytes")
         return [_array(archive, members[name]) for name in expected]
 
 
@@ -223,9 +216,9 @@ def _decode(content: NDArray[Any], action: NDArray[Any], label: NDArray[Any]) ->
     meta = bytes(document.dataset)
     require_few_values(meta, LARGEST_DOCUMENT // BYTES_PER_VALUE, "its dataset", "a meta.json", "fetch it again")
     dataset = msgspec.json.decode(meta, type=dict[str, Any])
-    if document.schema not in (ACTION_LOG_SCHEMA, _OLD_SCHEMA):
+    if document.schema != ACTION_LOG_SCHEMA:
         raise ValueError(f"its schema is {document.schema[:100]!r}, expected {ACTION_LOG_SCHEMA!r}")
-    rows = document.episodes or document.laps
+    rows = document.episodes
     ends = np.cumsum([row.length for row in rows], dtype=np.int64)
     discrete = parse_meta(dataset).env.control == "discrete"
     shape = (int(ends[-1]) if rows else 0, *(() if discrete else (3,)))

@@ -38,7 +38,6 @@ from nac_drive.data_collection.dataset.verify import check_episode
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
 from nac_drive.events import Progress, counting, silent
 from nac_drive.parallel.processes import map_in_processes
-from nac_drive.storage.renderer import WHY_NOT
 from nac_drive.storage.write import flatten, write_atomically, writing
 
 
@@ -307,10 +306,6 @@ class Demonstrations:
         """Return the SHA-256 of the rows of all episodes by index: that of the set, wherever the folder is."""
         return hashlib.sha256(b"".join(row_line(row) for row in self.rows)).hexdigest()
 
-    def has_fingerprint(self, sha256: object) -> bool:
-        """Return whether that is the fingerprint, or its older form: the hash of the rows as they are in the file."""
-        return sha256 in (self.fingerprint(), file_sha256(self.path / folder.ROWS))
-
     def info(self) -> dict[str, Any]:
         """Return a description in plain values, ready for JSON; `describe` turns it into text with units.
 
@@ -334,12 +329,10 @@ class Demonstrations:
             One line per problem; empty for a sound dataset.
 
         Raises:
-            DatasetError: If own data, or frames of the approximate renderer of an earlier version, are to be replayed.
+            DatasetError: Own data is to be replayed.
         """
         if replay and not self.meta.simulated:
             raise DatasetError(f"{self.path} holds own data, which cannot be simulated again; verify without a replay.")
-        if replay and self.meta.approximate_frames:
-            raise DatasetError(f"{self.path} cannot be replayed: {WHY_NOT}; verify without a replay.")
         problems = []
         if self._cut_off:
             problems.append(f"{self.path / folder.ROWS}: the last row is cut off; go on recording with --resume")

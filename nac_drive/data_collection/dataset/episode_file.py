@@ -27,7 +27,7 @@ from nac_drive.storage.write import write_atomically, writing
 EPISODE_SCHEMA = "nac-drive episode 2"
 """N + 1 frames: the last one is the observation after the last action."""
 N_FRAMES_SCHEMA = "nac-drive episode 1"
-"""N frames, without the observation after the last action: files of version 0.1, and own data that has none."""
+"""N frames, without the observation after the last action: own data that has none."""
 
 CHUNK_FRAMES = 16
 MOST_CHUNK_FRAMES = 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,6 @@ from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetErr
 from nac_drive.data_collection.dataset.rows import Count
 from nac_drive.envs import LARGEST_SEED, EnvConfig
 from nac_drive.storage.read import FileError, read_json
-from nac_drive.storage.renderer import is_approximate, with_approximate_renderer, without_renderer
 
 T = TypeVar("T")
 
@@ -39,8 +38,6 @@ class Meta:
     """Noise in the executed actions (in a DAgger run: in those of round 0)."""
     seed: int
     """Seed of that noise, and of the mixture policy of a DAgger run."""
-    approximate_frames: bool = False
-    """The approximate renderer of an earlier version drew the frames (see `storage.renderer`)."""
 
     def __post_init__(self) -> None:
         if self.env.max_steps > LONGEST_EPISODE:
@@ -53,13 +50,8 @@ class Meta:
             )
 
     def document(self) -> dict[str, Any]:
-        """Return the content of a meta.json. Without perturbations it is that of version 0.1."""
-        content = asdict(self)
-        if self.env.perturb is None:
-            del content["env"]["perturb"]
-        if content.pop("approximate_frames"):
-            content["env"] = with_approximate_renderer(content["env"])
-        return content
+        """Return the content of a meta.json."""
+        return asdict(self)
 
     @property
     def simulated(self) -> bool:
@@ -80,7 +72,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_meta(document: Any) -> Meta:
-    """Return the settings in the content of a meta.json, which may be an earlier version's.
+    """Return the settings in the content of a meta.json.
 
     Raises:
         ValueError or TypeError: If it is any other content.
@@ -89,11 +81,11 @@ def parse_meta(document: Any) -> Meta:
     if schema != META_SCHEMA:
         raise ValueError(f"its schema is {str(schema)[:100]!r}, expected {META_SCHEMA!r}")
     content = msgspec.convert(document, _Document)
-    env = _settings(EnvConfig, without_renderer(content.env))
-    drawn_here = content.driver_sha256 != "" and env.environment == EnvConfig.environment
+    if unknown := sorted(content.env.keys() - {item.name for item in fields(EnvConfig)}):
+        raise ValueError(f"its env has the settings {unknown}, so another, perhaps an older version recorded it")
+    env = _settings(EnvConfig, content.env)
     noise = None if content.noise is None else _settings(NoiseConfig, content.noise)
-    approximate = drawn_here and is_approximate(content.env)
-    return Meta(env, content.driver, content.driver_sha256, noise, content.seed, approximate)
+    return Meta(env, content.driver, content.driver_sha256, noise, content.seed)
 
 
 def _settings(kind: type[T], values: dict[str, Any]) -> T:

@@ -17,11 +17,9 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.minari_data import EXPORTED, NAMESPACE
 from nac_drive.data_collection.dataset.rows import Row, known_end, known_seed
-from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.interchange.recording import Recording
 from nac_drive.envs import EnvConfig
 from nac_drive.parallel.optional import optional_module
-from nac_drive.storage.renderer import WHY_NOT
 
 _DESCRIPTION = (
     "Driving of {driver}, recorded by nac-drive. Actions are the executed ones. infos has a value per observation: "
@@ -93,7 +91,7 @@ def _buffer(minari: Any, index: int, arrays: EpisodeArrays, row: Row, meta: Meta
     return minari.data_collector.EpisodeBuffer(
         id=index,
         seed=known_seed(row, meta.simulated),
-        observations=np.concatenate([arrays.frames, _last_frame(arrays, row, meta)[None]]),
+        observations=np.concatenate([arrays.frames, _last_frame(arrays, row)[None]]),
         actions=columns.pop("action"),
         rewards=columns.pop("reward"),
         terminations=terminations,
@@ -114,29 +112,14 @@ def _nested(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
     return infos
 
 
-def _last_frame(arrays: EpisodeArrays, row: Row, meta: Meta) -> NDArray[np.uint8]:
-    """Return the observation after the last action; an episode that was stored without it is simulated again."""
-    if arrays.last_frame is not None:
-        return arrays.last_frame
-    if not meta.simulated:
+def _last_frame(arrays: EpisodeArrays, row: Row) -> NDArray[np.uint8]:
+    if arrays.last_frame is None:
         raise DatasetError(
             f"episode {row['index']} has no observation after its last action, which Minari needs, and own data cannot "
             "be simulated again; export it to lerobot, which needs none, or write it again with N + 1 observations for "
             "N actions (Demonstrations.from_episodes)."
         )
-    simulated, *_ = play_back(meta.env, row["seed"], arrays.label, arrays.action)
-    if simulated.last_frame is None or not np.array_equal(simulated.frames, arrays.frames):
-        raise DatasetError(
-            f"episode {row['index']} has no observation after its last action, which Minari needs, and its simulation "
-            f"comes out otherwise here; {_fix(meta)}"
-        )
-    return simulated.last_frame
-
-
-def _fix(meta: Meta) -> str:
-    if meta.approximate_frames:
-        return f"{WHY_NOT}; export it to lerobot, which needs none, or collect it again."
-    return "install the versions in meta.json, or collect it again."
+    return arrays.last_frame
 
 
 def _action_space(env: EnvConfig) -> gym.Space:

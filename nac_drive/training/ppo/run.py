@@ -79,7 +79,7 @@ def ppo(
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
         ValueError: If the driver would have dropout or noise in training, `init_from` drives another environment, or
-            the run was started with other settings or by version 0.1.
+            the run was started with other settings or by an older version.
         DivergedError: If a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
 

@@ -210,7 +210,8 @@ def bomb(path: Path, kind: str, log_file: Path) -> None:
         case "many values":
             log = npy(np.array(b'{"schema":"","dataset":{"a":[' + b"[]," * (7 * 2**20) + b"[]]}}"))
         case "many values in 1 MB":
-            log = npy(np.array(b'{"schema":"nac-drive action log 1","dataset":{"a":[' + b"[]," * 300_000 + b"[]]}}"))
+            start = b'{"schema":"nac-drive action log 1","episodes":[],"dataset":{"a":['
+            log = npy(np.array(start + b"[]," * 300_000 + b"[]]}}"))
         case "a long shape":
             label = npy(np.zeros(180, np.uint8), shape=(2**40,))
         case "a negative shape":
@@ -274,7 +275,7 @@ def test_a_log_that_could_not_be_read_again_is_not_written(log_file, monkeypatch
         encode_action_log(ActionLog(log.document, long))
 
 
-# Logs of version 0.1
+# Published logs
 
 
 @pytest.mark.parametrize(("name", "frames", "noise"), [("expert-20", 16_110, 0.0), ("expert-20-dart", 19_728, 0.1)])
@@ -284,20 +285,12 @@ def test_published_logs_are_read(name, frames, noise):
     assert sum(len(episode.action) for episode in log.episodes) == frames
     assert log.meta.env == EnvConfig("discrete")
     assert (log.meta.noise.probability if log.meta.noise else 0.0) == noise
-    assert all(set(episode.sha256) == {"frames", "columns"} for episode in log.episodes)
+    assert all(set(episode.sha256) == {"frames", "columns", "last_frame"} for episode in log.episodes)
     changed = np.mean(np.concatenate([episode.action != episode.label for episode in log.episodes]))
     assert changed == pytest.approx(0.8 * noise, abs=0.02)  # one random action in five is the intended one
 
 
-def test_a_published_log_becomes_one_of_today_without_a_loss(tmp_path):
-    old = read_action_log(SHIPPED / "expert-20.npz")
-    path = tmp_path / "new.npz"
-    path.write_bytes(encode_action_log(old))
-    new = read_action_log(path)
-    with np.load(path) as stored:
-        assert json.loads(stored["action_log"].item())["schema"] == "nac-drive action log 1"
-    assert new.document == old.document
-    for one, other in zip(new.episodes, old.episodes, strict=True):
-        assert (one.summary, one.sha256) == (other.summary, other.sha256)
-        np.testing.assert_array_equal(one.action, other.action)
-        np.testing.assert_array_equal(one.label, other.label)
+@pytest.mark.parametrize("name", ["expert-20", "expert-20-dart"])
+def test_a_published_log_has_the_bytes_of_its_content(name):
+    path = SHIPPED / f"{name}.npz"
+    assert encode_action_log(read_action_log(path)) == path.read_bytes()

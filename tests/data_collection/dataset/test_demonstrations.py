@@ -118,17 +118,6 @@ def test_the_last_frame_is_the_observation_after_the_last_action(recorded):
         np.testing.assert_array_equal(longer.frames, np.concatenate([arrays.frames, arrays.last_frame[None]]))
 
 
-def test_a_dataset_of_version_0_1_loads_and_verifies(copy, recorded):
-    for row in Demonstrations.open(copy).rows:
-        arrays, summary = read_episode(copy / row["file"], ENV)
-        (copy / row["file"]).write_bytes(encode_episode(replace(arrays, last_frame=None), summary))
-        rewrite_row(copy, row["index"], sha256=file_sha256(copy / row["file"]))
-    old, new = Demonstrations.open(copy), Demonstrations.open(recorded)
-    assert old.verify(replay=True) == []
-    for name in ("frames", "labels", "actions", "rewards", "dt", "zooming", "offsets", "seeds"):
-        np.testing.assert_array_equal(getattr(old.load(), name), getattr(new.load(), name), err_msg=name)
-
-
 def test_loading_is_the_episodes_end_to_end(recorded):
     dataset = Demonstrations.open(recorded)
     frames = dataset.load()

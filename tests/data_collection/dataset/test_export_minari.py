@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from minari.namespace import list_local_namespaces
 from minari.storage import hosting
 
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
-from nac_drive.data_collection.dataset.episode_file import encode_episode, file_sha256, read_episode
 from nac_drive.data_collection.interchange.export import export_dataset
 from tests.commands import call
 from tests.data_collection.dataset.exports import (
@@ -31,7 +29,7 @@ from tests.data_collection.dataset.exports import (
     grey,
     write_minari,
 )
-from tests.data_collection.recordings import contents, rewrite_row
+from tests.data_collection.recordings import contents
 
 
 @pytest.fixture(scope="module")
@@ -216,32 +214,6 @@ def test_other_options_than_those_of_the_export_are_refused(exports, tmp_path):
     with pytest.raises(ValueError, match="seeds, dt: the dataset knows them"):
         Demonstrations.from_minari(tmp_path / "back", exports[OWN], seeds=[1], dt=0.1)
     assert not (tmp_path / "back").exists()
-
-
-def without_last_frames(path: Path) -> Demonstrations:
-    """Turn a dataset into one of version 0.1."""
-    dataset = Demonstrations.open(path)
-    for row in dataset.rows:
-        arrays, summary = read_episode(path / row["file"], dataset.meta.env)
-        (path / row["file"]).write_bytes(encode_episode(replace(arrays, last_frame=None), summary))
-        rewrite_row(path, row["index"], sha256=file_sha256(path / row["file"]))
-    return Demonstrations.open(path)
-
-
-def test_the_missing_last_frames_of_an_old_dataset_are_simulated(copy, recorded, tmp_path):
-    export_dataset(without_last_frames(copy), tmp_path / "minari", "minari")
-    back = Demonstrations.from_minari(tmp_path / "back", tmp_path / "minari")
-    assert contents(back.path) == contents(recorded)
-
-
-def test_a_simulation_that_comes_out_otherwise_is_no_last_frame(copy, tmp_path):
-    dataset = without_last_frames(copy)
-    rewrite_row(copy, 0, seed=12)
-    arrays, summary = read_episode(copy / "episodes/000000.h5", dataset.meta.env)
-    (copy / "episodes/000000.h5").write_bytes(encode_episode(arrays, {**summary, "seed": 12}))
-    rewrite_row(copy, 0, sha256=file_sha256(copy / "episodes/000000.h5"))
-    with pytest.raises(DatasetError, match=r"episode 0 has no observation after its last action.* comes out otherwise"):
-        export_dataset(copy, tmp_path / "minari", "minari")
 
 
 def test_own_data_without_last_frames_cannot_be_completed(tmp_path, datasets):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tracemalloc
@@ -373,16 +372,3 @@ def test_the_fingerprint_is_that_of_the_set(small, copy):
     assert other.fingerprint() == dataset.fingerprint()
     rewrite_row(copy, 1, crashes=9)
     assert Demonstrations.open(copy).fingerprint() != dataset.fingerprint()
-
-
-def test_fingerprints_of_the_older_form_are_known(small, copy):
-    lines = (small / "episodes.jsonl").read_bytes().splitlines(keepends=True)
-    in_order = hashlib.sha256(b"".join(lines)).hexdigest()
-    shuffled = b"".join([lines[2], lines[0], lines[1]])
-    (copy / "episodes.jsonl").write_bytes(shuffled)
-    dataset = Demonstrations.open(copy)
-    assert in_order == dataset.fingerprint()  # of one worker: it has not changed
-    assert dataset.has_fingerprint(in_order)
-    assert dataset.has_fingerprint(hashlib.sha256(shuffled).hexdigest())
-    assert not dataset.has_fingerprint(hashlib.sha256(lines[0]).hexdigest())
-    assert not dataset.has_fingerprint(None)

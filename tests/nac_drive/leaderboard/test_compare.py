@@ -38,7 +38,6 @@ from tests.nac_drive.small import (
     nested,
     score_of_weights,
     train,
-    without_perturb,
 )
 
 TRACKS = [900_000, 900_001]
@@ -229,19 +228,6 @@ def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path
         run(dataset, grown, config=replace(SETTINGS, epochs=2), resume=True)
     with pytest.raises(ValueError, match="dataset_sha256: run has"):
         run(demonstrations(tmp_path / "other", tracks=2), grown, resume=True)
-
-
-def test_a_comparison_of_before_perturb_was_a_setting_goes_on(whole, dataset, tmp_path, in_this_process):
-    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
-    for run_folder in (folder, *(folder / f"{core}-{seed}" for core in CORES for seed in (0, 1))):
-        without_perturb(run_folder)
-    (folder / "cnn-1" / "result.json").unlink()
-    before = contents(folder / "cnn-1" / "checkpoints")
-    with pytest.raises(ValueError, match=r"\(perturb: run has None, got 'gap:1'\)"):
-        run(dataset, folder, config=replace(SETTINGS, perturb="gap:1"), num_seeds=2, resume=True)
-    run(dataset, folder, num_seeds=2, resume=True)
-    assert read(folder) == read(whole[0])
-    assert contents(folder / "cnn-1" / "checkpoints") == before
 
 
 def test_under_a_perturbation_drivers_are_trained_and_all_of_them_drive(dataset, tmp_path, in_this_process):

@@ -28,7 +28,7 @@ from nac_drive.training.ppo.env import TrainingEnv, privileged_size, training_en
 from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights, without_perturb
+from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights
 from tests.nac_drive.small import rows as rows_without_times
 
 TINY = PPOConfig(
@@ -478,19 +478,6 @@ def test_each_training_episode_has_the_perturbation_of_its_track():
         assert grip == (1.0, 0.75)[tracks.track % 2]
         grips.add(grip)
     assert len(grips) == 2
-
-
-def test_a_run_of_before_perturb_was_a_setting_goes_on(tmp_path, no_validation):
-    folder, short = tmp_path / "run", replace(TINY, total_timesteps=32)
-    ppo(short, folder)
-    without_perturb(folder)
-    before = contents(folder)
-    ppo(short, folder, resume=True)
-    assert contents(folder) == before
-    with pytest.raises(ValueError, match=r"\(perturb: run has None, got 'gap:1'\)"):
-        ppo(replace(short, perturb="gap:1"), folder, resume=True)
-    ppo(replace(short, total_timesteps=64), folder, resume=True)
-    assert [row["step"] for row in rows_without_times(folder)] == [0, 32, 64]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from nac_drive.training.training_state import load_training_state, save_training
 from tests.data_collection.recordings import contents
 from tests.hostile_names import NAMES, hidden, words_of
 from tests.killing import Fuse, Killed
-from tests.nac_drive.small import without_perturb
 
 CONFIG = {
     "driver": {"core": "lstm", "core_args": {"top_k": 4}}, "epochs": 3, "perturb": None, "dataset": "demos",
@@ -134,26 +133,6 @@ def test_some_keys_may_move_and_others_grow(run):
     with pytest.raises(ValueError, match=r"epochs: run has 5, got 4, but it may only grow\); keep it"):
         run.require_config({**later, "epochs": 4}, grown=["epochs"])
     assert run.config == later
-
-
-@pytest.mark.parametrize("text", ["core: lstm\nepochs: 3\n", "format: 1\nepochs: 3\n"])
-def test_a_run_of_version_0_1_is_not_resumed(run, text):
-    (run.path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"was started by version 0\.1 of nac-drive") as caught:
-        run.require_config(CONFIG, grown=["epochs"])
-    assert "\n" not in str(caught.value)
-    assert (run.path / "config.yaml").read_text() == text
-
-
-def test_a_run_of_before_perturb_was_a_setting_has_none(run):
-    without_perturb(run.path)
-    before = contents(run.path)
-    assert run.config == CONFIG
-    run.require_config(CONFIG)
-    run.keep_config(CONFIG)
-    assert contents(run.path) == before
-    with pytest.raises(ValueError, match=r"\(perturb: run has None, got 'gap:1'\)"):
-        run.require_config({**CONFIG, "perturb": "gap:1"})
 
 
 @pytest.mark.parametrize("text", ["core: [", "- a list\n", ""])
@@ -296,35 +275,10 @@ def test_no_links_are_on_the_disk_and_a_copy_without_links_is_the_same_run(run, 
     assert (read(copy, "last"), read(copy, "best")) == ("two", "one")
 
 
-def old_links(run: RunFolder) -> None:
-    """The record of the checkpoints as version 0.2 wrote it."""
-    file = run.path / "checkpoints" / "checkpoints.json"
-    for name, step in json.loads(file.read_text()).items():
-        (run.path / "checkpoints" / name).symlink_to(step)
-    file.unlink()
-
-
-def test_the_links_of_version_0_2_are_read_and_replaced_on_resume(run):
-    for step, score in ((1, 5.0), (2, 3.0)):
-        run.finish_step({"step": step, "score": score}, write_text(str(step)))
-    old_links(run)
-    (run.path / "checkpoints" / "last.tmp").symlink_to("step_2")  # of a process that was killed
-    assert (read(run, "last"), read(run, "best")) == ("2", "1")
-    assert run.rewind() == run.path / "checkpoints" / "step_2"
-    assert checkpoints(run) == ["checkpoints.json", "step_1", "step_2"]
-    assert (read(run, "last"), read(run, "best")) == ("2", "1")
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_run_without_its_record_of_checkpoints_is_refused_and_stays(run, linked):
+def test_a_run_without_its_record_of_checkpoints_is_refused_and_stays(run):
     for step in (1, 2):
         run.finish_step({"step": step, "score": 1.0 * step}, write_text(str(step)))
-    if linked:
-        old_links(run)
-        for name in ("last", "best"):
-            (run.path / "checkpoints" / name).unlink()
-    else:
-        (run.path / "checkpoints" / "checkpoints.json").unlink()
+    (run.path / "checkpoints" / "checkpoints.json").unlink()
     before = contents(run.path)
     with pytest.raises(FileError, match=r"checkpoints\.json is missing or has lost the last checkpoint of this run"):
         run.rewind()
