@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
@@ -101,21 +100,6 @@ def test_a_moved_dataset_is_the_same_dataset(dataset, trained, tmp_path):
         str(dataset.path).encode(), str(moved.path).encode()
     )
     assert after == before
-
-
-def test_a_run_goes_on_with_a_fingerprint_of_the_older_form(dataset, trained, tmp_path):
-    run = Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
-    other = Path(shutil.copytree(dataset.path, tmp_path / "other"))
-    lines = (other / "episodes.jsonl").read_bytes().splitlines(keepends=True)
-    (other / "episodes.jsonl").write_bytes(b"".join(lines[::-1]))  # as three workers may have ended
-    old = hashlib.sha256((other / "episodes.jsonl").read_bytes()).hexdigest()
-    text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(text.replace(dataset.fingerprint(), old))
-    assert old in (run / "config.yaml").read_text()
-    with pytest.raises(ValueError, match=f"dataset_sha256: run has '{old}'"):
-        train(config("cnn"), dataset, run, resume=True)  # these rows never had that hash
-    train(config("cnn"), Demonstrations.open(other), run, resume=True)
-    assert RunFolder.open(run).config["dataset_sha256"] == dataset.fingerprint()
 
 
 def test_a_dataset_with_changed_labels_trains_nothing(dataset, tmp_path):

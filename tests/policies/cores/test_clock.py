@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nac_drive.policies import CORES, PRETRAINED, Driver, DriverConfig, load_driver, save_driver
+from nac_drive.policies import CORES, PRETRAINED, Driver, DriverConfig, load_driver
 from nac_drive.policies.cores.base import NOMINAL_DT, Core
 
 WITH_UNIT = [name for name, factory in CORES.items() if "time_unit" in factory.accepted]
@@ -97,16 +97,6 @@ def made_old(folder):
     saved["driver"]["core_args"].pop("time_unit", None)
     file.write_text(json.dumps(saved))
     return folder
-
-
-@pytest.mark.parametrize("core", ["nac-exact", "pdna-e", "ltc"])
-def test_a_driver_of_before_keeps_its_seconds(tmp_path, core):
-    arguments = {"time_unit": 1.0} if core in WITH_UNIT else {}
-    driver = Driver(DriverConfig(core=core, core_args=arguments, frame_shape=(32, 32, 3))).eval()
-    old = load_driver(made_old(save_driver(tmp_path / "driver", driver)))
-    assert old.config == driver.config
-    again = load_driver(save_driver(tmp_path / "again", old))
-    assert again.config == driver.config
 
 
 def test_the_shipped_champions_keep_their_seconds():
