@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,13 @@ def test_a_driver_does_not_know_the_files_that_hold_it():
         name for module, name in imported(everywhere(ast.parse(text))) if module in ("nac_drive", "nac_drive.policies")
     }
     assert names == set()
+
+
+@pytest.mark.parametrize("package", ["data_collection", "policies"])
+def test_every_name_of_a_lazy_package_is_there(package):
+    module = import_module(f"nac_drive.{package}")
+    assert module.__all__
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
 def test_every_public_name_is_there_once():

@@ -31,7 +31,7 @@ from cross_entropy import (
 )
 
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller, ControllerConfig, Plan
-from nac_drive.envs import track_seeds
+from nac_drive.envs import Control, track_seeds
 from nac_drive.parallel.processes import default_workers, worker_pool
 
 SECTIONS = 8
@@ -43,7 +43,7 @@ GAS, BRAKE = 0.2, 0.8
 class SectionController(Controller):
     """The controller with a factor of its speed for each section of the lap."""
 
-    def __init__(self, control: str, config: ControllerConfig, factors: np.ndarray):
+    def __init__(self, control: Control, config: ControllerConfig, factors: np.ndarray):
         super().__init__(control, config)
         self._factors = factors
 
@@ -59,15 +59,15 @@ class SectionController(Controller):
         return action if self.control == "discrete" else np.minimum(action, (1.0, GAS, BRAKE)), state
 
 
-def drive(control: str, seed: int, values: np.ndarray) -> EpisodeScore:
-    config = CONTROLLERS["controller"][control]  # type: ignore[index]
+def drive(control: Control, seed: int, values: np.ndarray) -> EpisodeScore:
+    config = CONTROLLERS["controller"][control]
     named = dict(zip(START[control], values[:-SECTIONS].tolist(), strict=True))
     return drive_controller(SectionController(control, replace(config, **named), values[-SECTIONS:]), seed)
 
 
-def best_of_track(control: str, config: SearchConfig, seed: int) -> tuple[float, EpisodeScore]:
+def best_of_track(control: Control, config: SearchConfig, seed: int) -> tuple[float, EpisodeScore]:
     """Return what the shipped numbers make, and the best episode of the search."""
-    shipped = numbers(control, CONTROLLERS["controller"][control])  # type: ignore[index,arg-type]
+    shipped = numbers(control, CONTROLLERS["controller"][control])
     mean = np.array([*shipped.values(), *np.ones(SECTIONS)])
     spread = np.array([*(spread for _, spread in START[control].values()), *np.full(SECTIONS, SPREAD)])
     episodes: list[EpisodeScore] = []
@@ -85,7 +85,7 @@ def main(
     tracks: str = "test-10", generations: int = 20, candidates: int = 20, both_pedals: bool = False, workers: int = 0
 ) -> None:
     """Search on every track alone and print the returns."""
-    control = "continuous" if both_pedals else "discrete"
+    control: Control = "continuous" if both_pedals else "discrete"
     config = SearchConfig(generations=generations, candidates=candidates)
     seeds = track_seeds(tracks)
     results = []

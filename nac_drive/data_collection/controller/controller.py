@@ -153,11 +153,11 @@ class Controller:
         ValueError: If there is no such control; in `begin`, if the environment is another.
     """
 
-    def __init__(self, control: str = "discrete", config: ControllerConfig | None = None):
+    def __init__(self, control: Control = "discrete", config: ControllerConfig | None = None):
         if control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {control!r}.")
-        self.control = control
-        self.config = config or CONTROLLERS["controller"][control]  # type: ignore[index]
+        self.control: Control = control
+        self.config = config or CONTROLLERS["controller"][control]
 
     def begin(self, env: gym.Env) -> Plan:
         car_racing, config = env.unwrapped, self.config

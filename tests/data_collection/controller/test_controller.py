@@ -129,7 +129,7 @@ def test_off_its_line_it_slows_down():
 
 def test_only_cars_with_a_track_to_read_and_known_controls():
     with pytest.raises(ValueError, match=r"control must be one of .*, got 'pedals'"):
-        Controller("pedals")
+        Controller("pedals")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="env must come from make_env"):
         Controller().begin(ToyEnv())
 
