@@ -38,6 +38,8 @@ def main() -> None:
         command.run(Console(), experiments=EXPERIMENTS, protocols=PROTOCOLS, command=COMMAND)
     except (ValueError, OSError) as error:
         sys.exit(f"reproduce.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit("reproduce.py: stopped; go on with --resume")
 
 
 if __name__ == "__main__":
