@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from reproduce import COMMAND, EXPERIMENTS, PROTOCOLS
+from reproduce import COMMAND, EXPERIMENTS, PROTOCOLS, main
 
+from nac_drive.cli.reproduction import Reproduce
 from nac_drive.reproduce.protocol import REPRODUCTIONS, SCRIPTED, load, names_in
 from nac_drive.reproduce.run import EXPERIMENTS as SHIPPED
 from nac_drive.reproduce.run import RESULTS
@@ -60,3 +61,13 @@ def test_what_is_wrong_is_said_in_one_line(words: tuple[str, ...], message: str,
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_is_one_line_that_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch):
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reproduce, "run", stopped)
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "thesis-4.1", "--out", "out"])
+    with pytest.raises(SystemExit, match=r"^reproduce\.py: stopped; go on with --resume$"):
+        main()
