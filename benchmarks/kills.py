@@ -2,7 +2,7 @@
 
     python benchmarks/kills.py --kills 30 --out docs/runs/kills.json
 
-A chain kills a command several times and lets it finish. Then every file must be that of the uninterrupted run, times
+A chain kills a command several times and lets it finish. Then every file must equal the uninterrupted run's, times
 aside, and no process and no other file may be left.
 """
 

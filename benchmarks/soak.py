@@ -10,7 +10,7 @@ Each part measures for itself, and replaces its own entry in docs/runs/soak.json
 
 A sample has the memory of all processes of the part (Pss: pages in common count once) and the CPU time of a frame since
 the last sample. CPU time hardly depends on the load of the machine, time by the clock does. The first tenth of the
-samples is left out: caches fill there. A slope is that of the line through the means of 20 equal blocks of the other
+samples is left out: caches fill there. A slope belongs to the line through the means of 20 equal blocks of the other
 samples, with the 95 % interval of Student's t.
 """
 
@@ -81,7 +81,7 @@ class Meter:
                 **{key: round(value, 5) for key, value in further.items()},
             }
         )
-        self._cpu = _cpu_seconds()  # without that of the sample
+        self._cpu = _cpu_seconds()  # without the sample's own
         if len(self.samples) % 10 == 0:
             print(self.name, self.samples[-1], flush=True)
 

@@ -6,7 +6,7 @@
 Names in files and code may change; numbers may not. So a digest of weights is one of the tensors, whatever they are
 called, and rows are reduced to the numbers that were computed (no times).
 
-torch's numbers depend on the processor: on another kind than that of the reference all parts but `collect` differ. Then
+torch's numbers depend on the processor: on another kind than the reference's all parts but `collect` differ. Then
 record both versions on one machine, and compare the files.
 """
 

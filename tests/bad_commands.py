@@ -1,4 +1,4 @@
-"""Command lines that are refused, with parts of the one line that says so. The files are those of tests/test_cli.py."""
+"""Command lines that are refused, with parts of the one line that says so. tests/test_cli.py makes the files."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class CoreContract(ABC):
 
     @pytest.fixture(params=DEVICES)
     def core(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Core:
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the tolerances are those of float32
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the tolerances fit float32
         torch.manual_seed(0)
         return self.make_core().to(request.param)
 

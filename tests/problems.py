@@ -73,7 +73,7 @@ class Darkened(gym.ObservationWrapper):
 
 
 class CheckingDriver:
-    """Answers frame i of episode e with `answer + i`; fails when begun, ordered or timed in any other way."""
+    """Answers frame i of episode e with `answer + i`. Fails when begun, ordered or timed in any other way."""
 
     def __init__(self, answer: int, sees: list[int] | None = None):
         self.answer, self.sees = answer, sees
@@ -94,7 +94,7 @@ class CheckingDriver:
 
 
 class CheckingBatchDriver(CheckingDriver):
-    """A `BatchDriver` of any number of episodes at a time; `batches` and `alone` keep what was queried together."""
+    """A `BatchDriver` of any number of episodes at a time. `batches` and `alone` keep what was queried together."""
 
     def __init__(self, answer: int) -> None:
         super().__init__(answer)

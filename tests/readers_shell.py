@@ -204,7 +204,7 @@ class Parsed(BaseException):
 
 
 def parses(line: str) -> bool:
-    """Return whether a script accepts the words of a line; one that parses none is imported alone."""
+    """Return whether a script accepts the words of a line. One that parses none is imported alone."""
     words = expanded(line, [])
     words = words[words.index("python") + 1 :]
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Help names every option, and the options are those of the library."""
+"""Help names every option, and the options are the library's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPTIONS = {
 
 
 def names_of_settings(config: Any) -> set[str]:
-    """Names of all settings of a config, those of nested configs included."""
+    """Names of all settings of a config and of its nested configs."""
     names = set()
     for setting in fields(config):
         value = getattr(config, setting.name)

@@ -86,7 +86,7 @@ def docstrings(path: Path, root: Path = ROOT) -> Iterator[Place]:
 
 
 def comments(path: Path, root: Path = ROOT) -> Iterator[Place]:
-    """Yield every comment of a module; those of neighbouring lines are one."""
+    """Yield every comment of a module; neighbouring lines are one comment."""
     last = -1
     block: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):

@@ -77,7 +77,7 @@ def main(out: Path = Path("docs/figures")) -> None:
 
 
 def panel(axes: Axes, name: str, level: int) -> None:
-    """One perturbation at one level; level 0 is the clean drive."""
+    """One perturbation at one level. Level 0 is the clean drive."""
     spec = f"{name}:{level}"
     if name in CORRUPTIONS:
         axes.imshow(image(spec))
@@ -157,7 +157,7 @@ def steering(axes: Axes, spec: str) -> None:
 
 
 def braking(axes: Axes, spec: str) -> None:
-    """Speed over distance with locked wheels, from 90 units/s; the clean car in grey."""
+    """Speed over distance with locked wheels, from 90 units/s. The clean car in grey."""
     for tyres, colour, width in (("weak-tyres:0", SOFT, 2.5), (spec, INK, 1.2)):
         env = perturb(blind("continuous"), tyres, SEED)
         env.reset(seed=TRACK)

@@ -85,7 +85,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Harness:
-    """Trains runs and drives cells in `options.out`; both are kept there."""
+    """Trains runs and drives cells in `options.out`. Both are kept there."""
 
     options: Options
     pool: Pool | None

@@ -6,7 +6,7 @@ python benchmarks/speed/drivers.py lstm cfc ltc
 Protocol: one thread. `ms/act`: the least of eight medians of 100 calls of `Driver.act` each, with the compact
 encoder, discrete control, on one frame at a time, once windows are full. `sequences/s`: forward and backward through
 the core alone, 64 features in and out, batches of 16 sequences of 64 frames. A baseline is measured in turns with ours;
-each time is that of the fastest run that fits the budget. A ratio of 2 means that ours takes half the time. Baselines:
+each time belongs to the fastest run that fits the budget. A ratio of 2 means that ours takes half the time. Baselines:
 ncps (its cells step through time in Python), torch.nn.MultiheadAttention under the mask of the window.
 """
 

@@ -3,8 +3,8 @@
 python benchmarks/speed/env_speed.py       # seven rounds, about a minute
 python benchmarks/speed/env_speed.py 20    # more rounds
 
-Every round drives every environment for 300 frames after a reset, the zoom-in included, with the same actions: those of
-the controller on the track of that round (EnvPool draws other tracks). One process, one core, one thread. Rates count
+Every round drives every environment for 300 frames after a reset, the zoom-in included, with the same actions: the
+controller's on the track of that round (EnvPool draws other tracks). One process, one core, one thread. Rates count
 processor time; they are medians over the rounds. Ratios are medians of the ratios within a round, so that a busy
 machine hurts both sides alike. EnvPool is measured where it is installed (`pip install envpool`).
 """

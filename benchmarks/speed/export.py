@@ -8,8 +8,8 @@
 Protocol: fresh weights, the compact encoder, 64 features. `difference`: the largest difference of a prediction in 20
 frames of noise at irregular times, from torch to onnxruntime. `ms`: the median of 1000 steps on one frame at a time, in
 processor time of one thread, once windows are full. torch is `Driver.act`; .pt2 is the program that `torch.export.load`
-returns. Of an episode, `difference` is that of actions on the same frames, in the episode that torch drives; `same
-actions` counts those of two episodes, driven by torch and by onnxruntime, which are equal bit for bit.
+returns. Of an episode, `difference` compares actions on the same frames, in the episode that torch drives; `same
+actions` counts the equal ones of two episodes, driven by torch and by onnxruntime, which are equal bit for bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Speed of simulation and recording, in frames/s; that of drivers is in drivers.py.
+"""Speed of simulation and recording, in frames/s. Drivers.py has the speed of drivers.
 
 python benchmarks/speed/throughput.py
 """

@@ -3,7 +3,7 @@
 python benchmarks/speed/training.py               # on a GPU the whole training; on a CPU an estimate from some batches
 python benchmarks/speed/training.py --batches 20  # an estimate on any device
 
-The settings are those of `train --recipe paper` (docs/cloning.md). Frames are noise: their content does not change the
+The settings come from `train --recipe paper` (docs/cloning.md). Frames are noise: their content does not change the
 time. On a GPU they are there as uint8, and the precision is bf16 (auto). The first batches, which fetch memory and
 libraries, do not count. The goal on a GPU is 90 s.
 """

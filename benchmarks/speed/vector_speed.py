@@ -37,7 +37,7 @@ ROWS: dict[str, tuple[bool, int]] = {"drawn": (True, 1600), "not drawn (`observe
 
 
 class AfterTheZoom(gym.Wrapper):
-    """Starts where the zoom-in ends; draws only where `observe` is on."""
+    """Starts where the zoom-in ends. Draws only where `observe` is on."""
 
     def __init__(self, env: gym.Env, observe: bool):
         super().__init__(env)
@@ -114,7 +114,7 @@ def medians(row: str, size: int, rounds: int) -> dict[str, float]:
 
 
 def memory() -> None:
-    """Memory of the processes of sixteen environments after a reset; pages in common are counted once."""
+    """Memory of the processes of sixteen environments after a reset. Pages in common are counted once."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
     env_fns = [partial(make_env, EnvConfig())] * 16

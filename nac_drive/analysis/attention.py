@@ -24,7 +24,7 @@ Hook = TypeVar("Hook")
 
 
 def normalised_entropy(alpha: Tensor) -> Tensor:
-    """Entropy of attention weights relative to that of uniform weights: 1 is uniform, 0 is a single key.
+    """Entropy of attention weights relative to uniform weights: 1 is uniform, 0 is a single key.
 
     Args:
         alpha: (..., K) weights that sum to 1, K at least 2.

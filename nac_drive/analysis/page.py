@@ -66,7 +66,7 @@ def assemble(package: str, name: str, *, panels: bool = True, **values: Any) -> 
 
 
 def _printing(value: Any) -> Any:
-    """Return a plain text without characters that do not print; the page's own HTML stays as it is."""
+    """Return a plain text without characters that do not print. The page's own HTML stays as it is."""
     return shown(value, keep="\n") if type(value) is str else value
 
 

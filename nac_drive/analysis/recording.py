@@ -65,7 +65,7 @@ class Recording:
     """The result of the episode; it is not saved."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write all arrays to an .npz file; `series/NAME`, `activity/GROUP` and so on are their names."""
+        """Write all arrays to an .npz file. `series/NAME`, `activity/GROUP` and so on are their names."""
         arrays: dict[str, Any] = {
             "driver": self.driver, "track": self.track, "perturbation": self.perturbation, "road": self.road,
             "frames": self.frames, "position": self.position,

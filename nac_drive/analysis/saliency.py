@@ -21,7 +21,7 @@ Target = Callable[[Tensor], Tensor]
 
 
 def steering(prediction: Tensor) -> Tensor:
-    """Steer to the right: the first control (..., 3), or the logit of right minus that of left (..., 5)."""
+    """Steer to the right: the first control (..., 3), or the logit of right minus the logit of left (..., 5)."""
     return prediction[..., 0] if prediction.shape[-1] == 3 else prediction[..., 1] - prediction[..., 2]
 
 
@@ -183,6 +183,6 @@ def _unit(frames: Tensor) -> Tensor:
 
 
 def _scaled(maps: Tensor) -> Tensor:
-    """Divide every map (T, H, W) by its largest value; a map of zeros stays."""
+    """Divide every map (T, H, W) by its largest value. A map of zeros stays."""
     largest = maps.amax(dim=(1, 2), keepdim=True)
     return maps / torch.where(largest > 0, largest, 1.0)

@@ -32,7 +32,7 @@ RADIUS = 0.33
 
 
 def draw_wiring(wiring: Wiring, title: str | None = None) -> Figure:
-    """Draw the columns inputs | sensory | inter | command | motor; signals run from left to right.
+    """Draw the columns inputs | sensory | inter | command | motor. Signals run from left to right.
 
     Every synapse of both masks is one line, for any weight or sign: straight to the next active column, bent within a
     column, across columns and backwards. Disabled groups are grey, empty ones have a title and no disc. Artists carry

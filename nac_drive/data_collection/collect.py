@@ -245,7 +245,7 @@ def collect_mixture_episode(
     """Drive episode `task[0]` on track `task[1]` with the mixture policy.
 
     Args:
-        job: Its driver is the expert; its meta's seed is that of the mixture.
+        job: Its driver is the expert; its meta holds the seed of the mixture.
         mixture: Settings of the mixture policy.
         learner: A pickled `Driver`.
         task: Number of the episode, and its track.

@@ -42,7 +42,7 @@ class Corrections:
         return self._action, state
 
     def execute(self, intended: Any) -> Any:
-        """Return the action to execute, given the driver's; call it after `act`, once per frame."""
+        """Return the action to execute, given the driver's. Call it after `act`, once per frame."""
         return self._action if self._held[-1] else intended
 
     def keep(self, step: Step) -> None:

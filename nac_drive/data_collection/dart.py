@@ -36,7 +36,7 @@ class NoiseConfig:
 
 
 class ActionNoise:
-    """Turn the intended action into the executed one; for `rollout(execute=...)`, one instance per episode.
+    """Turn the intended action into the executed one. For `rollout(execute=...)`, one instance per episode.
 
     A two-state Markov chain (own action, random action): in every frame the present segment ends with probability
     1/hold, and the next one is random with probability p, its action drawn uniformly from the action space. So every

@@ -34,8 +34,8 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
 
     Raises:
         FileNotFoundError: If there is no such name or folder.
-        ValueError: If the folder or file is no driver's, or the driver's actions are not those of the
-            environment's control (those of continuous and pulsed control are the same).
+        ValueError: If the folder or file is no driver's, or the driver's actions do not fit the
+            environment's control (continuous and pulsed control have the same).
     """
     control = env.control if env else None
     if os.fspath(spec) == HUMAN:
@@ -68,7 +68,7 @@ def driver_name(spec: str | os.PathLike[str]) -> str:
 
 
 def trained_env(driver: Driver) -> EnvConfig | None:
-    """Return the environment that `driver` was trained in; None for one that was not trained.
+    """Return the environment that `driver` was trained in. None for one that was not trained.
 
     Raises:
         ValueError: Its folder names an environment that there is not.

@@ -78,7 +78,7 @@ class MixturePolicy:
         return self._label, state
 
     def execute(self, intended: Any) -> Any:
-        """Return the action to execute, given the learner's; call it after `act`, once per frame."""
+        """Return the action to execute, given the learner's. Call it after `act`, once per frame."""
         by_learner = self._learner_frames[self._frame]
         self._frame += 1
         return intended if by_learner else self._label

@@ -31,7 +31,7 @@ _LOWEST, _HIGHEST = np.array([-1.0, 0.0, 0.0]), 1.0
 class CarRacingVectorEnv(VectorEnv):
     """`num_envs` CarRacing environments in one memory: a step is one call of compiled code.
 
-    Results are those of single environments, bit for bit. Frames are drawn by as many threads as there are cores, at
+    Results equal single environments', bit for bit. Frames are drawn by as many threads as there are cores, at
     least four environments a thread.
 
     `envs` are the single environments, with their time limit. They share the memory: read them, and step this one.
@@ -150,7 +150,7 @@ class CarRacingVectorEnv(VectorEnv):
         return self._observations(), rewards, terminated, truncated, self._infos(np.ones(self.num_envs, np.bool_), dt)
 
     def _command(self, actions: Any) -> None:
-        """Write the commands of all actions to the world; those of ended episodes are ignored.
+        """Write the commands of all actions to the world. Ended episodes ignore them.
 
         Raises:
             ValueError: As `step`.
@@ -239,7 +239,7 @@ class CarRacingVectorEnv(VectorEnv):
             values: A list or tuple with one value per environment, or one value for all.
 
         Raises:
-            ValueError: If the number of values is not that of the environments, or `observe` differs between them.
+            ValueError: If the number of values is not the number of environments, or `observe` differs between them.
         """
         self._require_open()
         if not isinstance(values, (list, tuple)):

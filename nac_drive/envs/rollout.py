@@ -49,7 +49,7 @@ class BatchDriver(Driver, Protocol):
     def act_batch(
         self, observations: Sequence[np.ndarray], states: Sequence[Any], dts: Sequence[float]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Choose an action for each car: the actions and next states are those of `act`, bit for bit.
+        """Choose an action for each car: the actions and next states equal `act`'s, bit for bit.
 
         Args:
             observations: The observation of each car.
@@ -245,7 +245,7 @@ class _RunningEpisode:
         return self.expert_view(self.simulator)
 
     def step(self) -> Episode | None:
-        """Execute the decision and call the subscribers; return the result if the episode has ended."""
+        """Execute the decision and call the subscribers. Return the result if the episode has ended."""
         intended, expert_action = self.driver.action, self.expert.action if self.expert else None
         action = self.setup.execute(intended)
         next_observation, reward, terminated, truncated, outcome = self.setup.env.step(action)
@@ -268,7 +268,7 @@ Query = tuple[_EpisodeDriver, np.ndarray, float, bool]
 
 
 def _decide(queries: Sequence[Query]) -> None:
-    """Let every driver choose its action; those of one `BatchDriver` in one pass."""
+    """Let every driver choose its action. One `BatchDriver` chooses in one pass."""
     batches: dict[int, list[Query]] = {}
     for query in queries:
         driver, *_, alone = query

@@ -58,7 +58,7 @@ class EnvSpec:
 
     privileged: Callable[[Any, dict[str, Any]], np.ndarray] | None = None
     """(env.unwrapped, info) -> numbers (K,) float32 that describe the state of the simulator, for the value network of
-    PPO; None for those of `info` that every track environment has."""
+    PPO; None for the values of `info` that every track environment has."""
     privileged_size: int = 0
     """K, the number of values of `privileged`."""
 

@@ -211,7 +211,7 @@ class ProcessVectorEnv(VectorEnv):
             Observations, rewards, terminations and truncations, arrays of `num_envs`; and `info`.
 
         Raises:
-            ValueError: If the number of actions is not that of the environments.
+            ValueError: If the number of actions is not the number of environments.
             ChildProcessError: If a process died.
         """
         if len(actions) != self.num_envs:
@@ -242,7 +242,7 @@ class ProcessVectorEnv(VectorEnv):
             values: A list or tuple with one value per environment, or one value for all.
 
         Raises:
-            ValueError: If the number of values is not that of the environments.
+            ValueError: If the number of values is not the number of environments.
         """
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
@@ -264,7 +264,7 @@ class ProcessVectorEnv(VectorEnv):
             raise ChildProcessError(
                 f"one of {len(self._rows)} worker processes {reason}; use fewer processes or environments."
             ) from None
-        except BaseException:  # a result left in a pipe would be taken for that of the next call
+        except BaseException:  # a result left in a pipe would be taken for the next call's
             self.close()
             raise
         for _, error in results.values():

@@ -97,7 +97,7 @@ class World:
     def place(
         self, row: int, angle: float, x: float, y: float, velocity: tuple[float, float] = (0.0, 0.0), spin: float = 0.0
     ) -> None:
-        """Put a new car at a place, see `CarRacing.place`; score, tiles and counts stay."""
+        """Put a new car at a place, see `CarRacing.place`. Score, tiles and counts stay."""
         self._library.car_place(*self._at(row)[:2], angle, x, y)
         set_in_motion(self.cars[row], angle, velocity, spin)
 

@@ -35,7 +35,7 @@ def answered_hosts(host: str) -> Collection[str] | None:
 def refusal(
     headers: Collection[tuple[bytes, bytes]], hosts: Collection[str] | None, *, websocket: bool, pages: bool
 ) -> str | None:
-    """Return the reason to refuse a request; None for a good one.
+    """Return the reason to refuse a request. None for a good one.
 
     A browser names the origin of the page that opens a WebSocket. A program may name none.
 

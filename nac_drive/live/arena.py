@@ -205,7 +205,7 @@ class Arena:
             await close(socket.close, reason)
 
     async def _send(self, socket: Any, page: _Page) -> None:
-        """Send what there is; a slow page gets the latest frame and setup alone."""
+        """Send what there is. A slow page gets the latest frame and setup alone."""
         while True:
             await page.wake.wait()
             page.wake.clear()
@@ -221,7 +221,7 @@ class Arena:
                 await socket.send_bytes(frame)
 
     async def _receive(self, socket: Any, page: _Page) -> str | None:
-        """Take the messages of a page; return the reason to close it, None if it has left."""
+        """Take the messages of a page. Return the reason to close it, None if it has left."""
         loop = asyncio.get_running_loop()
         while True:
             event = await socket.receive()

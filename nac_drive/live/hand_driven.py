@@ -45,7 +45,7 @@ class HandDriven:
 
 @contextmanager
 def hand_driven(path: Path, env: EnvConfig) -> Iterator[HandDriven]:
-    """Hold the dataset at `path` for a `with` block; one that is there already is added to.
+    """Hold the dataset at `path` for a `with` block. One that is there already is added to.
 
     Args:
         path: The dataset folder.

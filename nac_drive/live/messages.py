@@ -17,7 +17,7 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Message(Struct, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
-    """Base of all messages; `type` is the name of the class in lower case."""
+    """Base of all messages. `type` is the name of the class in lower case."""
 
 
 class Pause(Message):

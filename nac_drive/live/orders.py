@@ -50,7 +50,7 @@ class Orders:
 
 
 def _subject(order: Message) -> tuple[object, ...] | None:
-    """Return the thing that an order sets; None if the order adds to earlier ones."""
+    """Return the thing that an order sets. None if the order adds to earlier ones."""
     if isinstance(order, Step | Mark | Again | Add | Remove):
         return None
     names = ("car", "group", "index") if not isinstance(order, Perturb) else ("name",)

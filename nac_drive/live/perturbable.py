@@ -121,7 +121,7 @@ class EnvMoment:
 
 
 class _Ongoing(gym.Wrapper):
-    """An environment whose `reset` leaves the episode where it is; `start` begins one."""
+    """An environment whose `reset` leaves the episode where it is. `start` begins one."""
 
     started = False
     now: tuple[np.ndarray, dict[str, Any]]

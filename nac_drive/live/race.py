@@ -134,7 +134,7 @@ class Car:
         return Driven(self.steps, self.result, self.undisturbed)
 
     def saliency(self) -> np.ndarray | None:
-        """Return VisualBackProp (96, 96) uint8 of the present observation; None without convolutions of ours."""
+        """Return VisualBackProp (96, 96) uint8 of the present observation. None without convolutions of ours."""
         if not self.probe or not isinstance(self.probe.driver.encoder, Encoder):
             return None
         with one_thread():
@@ -197,7 +197,7 @@ class Race:
 
     @property
     def marked(self) -> int | None:
-        """The frame that `again` goes back to; None if there is none."""
+        """The frame that `again` goes back to. None if there is none."""
         return self._marked[0] if self._marked else None
 
     def mark(self) -> None:
@@ -286,7 +286,7 @@ class Race:
         self.levels = {name: level for name, level in levels.items() if level}
 
     def steer(self, steer: float, gas: float, brake: float) -> None:
-        """Set the controls of every car that a person drives; they stay through a restart."""
+        """Set the controls of every car that a person drives. They stay through a restart."""
         self.controls = (steer, gas, brake)
 
     def car(self, number: int) -> Car:

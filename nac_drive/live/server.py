@@ -21,7 +21,7 @@ _LEFT_AFTER = 1
 
 
 class OwnErrors(logging.Filter):
-    """Errors of the application alone; what a client does wrong is no line on stderr."""
+    """Errors of the application alone. What a client does wrong is no line on stderr."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -55,7 +55,7 @@ def check_address(host: str, port: int) -> None:
 
 
 def make_server(app: Any, host: str, port: int, largest_message: int, limits: Limits | None = None) -> Any:
-    """Return uvicorn's server of an ASGI application; its `should_exit` ends it.
+    """Return uvicorn's server of an ASGI application. Its `should_exit` ends it.
 
     Args:
         app: The application.

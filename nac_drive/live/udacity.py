@@ -57,7 +57,7 @@ class Exchange:
         return [_OPEN + json.dumps(opening), _CONNECT, self._steer(0.0, 0.0)]
 
     def answer(self, message: str) -> str | None:
-        """Return the answer to a message of the simulator; None for none.
+        """Return the answer to a message of the simulator. None for none.
 
         Raises:
             ValueError: If the message is none of the simulator's, telemetry has no image or no speed, or the driver's
@@ -156,7 +156,7 @@ def application(
                 await close(socket.close, reason)
 
     async def converse(socket: Any) -> str | None:
-        """Drive until the simulator leaves; return the reason to close the connection, None if there is none."""
+        """Drive until the simulator leaves. Return the reason to close the connection, None if there is none."""
         exchange, count = Exchange(driver, speed), 0
         for message in exchange.greeting():
             await socket.send_text(message)

@@ -40,7 +40,7 @@ class Pool(Protocol):
 
 
 class _QuietProcess(SpawnProcess):
-    """A process that reports no Ctrl-C while it imports; `init_worker` lets it through."""
+    """A process that reports no Ctrl-C while it imports. `init_worker` lets it through."""
 
     def start(self) -> None:
         with interrupts_held():
@@ -61,7 +61,7 @@ class _QuietContext(SpawnContext):
 
 
 class Workers:
-    """A `Pool` of `count` spawned processes; they start with the first work and end with the `with` block.
+    """A `Pool` of `count` spawned processes. They start with the first work and end with the `with` block.
 
     They finish the work that they have begun, unless an interruption (Ctrl-C, SIGTERM) ends the block.
     Loops over results raise ChildProcessError when a process dies, and the exceptions of the work itself.

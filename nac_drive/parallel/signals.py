@@ -75,6 +75,6 @@ def interrupts_held() -> Iterator[None]:
 
 
 def release_interrupts() -> None:
-    """Let Ctrl-C through in this thread; one that was held back comes at once."""
+    """Let Ctrl-C through in this thread. One that was held back comes at once."""
     if _CAN_HOLD:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -86,7 +86,7 @@ ActionHead = DiscreteActionHead | ContinuousActionHead
 
 
 def build_action_head(control: str, d_model: int, dense: int, num_actions: int) -> ActionHead:
-    """Return the head for `control`; only the discrete one has `num_actions` outputs."""
+    """Return the head for `control`. Only the discrete one has `num_actions` outputs."""
     return (
         DiscreteActionHead(d_model, dense, num_actions)
         if control == "discrete"

@@ -49,7 +49,7 @@ class BatchedActs:
         *,
         alone: bool = False,
     ) -> tuple[list[Any], list[State]]:
-        """Return the actions and the next states, see `Driver.act_batch`; `alone` queries `act` car by car."""
+        """Return the actions and the next states, see `Driver.act_batch`. `alone` queries `act` car by car."""
         cars = list(zip(observations, states, dts, strict=True))
         actions: list[Any] = []
         after: list[State] = []
@@ -117,7 +117,7 @@ def _copy(state: State) -> State:
 
 
 def _same_bits(driver: policies.Driver, rows: int) -> bool:
-    """Drive made-up frames in a block and one by one; return whether all predictions and states have the same bits."""
+    """Drive made-up frames in a block and one by one. Return whether all predictions and states have the same bits."""
     rng = np.random.default_rng(0)
     shape = (STEPS_COMPARED, rows, *driver.config.frame_shape)
     frames = rng.integers(0, 256, shape, dtype=np.uint8)

@@ -67,8 +67,8 @@ def save_driver(
     Args:
         path: The folder. A driver that is already there is replaced, its model card kept; anything else is refused.
         driver: The driver to save.
-        env: The configuration of its environment; that of the driver itself by default.
-        meta: Anything JSON-able worth keeping; that of the driver itself by default.
+        env: The configuration of its environment; by default the driver's own.
+        meta: Anything JSON-able worth keeping; by default the driver's own.
 
     Returns:
         The folder.
@@ -124,7 +124,8 @@ def load_driver(
         source: A driver that comes with the package (`champion`, `expert`, or with its control, such as
             `champion-continuous`), the folder of a driver, or the folder of a run (its best checkpoint).
         control: "discrete", "continuous" or "pulsed": which of the shipped drivers a name without control means,
-            discrete by default. For pulsed control it may be that of continuous control: their actions are the same.
+            discrete by default. For pulsed control it may be trained for continuous control: their actions are the
+            same.
         device: Where the weights go.
 
     Returns:

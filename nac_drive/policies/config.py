@@ -26,7 +26,7 @@ class DriverConfig:
     encoder: str = "compact"
     """Convolutions: compact (sees the whole frame), pooled (a grey image of half the size and the means of the status
     bar's columns, for PPO), paper (the NAC paper's, which miss the last five rows), thesis (Hasani's, with a multiple
-    of 8 features) or bojarski (those of his network without memory; features=2304, core cnn-bojarski)."""
+    of 8 features) or bojarski (his network without memory; features=2304, core cnn-bojarski)."""
     residual: bool = False
     """The action head sees the sum of the core's output and its input, instead of the output alone."""
     d_model: int = 64

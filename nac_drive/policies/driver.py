@@ -29,7 +29,7 @@ Action = int | np.ndarray
 class Driver(nn.Module):
     """An encoder, a core and an action head. It acts on one observation at a time or on whole sequences.
 
-    The state is that of the core; the caller holds it.
+    The state is the core's; the caller holds it.
 
     Args:
         config: Settings of the three parts.

@@ -67,5 +67,5 @@ def strided_convolutions(
 
 
 def last_maps(maps: Iterator[Tensor]) -> Tensor:
-    """Return the maps of the last convolution; the others are freed as soon as the next ones are there."""
+    """Return the maps of the last convolution. The others are freed as soon as the next ones are there."""
     return deque(maps, maxlen=1)[0]

@@ -167,7 +167,7 @@ class ZeroBlack(nn.Module):
 
 
 PAPER = ((10, 3, 0), (20, 5, 0), (30, 5, 0))
-"""Filters, kernel and padding (NAC paper, Table 4; the middle layer and the strides are those of the published code):
+"""Filters, kernel and padding (NAC paper, Table 4; the middle layer and the strides follow the published code):
 2430 features of a 96 x 96 frame."""
 COMPACT = ((16, 5, 2), (32, 3, 1), (32, 3, 1), (16, 3, 1))
 """576 features, a third of the parameters. Without padding every stride of 2 may leave out the last row and column. The

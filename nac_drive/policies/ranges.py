@@ -78,7 +78,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_positive(name: str, value: Any, most: float, hint: str) -> None:
-    """Check a number above 0 and at most `most`; `hint` ends the error message.
+    """Check a number above 0 and at most `most`. `hint` ends the error message.
 
     Raises:
         ValueError: It is no such number.

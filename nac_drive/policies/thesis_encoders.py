@@ -96,7 +96,7 @@ class BojarskiEncoder(WhitenedEncoder):
 
     Args:
         frame_shape: Height, width and channels of a frame.
-        features: Number of output features: those of the last maps, 2304 for 96 x 96 pixels.
+        features: Number of output features, all values of the last maps: 2304 for 96 x 96 pixels.
         dropout: Fraction of features dropped in training; 0.5 in the thesis.
 
     Raises:

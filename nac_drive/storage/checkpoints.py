@@ -21,20 +21,20 @@ Step = Annotated[str, msgspec.Meta(pattern=r"^step_[0-9]{1,18}\Z")]
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The checkpoints of a run that count; None before the first."""
+    """The checkpoints of a run that count. None before the first."""
 
     last: Step | None
     best: Step | None
 
 
 def step_of(folder: Path) -> int | None:
-    """Return N of a folder `step_N`; None for every other name, and for a link."""
+    """Return N of a folder `step_N`. None for every other name, and for a link."""
     found = re.fullmatch(r"step_([0-9]{1,18})", folder.name)
     return int(found[1]) if found and folder.is_dir() and not folder.is_symlink() else None
 
 
 def read_record(run: Path) -> Record | None:
-    """Read which checkpoints count; None if the run does not say so.
+    """Read which checkpoints count. None if the run does not say so.
 
     Raises:
         FileError: The file is damaged, or a link, or an older version made the run.

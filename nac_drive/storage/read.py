@@ -96,7 +96,7 @@ def read_json_lines(path: str | os.PathLike[str], kind: type[T], what: str, fix:
 
 
 def decode_json(content: bytes, kind: type[T], where: object, what: str, fix: str) -> T:
-    """Return the content of a JSON document, see `read_json`; `where` begins the error message."""
+    """Return the content of a JSON document, see `read_json`. `where` begins the error message."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as error:

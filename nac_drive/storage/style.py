@@ -1,6 +1,6 @@
 """One style for all figures: colours that colour-blind readers tell apart, sizes, grid.
 
-The colours are those of Okabe and Ito (2008), darkened where they were too pale for lines on white.
+The colours follow Okabe and Ito (2008), darkened where they were too pale for lines on white.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as one dict; keys are joined by dots."""
+    """Return nested settings as one dict. Keys are joined by dots."""
     flat = {}
     for key, value in nested.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

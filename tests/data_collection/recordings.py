@@ -33,7 +33,7 @@ def tracks_of(events: Sequence[Event]) -> list[int]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Every file of a folder but the lock; the rows of episodes.jsonl in no order: workers finish in any."""
+    """Every file of a folder but the lock. The rows of episodes.jsonl in no order: workers finish in any."""
     files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     return {
         name: sorted(data.split(b"\n")) if name == "episodes.jsonl" else data

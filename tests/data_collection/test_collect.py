@@ -194,7 +194,7 @@ def test_the_number_of_workers_does_not_show(tmp_path, recorded):
 
 
 def test_killed_by_the_system_it_loses_no_finished_episode_and_ends_the_same(tmp_path, recorded):
-    """The test below dies at every operation of one process; this one kills a parent and its workers for real."""
+    """The test below dies at every operation of one process. This one kills a parent and its workers for real."""
     path = tmp_path / "dataset"
     script = (
         "import sys; from pathlib import Path; from tests.data_collection.recordings import collect_small\n"

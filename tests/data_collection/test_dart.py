@@ -1,4 +1,4 @@
-"""Action noise: its statistics and its determinism; the intended action stays as it is."""
+"""Action noise: its statistics and its determinism. The intended action stays as it is."""
 
 from __future__ import annotations
 

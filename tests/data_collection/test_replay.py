@@ -1,4 +1,4 @@
-"""Replays of action logs: the same dataset bit for bit; an episode that differs from the log is never written."""
+"""Replays of action logs: the same dataset bit for bit. An episode that differs from the log is never written."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ PLAIN = [fields(index) for index in range(FRAMES)]
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory) -> Path:
-    """A folder IMG with 40 images of each camera; not to be changed."""
+    """A folder IMG with 40 images of each camera. Not to be changed."""
     folder = tmp_path_factory.mktemp("images") / "IMG"
     folder.mkdir()
     for number, camera in enumerate(NAMES[:3]):

@@ -28,7 +28,7 @@ def random_actions(control: str, frames: int, seed: int) -> list[Any]:
 
 
 def play(env: gym.Env, actions: Sequence[Any], seed: int | None) -> Iterator[tuple[Any, ...]]:
-    """Observation, reward, terminated, truncated, info of every frame; the reset's first."""
+    """Observation, reward, terminated, truncated, info of every frame. The reset's first."""
     observation, info = env.reset(seed=seed)
     yield observation, 0.0, False, False, info
     for action in actions:
@@ -45,7 +45,7 @@ def blind(env: gym.Env) -> gym.Env:
 
 
 def native(control: str, *, draw: bool = True, **settings: Any) -> gym.Env:
-    """gymnasium's own environment; with `draw` off its observations are black, and `render` works."""
+    """gymnasium's own environment. With `draw` off its observations are black, and `render` works."""
     settings["disable_env_checker"] = not draw  # it warns of observations that share an array
     env = gym.make("CarRacing-v3", continuous=control == "continuous", **settings)
     if not draw:

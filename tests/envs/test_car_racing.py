@@ -281,7 +281,7 @@ def test_an_intervention_sets_the_car_on_the_centre_line_at_rest_along_the_road(
     assert [outcome[1:4] for outcome in outcomes] == [outcome[1:4] for outcome in ignored[: at + 1]]
     info = outcomes[-1][4]
     assert (info["crashes"], info["interventions"]) == (1, 1)
-    assert info["wheels_off_road"] >= 3  # info is that of the crash; the car has been moved after it
+    assert info["wheels_off_road"] >= 3  # info describes the crash; the car has been moved after it
     car, track = env.unwrapped.car, env.unwrapped.centre_line  # type: ignore[attr-defined]
     pose = track.locate(car.hull.position, car.hull.angle)
     np.testing.assert_allclose(car.hull.position, track.points[pose.index], atol=1e-4)

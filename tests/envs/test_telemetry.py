@@ -1,4 +1,4 @@
-"""Poses on tracks with known answers; events and laps, frame by frame."""
+"""Poses on tracks with known answers. Events and laps, frame by frame."""
 
 from __future__ import annotations
 

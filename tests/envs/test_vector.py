@@ -29,7 +29,7 @@ PROCESSES = [0, 2]  # three environments do not divide by two
 
 @pytest.fixture(scope="module")
 def short() -> Iterator[Callable[[int], Any]]:
-    """SHORT three times, in 0 or 2 processes; made once, because each test resets."""
+    """SHORT three times, in 0 or 2 processes. Made once, because each test resets."""
     envs = {processes: make_vec_env(SHORT, 3, processes=processes) for processes in PROCESSES}
     yield envs.__getitem__
     for env in envs.values():

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def each_alone(options: argparse.Namespace) -> int:
-    """Start a process for every target; return the number of those that failed."""
+    """Start a process for every target. Return the number of those that failed."""
     from tests.fuzz.readers import TARGETS
 
     targets = options.targets or [*TARGETS, *([COMMANDS] if options.engine == "hypothesis" else [])]
@@ -71,7 +71,7 @@ def each_alone(options: argparse.Namespace) -> int:
 
 
 def alone(options: argparse.Namespace) -> None:
-    """Fuzz one target in this process; its counts go to `outcomes.json`."""
+    """Fuzz one target in this process. Its counts go to `outcomes.json`."""
     (target,) = options.targets
     folder, outcomes = options.inside, Counter[str]()
     if options.engine == "atheris":

@@ -131,7 +131,7 @@ def _array(draw: DrawFn, like: np.ndarray) -> np.ndarray:
 
 
 def _integers(dtype: np.dtype) -> SearchStrategy[int]:
-    """Integers that fit into `dtype`; often the extremes and their neighbours."""
+    """Integers that fit into `dtype`. Often the extremes and their neighbours."""
     low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     return st.sampled_from((low, high, max(low, -1), min(high, 5), min(high, 255))) | st.integers(low, high)
 

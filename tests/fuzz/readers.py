@@ -329,7 +329,7 @@ TARGETS: dict[str, Target] = {
 
 
 def sound_content(target: Target, folder: Path) -> Content:
-    """Make the sound folder of a target; return the file that is changed."""
+    """Make the sound folder of a target. Return the file that is changed."""
     target.make(folder)
     return Content(changed_file(target, folder).read_bytes())
 

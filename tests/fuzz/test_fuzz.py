@@ -1,4 +1,4 @@
-"""A share of the fuzzer, some twenty seconds of it; `python -m tests.fuzz` is the whole."""
+"""A share of the fuzzer, some twenty seconds of it. `python -m tests.fuzz` is the whole."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_neither_the_other_cars_nor_the_place_in_the_batch_matter() -> None:
 
 
 def test_a_plain_batch_has_other_bits() -> None:
-    """The reason for all this; on a machine where the kernels agree, nothing is lost."""
+    """The reason for all this. On a machine where the kernels agree, nothing is lost."""
     driver = load_driver("champion-continuous")
     frames = torch.from_numpy(streams((96, 96, 3))[0][0][:, None])
     dt, state = torch.full((CARS, 1), 0.02), driver.initial_state(CARS)

@@ -137,7 +137,7 @@ def test_the_pooled_encoder_prepares_the_mean_of_the_grey_pixels_and_of_the_bar_
 
 
 def test_the_speed_of_the_car_is_linear_in_what_the_pooled_encoder_prepares() -> None:
-    """The white gauge fills the columns 12 to 14; the frames are those of a drive on gas alone."""
+    """The white gauge fills the columns 12 to 14. The frames show a drive on gas alone."""
     env = make_env(EnvConfig())
     env.reset(seed=3)
     rows, speeds = [], []

@@ -20,7 +20,7 @@ def size(module: nn.Module) -> int:
 
 
 def test_the_printed_sizes() -> None:
-    """Tables 6.4 and 6.6; and Table 6.3, whose output has no bias in the thesis' count."""
+    """Tables 6.4 and 6.6. And Table 6.3, whose output has no bias in the thesis' count."""
     assert size(ThesisEncoder(THESIS, 32, 0.0)) == 79_420
     config = DriverConfig("cnn-bojarski", encoder="bojarski", features=4864, d_model=1, frame_shape=THESIS)
     driver = Driver(config)

@@ -215,7 +215,7 @@ class Controller:
         return np.int64(best_action(wanted, angle, pedal, worth))
 
     def _continuous(self, wanted: float, speed: float, limit: float, car: Any) -> np.ndarray:
-        """Return steer, gas and brake; both pedals leave the rear tyres the grip that they need across."""
+        """Return steer, gas and brake. Both pedals leave the rear tyres the grip that they need across."""
         config = self.config
         forward, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
         along = car.wheels[2].omega * _WHEEL_RADIUS - forward

@@ -34,7 +34,7 @@ from nac_drive.storage.read import BYTES_PER_VALUE, LARGEST_DOCUMENT, one_line, 
 
 ACTION_LOG_SCHEMA = "nac-drive action log 1"
 LARGEST_RATIO = 20
-"""Largest size of its arrays over that of its file, above 64 MiB; 6 to 8 are usual."""
+"""Largest ratio of the size of its arrays to the size of its file, above 64 MiB; 6 to 8 are usual."""
 _LARGEST_DOCUMENT_RATIO = 10
 """Largest size of the JSON over the size of the file, above 4 MiB; less than 1 is usual."""
 _HEADERS = 3 * 128

@@ -67,7 +67,7 @@ def write_dataset(
 
     Args:
         path: The new folder.
-        episodes: Episodes 0, 1, 2, ..., and the settings, which are those of the first one.
+        episodes: Episodes 0, 1, 2, ..., and the settings of the first one.
         finished: Called with a note on each episode once it is written.
         versions: As in `create_folder`.
 

@@ -113,7 +113,7 @@ class Demonstrations:
             path: The new folder.
             episodes: One mapping per episode of N steps: `observations` uint8 (N or N + 1, 96, 96, 3), or frames of
                 `env`; `actions` int (N,) from 0 to 4, or float (N, 3) steer, gas, brake from (-1, 0, 0) to (1, 1, 1);
-                optionally `labels` like the actions, those of an expert, by default the actions; `rewards` (N,), zeros
+                optionally `labels` of an expert, like the actions, by default the actions; `rewards` (N,), zeros
                 by default; `dt` (N,), seconds since the previous observation; `terminated` and `truncated`, True or
                 False, as gymnasium defines them, both or neither.
             driver: The name of the driver in tables.
@@ -192,12 +192,12 @@ class Demonstrations:
         *,
         progress: Progress = silent,
     ) -> Demonstrations:
-        """Write the episodes of several datasets as one, in their order: those of the first one, then the second one's.
+        """Write the episodes of several datasets as one, in their order: first the first one's, then the second one's.
 
         Args:
             path: The new folder.
-            datasets: Datasets that were recorded with the same settings, such as those of DAgger runs whose learners
-                have different cores.
+            datasets: Datasets that were recorded with the same settings, such as the datasets of DAgger runs whose
+                learners have different cores.
             progress: Called after every episode.
 
         Returns:
@@ -303,11 +303,11 @@ class Demonstrations:
         return sorted(shuffled[count:]), sorted(shuffled[:count])
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the rows of all episodes by index: that of the set, wherever the folder is."""
+        """Return the SHA-256 of the rows of all episodes by index: it names the set, wherever the folder is."""
         return hashlib.sha256(b"".join(row_line(row) for row in self.rows)).hexdigest()
 
     def info(self) -> dict[str, Any]:
-        """Return a description in plain values, ready for JSON; `describe` turns it into text with units.
+        """Return a description in plain values, ready for JSON. `describe` turns it into text with units.
 
         Returns:
             `seconds`: duration of all episodes.  `labels`, `actions`: fraction of frames with each discrete action, or

@@ -35,14 +35,14 @@ MOST_CHUNK_FRAMES = 256
 GZIP_LEVEL = 4
 """Level 6 saves a tenth of the bytes at two thirds of the speed."""
 LARGEST_RATIO = 100
-"""Largest size of an episode's arrays over that of its file, above 64 MiB; 12 to 15 are usual."""
+"""Largest ratio of the size of an episode's arrays to the size of its file, above 64 MiB; 12 to 15 are usual."""
 
 TELEMETRY = ("speed", "lateral_offset", "heading_error", "completion", "wheels_off_road")
 """Telemetry of each observation; units as in `CarRacing`'s docstring. All of them are stored, or none (own data)."""
 _TELEMETRY = "telemetry/"
 
 _COLUMNS: dict[str, str | None] = {"label": None, "action": None, "reward": "<f8", "dt": "<f8", "zooming": "?"}
-"""Arrays of one row per step and their types; that of an action depends on the control."""
+"""Arrays of one row per step and their types; the type of an action depends on the control."""
 _RANGES = {
     "dt": (0, LONGEST_DT),
     f"{_TELEMETRY}completion": (FRACTION.ge, FRACTION.le),
@@ -55,7 +55,7 @@ _BYTES_PER_STEP = 2 * 12 + 8 + 8 + 1 + 8 * len(TELEMETRY)
 
 @dataclass(frozen=True)
 class EpisodeArrays:
-    """The arrays of an episode of N steps; row i is observation i and the decision made on it."""
+    """The arrays of an episode of N steps. Row i is observation i and the decision made on it."""
 
     frames: NDArray[np.uint8]
     """(N, 96, 96, 3): the observations that the driver acted on."""
@@ -354,7 +354,7 @@ class EncodedEpisode:
         return cls(episode_row(index, summary, hashlib.sha256(content).hexdigest()), content)
 
     def write(self, path: Path) -> Row:
-        """Write the file into the dataset at `path`; return the row to append.
+        """Write the file into the dataset at `path`. Return the row to append.
 
         Raises:
             WriteError: If it cannot be written.

@@ -25,7 +25,7 @@ _AS_STORED = ("label", "action", "zooming")
 
 @dataclass(frozen=True)
 class Frames(Generic[Images]):
-    """E episodes end to end: N frames; row i is observation i and the decision made on it."""
+    """E episodes end to end: N frames. Row i is observation i and the decision made on it."""
 
     frames: Images
     """(N, 96, 96, 3) uint8; a slice of them is an array."""

@@ -35,7 +35,7 @@ class Meta:
     driver_sha256: str
     """SHA-256 of the driver's weights and config; empty for own data."""
     noise: NoiseConfig | None
-    """Noise in the executed actions (in a DAgger run: in those of round 0)."""
+    """Noise in the executed actions (in a DAgger run: in round 0)."""
     seed: int
     """Seed of that noise, and of the mixture policy of a DAgger run."""
 
@@ -55,7 +55,7 @@ class Meta:
 
     @property
     def simulated(self) -> bool:
-        """True if this package simulated the episodes; own data cannot be replayed and has no telemetry."""
+        """True if this package simulated the episodes. Own data cannot be replayed and has no telemetry."""
         return self.driver_sha256 != ""
 
 

@@ -1,4 +1,4 @@
-"""Datasets of Minari (https://minari.farama.org): those of other programs, and those that were exported from here."""
+"""Datasets of Minari (https://minari.farama.org), exported from here or by other programs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _data_folder(folder: Path) -> Path:
 
 
 def _downloaded(dataset_id: str) -> Path:
-    """Return the folder `data` of a dataset on this machine; Minari downloads one that is not there."""
+    """Return the folder `data` of a dataset on this machine. Minari downloads one that is not there."""
     root = optional_module("minari.storage.datasets_root_dir", "minari")
     data = root.get_dataset_path(dataset_id) / "data"
     if not data.exists():
@@ -118,7 +118,7 @@ def minari_episodes(dataset: Any) -> Iterator[dict[str, Any]]:
 
 
 def _end(episode: Any) -> dict[str, bool]:
-    """Return `terminated` and `truncated` of an episode; nothing where it goes on after its end."""
+    """Return `terminated` and `truncated` of an episode. Nothing where it goes on after its end."""
     flags = [np.asarray(values) for values in (episode.terminations, episode.truncations)]
     if not len(episode) or any(values.shape != (len(episode),) or values[:-1].any() for values in flags):
         return {}
@@ -127,7 +127,7 @@ def _end(episode: Any) -> dict[str, bool]:
 
 
 def minari_seeds(dataset: Any) -> list[int] | None:
-    """Return the seeds of the episodes of a `minari.MinariDataset`; None unless each has one that we can store."""
+    """Return the seeds of the episodes of a `minari.MinariDataset`. None unless each has one that we can store."""
     seeds = [metadata.get("seed") for metadata in dataset.storage.get_episode_metadata(dataset.episode_indices)]
     return seeds if all(isinstance(seed, int) and 0 <= seed <= LARGEST_SEED for seed in seeds) else None
 

@@ -88,7 +88,7 @@ def own_episodes(
 def _own_episode(
     index: int, episode: Mapping[str, Any], seed: int | None, dt: float, spec: EnvSpec
 ) -> tuple[EpisodeArrays, dict[str, Any], Control]:
-    """Return arrays, summary and control of an episode; `seed` is None if there are too few of them."""
+    """Return arrays, summary and control of an episode. `seed` is None if there are too few of them."""
     if not isinstance(episode, Mapping):
         raise DatasetError(f"episode {index} is a {type(episode).__name__}, expected a dict with {', '.join(_KEYS)}.")
     for key in episode:
@@ -138,7 +138,7 @@ def _own_episode(
 
 
 def _end(index: int, episode: Mapping[str, Any]) -> dict[str, bool]:
-    """Return `terminated` and `truncated` of an episode; nothing where it has neither."""
+    """Return `terminated` and `truncated` of an episode. Nothing where it has neither."""
     given = {name: episode[name] for name in _ENDS if episode.get(name) is not None}
     if given and (len(given) < len(_ENDS) or not all(isinstance(value, bool | np.bool_) for value in given.values())):
         raise DatasetError(

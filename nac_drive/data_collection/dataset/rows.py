@@ -95,14 +95,14 @@ def checked_summary(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_end(row: Row, simulated: bool) -> tuple[bool, bool] | None:
-    """Return whether an episode terminated, and whether it was truncated; None where neither is known."""
+    """Return whether an episode terminated, and whether it was truncated. None where neither is known."""
     if TRUNCATED in row:
         return row["terminated"], row[TRUNCATED]
     return (row["terminated"], not row["terminated"]) if simulated else None
 
 
 def known_seed(row: Row, simulated: bool) -> int | None:
-    """Return the seed of the environment of an episode; None where it is not known."""
+    """Return the seed of the environment of an episode. None where it is not known."""
     return row["seed"] if simulated or row.get(SEED_GIVEN) else None
 
 
@@ -129,7 +129,7 @@ def episode_file(index: int) -> str:
 
 
 def episode_row(index: int, summary: Mapping[str, Any], sha256: str) -> Row:
-    """Return the row of episodes.jsonl for an episode file; its keys are `ROW`."""
+    """Return the row of episodes.jsonl for an episode file. Its keys are `ROW`."""
     return {"index": index, **summary, "file": episode_file(index), "sha256": sha256}
 
 

@@ -1,6 +1,7 @@
 """Statistics of features as LeRobot defines them, of one episode after the other.
 
-Those of images are per channel, (3, 1, 1), of values from 0 to 1. Those of other features are per element, (d,).
+Statistics of images are per channel, (3, 1, 1), of values from 0 to 1. Statistics of other features are per element,
+(d,).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def image_stats(frames: NDArray[np.uint8]) -> Stats:
 def merged(one: Stats, other: Stats) -> Stats:
     """Return the statistics of two sets of frames together.
 
-    The variance is the mean of the variances plus that of the means, each weighted with the number of frames.
+    The variance is the mean of the variances plus the variance of the means, each weighted with the number of frames.
     """
     count = one["count"] + other["count"]
     share, rest = one["count"] / count, other["count"] / count

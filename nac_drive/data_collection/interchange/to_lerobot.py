@@ -218,7 +218,7 @@ def _write_json(path: Path, document: Any) -> None:
 
 
 class _EpisodeFile:
-    """The file of meta/episodes; rows are written a hundred at a time, as a parquet file has a cost per write."""
+    """The file of meta/episodes. Rows are written a hundred at a time, as a parquet file has a cost per write."""
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True)
@@ -276,7 +276,7 @@ class _DataFiles:
         self._open.close()
 
     def append(self, table: Any) -> tuple[int, int]:
-        """Write a table as one row group; return the number of the chunk, and of the file in it."""
+        """Write a table as one row group. Return the number of the chunk, and of the file in it."""
         if self._file is None or self._file.tell() + table.nbytes > MEGABYTES_PER_FILE * 2**20:
             self._open.close()
             self._number += 1

@@ -129,7 +129,7 @@ def _action_space(env: EnvConfig) -> gym.Space:
 
 
 def _env_spec(env: EnvConfig) -> Any:
-    """Return gymnasium's own CarRacing, which the environment equals; None for another one."""
+    """Return gymnasium's own CarRacing, which the environment equals. None for another one."""
     if env.environment != "car-racing" or env.control == "pulsed":
         return None
     spec = deepcopy(gym.spec("CarRacing-v3"))

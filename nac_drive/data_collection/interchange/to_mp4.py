@@ -23,7 +23,7 @@ _TICKS = 10_000
 
 
 def write_mp4(folder: Path, recording: Recording) -> None:
-    """Write `episode-000012-track-345.mp4` for every episode; the frame after the last action is the last image.
+    """Write `episode-000012-track-345.mp4` for every episode. The frame after the last action is the last image.
 
     Every frame is shown at its time in the episode. The last image follows after 1 / rate seconds.
 

@@ -17,7 +17,8 @@ from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, decode_image, udaci
 from nac_drive.events import Progress, counting, message, silent
 
 STEERING_OFFSET = 0.2
-"""Steering added to the label of the left camera and taken from that of the right one: it leads back to the middle."""
+"""Steering added to the label of the left camera and taken from the label of the right one: it leads back to the
+middle."""
 EPISODE_FRAMES = 500
 """A recording is cut into episodes of so many frames, so that some can be kept out of training."""
 LARGEST_IMAGE = 2**20
@@ -50,7 +51,8 @@ def import_udacity(
             in [0, 1], speed. Throttle below 0 is brake. A header gives the order of the columns; without one it is this
             order. Images are looked for in the folder IMG beside the log, wherever they were recorded.
         path: The new dataset folder.
-        steering_offset: Added to the steering of the left camera, subtracted from that of the right one; 0 leaves both
+        steering_offset: Added to the steering of the left camera, subtracted from the steering of the right one; 0
+        leaves both
             cameras out.
         episode_frames: Frames of an episode.
         first_track: Number of the first part; datasets of different numbers can be merged.

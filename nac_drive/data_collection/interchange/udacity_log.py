@@ -276,7 +276,7 @@ def _seconds(image: str) -> float:
 
 
 def _separator(text: str, fields: list[str], error: _LineError) -> tuple[str, str]:
-    """Return fault and fix of a line; a wrong number of columns may come from its separator."""
+    """Return fault and fix of a line. A wrong number of columns may come from its separator."""
     if len(fields) == len(COLUMNS):
         return error.fault, error.fix
     for separator, plural in _SEPARATORS.items():

@@ -16,7 +16,7 @@ from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.plain import whole
 
 GRASS_GRIP = 0.6
-"""Friction limit of grass over that of the road; gymnasium never lets a wheel have less."""
+"""Friction limit of grass over the road's; gymnasium never lets a wheel have less."""
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,8 @@ class Blackouts(FrameLoss):
 class Gaps(FrameLoss):
     """A `fraction` of the `frames` of an episode is lost in `pieces` gaps, evenly spaced.
 
-    A single gap lies in the middle. The protocol is that of PDNA, section 4, here in closed loop. The places are fixed,
-    so that all drivers meet the same gaps. An episode that ends before its last gap loses less than `fraction`.
+    A single gap lies in the middle. The protocol is taken from PDNA, section 4, here in closed loop. The places are
+    fixed, so that all drivers meet the same gaps. An episode that ends before its last gap loses less than `fraction`.
     """
 
     fraction: float
@@ -291,7 +291,7 @@ class SkippedFrames(_LossyEnv):
 class ActionRepeat(SkippedFrames):
     """Wrapper around `make_env`'s environment that takes every action for `frames` frames and draws the last one.
 
-    Rewards are summed. The episode ends in the frame in which it ends without this wrapper. `info` is that of the last
+    Rewards are summed. The episode ends in the frame in which it ends without this wrapper. `info` belongs to the last
     frame, with dt the time of all of them and `crash` the first crash among them.
 
     Args:

@@ -106,7 +106,7 @@ class Brightness(Corruption):
 
 @dataclass(frozen=True)
 class Shadows(Corruption):
-    """Semi-transparent dark lines across the image; they take away the fraction `opacity` of the light.
+    """Semi-transparent dark lines across the image. They take away the fraction `opacity` of the light.
 
     Places, angles and widths (6 to 16 % of the height) of the `lines` are drawn once. Crossings are not darker.
     """
@@ -145,7 +145,7 @@ class Line(Corruption):
 class OcclusionBars(Corruption):
     """Black bars across the world that do not overlap, all upright or all level.
 
-    `width` is that of one bar, as a fraction of the world's width or height.
+    `width` is the width of one bar, as a fraction of the world's width or height.
     """
 
     bars: int

@@ -12,7 +12,7 @@ class PerturbedInTurn(gym.Wrapper):
     """Environment whose episodes are under one of several perturbations, in turn by track.
 
     The episode of `reset(seed=n)` is under number n modulo their count, so that neighbouring tracks have all of them. A
-    reset without a seed keeps that of the episode before.
+    reset without a seed keeps the chain of the episode before.
 
     Args:
         chains: One simulator under each of the perturbations; at least one.

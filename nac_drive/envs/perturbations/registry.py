@@ -83,7 +83,7 @@ def parse(spec: str) -> list[Part]:
             Level 0 and an empty string mean none. MISSING is hold, zero or skip (see `FrameLoss`).
 
     Returns:
-        The parts in the order of `spec`, without those of level 0.
+        The parts in the order of `spec`; parts of level 0 are left out.
 
     Raises:
         ValueError: For an unknown name, level or MISSING, and for a name that comes twice.

@@ -23,7 +23,7 @@ class SlopedAttention(WindowCore):
         y_t = W_o [sum_s p_ts v_s of every head] + b_o
 
     A subclass defines how the weights p_ts follow from q_t, k_s and the distance t - s. Contents do not distinguish old
-    frames from new ones, so a position is needed. Ours is that of ALiBi (Press et al. 2022): a head subtracts
+    frames from new ones, so a position is needed. Ours comes from ALiBi (Press et al. 2022): a head subtracts
     slope (t - s) from its scores. It counts frames back from the query, as streaming requires. Unlike there the slope
     of each head is learned, from the initial 2^(-8 h / H), h = 1..H.
 
@@ -112,7 +112,7 @@ class ReLUAttention(SlopedAttention):
     whose scores are all negative contributes 0. If all heads do, y = b_o.
 
     The NAC paper names no normalization. Dividing by the sum of the weights would be 0 / 0 where a head is off. The
-    normalization here is that of the cited source: one RMSNorm with a gain over the concatenated heads. The source's
+    normalization follows the cited source: one RMSNorm with a gain over the concatenated heads. The source's
     optional gate, sigmoid(w z), is left out. The slope is inside the ReLU, as it is inside the softmax of
     `SoftmaxAttention`. A large slope therefore cuts old frames off.
 

@@ -110,8 +110,8 @@ class Core(nn.Module, ABC):
 
         Args:
             batch: Number of rows, B.
-            device: Device of the tensors; None for that of the weights.
-            dtype: Dtype of the tensors without a fixed one; None for that of the weights.
+            device: Device of the tensors; None for the weights' device.
+            dtype: Dtype of the tensors without a fixed one; None for the weights' dtype.
         """
         weight = next(self.parameters())
         device = weight.device if device is None else device
@@ -271,7 +271,7 @@ class CoreFactory:
         return self.core(input_size, output_size, **{**self.defaults, **settings}, **self.fixed)
 
     def differences(self, settings: dict[str, Any], others: dict[str, Any]) -> list[str]:
-        """Return the names of settings in which two cores differ; one that is left out has its default."""
+        """Return the names of settings in which two cores differ. One that is left out has its default."""
         defaults = {name: parameter.default for name, parameter in signature(self.core).parameters.items()}
         defaults |= self.defaults
         return [

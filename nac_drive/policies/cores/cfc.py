@@ -37,7 +37,7 @@ class CfC(RecurrentCore):
         output_size: Number of output features, d.
         backbone_units: Number of units of the backbone g.
         mode: "gated", "no-gate" or "pure".
-        time_unit: Seconds of one unit of dt in z: a frame by default, on which z is that of ncps.
+        time_unit: Seconds of one unit of dt in z: a frame by default, on which z equals ncps'.
 
     Raises:
         ValueError: `backbone_units` is less than 1, `mode` is unknown, or `time_unit` is not positive.
@@ -132,7 +132,7 @@ class WiredCfC(RecurrentCore):
         units: Number of all neurons; None is twice `output_size`, at least two more.
         sparsity: Fraction of synapses left out, in [0, 1), see `ncp_wiring`.
         seed: Seed of the wiring.
-        time_unit: Seconds of one unit of dt in z: a frame by default, on which z is that of ncps.
+        time_unit: Seconds of one unit of dt in z: a frame by default, on which z equals ncps'.
 
     Raises:
         ValueError: `units` leaves fewer than two inter and command neurons, `sparsity` is outside [0, 1), or
@@ -189,7 +189,7 @@ class WiredCfC(RecurrentCore):
 
 
 class CfCLayer(nn.Module):
-    """Gated CfC neurons without a backbone; `mask` (neurons, inputs) bool is True where f_1 and f_2 see an input."""
+    """Gated CfC neurons without a backbone. `mask` (neurons, inputs) bool is True where f_1 and f_2 see an input."""
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ products 1 for standard normal signals (Eq. 28); integrated numerically, that me
 
 
 def clip_sin(x: Tensor) -> Tensor:
-    """Return A sin(pi x / 6) in [-3, 3]; outside it goes on with slope epsilon (Eq. 8). It is odd and monotonic."""
+    """Return A sin(pi x / 6) in [-3, 3]. Outside it goes on with slope epsilon (Eq. 8). It is odd and monotonic."""
     inside = x.clamp(-3.0, 3.0)
     return torch.add(AMPLITUDE * torch.sin(math.pi / 6.0 * inside), x - inside, alpha=SLOPE)
 

@@ -28,8 +28,9 @@ class ContiFormer(WindowCore):
     over their ends. Both are of second order.
 
     Simplified: the source interpolates the queries by a cubic spline and takes the mean of q(u).k(u), which needs the
-    future; here q stays that of t. One attention layer: no residual path, norm or feed-forward part around it, and time
-    is no input of the vector field. Frames have no position: their order has an effect through the evolution only.
+    future; here q stays at its value of t. One attention layer: no residual path, norm or feed-forward part around
+    it, and time is no input of the vector field. Frames have no position: their order has an effect through the
+    evolution only.
 
     State: the inputs of the last frames, see WindowCore.
 

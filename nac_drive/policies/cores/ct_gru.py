@@ -25,7 +25,7 @@ class CTGRU(RecurrentCore):
         h_i <- (1 - s_i) h_i + s_i q
 
     The paper lets the traces decay at the end, over the time until the next event. Here they decay when the next frame
-    arrives with its dt, so the output sum_i h_i is that of the frame's own time. The scales start at 0.02 s; seven of
+    arrives with its dt, so the output sum_i h_i belongs to the frame's own time. The scales start at 0.02 s; seven of
     them reach 20 s. b_R and b_S start spread over the scales. The output is within [-M, M].
 
     State: (traces,), (B, M, d).

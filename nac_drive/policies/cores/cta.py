@@ -23,11 +23,11 @@ class CTA(ODERNN):
     equation" (ICASSP): a query of the present attends to the past by means of two running integrals, of e(k) and of v
     e(k)^T. So there is no window: all the episode counts, and the state does not grow.
 
-    z is that of `ODERNN`. The integrals are trapezoidal sums over the ends of its midpoint steps; both are of second
-    order. q is that of z after the frame. (The source integrates the score and the context themselves too, with
-    derivatives that the two running integrals imply, and takes adaptive steps.) At the start, where no time has passed,
-    c is 0. The source weighs the update of z by an estimated variance as well; here it is torch's GRU cell. A gap of
-    more than 1 s counts as 1 s, an element of k above 30 as 30.
+    z is the state of `ODERNN`. The integrals are trapezoidal sums over the ends of its midpoint steps; both are of
+    second order. q is computed from z after the frame. (The source integrates the score and the context themselves
+    too, with derivatives that the two running integrals imply, and takes adaptive steps.) At the start, where no time
+    has passed, c is 0. The source weighs the update of z by an estimated variance as well; here it is torch's GRU
+    cell. A gap of more than 1 s counts as 1 s, an element of k above 30 as 30.
 
     State: z (B, d), the integrals of e(k) (B, d) and of v e(k)^T (B, d, d).
 

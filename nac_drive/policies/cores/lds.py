@@ -40,7 +40,7 @@ class LDS(RecurrentCore):
         output_size: Number of output features, d.
         unfolds: Solver steps per frame.
         margin: Epsilon of the loss, in 1/s.
-        stability: "penalty" adds the loss to that of training; "descent" is Algorithm 1 of the thesis, see
+        stability: "penalty" adds the loss to the training loss; "descent" is Algorithm 1 of the thesis, see
             `after_step`.
 
     Raises:
@@ -96,7 +96,7 @@ class LDS(RecurrentCore):
         """With "descent", descend the Gershgorin loss while an eigenvalue of A has a positive real part (Algorithm 1).
 
         An element of `dynamics` moves by DESCENT at a time: a few times after a step of Adam at its usual rate. The
-        algorithm also does so before training, while an eigenvalue is not negative; those of a new core are negative.
+        algorithm also does so before training, while an eigenvalue is not negative; a new core has negative ones.
         A moving average of the weights is not corrected.
         """
         if self.stability != "descent" or not self.dynamics.isfinite().all():

@@ -66,7 +66,7 @@ class ODERNN(RecurrentCore):
         return self.field_output(self.field_input(z).tanh())
 
     def update(self, drive: Tensor, z: Tensor) -> Tensor:
-        """Update z (B, d) by torch's GRU cell; drive = W x + b (B, 3 d) for reset, update and new."""
+        """Update z (B, d) by torch's GRU cell. Drive = W x + b (B, 3 d) for reset, update and new."""
         own = self.recurrent(z)
         d = self.output_size
         reset, update = torch.sigmoid(drive[:, : 2 * d] + own[:, : 2 * d]).chunk(2, dim=1)

@@ -31,7 +31,7 @@ class ODEFormer(Core):
 
     Each Euler step has a window of its own tokens, so a frame's influence reaches `euler_steps` windows far.
 
-    State: of each Euler step in turn, that of WindowCore on its d features.
+    State: of each Euler step in turn, the state of WindowCore on its d features.
 
     Args:
         input_size: Number of input features, F.

@@ -64,7 +64,7 @@ class Pulse(nn.Module):
         return self._angle(t - 0.5 * dt, dtype), self.gate * self.amplitude * frames * sinc
 
     def travel(self, h: Tensor, middle: Tensor, reach: Tensor) -> Tensor:
-        """Return h (B, d) at the end of a span whose phase is held at that of its start."""
+        """Return h (B, d) at the end of a span whose phase is held at its start."""
         return torch.addcmul(h, reach, torch.sin(middle + self.phase(h)))  # (B, d)
 
     def _angle(self, t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -152,7 +152,7 @@ class PDNAODE(RecurrentCore):
 
     and then the CfC takes in the frame: h' = CfC(x, h, dt). This is the first-order splitting of Eq. 1, without its
     self-attention, into the pulse and the rest, of which the CfC is the closed form. The pulse's part is exact in s
-    while the phase is held at that of the last frame (`Pulse.span`); an Euler step of one frame would be Eq. 4. In
+    while the phase is held at the last frame's (`Pulse.span`); an Euler step of one frame would be Eq. 4. In
     variant C the pulse is added to the output; here it changes the state. The output is h'.
 
     State: h (B, d), and t (B,), float64 frames since the start.

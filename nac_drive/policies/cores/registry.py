@@ -308,7 +308,7 @@ def build_core(name: str, input_size: int, output_size: int, /, **settings: Any)
 def core_table() -> str:
     """Return the table of CORES in docs/drivers.md, in Markdown.
 
-    Parameters are those of a core with 64 features in and out, at its defaults.
+    Parameters count a core with 64 features in and out, at its defaults.
     """
     lines = [
         "| core | parameters | time | model, source, main departure from it |",

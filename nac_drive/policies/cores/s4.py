@@ -16,10 +16,10 @@ class S4(StateSpaceCore):
 
         ds/dt = r (A s + B u),    A = diag(Lambda) - P P*,    y = 2 Re(C s) + D u,    output = GLU(W_o GELU(y) + b_o)
 
-    Lambda = -exp(a) + i w, P, B, C and the rate r are learned per channel; the rest is that of `StateSpaceCore`.
+    Lambda = -exp(a) + i w, P, B, C and the rate r are learned per channel; the rest is inherited from `StateSpaceCore`.
     Source: Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State Spaces", Theorem 1 and
     section C.2. P P* in place of their P Q* keeps A stable in training (Goel et al. 2022, "It's Raw!").
-    Lambda, P and B start as those of `diagonal_plus_low_rank`.
+    Lambda, P and B start as `diagonal_plus_low_rank` returns them.
 
     The bilinear rule, their Eq. 3, takes the true dt at every step. With delta = r dt / 2:
 

@@ -17,7 +17,7 @@ class S4D(StateSpaceCore):
 
         ds/dt = r (A s + u),    y = 2 Re(C s) + D u,    output = GLU(W_o GELU(y) + b_o)
 
-    with A = -exp(a) + i w diagonal; the rest is that of `StateSpaceCore`. Between two observations u is held
+    with A = -exp(a) + i w diagonal; the rest is inherited from `StateSpaceCore`. Between two observations u is held
     (zero-order hold), so that over dt seconds s' = exp(r dt A) s + (exp(r dt A) - 1) / A u: the S4D-Lin of Gu et al.
     2022, "On the Parameterization and Initialization of Diagonal State Space Models", sec. 3 and 4. At first A_n = -1/2
     + i pi n: memories 2 / r of 0.4 to 10 s, within which the modes turn 0 to N / 2 - 1 times.

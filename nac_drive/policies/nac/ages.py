@@ -10,7 +10,7 @@ def ages(times: Tensor, context_times: Tensor | None = None) -> Tensor:
 
     Args:
         times: Time stamps of the queries in seconds, (B, Tq).
-        context_times: Time stamps of the keys in seconds, (B, Tk); None for those of the queries.
+        context_times: Time stamps of the keys in seconds, (B, Tk); None for the queries' own.
 
     Returns:
         (B, Tq, Tk) seconds. A key after its query has a negative age.

@@ -51,7 +51,7 @@ class Settings(Protocol):
 
 
 def layers(backbone: FusedBackbone) -> Layers | None:
-    """Return the backbone as a perceptron; None if it has more steps, more synapses or more neurons than the kernel."""
+    """Return the backbone as a perceptron. None if it has more steps, more synapses or more neurons than the kernel."""
     steps, scale, shift = backbone
     if len(steps) != 3 or any(len(updates) != 1 for updates in steps):
         return None

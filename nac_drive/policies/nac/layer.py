@@ -45,8 +45,8 @@ class NAC(nn.Module):
         a = mode(phi, omega, t)     alpha = softmax(a over the kept keys)
         y_h = sum alpha v t  ("quadrature", Eq. 19)   or   delta_t sum alpha v  ("riemann")
 
-    Beyond the paper, `gain` and `recency` make the logits exp(g_h) a - softplus(s_h) t_sample: with phi in (0, 1) those
-    of the paper differ by less than 1, so that the softmax is nearly uniform (docs/attention.md). `value="input"`
+    Beyond the paper, `gain` and `recency` make the logits exp(g_h) a - softplus(s_h) t_sample: with phi in (0, 1) the
+    paper's logits differ by less than 1, so that the softmax is nearly uniform (docs/attention.md). `value="input"`
     attends to the inputs of the keys themselves.
 
     The heads are concatenated and projected linearly. `nac.naive.naive_nac` is the same function in plain form. A NaN

@@ -12,7 +12,7 @@ OMEGA_FLOOR = 1e-3
 
 
 def exact(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """Return a(t) = phi / omega (1 - exp(-omega t)), Eq. 17; expm1 is exact as omega t -> 0. `steps` has no effect."""
+    """Return a(t) = phi / omega (1 - exp(-omega t)), Eq. 17. Expm1 is exact as omega t -> 0. `steps` has no effect."""
     return -phi / omega * torch.expm1(-omega * t)
 
 

@@ -187,7 +187,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return values and positions of the `count` largest of the last axis, in no particular order.
 
     Long rows are folded first: the largest elements lie in the columns whose maximum over the folds is largest. Fewer
-    elements then reach torch.topk, whose cost per element is several times that of a maximum.
+    elements then reach torch.topk, whose cost per element is several times the cost of a maximum.
     """
     if count == 1:  # many times faster than topk
         values, index = scores.max(dim=-1, keepdim=True)

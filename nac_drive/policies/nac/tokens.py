@@ -55,7 +55,7 @@ class TokenProjection:
 
 
 def token_projection(gate: SensoryGate, linear: Tensor, shift: Tensor | float = 0.0) -> TokenProjection:
-    """Return the gate followed by y -> y linear + shift; linear (H, P D, R), shift broadcastable to (H, 1, R)."""
+    """Return the gate followed by y -> y linear + shift. Linear (H, P D, R), shift broadcastable to (H, 1, R)."""
     heads = linear.shape[0]
     weight, bias, out_scale, out_shift = (
         tensor.unflatten(-1, (heads, -1)).transpose(-3, -2).flatten(-3)  # (..., H P D)

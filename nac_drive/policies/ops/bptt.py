@@ -18,7 +18,7 @@ class Form(ABC):
 
     @classmethod
     def arrange(cls, weights: Tensor) -> Tensor:
-        """Reorder the rows of the heads (k d, ...) from the order of the equations to that of `step`."""
+        """Reorder the rows of the heads (k d, ...) from the order of the equations to the order of `step`."""
         return weights
 
     @classmethod

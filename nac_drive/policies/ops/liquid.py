@@ -33,7 +33,7 @@ ROWS = 32
 class LiquidNetwork(nn.Module):
     """LTC neurons on any wiring. `ops.liquid_naive` holds the same function in plain form.
 
-    The initial ranges are those of Lechner et al. 2020, C and g per second. It runs in the precision of its weights,
+    The initial ranges follow Lechner et al. 2020, C and g per second. It runs in the precision of its weights,
     under autocast too.
 
     Args:
@@ -100,7 +100,7 @@ class LiquidNetwork(nn.Module):
         leak: Tensor,
         capacitance: Tensor,
     ) -> Tensor:
-        """Solve dv/dt = (a - b v) / C by explicit steps; inputs are constant over a frame. Returns (B, T, N)."""
+        """Solve dv/dt = (a - b v) / C by explicit steps. Inputs are constant over a frame. Returns (B, T, N)."""
         path = []
         for frame, seconds in zip(x.unbind(1), dt.unbind(1), strict=True):  # (B, F), (B,)
             constant = _currents(frame, *sensory) + leak  # (N, 2, B)

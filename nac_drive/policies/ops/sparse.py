@@ -42,7 +42,7 @@ class SparseMatrix(nn.Module):
     """A matrix (rows, columns) whose entries outside a `sparse_mask` are zero. A call without arguments returns it.
 
     Only the other entries are parameters. They start uniform within +-1 / sqrt(fan-in), fan-in being the mean number of
-    entries of a row, so that sums of inputs are as large as those of a dense layer. Sparsity 0 is a dense matrix.
+    entries of a row, so that sums of inputs are as large as in a dense layer. Sparsity 0 is a dense matrix.
     """
 
     positions: Tensor

@@ -47,6 +47,6 @@ class WeightCache(Generic[T]):
 
 
 def weights_of(*modules: nn.Module) -> tuple[Tensor, ...]:
-    """Return the parameters and buffers of these modules, without those of their children."""
+    """Return the modules' own parameters and buffers. Children are not included."""
     parts = (part for module in modules for part in (module._parameters, module._buffers))
     return tuple(tensor for part in parts for tensor in part.values() if tensor is not None)

@@ -156,7 +156,7 @@ def backbone_wiring(inputs: int, d_model: int, sparsity: float, seed: int, graph
 
 
 class _Masks:
-    """Two masks in the making; `freeze` returns them as a Wiring."""
+    """Two masks in the making. `freeze` returns them as a Wiring."""
 
     def __init__(self, inputs: int, groups: Groups) -> None:
         if inputs < 1:

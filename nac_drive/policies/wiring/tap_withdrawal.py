@@ -1,6 +1,6 @@
 """The tap-withdrawal circuit of C. elegans, and random circuits of its size (Hasani's thesis, Chapter 4).
 
-Wiring and polarities are those of the authors' published circuit: github.com/mlech26l/ordinary_neural_circuits,
+Wiring and polarities follow the authors' published circuit: github.com/mlech26l/ordinary_neural_circuits,
 `mountaincar_gym/tw_pure.bnn`, whose neurons are in the order of Figure S1 of Lechner et al. 2018 (Neuronal Circuit
 Policies, arXiv 1803.08554). It has the thesis' 28 synapses, two of them electrical; 77 % of the 11 x 11 pairs have
 none. 12 synapses (43 %) leave sensory neurons, 14 (50 %) join inter and command neurons, and 2 reach motor neurons.

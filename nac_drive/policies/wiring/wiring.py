@@ -110,7 +110,7 @@ class Wiring:
         return self.groups.slice(name)
 
     def to_config(self) -> dict[str, Any]:
-        """Return a JSON-able dict; each mask row is a string of 0 and 1."""
+        """Return a JSON-able dict. Each mask row is a string of 0 and 1."""
         config: dict[str, Any] = asdict(self.groups)
         for name in ("input_mask", "recurrent_mask"):
             config[name] = ["".join("01"[bit] for bit in row) for row in getattr(self, name).astype(int)]

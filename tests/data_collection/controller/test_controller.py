@@ -207,7 +207,7 @@ def test_where_no_frame_is_lost_it_never_stops(control, spec):
 
 
 def test_it_drives_on_where_few_frames_in_a_row_are_lost():
-    """Up to six; those before a frame that arrives no longer count."""
+    """Up to six. Those before a frame that arrives no longer count."""
     steps, sighted = (
         driven(cautious("discrete", **changed), "frame-drop:2:zero", 150) for changed in ({}, {"blind_frames": 0})
     )

@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(log_file, tmp_path):
 
 
 def foreign(path: Path, kind: str, file: Path) -> str:
-    """Make a file that is no action log; return the words that the error must contain."""
+    """Make a file that is no action log. Return the words that the error must contain."""
     log = read_action_log(file)
     with np.load(file) as stored:
         arrays: dict[str, Any] = dict(stored)

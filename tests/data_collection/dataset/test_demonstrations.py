@@ -310,7 +310,7 @@ def test_replay_sees_an_episode_that_was_cut_short(copy):
 
 
 def foreign(path: Path, damage: str) -> str:
-    """Turn the dataset at `path` into something else; return the words that the error must contain."""
+    """Turn the dataset at `path` into something else. Return the words that the error must contain."""
     meta = json.loads((path / "meta.json").read_text())
     if damage == "missing":
         shutil.rmtree(path)
@@ -436,7 +436,7 @@ def test_merged_datasets_are_one_recording_in_the_order_of_the_arguments(recorde
 
 
 def test_a_merged_dataset_comes_again_from_its_action_log_with_its_rounds(tmp_path):
-    """Episodes of DAgger runs keep their rounds; those of one without rounds have none."""
+    """Episodes of DAgger runs keep their rounds. Episodes of another dataset have none."""
     parts = [collect_small(tmp_path / "plain", seeds=[8])]
     job = EpisodeJob(pickle.dumps(resolve_driver("controller", ENV)), parts[0].meta)
     for name, tracks in (("one", (4, 9)), ("other", (6,))):

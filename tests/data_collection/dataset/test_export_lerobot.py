@@ -21,7 +21,7 @@ ARROW = {"float32": "float", "float64": "double", "int64": "int64", "bool": "boo
 
 
 def check_lerobot(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Check a folder against the format LeRobotDataset v3.0; return info, episodes and frames."""
+    """Check a folder against the format LeRobotDataset v3.0. Return info, episodes and frames."""
     info = json.loads((folder / "meta/info.json").read_text())
     assert info["codebase_version"] == "v3.0"
     assert info.keys() >= {

@@ -51,7 +51,7 @@ def copy(small, tmp_path) -> Path:
 
 
 def refused(path: Path, match: str, *, stream: bool = True, info: bool = True) -> None:
-    """Whatever reads episode 0 ends in one line; `stream` and `info` do where they are True, as they read parts."""
+    """Whatever reads episode 0 ends in one line. `stream` and `info` do where they are True, as they read parts."""
     dataset = Demonstrations.open(path)
     for read in (dataset.load, *([dataset.stream] * stream), *([dataset.info] * info)):
         with pytest.raises(DatasetError, match=match) as caught:

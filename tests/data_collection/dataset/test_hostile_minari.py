@@ -26,7 +26,7 @@ SECRET = b"a file of the system"
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> Path:
-    """A dataset of two episodes, as Minari writes it; not to be changed."""
+    """A dataset of two episodes, as Minari writes it. Not to be changed."""
     return write_minari(tmp_path_factory.mktemp("sound") / "other/cars-v0", [grey(3), grey(4)], [5, 6])
 
 

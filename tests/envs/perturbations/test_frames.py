@@ -74,7 +74,7 @@ def test_a_crash_in_a_skipped_frame_is_reported():
 
 
 def test_losses_of_losses_add_up():
-    """Outside, every second of the arriving frames is skipped; inside, stale frames arrive as they are."""
+    """Outside, every second of the arriving frames is skipped. Inside, stale frames arrive as they are."""
     inner = StaleFrames(Clock(), Scripted(missing="hold"), Stream("scripted"))
     rows = timeline(SkippedFrames(inner, IrregularRate((0.0, 1.0)), Stream("rate")))
     assert [(row[0], row[1], row[5]) for row in rows] == [
@@ -97,7 +97,7 @@ def test_the_sum_of_dt_is_the_time_that_passed(spec):
 
 @pytest.mark.parametrize("spec", ["frame-rate:3", "frame-drop:2:skip", "frame-drop:2:hold+frame-rate:3"])
 def test_a_frame_that_arrives_is_the_simulators_frame_of_that_time(spec):
-    """Skipped frames are not drawn; rewards, images and ends are the same as if they were."""
+    """Skipped frames are not drawn. Rewards, images and ends are the same as if they were."""
     config = EnvConfig(max_steps=60)
     steps = drive(perturb(make_env(config), spec, 1))
     inside, _, _ = spec.rpartition("+")

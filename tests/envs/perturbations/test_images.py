@@ -65,7 +65,7 @@ def test_frames_stay_frames_and_are_not_changed_in_place(name, frames):
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_one_draw_for_a_batch_is_one_draw_for_its_frames(name, frames):
-    """Static patterns exactly; noise consumes the generator in the same order."""
+    """Static patterns exactly. Noise consumes the generator in the same order."""
     for corruption in settings(name):
         one_by_one, at_once = drawn(corruption), drawn(corruption)
         np.testing.assert_array_equal(np.stack([one_by_one(frame) for frame in frames]), at_once(frames))

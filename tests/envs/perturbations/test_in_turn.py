@@ -1,4 +1,4 @@
-"""Several perturbations in turn: on each track an episode is that of one of them alone."""
+"""Several perturbations in turn: on each track an episode equals an episode of one of them alone."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_equals_the_fast_core(mode: str, length: int, recorded: bool) -> None:
 
 @pytest.mark.parametrize("mode", FORMS)
 def test_gradients_equal_those_of_the_fast_core(mode: str) -> None:
-    """Gradients of inputs, times, state and every parameter; the loss reads all outputs and the last state."""
+    """Gradients of inputs, times, state and every parameter. The loss reads all outputs and the last state."""
     core = make(mode)
     x, dt, h = (tensor.requires_grad_() for tensor in inputs())
     wanted = {"x": x, "dt": dt, "h": h, **dict(core.named_parameters())}

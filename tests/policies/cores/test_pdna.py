@@ -107,7 +107,7 @@ def test_initially_the_gates_are_a_hundredth_and_the_frequencies_evenly_spaced_i
 
 
 def test_the_pulse_by_the_clock() -> None:
-    """A of 2 on a gate of 0.5; omega a quarter and a twelfth of a turn per frame; the phase of the second is h pi / 2.
+    """A of 2 on a gate of 0.5. Omega a quarter and a twelfth of a turn per frame; the phase of the second is h pi / 2.
 
     The first frame of an episode has a dt of 0; between 0.06 s and 0.14 s three frames are lost.
     """

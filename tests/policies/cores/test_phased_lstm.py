@@ -39,7 +39,7 @@ class TestPhasedLSTM(CoreContract):
         torch.testing.assert_close(gates, torch.stack(expected, dim=1))
 
     def test_forward_counts_the_seconds(self) -> None:
-        """Frames at 0.05, 0.10, 0.25 and 1.10 s; the LSTM always proposes 1 for the cell and tanh(1) for h."""
+        """Frames at 0.05, 0.10, 0.25 and 1.10 s. The LSTM always proposes 1 for the cell and tanh(1) for h."""
         core = PhasedLSTM(1, 1, open_ratio=0.2, leak=0.0).double()
         with torch.no_grad():
             for parameter in core.parameters():

@@ -74,7 +74,7 @@ def test_the_hippo_matrix_is_that_of_the_paper() -> None:
 
 
 def test_a_new_core_is_a_dense_hippo_system() -> None:
-    """In another basis: the eigenvalues of A and the moments B* A^k B are those of the paper's matrices."""
+    """In another basis: the eigenvalues of A and the moments B* A^k B equal the paper's."""
     torch.manual_seed(0)
     core = S4(5, 8, state_size=N).double()
     matrix, drive = hippo_legs(N)

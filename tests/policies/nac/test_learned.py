@@ -35,7 +35,7 @@ def test_the_gradient_passes_through_to_the_score_and_changes_no_other() -> None
 
 
 def test_the_gradient_of_the_score_is_that_of_the_logit() -> None:
-    """The gradient of a logit a_ij is that of the score of the same pair: dL/dM = sum_ij dL/da_ij q_i k_j^T."""
+    """The gradient of a logit a_ij is the gradient of the score of the same pair: dL/dM = sum_ij dL/da_ij q_i k_j^T."""
     layer, x = make("learned"), inputs()
     layer(x).square().sum().backward()
     expected = layer.get_parameter("score_weight").grad

@@ -84,7 +84,7 @@ def test_every_variant_equals_the_fast_layer(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_gradients_equal_those_of_the_fast_layer(name: str) -> None:
-    """Gradients of inputs, times and every parameter; for "learned" the straight-through gradient of M besides."""
+    """Gradients of inputs, times and every parameter. For "learned" the straight-through gradient of M besides."""
     layer, (x, arguments) = make(**NAC_VARIANTS[name]), inputs("all")
     direction = torch.randn(B, T, D_MODEL, dtype=torch.float64)
     sources = {"x": x, "times": arguments["times"]}
@@ -120,7 +120,7 @@ def test_any_circuit_equals_the_fast_layer(circuit: str, steps: int, output: str
 def test_any_setting_equals_the_fast_layer(
     seed: int, heads: int, queries: int, keys: int, causal: bool, window: int | None, **arguments: Any
 ) -> None:
-    """Fewer, as many and more queries than keys; contexts of another width than x."""
+    """Fewer, as many and more queries than keys. Contexts of another width than x."""
     layer = make(seed, d_model=2 * heads, num_heads=heads, context_size=4, **arguments)
     x, context = torch.randn(2, queries, F).double(), torch.randn(2, keys, 4).double()
     call: dict[str, Any] = {"context": context, "causal": causal, "window": window, "valid": torch.rand(2, keys) < 0.8}

@@ -32,7 +32,7 @@ def column(*values: float) -> torch.Tensor:
 
 
 def kept_keys(selection, q: torch.Tensor, size: int | None = None) -> list[set[int]]:
-    """Kept keys of every (batch, head, query) in order; the queries in chunks of `size`."""
+    """Kept keys of every (batch, head, query) in order. The queries in chunks of `size`."""
     queries, chosen = q.shape[2], []
     for start in range(0, queries, size or queries):
         rows = slice(start, min(start + (size or queries), queries))

@@ -27,7 +27,7 @@ def attention(made: NAC, times: torch.Tensor | None = None) -> AttentionRecord:
 
 
 def entropy(alpha: torch.Tensor) -> float:
-    """Mean entropy of the last query's weights over that of uniform ones."""
+    """Mean entropy of the last query's weights over the entropy of uniform ones."""
     last = alpha[:, :, -1]
     return (-(last * last.clamp(min=1e-300).log()).sum(dim=2) / math.log(T)).mean().item()
 

@@ -79,7 +79,7 @@ def test_the_neurons_of_an_ncp_equal_the_naive_network(wiring: str) -> None:
 
 
 def test_gradients_equal_those_of_the_fast_core() -> None:
-    """Gradients of inputs, times, state and every parameter; the loss reads all outputs and the last state."""
+    """Gradients of inputs, times, state and every parameter. The loss reads all outputs and the last state."""
     torch.manual_seed(0)
     core = LTC(F, N)
     randomised(core)

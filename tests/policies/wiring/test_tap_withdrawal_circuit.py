@@ -35,7 +35,7 @@ def test_the_animal_has_the_synapses_of_the_thesis() -> None:
 
 
 def test_the_forward_and_the_backward_half_inhibit_each_other() -> None:
-    """AVA drives REV and AVB drives FWD; each command neuron inhibits the other and the other's inter neuron."""
+    """AVA drives REV and AVB drives FWD. Each command neuron inhibits the other and the other's inter neuron."""
     kinds = tap_withdrawal_circuit()
 
     def kind(source: str, target: str) -> int:
