@@ -1,1 +1,1 @@
-"""Analysis of drivers: saliency, neurons, attention weights, wirings, and episodes with all that is seen of them."""
+"""Analysis of drivers: saliency, neurons, attention, wirings and recorded episodes."""

@@ -1,4 +1,6 @@
-"""Measures of attention weights, and ways to replace the weights of a NAC driver, to see if they matter.
+"""Measures of attention weights, and ways to replace them.
+
+The replacements show whether the weights of a NAC driver matter.
 
 Shapes: B batch, H heads, T queries, K keys of a query.
 """
@@ -24,7 +26,9 @@ Hook = TypeVar("Hook")
 
 
 def normalised_entropy(alpha: Tensor) -> Tensor:
-    """Entropy of attention weights relative to uniform weights: 1 is uniform, 0 is a single key.
+    """Entropy of attention weights relative to uniform weights.
+
+    1 is uniform, 0 is a single key.
 
     Args:
         alpha: (..., K) weights that sum to 1, K at least 2.
@@ -54,7 +58,7 @@ def mean_age(alpha: Tensor, age: Tensor) -> Tensor:
 
 
 def weight_by_age(alpha: Tensor, age: Tensor, edges: Tensor) -> Tensor:
-    """The weight that a query gives to keys of each age.
+    """Mean attention weight of keys by age.
 
     Args:
         alpha: (..., K) weights that sum to 1.
@@ -106,7 +110,9 @@ def recorded_attention(driver: Driver) -> Iterator[list[AttentionStep]]:
 def watched_attention(
     driver: Driver, note: Callable[[AttentionRecord, Tensor, Callable[[], Tensor]], None]
 ) -> Iterator[None]:
-    """Call `note` with the attention of every decision inside the `with` block. The driver acts as without it.
+    """Call `note` with the attention of every decision.
+
+    The driver acts as without it.
 
     Args:
         driver: A driver with a NAC core.
@@ -134,7 +140,7 @@ def watched_attention(
 
 @contextmanager
 def zeroed_heads(driver: Driver, heads: Collection[int]) -> Iterator[None]:
-    """Let the given heads of a NAC driver contribute nothing inside the `with` block.
+    """Turn heads of a NAC driver off inside the `with` block.
 
     Raises:
         ValueError: For a driver with another core.
@@ -156,7 +162,7 @@ def zeroed_heads(driver: Driver, heads: Collection[int]) -> Iterator[None]:
 
 @contextmanager
 def uniform_weights(driver: Driver) -> Iterator[None]:
-    """Let a NAC driver give all frames of its window the same weight inside the `with` block.
+    """Give all frames of the window the same weight.
 
     Raises:
         ValueError: For a driver with another core.
@@ -167,7 +173,7 @@ def uniform_weights(driver: Driver) -> Iterator[None]:
 
 @contextmanager
 def newest_frame_only(driver: Driver) -> Iterator[None]:
-    """Let a NAC driver see the newest frame alone inside the `with` block: its window is one frame long.
+    """Let a NAC driver see the newest frame alone.
 
     Episodes must begin inside the block: the state of a window of another length does not fit.
 
@@ -185,7 +191,7 @@ def newest_frame_only(driver: Driver) -> Iterator[None]:
 
 @contextmanager
 def shuffled_keys(driver: Driver, seed: int = 0) -> Iterator[None]:
-    """Let a NAC driver give its weights to the wrong frames: every head permutes them at random at every decision.
+    """Shuffle the weights of every head at every decision.
 
     The weights stay as sharp as they are; their assignment to frames is lost.
 
@@ -204,7 +210,7 @@ def shuffled_keys(driver: Driver, seed: int = 0) -> Iterator[None]:
 
 @contextmanager
 def constant_clock(driver: Driver) -> Iterator[None]:
-    """Let a driver get the nominal time step at every frame inside the `with` block, whatever the true one is."""
+    """Give a driver the nominal time step at every frame."""
     config = driver.config
     driver.config = replace(config, clockless=True)
     try:

@@ -8,7 +8,7 @@ from nac_drive.envs.telemetry import Track
 
 
 def curvature(track: Track, index: int, ahead: int = 4) -> float:
-    """Return the curvature of the road around a tile, in radians per unit, positive to the left.
+    """Return the road's curvature around a tile (1/unit, left positive).
 
     Args:
         track: The centre line.

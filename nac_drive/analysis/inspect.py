@@ -1,4 +1,4 @@
-"""Inspect drivers: one episode of each with everything recorded, as a page for the browser and as arrays."""
+"""Inspect drivers: one recorded episode of each, as a page and as arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def inspect(
     rerun: str | os.PathLike[str] | None = None,
     on_step: Callable[[str, Step], None] = lambda name, step: None,
 ) -> Path:
-    """Drive one episode with each driver and write what it saw and did.
+    """Record one episode of each driver and write it.
 
     `folder` gets episode.html, which opens without a network, and the arrays of each driver as NAME.npz (see
     `Recording`).

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of recorded episodes: it opens by a double click, without a network."""
+"""One self-contained HTML page of recorded episodes, without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _QUALITY = 80
 
 
 def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recording], title: str) -> Path:
-    """Write one or several episodes as a page with one time slider.
+    """Write episodes as one page with a time slider.
 
     Args:
         path: The new file; an existing one is replaced, a missing folder is made.
@@ -48,7 +48,7 @@ def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recordi
 
 
 def assemble(package: str, name: str, *, panels: bool = True, **values: Any) -> str:
-    """Return a page of one file: its HTML, the common style and panels, and its script.
+    """Return a page of one file: HTML, style, panels and script.
 
     Args:
         package: The package whose folder `web` holds NAME.html and NAME.js.
@@ -95,7 +95,10 @@ def _array(values: np.ndarray) -> dict[str, Any]:
 
 
 def _tiles(images: np.ndarray) -> str:
-    """All images (T, H, W) or (T, H, W, 3), line by line, as one data URI."""
+    """Return all images, line by line, as one data URI.
+
+    Images are (T, H, W) or (T, H, W, 3).
+    """
     missing = -len(images) % _COLUMNS
     images = np.concatenate((images, np.zeros((missing, *images.shape[1:]), images.dtype)))
     lines = images.reshape(-1, _COLUMNS, *images.shape[1:]).swapaxes(1, 2)  # (R, H, C, W, ...)

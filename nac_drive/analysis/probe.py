@@ -1,4 +1,4 @@
-"""A network driver under observation: its neurons at every decision, and what it does without some of them."""
+"""A network driver under observation, with neurons to switch off."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Probe:
         (self.zeroed.add if off else self.zeroed.discard)((group, index))
 
     def switch_head(self, index: int, off: bool) -> None:
-        """Let a head of a NAC core contribute nothing, or let it go.
+        """Turn a head of a NAC core off, or on.
 
         Raises:
             ValueError: If the core has no such head.

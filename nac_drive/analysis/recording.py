@@ -1,4 +1,4 @@
-"""One episode with everything that can be seen of it: frames, actions, saliency, neurons, attention, the track."""
+"""One recorded episode: frames, actions, saliency, neurons, attention, track."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def record(
 
 
 class _Watched:
-    """A driver whose neurons, and the car's place, are noted at every decision."""
+    """A driver that notes its neurons and the car's place."""
 
     def __init__(self, driver: Driver, spec: EnvSpec) -> None:
         self._regions = spec.regions

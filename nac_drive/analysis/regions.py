@@ -1,4 +1,4 @@
-"""The fraction of a saliency map in each region of a frame."""
+"""The fraction of saliency in each region of a frame."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ TIME = "time"
 
 
 def save_rerun(path: str | os.PathLike[str], recordings: Sequence[Recording]) -> Path:
-    """Write one or several episodes for the rerun viewer, on one timeline.
+    """Write episodes for the rerun viewer, on one timeline.
 
     Under the name of each driver there are its frame and saliency maps, every series, the road and the place of the
     car, and tensors of the neurons and the attention. A tensor has one range of values for the whole episode, so that
@@ -68,7 +68,7 @@ def _place(rr: Any, recording: Recording, *names: str) -> str:
 
 
 def _columns(rr: Any, recording: Recording) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield (names, columns of T rows) of images, series and the car."""
+    """Yield (names, columns of T rows) of images, series, car."""
     yield ("frame",), _images(rr, recording.frames)
     for name, maps in recording.saliency.items():
         yield ("saliency", name), _images(rr, maps)
@@ -78,7 +78,7 @@ def _columns(rr: Any, recording: Recording) -> Iterator[tuple[tuple[str, ...], A
 
 
 def _tensors(recording: Recording) -> Iterator[tuple[tuple[str, ...], np.ndarray, tuple[float, float]]]:
-    """Yield (names, tensors (T, ...), range of values) of neurons and attention."""
+    """Yield (names, tensors (T, ...), range) of neurons and attention."""
     for name, values in recording.activity.items():
         yield ("neurons", name), values[:, None, :], (float(values.min()), float(values.max()))
     if recording.attention is not None:
@@ -86,12 +86,12 @@ def _tensors(recording: Recording) -> Iterator[tuple[tuple[str, ...], np.ndarray
 
 
 def _images(rr: Any, images: np.ndarray) -> Any:
-    """Columns of images (T, H, W, 3) in RGB, or (T, H, W), as PNG."""
+    """Return images (T, H, W[, 3]) in RGB as PNG columns."""
     ordered = images[..., ::-1] if images.ndim == 4 else images
     blobs = [cv2.imencode(".png", image)[1].tobytes() for image in ordered]
     return rr.EncodedImage.columns(blob=blobs, media_type=["image/png"] * len(blobs))
 
 
 def _downwards(points: np.ndarray) -> np.ndarray:
-    """Points of the simulator (N, 2), whose second axis goes up, for a viewer in which it goes down."""
+    """Flip the second axis of points (N, 2) for the viewer."""
     return points * np.array([1.0, -1.0])

@@ -1,4 +1,4 @@
-"""Saliency maps: the parts of a frame that a driver's decision depends on.
+"""Saliency maps: the pixels that a driver's decision depends on.
 
 Shapes: T frames of an episode in their order, H and W of a frame, C, h and w of the maps of a convolution.
 """
@@ -70,7 +70,7 @@ def visual_backprop(driver: Driver, frames: Tensor) -> Tensor:
 
 
 def _enlarge(image: Tensor, conv: nn.Conv2d, size: tuple[int, ...]) -> Tensor:
-    """Transposed convolution of (T, 1, h, w) by ones, with the geometry of `conv`, to (T, 1, *size)."""
+    """Spread (T, 1, h, w) to (T, 1, *size) by the geometry of `conv`."""
     stride, kernel, padding = conv.stride[0], conv.kernel_size[0], int(conv.padding[0])
     missing = [
         to - (stride * (side - 1) + kernel - 2 * padding) for side, to in zip(image.shape[2:], size, strict=True)
@@ -151,7 +151,7 @@ def _explain(
     look: Callable[[Tensor], tuple[Tensor, Tensor]],
     note: Callable[[Tensor, Tensor], None],
 ) -> None:
-    """Drive through an episode and note the gradient of every decision.
+    """Note the gradient of every decision of an episode.
 
     Args:
         driver: A driver.

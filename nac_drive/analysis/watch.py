@@ -1,4 +1,4 @@
-"""Watch one episode: in a window, as a video, or as a page for the browser."""
+"""Watch one episode in a window, a video or a page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def watch(
     view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
-    """Drive one episode in a window, into a video, or into a page for the browser.
+    """Drive one episode for a window, a video or a page.
 
     Args:
         driver: The driver, its name, or its folder (see `resolve_driver`).

@@ -1,4 +1,4 @@
-"""A wiring as a figure: neurons as discs in columns, synapses as lines in the colour of the group that they leave."""
+"""A wiring as a figure: discs for neurons, lines for synapses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def draw_wiring(wiring: Wiring, title: str | None = None) -> Figure:
 
 
 def _places(sizes: dict[str, int]) -> tuple[dict[str, np.ndarray], dict[str, float], float, int]:
-    """Positions (n, 2) of each group's neurons, the x of each group's middle, the width, and the number of rows."""
+    """Return each group's positions and centre, the width, the number of rows."""
     columns = {name: max(1, -(-size // ROWS)) for name, size in sizes.items()}
     rows = {name: -(-size // columns[name]) for name, size in sizes.items()}
     highest = max(rows.values())
@@ -101,7 +101,7 @@ def _places(sizes: dict[str, int]) -> tuple[dict[str, np.ndarray], dict[str, flo
 
 
 def _blocks(wiring: Wiring) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Source, target and mask block (sources, targets) of every pair of groups."""
+    """Yield source, target and mask block of every pair of groups."""
     for target in GROUPS:
         yield "inputs", target, wiring.input_mask[:, wiring.group(target)]
     for source in GROUPS:
@@ -124,7 +124,7 @@ def _draw_synapses(axes: Axes, wiring: Wiring, source: str, target: str, starts:
 
 
 def _bent(starts: np.ndarray, ends: np.ndarray, *, loops: bool) -> np.ndarray:
-    """Return quadratic arcs (n, 25, 2) that swing to the right of their direction.
+    """Return quadratic arcs (n, 25, 2) that swing to the right.
 
     A neuron's synapse onto itself is a loop beside it.
     """

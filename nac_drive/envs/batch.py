@@ -1,4 +1,4 @@
-"""Many CarRacing environments stepped in one call, as one of gymnasium's vector environments."""
+"""Many CarRacing environments stepped in one call, as gymnasium's vector environment."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class CarRacingVectorEnv(VectorEnv):
         return observations
 
     def _infos(self, mask: np.ndarray, dt: np.ndarray) -> dict[str, Any]:
-        """Return gymnasium's vector info: for every entry an array (num_envs,), and the mask of its valid rows."""
+        """Return gymnasium's vector info: arrays (num_envs,) and their masks."""
         cars, tiles = self._world.cars, self._world.roads["tiles"].astype(np.int64)
         events, visited = cars["events"], cars["visited_count"].astype(np.int64)
         infos = {
@@ -271,7 +271,7 @@ class CarRacingVectorEnv(VectorEnv):
 def reset_arguments(
     num_envs: int, seed: Any, options: dict[str, Any] | None
 ) -> tuple[list[int | None], np.ndarray, dict[str, Any]]:
-    """Return the seed of each environment, the mask of those that are reset, and the other options.
+    """Return the seeds, the mask of the reset environments, other options.
 
     Raises:
         ValueError: If the number of seeds or the mask does not match the environments.

@@ -1,4 +1,4 @@
-"""Many futures of one moment: a batch of worlds that begin in the same saved state."""
+"""Many futures of one moment: worlds that share a saved state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def branch(state: CarState, count: int) -> World:
 
 
 def go_back(world: World, state: CarState) -> None:
-    """Return all worlds of a `branch` to a saved state of the same track.
+    """Return all worlds of a `branch` to a saved state.
+
+    The state must belong to the same track.
 
     Args:
         world: The result of `branch`.

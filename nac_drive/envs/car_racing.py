@@ -1,4 +1,4 @@
-"""CarRacing-v3 with telemetry in `info`: gymnasium's physics, rewards and frames, by compiled code."""
+"""CarRacing-v3 with telemetry: gymnasium's physics and frames in compiled code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FRAME = 1 / FRAMES_PER_SECOND
 
 
 class CarRacing(Readings, gym.Env, EzPickle):
-    """gymnasium's CarRacing-v3 with telemetry, a crash mode, an `observe` switch and saved states.
+    """gymnasium's CarRacing-v3 with telemetry, crash modes and saved states.
 
     Tracks, physics, rewards, terminations and frames are gymnasium's own, bit for bit and pixel for pixel
     (docs/simulator.md).
@@ -168,7 +168,7 @@ class CarRacing(Readings, gym.Env, EzPickle):
         return self.state, world.rewards[row].item(), world.terminated[row].item(), False, self._info(_FRAME)
 
     def after_step(self, places: Sequence[Any]) -> None:
-        """Follow a step of the world: pulses after an intervention, traces, the window.
+        """Follow a step: pulses after an intervention, traces, the window.
 
         Args:
             places: Positions of the wheels before the step; empty without a render mode.
@@ -227,13 +227,16 @@ class CarRacing(Readings, gym.Env, EzPickle):
         return self._world.draw(None, self._row, self._row + 1, view, size)[0]
 
     def look(self) -> np.ndarray:
-        """Return the frame (96, 96, 3) that the last step would have returned with `observe` on."""
+        """Return the frame (96, 96, 3) of the last step.
+
+        It is drawn with `observe` off, too.
+        """
         self._require_episode()
         self.state = self._draw()
         return self.state
 
     def intervene(self) -> None:
-        """Set the car at rest on the centre line, at the nearest tile, along the road."""
+        """Set the car at rest on the nearest tile's centre line."""
         self._require_episode()
         _, beta, x, y = self._roads["line"][0, self._cars["index"][0]].tolist()
         self._world.place(self._row, beta, x, y)
@@ -243,7 +246,9 @@ class CarRacing(Readings, gym.Env, EzPickle):
     def place(
         self, angle: float, x: float, y: float, *, velocity: tuple[float, float] = (0.0, 0.0), spin: float = 0.0
     ) -> None:
-        """Set the car at a place, at rest or in motion with rolling wheels; score, tiles, time and counts stay.
+        """Set the car at a place, at rest or in motion.
+
+        The wheels roll. Score, tiles, time and counts stay.
 
         Args:
             angle: Angle of the hull in radians, 0 towards +y, left positive.
@@ -266,7 +271,9 @@ class CarRacing(Readings, gym.Env, EzPickle):
     # Saved states
 
     def save_state(self) -> CarState:
-        """Return the state of the episode: `restore_state` goes on from there, bit for bit.
+        """Return the state of the episode, for `restore_state`.
+
+        The episode goes on from there, bit for bit.
 
         Raises:
             ResetNeeded: Before the first `reset`, and after `close`.
@@ -284,7 +291,7 @@ class CarRacing(Readings, gym.Env, EzPickle):
         return self._track.tobytes(), self._colors.tobytes(), self._roads["lap_complete_percent"][0].item()
 
     def restore_state(self, state: CarState) -> dict[str, Any]:
-        """Go on from a saved state, of this environment or of another one.
+        """Go on from a saved state of any environment.
 
         Skid traces, which `render` alone shows, are forgotten.
 
@@ -333,7 +340,7 @@ class CarRacing(Readings, gym.Env, EzPickle):
 
 
 def random_colors(rng: np.random.Generator) -> np.ndarray:
-    """Draw colours (3, 3) of road, background and grass patches, as gymnasium does."""
+    """Draw colours (3, 3) of road, background and grass."""
     road, background = rng.uniform(0, 210, size=3), rng.uniform(0, 210, size=3)
     grass = background.copy()
     grass[rng.integers(3)] += 20

@@ -1,4 +1,4 @@
-"""The state of the car in the simulator: the input of a value network that is used in training alone.
+"""The state of the car, as input of PPO's value network.
 
 `car_state` is the plain form, of one environment. `car_states` computes the same numbers of a whole batch.
 """
@@ -20,7 +20,7 @@ CAR_STATE_SIZE = 15 + 2 * len(_TILES_AHEAD)
 
 
 def car_state(env: Any, info: dict[str, Any]) -> np.ndarray:
-    """Return the state of the car, and of the road ahead as seen from it.
+    """Return the car's state and the road ahead of it.
 
     Args:
         env: A `CarRacing` in an episode.
@@ -100,7 +100,7 @@ def car_states(roads: np.ndarray, cars: np.ndarray) -> np.ndarray:
 
 
 def tiles_missed(roads: np.ndarray, cars: np.ndarray) -> np.ndarray:
-    """Return the tiles that each car has passed and no wheel has touched, (E,), see `Readings.tiles_missed`."""
+    """Return the number of missed tiles (E,), see `Readings.tiles_missed`."""
     passed = np.clip(cars["lap"]["furthest"] - TILES_UNDER_CAR, 0, roads["tiles"])
     visited = cars["visited"].astype(bool)  # (E, MAX_TILES)
     return passed - np.count_nonzero(visited & (np.arange(visited.shape[1]) < passed[:, None]), axis=1)

@@ -1,4 +1,4 @@
-"""Read access to the car in the simulator, under gymnasium's names."""
+"""Read access to the car, under gymnasium's names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BodyView:
 
     @property
     def sin_cos(self) -> tuple[np.float32, np.float32]:
-        """Sine and cosine of the angle, as the simulator holds them."""
+        """Sine and cosine of the simulator's angle."""
         return self._numbers["sin"][0], self._numbers["cos"][0]
 
 
@@ -72,7 +72,7 @@ class JointView:
 
     @property
     def angle(self) -> float:
-        """Angle of the wheel from the hull in radians, left positive."""
+        """Angle of the wheel from the hull (rad, left positive)."""
         return float(self._wheel["angle"][0] - self._hull["angle"][0])  # a float32 difference, as in Box2D
 
 
@@ -122,7 +122,7 @@ class WheelView(BodyView):
 
 
 class CarView:
-    """The car: `hull`, and four `wheels` (front left, front right, rear left, rear right).
+    """The car: `hull` and `wheels` (front left, front right, rear ones).
 
     Args:
         cars: (1,) structured array of `CAR`, a view into the simulator's memory.

@@ -1,4 +1,4 @@
-"""The environment of a driver: its settings, and how it is made."""
+"""Settings of a driver's environment, and the environments they make."""
 
 from __future__ import annotations
 
@@ -63,14 +63,19 @@ class EnvConfig:
 
 
 def same_actions(one: str, other: str) -> bool:
-    """Return whether the actions of two controls have one form: an integer, or steer, gas and brake."""
+    """Return whether two controls have the same form of action.
+
+    The forms are an integer, and steer, gas and brake.
+    """
     return (one == "discrete") == (other == "discrete")
 
 
 def make_env(
     config: EnvConfig | None = None, *, crash: CrashMode = "ignore", render_mode: str | None = None
 ) -> gym.Env:
-    """Make a track environment with a time limit and, where `config` says so, a masked status bar and perturbations.
+    """Make a track environment with the settings of `config`.
+
+    It has a time limit and, where `config` says so, a masked status bar and perturbations.
 
     Args:
         config: Observations and actions; saved with every driver. Default: `EnvConfig()`.
@@ -102,12 +107,12 @@ def simulator(config: EnvConfig, crash: CrashMode, render_mode: str | None) -> g
 
 
 def masked(env: gym.Env, config: EnvConfig) -> gym.Env:
-    """Return `env` with a black status bar, if `config` says so."""
+    """Black out the status bar of `env` if `config` says so."""
     return MaskBar(env, config.spec.bar_top) if config.mask_bar and config.spec.bar_top is not None else env
 
 
 def limited(env: gym.Env, config: EnvConfig) -> gym.Env:
-    """Return `env` with the time limit and the perturbations of `config`."""
+    """Add the time limit and the perturbations of `config`."""
     env = TimeLimit(env, max_episode_steps=config.max_steps)
     if not config.perturb:
         return env

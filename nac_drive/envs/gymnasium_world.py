@@ -1,4 +1,7 @@
-"""gymnasium's simulator behind the interface of the compiled one: its oracle in tests, and its stand-in elsewhere."""
+"""gymnasium's simulator behind the interface of the compiled one.
+
+It is the oracle in tests, and the stand-in where nothing could be compiled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from nac_drive.envs.world import COLORS, set_in_motion
 
 
 class GymnasiumWorld:
-    """One environment of gymnasium, with the arrays and methods of `World`.
+    """One environment of gymnasium, with the interface of `World`.
 
     It is about thirty times slower. It saves no states: Box2D keeps its own.
     """
@@ -115,7 +118,10 @@ class GymnasiumWorld:
         return out
 
     def _read(self, outside: bool | None) -> str | None:
-        """Copy the numbers of gymnasium and take the telemetry of a frame; `outside` None is a reset's."""
+        """Copy gymnasium's numbers and take a frame's telemetry.
+
+        `outside` is None at a reset.
+        """
         env, car = self.env, self.cars[0]
         read_car(env, car)
         hull = env.car.hull  # type: ignore[union-attr]
@@ -165,7 +171,7 @@ class _Replayed:
 
 
 def read_road(env: Any, road: np.void) -> None:
-    """Copy the track of a gymnasium environment, before the car touches it."""
+    """Copy the untouched track of a gymnasium environment."""
     polygons = np.array([polygon for polygon, _ in env.road_poly]).reshape(-1, 4, 2)
     kerbs = np.array([isinstance(color, tuple) for _, color in env.road_poly])
     colors = np.array([[int(channel) for channel in color] for _, color in env.road_poly], np.uint8)

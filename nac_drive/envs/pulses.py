@@ -1,4 +1,4 @@
-"""Pulses: steering, gas and brake, carried out by CarRacing's five discrete actions, one of them in each frame."""
+"""Pulses: continuous commands carried out by five discrete actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PEDAL_WORTH = 0.05
 
 
 def wheel_angle_after(action: int, angle: float) -> float:
-    """Return the front wheel angle, in rad, left positive, one frame after `angle`.
+    """Return the wheel angle one frame after `angle` (rad).
 
     Left and right turn the wheels. Under any other action they turn back to straight ahead, as fast.
     """
@@ -30,7 +30,7 @@ def wheel_angle_after(action: int, angle: float) -> float:
 
 
 def best_action(wanted: float, angle: float, pedal: int, worth: float) -> int:
-    """Return the action after which the wheel angle is nearest to the wanted one.
+    """Return the action that brings the wheels nearest to an angle.
 
     Args:
         wanted: The wheel angle to be reached, in rad, left positive.
@@ -44,7 +44,7 @@ def best_action(wanted: float, angle: float, pedal: int, worth: float) -> int:
 
 
 class Pulses:
-    """Choose an action in each frame of an episode such that the wheels follow a commanded angle.
+    """Choose the actions that make the wheels follow an angle.
 
     The wheel angle is reckoned from the actions so far. Nothing is read from the simulator: an agent in the discrete
     environment can do the same.

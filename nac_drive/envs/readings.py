@@ -28,7 +28,7 @@ class LapReading(NamedTuple):
 
 
 class Readings:
-    """Read access to one environment in the memory of a simulator.
+    """Read access to one environment in a simulator's memory.
 
     Args:
         world: A `World` or `GymnasiumWorld`.
@@ -77,7 +77,7 @@ class Readings:
 
     @property
     def pose(self) -> Pose:
-        """Position and direction relative to the centre line in the last frame."""
+        """Place relative to the centre line in the last frame."""
         car = self._cars[0]
         return Pose(car["index"].item(), car["lateral_offset"].item(), car["heading_error"].item())
 
@@ -88,14 +88,14 @@ class Readings:
 
     @property
     def road_vertices(self) -> np.ndarray:
-        """Corners (P, 4, 2) of the tiles and kerbs in drawing order, in simulator units."""
+        """Corners (P, 4, 2) of tiles and kerbs in drawing order."""
         if self._road_vertices is None:
             self._road_vertices = self._roads["polygon"][0, : self._roads["polygons"][0]].copy()
         return self._road_vertices
 
     @property
     def road_poly(self) -> list[tuple[np.ndarray, Any]]:
-        """Corners and present colour of every tile and kerb, as gymnasium's."""
+        """Corners and colours of tiles and kerbs, as gymnasium's."""
         road, tiles = self._roads[0], self._cars["painted"][0]
         count, tile_of = road["polygons"], road["tile_of"][: road["polygons"]]
         touched = (tile_of >= 0) & (tiles[tile_of] > 0)
@@ -114,7 +114,7 @@ class Readings:
         return LapReading(lap["furthest"].item(), bool(lap["finished"]))
 
     def tiles_missed(self) -> int:
-        """Return the number of tiles that the car has passed in this episode and no wheel has touched so far."""
+        """Return the number of passed tiles that no wheel has touched."""
         passed = min(max(self.lap.furthest - TILES_UNDER_CAR, 0), self._tiles)
         return passed - int(np.count_nonzero(self._cars["visited"][0, :passed]))
 
@@ -169,6 +169,6 @@ class Readings:
 
     @property
     def zoom(self) -> float:
-        """Pixels of gymnasium's window per unit at this moment: it zooms in during the first second."""
+        """Pixels of the window per unit, as it zooms in."""
         start, full = 0.1 * car_racing.SCALE, car_racing.ZOOM * car_racing.SCALE
         return start * max(1 - self.t, 0) + full * min(self.t, 1)

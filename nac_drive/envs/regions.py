@@ -1,4 +1,4 @@
-"""Regions of a frame of CarRacing, from the true geometry of the track."""
+"""Regions of a CarRacing frame, from the track's geometry."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def regions(env: Any) -> np.ndarray:
 
 
 def _road(polygons: np.ndarray, position: Any, angle: float, zoom: float) -> np.ndarray:
-    """Return 1 where a frame shows the road (96, 96), and 0 elsewhere.
+    """Return 1 where a frame (96, 96) shows the road.
 
     Args:
         polygons: (P, 4, 2) corners in simulator units.

@@ -48,7 +48,7 @@ class Settings:
 
 
 def single_env(render_mode: str | None = None, **settings: Any) -> gym.Env:
-    """Make the environment of `gymnasium.make("nac_drive/CarRacing-v0")`, which adds its own limit of steps.
+    """Make the environment of `gymnasium.make`, without its own limit.
 
     Args:
         render_mode: As in gymnasium.
@@ -125,12 +125,15 @@ single_env.metadata = CarRacing.metadata  # type: ignore  # gymnasium reads the 
 
 
 def step_limit(max_episode_steps: int | None) -> int | None:
-    """Return gymnasium's limit of steps: of `max_episode_steps` None is the usual one, and -1 none."""
+    """Return gymnasium's limit of steps for `max_episode_steps`.
+
+    None is the usual one, and -1 none.
+    """
     steps = MAX_EPISODE_STEPS if max_episode_steps is None else whole("max_episode_steps", max_episode_steps, -1)
     return None if steps == -1 else steps
 
 
 def step_limited_env(settings: Settings, steps: int | None) -> gym.Env:
-    """Make the environment of `gymnasium.make` with its limit of steps, None for none."""
+    """Make the environment of `gymnasium.make` with its limit."""
     env = settings.make()
     return env if steps is None else TimeLimit(env, steps)

@@ -1,4 +1,7 @@
-"""The one loop that drives episodes, one or many at a time. Collection, evaluation and video subscribe to it."""
+"""The one loop that drives episodes.
+
+Collection, evaluation and video subscribe to it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,12 @@ from nac_drive.plain import whole
 
 
 class Driver(Protocol):
-    """Protocol of everything that drives: a network, an expert, a controller."""
+    """Protocol of networks, experts and controllers that drive."""
 
     def begin(self, env: gym.Env) -> Any:
-        """Return the state at the start of an episode, after `env.reset`.
+        """Return the state at the start of an episode.
+
+        `env` was reset before.
 
         Args:
             env: The environment. Only privileged drivers read it.
@@ -44,12 +49,14 @@ class Driver(Protocol):
 
 @runtime_checkable
 class BatchDriver(Driver, Protocol):
-    """Protocol of a driver that can decide for several cars in one pass."""
+    """Protocol of a driver that decides for several cars."""
 
     def act_batch(
         self, observations: Sequence[np.ndarray], states: Sequence[Any], dts: Sequence[float]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Choose an action for each car: the actions and next states equal `act`'s, bit for bit.
+        """Choose an action for each car.
+
+        Actions and next states equal `act`'s, bit for bit.
 
         Args:
             observations: The observation of each car.
@@ -111,7 +118,7 @@ class Episode:
 
 
 def trained_view(driver: Driver | None) -> Callable[[Any], np.ndarray]:
-    """Return the function from a simulator to the present clean frame, as the driver sees it.
+    """Return the function that reads the present clean frame.
 
     A driver that was trained sees the world in the view of its training, and no status bar if it was trained without
     one. Any other driver sees the whole frame.
@@ -182,7 +189,7 @@ def rollout(
 
 
 def rollouts(setups: Iterable[EpisodeSetup], batch_size: int = 1) -> Iterator[tuple[EpisodeSetup, Episode]]:
-    """Drive many episodes, several of them at a time in lockstep.
+    """Drive many episodes, several at a time in lockstep.
 
     Cars with the same `BatchDriver` are driven in one pass, and so are queries of the same expert. Any other driver is
     queried car by car. An episode depends neither on the others nor on `batch_size`, as long as its driver and its
@@ -215,7 +222,7 @@ def rollouts(setups: Iterable[EpisodeSetup], batch_size: int = 1) -> Iterator[tu
 
 
 class _EpisodeDriver:
-    """A driver in one episode, with its state and its last decision."""
+    """A driver in one episode, its state and last decision."""
 
     def __init__(self, driver: Driver, env: gym.Env) -> None:
         self.driver, self.state = driver, driver.begin(env)

@@ -12,7 +12,7 @@ from nac_drive.envs.native.library import CAR
 
 @dataclass(frozen=True)
 class CarState:
-    """State of a `CarRacing` in an episode: an exact copy of everything that its next frames depend on.
+    """Exact copy of everything that an episode's next frames need.
 
     It holds the numbers from which the track is built, so any `CarRacing` with the same control takes it. It can be
     pickled, in about three kilobytes.

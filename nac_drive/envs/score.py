@@ -1,4 +1,4 @@
-"""The image of the score, drawn with gymnasium's font and scaling."""
+"""The image of the score, in gymnasium's font."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BAR_TOP = STATE_H - STATE_H * 5 // 40
 
 
 def draw_score(frame: np.ndarray, score: float) -> None:
-    """Draw a score that the table of the compiled simulator does not hold.
+    """Draw a score outside of the compiled simulator's table.
 
     Args:
         frame: (96, 96, 3) uint8, changed in place.

@@ -1,4 +1,4 @@
-"""Track environments: the facts that the package must know of one.
+"""Track environments and the facts to know about them.
 
 CarRacing is one of `ENVIRONMENTS`; another one is an adapter: a function that makes it, and an `EnvSpec`.
 """
@@ -17,7 +17,7 @@ from nac_drive.suggest import did_you_mean
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """A track environment: how to make it, its observations and actions, and what `info` reports.
+    """A track environment: maker, observations, actions and `info`.
 
     `info` must hold, after reset and after every step, `dt` (seconds since the last observation, 0 after reset) and
     `zooming` (frames that count for no accuracy), and the keys of `CarRacing`'s docstring that metrics read: speed,

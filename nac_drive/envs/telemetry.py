@@ -1,4 +1,4 @@
-"""Telemetry of the car, computed from the track and never from pixels.
+"""Telemetry of the car from the track, never from pixels.
 
 Definitions follow docs/metrics.md. `Track` locates a point relative to the centre line. `EventDetector` turns a stream
 of wheel counts and heading errors into off-road events and crashes. `LapDetector` detects the end of a lap. None of
@@ -114,7 +114,7 @@ def wrap_angle(angle: float) -> float:
 
 
 class EventDetector:
-    """Detector of off-road events and crashes in a stream of frames.
+    """Detector of off-road events and crashes in a stream.
 
     An off-road event opens after 5 consecutive frames in which at least 3 wheels touch no tile. It closes after 10
     consecutive frames on the road. A crash is a position outside the playfield, 50 consecutive frames with at least 3

@@ -1,4 +1,7 @@
-"""The Udacity self-driving-car simulator: a program of its own, which records logs and asks a server to steer."""
+"""The Udacity self-driving-car simulator: its frames and its logs.
+
+It is a program that records logs and asks a server to steer.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,10 @@ def decode_image(content: bytes) -> np.ndarray:
 
 
 def _pixels_only(content: bytes) -> bytes:
-    """Return a PNG without texts, profiles and animations, which may unpack to any size."""
+    """Return a PNG without its texts, profiles and animations.
+
+    They may unpack to any size.
+    """
     chunks, packed, position = [_PNG], [], len(_PNG)
     while position + 12 <= len(content):
         end = position + 12 + int.from_bytes(content[position : position + 4], "big")
@@ -112,7 +118,7 @@ def _pixels_only(content: bytes) -> bytes:
 
 
 def udacity_frame(image: np.ndarray) -> np.ndarray:
-    """Crop an image of a camera to the road and shrink it.
+    """Crop a camera's image to the road and shrink it.
 
     Args:
         image: (160, 320, 3) uint8, RGB.

@@ -1,4 +1,4 @@
-"""Vector environments: one batch of compiled code, or environments spread over worker processes (docs/vector.md)."""
+"""Vector environments, compiled or in worker processes (docs/vector.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_vec_env(
     render_mode: str | None = None,
     out: np.ndarray | None = None,
 ) -> CarRacingVectorEnv | ProcessVectorEnv | SeededSyncVectorEnv:
-    """Make `num_envs` environments of `make_env` as one of gymnasium's vector environments.
+    """Make `num_envs` environments as one of gymnasium's vector environments.
 
     With N environments, `step` takes actions (N,) or (N, 3). It returns observations (N, 96, 96, 3) uint8, rewards,
     terminations and truncations (N,), and an `info` with an array (N,) of every entry of `CarRacing`'s.
@@ -111,7 +111,7 @@ def vector_env(
 def _vector(
     config: EnvConfig, make: Callable[[], gym.Env], num_envs: int, processes: int, keywords: dict[str, Any]
 ) -> CarRacingVectorEnv | ProcessVectorEnv | SeededSyncVectorEnv:
-    """Make a batch where the environments are one, else single environments by `make`."""
+    """Make a batch if possible, else single environments by `make`."""
     num_envs, processes = whole("num_envs", num_envs, 1), whole("processes", processes)
     alike = config.environment == EnvConfig.environment and config.perturb is None
     library = compiled() if alike and not processes and keywords["render_mode"] != "human" else None
@@ -124,7 +124,7 @@ def _vector(
 
 
 class ProcessVectorEnv(VectorEnv):
-    """gymnasium's SyncVectorEnv in several processes: each steps some of the environments in turn.
+    """gymnasium's SyncVectorEnv spread over several processes.
 
     gymnasium's AsyncVectorEnv has one process per environment. It is slower and larger where there are more
     environments than cores (docs/vector.md). Observations pass through shared memory and are copied once.
@@ -251,7 +251,7 @@ class ProcessVectorEnv(VectorEnv):
         self._call_workers({worker: ("set_attr", (name, values[rows]), {}) for worker, rows in enumerate(self._rows)})
 
     def _call_workers(self, calls: dict[int, tuple[str, tuple, dict[str, Any]]]) -> dict[int, Any]:
-        """Send method calls to workers, wait for all results, and return them by worker."""
+        """Send method calls to workers and return their results."""
         if self.closed:
             raise ClosedEnvironmentError("the environments are closed; make new ones.")
         try:
@@ -273,7 +273,7 @@ class ProcessVectorEnv(VectorEnv):
         return {worker: result for worker, (result, _) in results.items()}
 
     def _merge(self, infos: Iterable[tuple[int, dict[int, dict[str, Any]]]]) -> dict[str, Any]:
-        """Merge the infos of each worker, which are keyed by index in the worker, into gymnasium's vector `info`."""
+        """Merge the infos of workers into gymnasium's vector `info`."""
         merged: dict[str, Any] = {}
         for worker, worker_infos in infos:
             for index, info in worker_infos.items():
@@ -306,7 +306,10 @@ class _WorkerEnvs(SyncVectorEnv):
 
 
 def _serve(pipe: Connection, make: Callable[[], SyncVectorEnv], memory: Any, rows: slice) -> None:
-    """Run a worker: receive method calls, send results, until None is received."""
+    """Run a worker: receive method calls and send results.
+
+    None ends it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes
     release_interrupts()
     cv2.setNumThreads(1)

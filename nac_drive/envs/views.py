@@ -1,4 +1,4 @@
-"""Views of CarRacing's world: from above, as gymnasium draws it, and from the driver's seat."""
+"""Views of CarRacing's world: from above and from the seat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VIDEO: Size = (600, 400)
 
 
 def bar_rows(size: Size) -> int:
-    """Return the rows of the speed bar at the bottom of a frame from the seat."""
+    """Return the rows of the speed bar in the seat view."""
     return size[1] // 8
 
 
@@ -42,7 +42,7 @@ def require_view(view: str, size: Size) -> None:
 
 
 def seat_facts(size: Size) -> dict[str, Any]:
-    """Return the fields of `EnvSpec` in which the view from the seat differs."""
+    """Return the fields of `EnvSpec` that the seat view changes."""
     width, height = size
     return {
         "frame_shape": (height, width, 3),

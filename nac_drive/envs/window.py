@@ -1,4 +1,4 @@
-"""gymnasium's own window and video image, drawn from the compiled simulator's state."""
+"""gymnasium's window and video image of the compiled simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SKID_POINTS, _SKID_TRACES = 30, 30
 
 
 class Window(car_racing.CarRacing):
-    """gymnasium's drawing of the state of another environment: its window, and the image of 600 x 400 pixels.
+    """gymnasium's drawing of another environment: window and video image.
 
     It steps nothing. `show` and `image` copy the state of the environment and call gymnasium's `_render`, which leaves
     out the polygons off the screen before it transforms them.
@@ -116,7 +116,7 @@ class DrawnPolygon:
 
 
 class Transform:
-    """Rotation and translation of a body, in float32 as in Box2D."""
+    """Rotation and translation of a body, float32 as in Box2D."""
 
     def __init__(self, view: Any):
         self._x, self._y = map(np.float32, view.position)
@@ -128,7 +128,7 @@ class Transform:
 
 
 class Traces:
-    """The skid traces of an episode, which gymnasium's images show and no observation does."""
+    """The skid traces of an episode, in images alone."""
 
     def __init__(self) -> None:
         self.particles: deque[Any] = deque(maxlen=_SKID_TRACES)
@@ -160,7 +160,7 @@ class Traces:
 
 
 def _vertices(polygon: list[tuple[int, int]]) -> np.ndarray:
-    """Return the corners (K, 2) of one of gymnasium's polygons in Box2D's units and order."""
+    """Return a polygon's corners (K, 2) as Box2D orders them."""
     scaled = [(x * car_dynamics.SIZE, y * car_dynamics.SIZE) for x, y in polygon]
     return np.array(b2PolygonShape(vertices=scaled).vertices, np.float32)
 
@@ -173,7 +173,7 @@ _HULL = [*map(_vertices, (
 
 
 def _grass() -> np.ndarray:
-    """Return the corners (400, 4, 2) of gymnasium's grass patches, in its order."""
+    """Return the corners (400, 4, 2) of gymnasium's grass patches."""
     corners = np.array([(1, 0), (0, 0), (0, 1), (1, 1)], dtype=np.float64)
     cells = np.array([(x, y) for x in range(-20, 20, 2) for y in range(-20, 20, 2)], dtype=np.float64)
     return car_racing.GRASS_DIM * (cells[:, None, :] + corners)
@@ -183,7 +183,10 @@ _GRASS = _grass()
 
 
 def _visible(polygons: np.ndarray, zoom: float, translation, angle: float) -> np.ndarray:
-    """Return the indices of the polygons (P, 4, 2) whose bounding box touches the window, in drawing order."""
+    """Return the polygons whose bounding box touches the window.
+
+    Indices are in drawing order.
+    """
     cos, sin = np.cos(angle) * zoom, np.sin(angle) * zoom
     x = polygons[..., 0] * cos - polygons[..., 1] * sin + translation[0]  # (P, 4)
     y = polygons[..., 0] * sin + polygons[..., 1] * cos + translation[1]  # (P, 4)

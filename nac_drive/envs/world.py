@@ -1,4 +1,4 @@
-"""A batch of CarRacing worlds in compiled memory: one road and one car for each environment."""
+"""A batch of CarRacing worlds in compiled memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _scratch = local()
 
 
 def set_in_motion(car: np.void, angle: float, velocity: tuple[float, float], spin: float) -> None:
-    """Give a car at rest the motion of one rigid body on rolling wheels.
+    """Set a resting car in motion on rolling wheels.
 
     Args:
         car: An element of `CAR`, changed in place.
@@ -91,7 +91,7 @@ class World:
         return result == 1
 
     def begin(self, row: int) -> None:
-        """Put a new car at the start, and pass gymnasium's first frame."""
+        """Put a new car at the start and pass a frame."""
         self._library.car_begin(*self._at(row)[:2])
 
     def place(
@@ -102,7 +102,10 @@ class World:
         set_in_motion(self.cars[row], angle, velocity, spin)
 
     def step(self, first: int = 0, last: int | None = None) -> None:
-        """Advance the environments `first` to `last - 1`, all by default, by one frame under `actions`."""
+        """Advance environments `first` to `last - 1` by one frame.
+
+        By default, all of them.
+        """
         count = (self.count if last is None else last) - first
         roads, cars, actions, rewards, terminated = self._at(first)
         self._library.cars_step(
@@ -155,12 +158,15 @@ class World:
                 draw_score(out[row], self.cars["shown_reward"][first + row])
 
     def _at(self, row: int) -> list[int]:
-        """Return the addresses of the road, the car, the action, the reward and the end of an environment."""
+        """Return addresses of an environment's road, car, action, reward, end."""
         return [address + row * stride for address, stride in self._places]
 
 
 def threads(count: int) -> int:
-    """Return how many threads step `count` environments that are drawn: no more than there are cores."""
+    """Return the number of threads for `count` drawn environments.
+
+    It is at most the number of cores.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(min(cores, count // _LEAST_PER_THREAD), 1)
 

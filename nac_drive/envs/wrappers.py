@@ -25,14 +25,14 @@ class MaskBar(gym.ObservationWrapper):
 
 
 def without_bar(frame: np.ndarray, bar_top: int) -> np.ndarray:
-    """Return a copy of a frame (H, W, 3) that is black from row `bar_top` on."""
+    """Return a copy of a frame, black from row `bar_top`."""
     masked = frame.copy()
     masked[bar_top:] = 0
     return masked
 
 
 def look(env: gym.Env) -> np.ndarray:
-    """Draw the present frame of a `CarRacing` and pass it through all observation wrappers around it.
+    """Draw the present frame through all observation wrappers.
 
     Args:
         env: A `CarRacing` under any wrappers.

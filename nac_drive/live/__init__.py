@@ -1,1 +1,1 @@
-"""The arena: drivers on one track under one clock, watched and disturbed from a browser."""
+"""The arena: drivers on one track, disturbed from a browser."""

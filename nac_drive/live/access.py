@@ -1,4 +1,4 @@
-"""Access to a live server: its host names, the origin of a page, and the message of a refusal."""
+"""Access to a live server: hosts, origins and refusals."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ async def close(send: Callable[..., Any], reason: str) -> None:
 
 
 def cut(reason: str) -> str:
-    """Cut a reason to what the closing frame of a WebSocket holds, between two characters."""
+    """Cut a reason to the length of a WebSocket's closing frame."""
     return reason.encode(errors="replace")[:_REASON_BYTES].decode(errors="ignore")

@@ -84,7 +84,9 @@ class Arena:
         self._frame_changed = True
 
     async def _obey(self) -> None:
-        """Carry out the orders of all pages, up to one step and one dear order.
+        """Carry out the orders of all pages.
+
+        At most one step and one dear order are carried out at a time.
 
         The page of a dear order comes last the next time. Dear orders take a third of the time at most.
         """
@@ -156,7 +158,7 @@ class Arena:
                 race.probe(car).switch_neuron(group, index, on)
 
     def _publish(self) -> None:
-        """Let the pages have what has changed, and new pages everything."""
+        """Send changes to the pages, and everything to new pages."""
         new = [page for page in self._pages if not page.served]
         if with_setup := self._pages if self._setup_changed else new:
             setup = snapshot.setup(
@@ -188,7 +190,7 @@ class Arena:
                 page.note(text)
 
     async def serve(self, socket: Any) -> None:
-        """Talk with one page until it leaves, or is closed for too many messages."""
+        """Talk with one page until it leaves or is closed."""
         page = _Page()
         self._pages.append(page)
         sending = asyncio.create_task(self._send(socket, page))
@@ -269,7 +271,9 @@ class _Page:
 def application(
     arena: Arena, hosts: Collection[str] | None = LOCAL_HOSTS, on_left: Callable[[], None] | None = None
 ) -> Any:
-    """Return the ASGI application of an arena, which answers its own page alone (`access.guarded`).
+    """Return the ASGI application of an arena.
+
+    It answers its own page alone (`access.guarded`).
 
     Args:
         arena: The arena.
@@ -314,7 +318,7 @@ def arena(
     open_browser: bool = False,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve the arena: up to four drivers on one track, watched, disturbed and raced in a browser.
+    """Serve the arena for up to four drivers in a browser.
 
     It returns when it is interrupted, or with the last page that leaves if `until_left` is on. In a notebook, where an
     event loop runs already, it serves from a thread.

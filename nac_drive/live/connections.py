@@ -41,7 +41,7 @@ def protocols(limits: Limits) -> tuple[Any, Any]:
             timer.cancel()
 
     class Http(http):
-        """A connection that has asked for nothing yet, or for the page."""
+        """A connection that has asked for nothing, or the page."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)

@@ -1,4 +1,4 @@
-"""What a page may ask of the arena: JSON messages of known form and size."""
+"""JSON messages from a page to the arena."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Step(Message):
 
 
 class Restart(Message):
-    """Put all cars at the start, on the same track or on another."""
+    """Put all cars at the start of this or another track."""
 
     track: Annotated[int, Meta(ge=0, le=2**53)] | None = None
 
@@ -41,7 +41,7 @@ class Mark(Message):
 
 
 class Again(Message):
-    """Let all cars drive again from the moment that was marked."""
+    """Let all cars drive again from the marked moment."""
 
 
 class Speed(Message):
@@ -70,7 +70,10 @@ class Driver(Message):
 
 
 class Perturb(Message):
-    """Set the level of a perturbation, 0 for none, for all cars."""
+    """Set the level of a perturbation for all cars.
+
+    0 is none.
+    """
 
     name: Name
     level: Annotated[int, Meta(ge=0, le=9)]
@@ -93,7 +96,7 @@ class Zero(Message):
 
 
 class Head(Message):
-    """Zero the output of a head of a car's attention, or let it go."""
+    """Turn a head of a car's attention off, or on."""
 
     car: Car
     index: Index
@@ -101,14 +104,14 @@ class Head(Message):
 
 
 class Uniform(Message):
-    """Give all observations of a car's window the same weight, or the learned ones."""
+    """Give all observations the same weight, or the learned ones."""
 
     car: Car
     on: bool
 
 
 class Clock(Message):
-    """Tell a driver the true time steps, or the nominal one at every decision."""
+    """Give a driver the true time steps, or nominal ones."""
 
     car: Car
     on: bool

@@ -1,4 +1,4 @@
-"""An environment whose perturbations may be changed between any two frames of an episode."""
+"""An environment whose perturbations may change between two frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nac_drive.envs.saved_state import CarState
 
 
 class Perturbable(gym.Wrapper):
-    """An environment under perturbations that `set_perturbations` changes, effective at the next frame.
+    """An environment under perturbations that `set_perturbations` changes.
 
     Perturbations that are set in the middle of an episode begin there as they do at a reset. A `blind` camera gives
     black frames.

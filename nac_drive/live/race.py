@@ -122,7 +122,7 @@ class Car:
         return Moment(self.env.moment(), values | {"_state": _copied(self._state), "steps": list(self.steps)})
 
     def go_back(self, moment: Moment) -> None:
-        """Go on from a moment, with the memory that the driver had then."""
+        """Go on from a moment, with the driver's memory then."""
         self.observation, _ = self.env.go_back(moment.env)
         for name, value in moment.values.items():
             setattr(self, name, value)
@@ -187,7 +187,7 @@ class Race:
         self.restart()
 
     def restart(self, track: int | None = None) -> None:
-        """Put all cars at the start of the track, or of another one."""
+        """Put all cars at the start of this or another track."""
         if track not in (None, self.track):
             self._marked = None
         self.track = self.track if track is None else track
@@ -201,7 +201,7 @@ class Race:
         return self._marked[0] if self._marked else None
 
     def mark(self) -> None:
-        """Keep this moment for `again`, in place of the one before.
+        """Keep this moment for `again`; it replaces the last one.
 
         Raises:
             ValueError: If the simulator saves no states.
@@ -209,7 +209,9 @@ class Race:
         self._marked = self.frame, [car.moment() for car in self.cars]
 
     def again(self) -> None:
-        """Let all cars drive again from the moment that was marked, under what is switched now.
+        """Let all cars drive again from the marked moment.
+
+        What is switched now stays.
 
         Raises:
             ValueError: If no moment was marked since the track or the cars changed.
@@ -274,7 +276,7 @@ class Race:
         self.restart()
 
     def perturb(self, name: str, level: int) -> None:
-        """Set the level of a perturbation for all cars, effective at the next frame.
+        """Set a perturbation's level for all cars, from the next frame.
 
         Raises:
             ValueError: For an unknown name or level; nothing has changed then.
@@ -332,12 +334,18 @@ class Race:
 
 
 def _copied(state: Any) -> Any:
-    """Return a copy of a driver's state: tensors of a core, or numbers of a controller beside its environment."""
+    """Return a copy of a driver's state.
+
+    It holds tensors of a core, or numbers of a controller and its environment.
+    """
     return map_state(torch.clone, state) if isinstance(state, tuple) else copy(state)
 
 
 def _spec(levels: Mapping[str, int]) -> str:
-    """Return the specification of some levels, in the order of `PERTURBATIONS`; frame-rate belongs last."""
+    """Return the specification of some levels.
+
+    They have the order of `PERTURBATIONS`; frame-rate belongs last.
+    """
     known = [*PERTURBATIONS, *(levels.keys() - PERTURBATIONS.keys())]
     ordered = sorted(known, key=lambda name: name in ("frame-rate", "action-repeat"))
     return "+".join(f"{name}:{levels[name]}" for name in ordered if levels.get(name))

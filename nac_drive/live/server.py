@@ -1,4 +1,4 @@
-"""A web server of one application, with a callback once it answers."""
+"""A web server of one application, with a start callback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The state of a race as messages to a page: one of text when something is set up, one of bytes for every frame."""
+"""The state of a race as messages to a page.
+
+A text is sent when something is set up, bytes for every frame.
+"""
 
 from __future__ import annotations
 

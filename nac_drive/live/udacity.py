@@ -1,4 +1,4 @@
-"""The server that the Udacity simulator connects to in autonomous mode."""
+"""The server that the Udacity simulator drives by."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Exchange:
 
 
 def _speed(value: Any) -> float:
-    """Return the speed of telemetry, a number or a text of one."""
+    """Return the speed of telemetry, a number or its text."""
     text = "" if isinstance(value, bool) else str(value)[:50]
     number = float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else math.nan
     if not abs(number) <= _FASTEST:
@@ -135,7 +135,7 @@ def application(
     on_drive: Callable[[int], None] = lambda count: None,
     hosts: Collection[str] | None = LOCAL_HOSTS,
 ) -> Any:
-    """Return the ASGI application, which a foreign page in a browser cannot reach (`access.guarded`).
+    """Return the ASGI application, closed to foreign pages (`access.guarded`).
 
     Args:
         driver: A driver of the environment `udacity`.
@@ -186,7 +186,9 @@ def serve_udacity(
     on_ready: Callable[[str], None] = lambda address: None,
     on_drive: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Serve a driver to the Udacity simulator, which connects to it in autonomous mode. It returns when interrupted.
+    """Serve a driver to the Udacity simulator in autonomous mode.
+
+    It returns when interrupted.
 
     Args:
         driver: The folder of a driver or run that was trained on `import_udacity`'s dataset.

@@ -1,1 +1,1 @@
-"""Work in several processes, on this machine or on a cluster, and the signals that end it."""
+"""Work in several processes or on a cluster."""

@@ -1,4 +1,4 @@
-"""Work on a Ray cluster: a `Pool` over more than one machine.
+"""A `Pool` on a Ray cluster of several machines.
 
 `ray.util.multiprocessing.Pool` is not used. It yields the exceptions of the work as results, it deals the tasks out in
 turn, so that one slow machine holds up all, and the tasks of a machine that died wait for a CPU that its own processes
@@ -52,7 +52,7 @@ class ClusterPool:
         )(_work)  # fmt: skip
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results in the order of the tasks, like `map`."""
+        """Yield the results in the tasks' order, like `map`."""
         return (self._result(reference) for _, reference in self._finished(function, tasks, in_order=True))
 
     def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
@@ -76,7 +76,7 @@ class ClusterPool:
     def _finished(
         self, function: Callable[[Any], Any], tasks: Iterable[Any], *, in_order: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield each task with the reference to its result once it is there; in order, perhaps before that."""
+        """Yield each finished task with the reference to its result."""
         ray, waiting = self._ray, iter(tasks)
         sent = ray.put(pickle.dumps(function))  # once, not with every task
         running: dict[Any, Any] = {}  # reference -> task
@@ -93,7 +93,10 @@ class ClusterPool:
                 ray.cancel(reference, force=True)
 
     def size(self) -> int:
-        """Return the number of tasks to have at the cluster now: machines come and go."""
+        """Return the number of tasks to submit now.
+
+        Machines come and go.
+        """
         return self._limit or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def _result(self, reference: Any) -> Any:
@@ -173,7 +176,10 @@ def _require_answer(address: str, fix: str) -> None:
 
 
 def _work(versions: dict[str, str], function: bytes, task: bytes) -> Any:
-    """Do one task in a process of the cluster: `function` and `task` are unpickled once the versions are known."""
+    """Do one task in a process of the cluster.
+
+    `function` and `task` are unpickled once the versions are known.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is loaded with the first task
     here = _versions()
     if differing := {name for name in versions.keys() | here.keys() if versions.get(name) != here.get(name)}:

@@ -31,7 +31,7 @@ class Pool(Protocol):
     """A pool of processes: `Workers`, `ClusterPool` or `multiprocessing.Pool`."""
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterator[Any]:
-        """Yield the results in the order of the tasks, like `map`."""
+        """Yield the results in the tasks' order, like `map`."""
         ...
 
     def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterator[Any]:
@@ -88,7 +88,7 @@ class Workers:
         self._executor.shutdown(cancel_futures=True)
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results in the order of the tasks, like `map`."""
+        """Yield the results in the tasks' order, like `map`."""
         return self._results(function, tasks, iter)
 
     def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
@@ -110,7 +110,7 @@ class Workers:
 
 @contextmanager
 def worker_pool(workers: int, cluster: str | None = None) -> Iterator[Workers | ClusterPool | None]:
-    """Start processes, or connect to a cluster, for a `with` block.
+    """Start processes, or connect to a cluster.
 
     Args:
         workers: Number of processes, of one thread each, see `number_of_workers`. On a cluster the largest number of
@@ -136,12 +136,15 @@ def worker_pool(workers: int, cluster: str | None = None) -> Iterator[Workers | 
 
 
 def pool_size(pool: Pool) -> int:
-    """Return the number of tasks that a pool does at a time; for a pool of another kind, one per core."""
+    """Return the number of tasks a pool does at once.
+
+    A pool of another kind counts one per core.
+    """
     return pool.size() if isinstance(pool, Workers | ClusterPool) else default_workers()
 
 
 def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
-    """Call `function(task)` in a spawned process of its own for each task.
+    """Call `function(task)` for each task in a spawned process.
 
     Args:
         function: Must be importable by name, as its tasks are pickled.
@@ -173,7 +176,7 @@ def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], wor
 
 
 def map_in_processes(function: Callable[[Any], Any], tasks: Iterable[Any], workers: int) -> Iterator[Any]:
-    """Return the results of `map`, computed in a `worker_pool` of its own."""
+    """Return the results of `map` in a new `worker_pool`."""
     return _map(function, tasks, number_of_workers(workers))
 
 
@@ -183,7 +186,7 @@ def _map(function: Callable[[Any], Any], tasks: Iterable[Any], workers: int) -> 
 
 
 def number_of_workers(workers: int) -> int:
-    """Return the number of processes that an option or argument `workers` stands for.
+    """Return the number of processes that `workers` means.
 
     Args:
         workers: The number, up to MOST_WORKERS; 0 for one per core.
@@ -208,7 +211,10 @@ def _alone(function: Callable[[Any], None], task: Any) -> None:
 
 
 def init_worker() -> None:
-    """Make this process a worker: one thread, no traceback on Ctrl-C, and an end when its parent ends."""
+    """Make this process a worker of one thread.
+
+    It prints no traceback on Ctrl-C and ends with its parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports it
     release_interrupts()
     os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is loaded later
@@ -218,7 +224,10 @@ def init_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker of ProcessPoolExecutor would outlive a killed parent, waiting for work."""
+    """End this process when its parent has ended.
+
+    A worker of ProcessPoolExecutor would outlive a killed parent, waiting for work.
+    """
     parent = parent_process()
     assert parent is not None
     parent.join()

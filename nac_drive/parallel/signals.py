@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: one line from the command, nothing from the processes that it starts."""
+"""Ctrl-C, SIGTERM and SIGHUP end a command in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CAN_HOLD = hasattr(signal, "pthread_sigmask")  # not on Windows
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP came: like KeyboardInterrupt, no error of the work."""
+    """SIGTERM or SIGHUP came, which is no error."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -45,7 +45,9 @@ def handled_by(handler: Callable[[int, FrameType | None], None], *names: str) ->
 
 @contextmanager
 def termination_raised() -> Iterator[None]:
-    """Raise Terminated at a SIGTERM or SIGHUP during the `with` block, so that everything is closed on the way out.
+    """Raise Terminated at a SIGTERM or SIGHUP.
+
+    Everything is closed on the way out.
 
     SIGHUP comes when the terminal of a command is closed. See `handled_by` for threads and signals that are ignored.
     """
@@ -59,7 +61,9 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back during the `with` block, in this thread and in the processes that it starts.
+    """Hold Ctrl-C back during the `with` block.
+
+    This thread and the processes that it starts do not get it.
 
     A process goes on holding it back: it reports nothing while it imports. `release_interrupts` ends that.
     """

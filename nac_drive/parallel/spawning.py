@@ -1,4 +1,4 @@
-"""The conditions under which Python can start worker processes, and the causes of their end, in words."""
+"""Whether Python can start worker processes, and why they end."""
 
 from __future__ import annotations
 

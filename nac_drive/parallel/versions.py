@@ -1,4 +1,4 @@
-"""Versions of the packages that made a dataset or a run."""
+"""Versions of the packages behind a dataset or a run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _RECORDED = (*SIMULATOR, "torch", "h5py", "stable-baselines3", "lightning-fabric
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that decide the outcome of recordings and training; others are left out."""
+    """Return the versions of the packages that decide results."""
     installed = {name: list(metadata.distributions(name=name)) for name in _RECORDED}
     return {name: found[0].version for name, found in installed.items() if found}

@@ -1,4 +1,4 @@
-"""The check of the compiled simulator, when an environment is first made.
+"""The check of the compiled simulator by its first user.
 
 It drives a short episode and compares a stored digest. Where the digest is another one, because the platform's sine
 rounds otherwise, gymnasium's own simulator drives the episode too, which takes a second. If the numbers differ from
@@ -27,7 +27,7 @@ _FRAMES, _DRAWN_EVERY = 160, 40
 
 @cache
 def compiled() -> CDLL | None:
-    """Return the compiled library, or None where gymnasium's simulator must do.
+    """Return the compiled library; None if gymnasium's simulator must do.
 
     Warns:
         RuntimeWarning: Once, in one line, if there is no library or its numbers are not gymnasium's.
@@ -51,7 +51,7 @@ def _none(reason: str) -> None:
 
 
 def digest_of_drive(world: World | GymnasiumWorld) -> str:
-    """Return the digest of a short episode: track, bodies, wheels, telemetry and some frames."""
+    """Return the digest of a short episode and its frames."""
     rng = np.random.default_rng(0)
     while not world.build(0, rng.random(RANDOM_NUMBERS)):
         pass

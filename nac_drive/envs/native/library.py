@@ -1,4 +1,4 @@
-"""The compiled simulator: the layout of its structs, and its functions.
+"""The compiled simulator: layouts of its structs, and functions.
 
 `carracing.h` is the contract. `ROAD` and `CAR` are its structs as numpy types.
 """
@@ -100,7 +100,10 @@ def load(path: Path) -> ctypes.CDLL:
 
 @cache
 def score_images() -> np.ndarray:
-    """Return the images (N, 12, 12, 3) of the scores "-000", LOWEST_SCORE, LOWEST_SCORE + 1, ..."""
+    """Return the images (N, 12, 12, 3) of all scores.
+
+    They show "-000", LOWEST_SCORE, LOWEST_SCORE + 1, ...
+    """
     with np.load(_FOLDER / "scores.npz") as file:
         grey: np.ndarray = file["images"]  # (N, 12, 12)
     return np.repeat(grey[..., None], 3, axis=-1)

@@ -1,1 +1,1 @@
-"""Perturbations of images, frames and dynamics, by name and level (docs/perturbations.md)."""
+"""Perturbations by name and level (docs/perturbations.md)."""

@@ -12,7 +12,7 @@ from nac_drive.envs.perturbations.stream import Stream
 
 @dataclass(frozen=True)
 class Perturbation(ABC):
-    """Setting of one perturbation of an environment: a frozen dataclass that wraps environments.
+    """Setting of one perturbation, which wraps environments.
 
     A new perturbation is a subclass and one line in `PERTURBATIONS`. Its docstring and its fields make its row in
     docs/perturbations.md. `info["dt"]` stays the time since the previous query of the driver.

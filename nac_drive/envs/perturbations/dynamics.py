@@ -124,7 +124,9 @@ class TyreGrip(Perturbation):
 
 
 class WeakTyres(gym.Wrapper):
-    """Environment under a `TyreGrip`: every reset scales the friction of all road tiles. Interventions keep it.
+    """Environment whose resets scale the friction of all tiles.
+
+    Interventions keep it.
 
     Raises:
         TypeError: If `env` is not a CarRacing.

@@ -1,4 +1,4 @@
-"""Effects on images: each is a corruption that was drawn, a function of frames (..., H, W, 3) uint8.
+"""Effects of drawn corruptions on frames (..., H, W, 3) uint8.
 
 Their fields are all that decides the result, so that another library can apply them: on a GPU
 `nac_drive.training.data.device_effects` does.

@@ -1,4 +1,4 @@
-"""Lost frames: which frames are lost, and the driver's observation instead.
+"""Lost frames, and the driver's observation instead of them.
 
 `info["dt"]` is the time in seconds since the previous query of the driver. It is true under every loss: its sum over an
 episode is the time by which the simulator has advanced.
@@ -50,12 +50,15 @@ class FrameLoss(TimedPerturbation):
         return timing.lose(self.lost_of(queries, rng), self.missing)
 
     def lost_of(self, queries: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        """Draw which frames of a recorded sequence are lost: (queries,) bool, False for the first."""
+        """Draw the lost frames of a recorded sequence, (queries,) bool.
+
+        The first frame is never lost.
+        """
         return np.fromiter(itertools.islice(self.lost(rng), queries), np.bool_, queries)
 
     @abstractmethod
     def lost(self, rng: np.random.Generator) -> Iterator[bool]:
-        """Iterate over the frames 0, 1, 2, ... of one episode: is the frame lost?
+        """Iterate over the frames of an episode: is it lost?
 
         Args:
             rng: Source of all randomness.
@@ -135,7 +138,10 @@ class Gaps(FrameLoss):
         return FrameLoss.wrap(replace(self, frames=episode_frames), env, stream, episode_frames, bar_top)
 
     def lost_of(self, queries: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        """A recorded sequence counts as an episode (PDNA, section 4), whose gaps begin at a random frame."""
+        """Place the gaps of a recorded sequence at random.
+
+        A sequence counts as an episode (PDNA, section 4).
+        """
         lost = np.zeros(queries, dtype=np.bool_)
         for span in replace(self, frames=queries).spans():
             lost[span] = True
@@ -212,7 +218,9 @@ class _LossyEnv(gym.Wrapper):
 
 
 class StaleFrames(_LossyEnv):
-    """Environment under a `FrameLoss` with `missing` hold or zero: the driver is queried at every frame.
+    """Environment under a `FrameLoss` that queries at every frame.
+
+    `missing` is hold or zero.
 
     dt is the environment's own. `info["frame_lost"]` is true where the observation is not the present frame.
     """
@@ -243,7 +251,9 @@ class StaleFrames(_LossyEnv):
 
 
 class SkippedFrames(_LossyEnv):
-    """Environment under a `FrameLoss` with `missing` skip: while frames are lost, the last action stays.
+    """Environment under a `FrameLoss` that skips lost frames.
+
+    The last action stays meanwhile.
 
     dt and reward are the sums over the frames that passed. `info["crash"]` is the first crash among them. CarRacing
     draws only the frames that arrive, and the last frame of an episode. If every frame is lost, the first action stays
@@ -289,7 +299,7 @@ class SkippedFrames(_LossyEnv):
 
 
 class ActionRepeat(SkippedFrames):
-    """Wrapper around `make_env`'s environment that takes every action for `frames` frames and draws the last one.
+    """Environment that holds every action and draws the last frame.
 
     Rewards are summed. The episode ends in the frame in which it ends without this wrapper. `info` belongs to the last
     frame, with dt the time of all of them and `crash` the first crash among them.

@@ -36,14 +36,17 @@ class FrameSize(NamedTuple):
 
     @classmethod
     def of(cls, frame_shape: Sequence[int], bar_top: int | None) -> FrameSize:
-        """Return the size of frames (H, W, ...) with a status bar from row `bar_top` on; None for no bar."""
+        """Return the size (height, width) of the world in frames.
+
+        A status bar begins at row `bar_top`; None for no bar.
+        """
         height, width = frame_shape[:2]
         return cls(height, width, height if bar_top is None else min(bar_top, height))
 
 
 @dataclass(frozen=True)
 class Corruption(Perturbation):
-    """Base class of perturbations that change images only, and may be used for training too."""
+    """Base class of perturbations of images, for training too."""
 
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:
         return CorruptedFrames(env, self, stream, bar_top)
@@ -230,7 +233,10 @@ class CorruptedFrames(gym.ObservationWrapper):
 
 
 def _lines(rng: np.random.Generator, size: FrameSize, count: int) -> NDArray[np.uint8]:
-    """Draw lines across the world: (H, W), 255 inside of a line, less along its edges, and 0 elsewhere."""
+    """Draw lines across the world as coverage (H, W), 0-255.
+
+    It is 255 inside of a line, less along its edges, and 0 elsewhere.
+    """
     height, width, world_rows = size
     drawn = np.zeros((height, width), np.uint8)
     for _ in range(count):

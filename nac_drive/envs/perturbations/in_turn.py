@@ -9,7 +9,7 @@ import gymnasium as gym
 
 
 class PerturbedInTurn(gym.Wrapper):
-    """Environment whose episodes are under one of several perturbations, in turn by track.
+    """Environment under several perturbations, in turn by track.
 
     The episode of `reset(seed=n)` is under number n modulo their count, so that neighbouring tracks have all of them. A
     reset without a seed keeps the chain of the episode before.

@@ -1,4 +1,4 @@
-"""Mishaps: the car is turned round, thrown beside the road or set spinning, and the driver has to recover."""
+"""Mishaps: the car is turned, thrown or spun, and recovers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class Mishap(NamedTuple):
 
 
 def draw_mishaps(rng: np.random.Generator) -> list[Mishap]:
-    """Draw the mishaps of an episode in a random order: level 1 has the first one."""
+    """Draw the mishaps of an episode in random order.
+
+    Level 1 has the first one.
+    """
     length, mishaps = (LAST_FRAME - FIRST_FRAME) // MOST, []
     for part in rng.permutation(MOST).tolist():
         frame = FIRST_FRAME + part * length + int(rng.integers(length - LEAST_FRAMES))

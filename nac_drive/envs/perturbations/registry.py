@@ -68,7 +68,7 @@ RECORDABLE = tuple(
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a specification: a perturbation, its name and its level."""
+    """One part of a specification: perturbation, name and level."""
 
     name: str
     level: int
@@ -108,7 +108,7 @@ def parse_all(specs: str) -> list[list[Part]]:
 def perturb(
     env: gym.Env, spec: str, seed: int = 0, *, episode_frames: int = 1000, bar_top: int | None = BAR_TOP
 ) -> gym.Env:
-    """Wrap an environment in perturbations, the first one nearest to the simulator.
+    """Wrap an environment in perturbations, the innermost first.
 
     "colour:1+gaussian-noise:2" is noise on changed colours. `frame-rate` belongs last: perturbations before it run at
     50 frames/s, perturbations after it count the frames that arrive.
@@ -176,7 +176,7 @@ class Augmented(NamedTuple):
     """Lose its frames and delay its actions, the first one first."""
 
     def timing(self, length: int, rng: np.random.Generator) -> Timing:
-        """Draw the queries of a driver along the `length` frames of the sequence."""
+        """Draw a driver's queries along a sequence of `length` frames."""
         timing = Timing.of(length)
         for perturbation in self.timed:
             if len(timing.rows):
@@ -186,7 +186,9 @@ class Augmented(NamedTuple):
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random perturbation of training sequences: one of `specs`, or none, all equally likely.
+    """Random perturbation of training sequences by one of `specs`.
+
+    No perturbation is as likely as each of them.
 
     It serves recorded sequences and, as far as it changes images, environments in which a driver learns (domain
     randomisation).
@@ -236,7 +238,7 @@ def perturbation_table() -> str:
 
 
 def _settings(levels: Sequence[Perturbation]) -> str:
-    """Return the values of every field, one per level, or a single one where all levels agree."""
+    """Return every field's values, one where all levels agree."""
     cells = []
     for field in fields(levels[0]):
         values = [_text(getattr(level, field.name)) for level in levels]

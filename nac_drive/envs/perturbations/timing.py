@@ -1,4 +1,4 @@
-"""Lost frames and late actions on a recorded sequence, as a choice of its rows: training under broken time."""
+"""Lost frames and late actions on recorded sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLACK = -1
 
 @dataclass(frozen=True)
 class Timing:
-    """The n queries of a driver along a recorded sequence of T frames."""
+    """The n queries along a recorded sequence of T frames."""
 
     rows: NDArray[np.int64]
     """(n,) frame at which each query comes, increasing."""
@@ -46,7 +46,7 @@ class Timing:
         return Timing(self.rows, self.shown[last], self.labels)
 
     def delay(self, queries: int) -> Timing:
-        """Return the timing if the action of a query is executed `queries` queries later.
+        """Return the timing if actions come `queries` queries later.
 
         The label is the label of the query that comes then. Queries whose action would come after the end are left out.
         """
@@ -54,13 +54,16 @@ class Timing:
         return Timing(self.rows[:count], self.shown[:count], self.labels[queries:])
 
     def seconds(self, dt: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return the seconds (n,) since the previous query, from those between the frames (T,)."""
+        """Return the seconds (n,) since the previous query.
+
+        Seconds between the frames are (T,).
+        """
         passed = np.cumsum(dt, dtype=np.float64)[self.rows]
         return np.diff(passed, prepend=passed[:1] - dt[self.rows[:1]]).astype(dt.dtype)
 
 
 class TimedPerturbation(Perturbation):
-    """Perturbation in time that recorded sequences can be put under, too."""
+    """Perturbation in time that recorded sequences can have, too."""
 
     @abstractmethod
     def retime(self, timing: Timing, rng: np.random.Generator) -> Timing:
