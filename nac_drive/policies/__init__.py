@@ -1,4 +1,4 @@
-"""Networks that drive: the Neuronal Attention Circuit, its baselines behind one contract, and drivers made of them.
+"""Networks that drive: NAC, its baselines, and drivers of them.
 
 The names are in `__init__.pyi`; torch is loaded with the first of them that needs it.
 """

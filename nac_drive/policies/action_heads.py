@@ -60,7 +60,7 @@ class ContinuousActionHead(nn.Module):
 
     @staticmethod
     def loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the weighted mean of the squared error, averaged over the three controls.
+        """Return the squared error, weighted, over three controls.
 
         Args:
             prediction: Predicted actions, (..., 3).

@@ -1,4 +1,4 @@
-"""Decisions for several cars in one pass, with the bits of a car alone."""
+"""Decisions for several cars with the bits of one car."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS_COMPARED = 5
 
 
 class BatchedActs:
-    """`Driver.act_batch`: a batch is cut into blocks of 16, 8, 4, 2 and 1 rows.
+    """`Driver.act_batch` in blocks of 16, 8, 4, 2 and 1 rows.
 
     Inside a block, `BatchInvariance` computes every row by the kernels of a single row. Before the first block of a
     size, made-up frames are driven both in such a block and one by one, and all predictions and states are compared,
@@ -71,7 +71,7 @@ class BatchedActs:
         return actions, after
 
     def exact(self, driver: policies.Driver, rows: int) -> bool:
-        """Return whether a block of so many rows has the bits of single rows."""
+        """Return whether a block has the bits of single rows."""
         if self._structure is None:
             self._structure = _structure(driver)
         weight = driver.action_head.out.weight
@@ -107,12 +107,18 @@ def _predict(driver: policies.Driver, block: Sequence[Car]) -> tuple[torch.Tenso
 
 
 def _alike(block: Sequence[Car]) -> bool:
-    """Return whether all frames are arrays of one shape and type; `act` finds the words for others."""
+    """Return whether all frames have one shape and type.
+
+    `act` finds the words for others.
+    """
     return len({(frame.shape, frame.dtype) if isinstance(frame, np.ndarray) else None for frame, _, _ in block}) == 1
 
 
 def _copy(state: State) -> State:
-    """Return a copy of a row of a batch, for kernels of a single row may depend on its place in memory."""
+    """Return a copy of a row of a batch.
+
+    Kernels of a single row may depend on its place in memory.
+    """
     return map_state(torch.clone, state)
 
 

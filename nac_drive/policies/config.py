@@ -1,4 +1,7 @@
-"""The settings of a driver, free of torch: the command line reads them at once."""
+"""The settings of a driver, free of torch.
+
+The command line reads them at once.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,10 @@ class Driver(nn.Module):
         return zero_black(features, frames) if self.config.zero_lost_frames else features
 
     def prepare(self, frames: Tensor) -> Tensor:
-        """Do the part of `features` that has no weights, once for what learns from the same frames many times."""
+        """Do the part of `features` that has no weights.
+
+        It is done once if the same frames are learned from many times.
+        """
         return self.encoder.prepare(frames) if isinstance(self.encoder, Encoder) else frames
 
     def encode(self, prepared: Tensor) -> Tensor:
@@ -92,12 +95,15 @@ class Driver(nn.Module):
         return zero_black(features, prepared) if self.config.zero_lost_frames else features
 
     def decide(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Compute `forward` from features (B, T, d) of the encoder in place of frames."""
+        """Compute `forward` from features (B, T, d) instead of frames."""
         y, after = self.core_output(features, dt, state)
         return self.action_head(y), after
 
     def core_output(self, features: Tensor, dt: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Compute the input (B, T, d) of the action head from features (B, T, d) of the encoder."""
+        """Return the action head's input (B, T, d) from features.
+
+        Features are the encoder's, (B, T, d).
+        """
         start = self.initial_state(features.shape[0]) if state is None else state
         if self.config.clockless:
             dt = torch.full_like(dt, NOMINAL_DT)
@@ -207,7 +213,10 @@ class Driver(nn.Module):
         return result
 
     def _frames(self, observations: np.ndarray) -> Tensor:
-        """Turn observations (n, H, W, 3) into frames (n, 1, H, W, 3); copies only data that torch cannot view."""
+        """Turn observations (n, H, W, 3) into frames (n, 1, H, W, 3).
+
+        Only data that torch cannot view is copied.
+        """
         if observations.dtype.kind not in "biuf" or not observations.ndim:
             got = reprlib.repr(observations.tolist())
             raise ValueError(f"frames: must be images of numbers, got {got}; pass an observation.")

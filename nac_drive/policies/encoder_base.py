@@ -1,4 +1,4 @@
-"""The form of an encoder: convolutions over frames, and features read out of their maps."""
+"""The form of an encoder: convolutions and their features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ FRAMES_PER_CHUNK = 64
 
 
 class Encoder(nn.Module, ABC):
-    """A network from frames (..., H, W, 3), uint8 in 0..255 or float in 0..1, to features (..., features).
+    """A network from frames to features.
+
+    Frames are (..., H, W, 3), uint8 in 0..255 or float in 0..1; features are (..., features).
 
     `prepare` is the part without weights. What learns from the same frames many times does it once.
     """
@@ -34,11 +36,17 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, prepared: Tensor) -> Tensor:
-        """Return the features (..., features) of what `prepare` returned (..., shape of one frame's part)."""
+        """Return the features (..., features) of what `prepare` returned.
+
+        It is (..., shape of one frame's part).
+        """
 
     @abstractmethod
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:
-        """Yield the maps (n, C, h, w) of every convolution, after ReLU, of what `prepare` returned (n, ...)."""
+        """Yield the maps (n, C, h, w) of every convolution.
+
+        They come after ReLU, from what `prepare` returned (n, ...).
+        """
 
     @abstractmethod
     def read(self, maps: Tensor, prepared: Tensor) -> Tensor:
@@ -48,7 +56,9 @@ class Encoder(nn.Module, ABC):
 def strided_convolutions(
     channels: int, size: tuple[int, int], layers: Sequence[Sequence[int]]
 ) -> tuple[nn.ModuleList, int]:
-    """Return convolutions, channels last in memory, and the number of features that they make.
+    """Return convolutions and the number of their features.
+
+    They are channels last in memory.
 
     Args:
         channels: Channels of an image.

@@ -84,7 +84,9 @@ class ConvEncoder(Encoder):
 
 
 class PooledEncoder(Encoder):
-    """A grey image of half the height and width through small convolutions, and the mean of every column of the bar.
+    """A small grey image, and the status bar's column means.
+
+    The image has half the height and width.
 
     Made for learning by driving, which passes every frame through the network several times: `prepare`, which has no
     weights, does its part once.
@@ -137,7 +139,10 @@ class PooledEncoder(Encoder):
         return self.read(maps[0] if len(maps) == 1 else torch.cat(maps), prepared).unflatten(0, batch)
 
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:
-        """Yield the maps (n, C, h, w) of every convolution of what `prepare` made (n, P)."""
+        """Yield the maps (n, C, h, w) of every convolution.
+
+        They come from what `prepare` made (n, P).
+        """
         x = (prepared[:, : -self._columns] - 0.5).unflatten(1, (*self.image_size, 1))
         x = x.permute(0, 3, 1, 2)  # (n, 1, H/2, W/2), channels last; of one channel, `contiguous` would not make it so
         for conv in self.convolutions:
@@ -150,12 +155,15 @@ class PooledEncoder(Encoder):
 
 
 def zero_black(features: Tensor, frames: Tensor) -> Tensor:
-    """Return features (..., d), zeros where the frame, (..., H, W, 3) or as prepared, is black all over."""
+    """Return features (..., d), zeros where a frame is black.
+
+    The frame is (..., H, W, 3) or as prepared, and black all over.
+    """
     return features * frames.flatten(features.dim() - 1).any(dim=-1, keepdim=True)
 
 
 class ZeroBlack(nn.Module):
-    """An encoder whose features are zeros where a frame is black all over."""
+    """An encoder whose features are zeros for black frames."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Export of a driver: one step, (frame, dt, state) -> (prediction, action, state), as ONNX or as a torch program."""
+"""Export of a driver: one step as ONNX or torch program.
+
+A step is (frame, dt, state) -> (prediction, action, state).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ _DTYPES: dict[torch.dtype, Literal["float32", "float64", "int64", "bool"]] = {
 
 
 def export(driver: Driver | str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
-    """Write one step of a driver to one file, with all that is needed to drive.
+    """Write one step of a driver to one file.
+
+    The file holds all that is needed to drive.
 
     Inputs are `observation` (1, H, W, 3) uint8, `dt` (1,) float32, seconds since the previous observation, and the
     tensors of the state, `state_0` and so on. Outputs are `prediction` (1, A), the logits or the continuous action,
@@ -81,7 +86,10 @@ class _Step(nn.Module):
         self.driver = driver
 
     def forward(self, observation: Tensor, dt: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """Return prediction, action and new state of observation (1, H, W, 3), dt (1,) and the state."""
+        """Return prediction, action and new state of one step.
+
+        The inputs are observation (1, H, W, 3), dt (1,) and the state.
+        """
         driver = self.driver
         prediction, after = driver.decide(driver.features(observation.unsqueeze(1)), dt.unsqueeze(1), state)
         prediction = prediction.squeeze(1)  # (1, A)
@@ -89,7 +97,7 @@ class _Step(nn.Module):
         return prediction, action, *after
 
     def freeze(self) -> None:
-        """Compute the weights that the driver derives from its weights, once for all."""
+        """Compute the derived weights once for all."""
         self(*self.inputs())
         for module in self.driver.modules():
             for part in vars(module).values():
@@ -123,7 +131,10 @@ class _Step(nn.Module):
 
 
 def _onnx(step: _Step) -> bytes:
-    """Return the step as an ONNX file, after a comparison with torch."""
+    """Return the step as an ONNX file.
+
+    It was compared with torch.
+    """
     onnxscript = require("onnxscript", "onnxscript.optimizer", "onnx", "onnxruntime")
     traced, header = step.traced(), step.header()
     inputs, outputs = ([name for name, _, _ in part] for part in (header.inputs(), header.outputs()))
@@ -158,7 +169,9 @@ def _pt2(step: _Step) -> bytes:
 
 
 def _compare(step: _Step, exported: OnnxDriver) -> None:
-    """Check that the exported driver predicts what the driver does, in a few frames of noise.
+    """Compare the exported driver's predictions with the driver's.
+
+    A few frames of noise are used.
 
     Raises:
         ValueError: It does not.

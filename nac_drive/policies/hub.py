@@ -1,4 +1,4 @@
-"""Drivers on the Hugging Face hub: a driver folder with a model card, and its download."""
+"""Drivers on the Hugging Face hub: folders with model cards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def save_pretrained(
     license: str | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> Path:
-    """Write a driver folder with a model card (README.md), as a repository of the Hugging Face hub holds it.
+    """Write a driver folder with a model card (README.md).
+
+    A repository of the Hugging Face hub has this form.
 
     Args:
         driver: The driver.
@@ -47,7 +49,9 @@ def save_pretrained(
 
 
 def from_pretrained(source: str | os.PathLike[str], revision: str | None = None) -> Driver:
-    """Load a driver by name, from a folder, or from the Hugging Face hub.
+    """Load a driver by name, folder, or repository.
+
+    Repositories lie on the Hugging Face hub.
 
     A name or a folder never touches the network, nor does a repository in the hub's cache.
 
@@ -71,7 +75,9 @@ def from_pretrained(source: str | os.PathLike[str], revision: str | None = None)
 
 
 def download(repo_id: str, revision: str | None = None) -> Path:
-    """Return the folder of a repository of the hub: that in the cache, or a new download.
+    """Return the folder of a repository of the hub.
+
+    It lies in the cache, or is downloaded.
 
     Args:
         repo_id: OWNER/NAME.
@@ -106,7 +112,10 @@ def download(repo_id: str, revision: str | None = None) -> Path:
 
 
 def model_card(driver: Driver, license: str | None, metrics: Mapping[str, float] | None) -> str:
-    """Return the model card of a driver: a header in YAML, and how to drive with it, in Markdown."""
+    """Return the model card of a driver, in Markdown.
+
+    It has a header in YAML, and says how to drive.
+    """
     config, env = driver.config, driver.env_config
     header: dict[str, Any] = {
         "library_name": "nac-drive",

@@ -1,4 +1,6 @@
-"""A driver in one ONNX file, and the class that drives with it. torch is not needed; onnx and onnxruntime are.
+"""A driver in one ONNX file, which onnxruntime drives.
+
+It needs onnx and onnxruntime, and no torch.
 
 An ONNX file of another person is a program. `read_onnx` checks it before anything of it runs: no files beside it, no
 loops and branches, no operator that a driver does not need, a known size of every tensor, and a bounded work.

@@ -1,4 +1,7 @@
-"""The operators that an ONNX file of another person may have, and a bound of the work of one step."""
+"""Allowed operators of a foreign ONNX file, and its work.
+
+The work of one step is bounded.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Shape = tuple[int, ...]
 
 
 def require_bounded_work(nodes: Iterable[Any], shapes: Mapping[str, Shape]) -> None:
-    """Check that the operators of a step are known and do a bounded work.
+    """Check that a step has known operators and bounded work.
 
     Args:
         nodes: The nodes of the graph.

@@ -1,4 +1,7 @@
-"""Checks of settings: type and range, with one line that names the setting. Free of torch."""
+"""Checks of settings: type and range, in one line.
+
+Free of torch.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,9 @@ def check_positive(name: str, value: Any, most: float, hint: str) -> None:
 
 
 def seconds(dt: Any) -> float:
-    """Return a number of seconds of Python, numpy or torch as Python's.
+    """Return a number of seconds as a number of Python.
+
+    It may be of numpy or torch.
 
     Raises:
         ValueError: It is no number.

@@ -1,4 +1,7 @@
-"""Read tensors that anybody may have written: compared with what is expected before any memory is allocated."""
+"""Read tensors that anybody may have written.
+
+They are compared with what is expected before any memory is allocated.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two encoders of Hasani's thesis (2020), Tables 6.3 and 6.4."""
+"""The encoders of Hasani's thesis (2020), Tables 6.3 and 6.4."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from nac_drive.policies.encoder_base import FRAMES_PER_CHUNK, Encoder, last_maps
 
 
 class WhitenedEncoder(Encoder):
-    """Convolutions with ReLU over a whitened image: the part that both encoders have in common.
+    """Convolutions with ReLU over a whitened image.
+
+    Both encoders have them in common.
 
     Whitening (Section 6.2) takes the mean of all pixels and colours of an image from them, and divides by their
     standard deviation. An image of one colour becomes zeros.
@@ -54,7 +56,9 @@ class WhitenedEncoder(Encoder):
 
 
 class ThesisEncoder(WhitenedEncoder):
-    """The convolutional head of the recurrent networks (Table 6.4): each channel of the last maps has its own features.
+    """The convolutional head of the recurrent networks (Table 6.4).
+
+    Each channel of the last maps has its own features.
 
     24, 36, 48, 64 and 8 filters, padded to keep ceil(side / stride) rows and columns; then one linear layer for each of
     the 8 channels. With 32 features and frames of 78 x 200 pixels it has 79,420 parameters, as the thesis says.
@@ -121,6 +125,9 @@ class BojarskiEncoder(WhitenedEncoder):
 
 
 def whitened(images: Tensor) -> Tensor:
-    """Return images (n, C, H, W) with mean 0 and standard deviation 1 each; zeros for an image of one colour."""
+    """Return images (n, C, H, W) of mean 0 and deviation 1.
+
+    An image of one colour gives zeros.
+    """
     deviation, mean = torch.std_mean(images, dim=(1, 2, 3), keepdim=True, correction=0)
     return (images - mean) / torch.where(deviation > 0, deviation, 1.0)

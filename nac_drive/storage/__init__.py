@@ -1,1 +1,1 @@
-"""Files and folders: written whole or not at all, read with their schema, held by one process at a time."""
+"""Files and folders, written whole and held by one process."""

@@ -1,4 +1,7 @@
-"""The checkpoints of a run that count: RUN/checkpoints/checkpoints.json names the last and the best."""
+"""The last and the best checkpoint of a run.
+
+RUN/checkpoints/checkpoints.json names them.
+"""
 
 from __future__ import annotations
 

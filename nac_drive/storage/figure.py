@@ -1,4 +1,7 @@
-"""Figures as files: text is drawn as it is, and a figure that cannot be drawn costs no result."""
+"""Figures as files, drawn so that none costs a result.
+
+Text is drawn as it is.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that this process holds, and whether they are still the same folders."""
+"""Folders that this process holds, checked for replacement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HELD: dict[Path, int] = {}
 
 @contextmanager
 def holding(lock: Path) -> Iterator[None]:
-    """Remember the lock file of a held folder for the `with` block.
+    """Remember a held folder's lock file for the `with` block.
 
     Args:
         lock: The lock file, which exists.
@@ -29,7 +29,9 @@ def holding(lock: Path) -> Iterator[None]:
 
 
 def lost_folder(path: Path) -> Path | None:
-    """Return the held folder around `path` that was removed or replaced; None if there is no such folder.
+    """Return the held folder around `path` that is gone.
+
+    It was removed or replaced. None if there is no such folder.
 
     A writer that went on would put half of its results into a folder that somebody else has made.
     """

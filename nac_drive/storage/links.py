@@ -1,4 +1,7 @@
-"""Links and pipes inside of a folder: they are refused, so that no command reads or writes outside of its folder."""
+"""Links and pipes inside of a folder are refused.
+
+So no command reads or writes outside of its folder.
+"""
 
 from __future__ import annotations
 

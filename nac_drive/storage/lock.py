@@ -1,4 +1,7 @@
-"""One process at a time writes to a folder: a dataset, a run, a comparison, an evaluation."""
+"""One process at a time writes to a folder.
+
+The folder is a dataset, a run, a comparison or an evaluation.
+"""
 
 from __future__ import annotations
 

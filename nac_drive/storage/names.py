@@ -1,4 +1,7 @@
-"""Names that others chose, such as names of folders, made safe for messages, pages, Markdown and shells."""
+"""Names that others chose, made safe to show.
+
+They are shown in messages, pages, Markdown and shells.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>|~$&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?
 
 
 def shown(name: object, keep: str = "") -> str:
-    r"""Return a text in which every character that does not print is an escape such as \x1b or \u202e.
+    r"""Return a text whose unprintable characters are escapes.
+
+    An escape is, for example, \\x1b or \\u202e.
 
     Args:
         name: The text. Texts that print stay as they are.
@@ -25,12 +30,17 @@ def shown(name: object, keep: str = "") -> str:
 
 
 def markdown(name: object) -> str:
-    """Return a name as plain text of Markdown, on one line, also in a table."""
+    """Return a name as plain text of Markdown.
+
+    It is one line, also in a table.
+    """
     return _MARKDOWN.sub(lambda mark: f"\\{mark[0]}", shown(name))
 
 
 def shell_path(path: str | os.PathLike[str]) -> str:
-    """Return a name or path as one word of a command, see `shell_word`.
+    """Return a name or path as one word of a command.
+
+    See `shell_word`.
 
     If it begins with a dash it gets `./` in front, so that it is no option.
     """
@@ -39,7 +49,10 @@ def shell_path(path: str | os.PathLike[str]) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return a text as one word of a command that is kept or printed to be pasted into bash or zsh."""
+    """Return a text as one word for bash or zsh.
+
+    The command is kept, or printed to be pasted.
+    """
     if text.isprintable():
         return shlex.quote(text)
     return f"$'{''.join(map(_quoted, text))}'"

@@ -1,4 +1,7 @@
-"""A secret of this user, which tells files of this user's runs from files that came with a folder of somebody else."""
+"""A secret of this user, which signs this user's files.
+
+Files that came with a folder of somebody else lack it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Read JSON, JSON lines and YAML that anybody may have written: checked against a type, bounded in size and depth.
+"""Read JSON, JSON lines and YAML of unknown origin.
+
+Documents are checked against a type, and bounded in size and depth.
 
 A type is a msgspec.Struct, a dataclass, or any other type that msgspec knows. Every fault is a FileError of one line.
 """
@@ -104,7 +106,7 @@ def decode_json(content: bytes, kind: type[T], where: object, what: str, fix: st
 
 
 def require_few_values(content: bytes, most: int, where: object, what: str, fix: str) -> None:
-    """Check a bound of the number of values in a JSON or YAML document before it is decoded.
+    """Bound the number of values before a document is decoded.
 
     Raises:
         FileError: If there may be more than `most`.

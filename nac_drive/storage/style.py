@@ -1,4 +1,6 @@
-"""One style for all figures: colours that colour-blind readers tell apart, sizes, grid.
+"""One style for all figures: colours, sizes and grid.
+
+Colour-blind readers tell the colours apart.
 
 The colours follow Okabe and Ito (2008), darkened where they were too pale for lines on white.
 """

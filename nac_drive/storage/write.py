@@ -1,4 +1,4 @@
-"""Safe writing: whole or not at all, and durable when the call returns."""
+"""Safe writing: whole or not at all, and durable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class WriteError(ValueError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a crash at any moment leaves the old content or the new one, and nothing between.
+    """Write a file whole, whenever the process may crash.
+
+    A crash leaves the old content or the new one.
 
     What killed processes left beside it is removed.
 
@@ -45,7 +47,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def temporary_path(path: Path) -> Path:
-    """Return the file that stands in for `path` until all of it is written.
+    """Return the file that stands in for `path` meanwhile.
+
+    It is renamed when all of it is written.
 
     The process id keeps a worker that outlived its killed parent away from the files of the next run.
     """
@@ -53,7 +57,9 @@ def temporary_path(path: Path) -> Path:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the `temporary_path` of every process that was killed while it wrote `path`.
+    """Remove the `temporary_path` of processes that were killed.
+
+    They were writing `path`.
 
     One of this process' own number is removed too: in a container every start has the same number.
     """
@@ -77,7 +83,9 @@ def process_runs(process: int) -> bool:
 
 
 def require_writable(path: Path) -> None:
-    """Check that a new file or folder can be made at `path`. Nothing is left behind.
+    """Check that a file or folder can be made.
+
+    Nothing is left behind.
 
     Raises:
         WriteError: If it cannot.
@@ -90,7 +98,9 @@ def require_writable(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk in a write to `path` into a WriteError of one line. FileExistsError stays as it is.
+    """Turn an error of the disk into a WriteError.
+
+    It is one line about the write to `path`. FileExistsError stays as it is.
 
     Raises:
         WriteError: Also if `path` is in a folder that this process held and that was removed or replaced.
@@ -123,7 +133,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _missing_inside(error: Exception, path: Path) -> str | None:
-    """Return the missing file, unless it is `path` or the folder of `path` is missing too."""
+    """Return another file that an error names as missing.
+
+    None if it is `path`, or if the folder of `path` is missing too.
+    """
     if not isinstance(error, FileNotFoundError) or not path.parent.is_dir():
         return None
     name = os.fsdecode(error.filename or "a file")

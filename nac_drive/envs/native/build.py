@@ -180,7 +180,7 @@ def _run(command: Sequence[str], folder: str) -> str:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    """Compile in place, or to the output that arguments name."""
+    """Compile in place or to the output that the arguments name."""
     if list(arguments) == ["--if-stale"]:
         if not is_current(LIBRARY):
             compile_library(LIBRARY)

@@ -1,4 +1,4 @@
-"""Attention over the last frames: softmax, ReLU, linear and random-feature kernels. dt has no effect on any of them."""
+"""Softmax, ReLU, linear and random-feature attention over the last frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ LEAST_KERNEL = 1e-30
 
 
 class SlopedAttention(WindowCore):
-    """Base of the attention cores: each frame t mixes the frames s of its window.
+    """Base of attention cores over a window of frames.
+
+    Each frame t mixes the frames s of its window.
 
     Per head, with q, k and v affine in the frame:
 
@@ -75,7 +77,9 @@ class SlopedAttention(WindowCore):
 
 
 class KernelAttention(SlopedAttention):
-    """Base of attention whose weights are positive and sum to 1: p_ts ~ kernel(q_t, k_s) exp(-slope (t - s)).
+    """Base of attention with positive weights that sum to 1.
+
+    p_ts ~ kernel(q_t, k_s) exp(-slope (t - s)).
 
     A subclass defines the kernel. As a factor, the position goes with every kernel, which a sinusoid added to the keys
     does not. The sums run over all pairs in the window: with tens of frames that is faster than the prefix sums for
@@ -84,7 +88,10 @@ class KernelAttention(SlopedAttention):
 
     @abstractmethod
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return ln kernel (B, H, T, S) of q (B, H, T, D) and k (B, H, S, D), up to a constant for each query."""
+        """Return ln kernel (B, H, T, S) of q and k.
+
+        q is (B, H, T, D), k is (B, H, S, D). A constant of each query is left out.
+        """
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, allowed: Tensor) -> Tensor:
         return mix_heads(self.log_kernel(q, k) + bias, allowed, v)
@@ -103,7 +110,9 @@ class SoftmaxAttention(KernelAttention):
 
 
 class ReLUAttention(SlopedAttention):
-    """Rectified linear attention (Zhang, Titov & Sennrich 2021, "Sparse Attention with Linear Units").
+    """Rectified linear attention (Zhang, Titov & Sennrich 2021).
+
+    The source is "Sparse Attention with Linear Units".
 
         p_ts = relu(q_t.k_s / sqrt(D) - slope (t - s)),    y_t = W_o rms_norm([sum_s p_ts v_s of every head]) + b_o
 
@@ -196,7 +205,7 @@ class Performer(KernelAttention):
 
 
 def orthogonal_gaussians(count: int, size: int, seed: int) -> Tensor:
-    """Draw `count` normally distributed vectors (count, size), orthogonal within blocks of `size`."""
+    """Draw normal vectors (count, size), orthogonal within blocks of `size`."""
     generator = torch.Generator().manual_seed(seed)
     blocks = torch.randn(-(-count // size), size, size, generator=generator)
     q, r = torch.linalg.qr(blocks)

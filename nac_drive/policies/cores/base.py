@@ -1,4 +1,4 @@
-"""The Core contract: a sequence model with explicit state and data-driven time."""
+"""The Core contract: explicit state and data-driven time."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Core(nn.Module, ABC):
 
     @property
     def neurons(self) -> int | None:
-        """Number of neurons, counted as in Table 6.6 of Hasani's thesis (2020).
+        """Number of neurons, as Hasani's thesis counts (Table 6.6).
 
         A neuron is a unit of the recurrent state. It counts once, however many numbers it remembers: an LSTM's h and c
         belong to one neuron. Sensory neurons that hold an input count as inputs, as in the 19 neurons of the thesis'
@@ -86,7 +86,9 @@ class Core(nn.Module, ABC):
 
     @property
     def synapses(self) -> int | None:
-        """Number of synapses: trained weights from an input or a neuron to a neuron, or to one of its gates.
+        """Number of synapses, which are trained weights.
+
+        They lead from an input or a neuron to a neuron, or to one of its gates.
 
         Weights that are fixed at zero do not count, nor do biases, time constants, the other numbers of an LTC synapse,
         and readouts. None if `neurons` is None, or if no weight belongs to a pair of neurons.
@@ -94,11 +96,16 @@ class Core(nn.Module, ABC):
         return None
 
     def penalty(self) -> Tensor | float:
-        """Return a term to add to the loss in training, such as a loss of stability; 0 for most cores."""
+        """Return a term of the training loss.
+
+        It is a loss of stability, for example, and 0 for most cores.
+        """
         return 0.0
 
     def after_step(self) -> None:
-        """Correct the weights after a step of the optimizer, such as to keep the core stable; nothing for most cores.
+        """Correct the weights after a step of the optimizer.
+
+        It keeps a core stable, for example, and does nothing for most cores.
 
         Training calls it after every step.
         """
@@ -123,7 +130,7 @@ class Core(nn.Module, ABC):
 
 
 class RecurrentCore(Core):
-    """A core of neurons: the last axis of the first tensor of its state."""
+    """A core of neurons, the first state tensor's last axis."""
 
     synapse_weights: tuple[str, ...] = ()
     """Names of the parameters in which every number is a synapse; () if a hidden layer lies between the neurons."""
@@ -140,7 +147,9 @@ class RecurrentCore(Core):
 
 
 def check_arguments(core: Core, x: Tensor, dt: Tensor, state: State) -> None:
-    """Check the arguments of a core against each other: shape, dtype and device. Values are not read.
+    """Check shape, dtype and device of a core's arguments.
+
+    Values are not read.
 
     Raises:
         ValueError: An argument does not fit.
@@ -173,7 +182,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 def check_weights(core: Core, dt: Tensor) -> None:
-    """Check that a core has the dtype and the device of its arguments.
+    """Check a core's dtype and device against its arguments'.
 
     Raises:
         ValueError: It does not.
@@ -203,7 +212,10 @@ def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
 
 
 def reset_rows(state: State, rows: Tensor) -> State:
-    """Put the batch rows where `rows` (B,) bool is True back to the start of an episode; the others stay."""
+    """Reset the batch rows where `rows` (B,) is True.
+
+    They start an episode; the others stay.
+    """
     return map_state(lambda x: x.masked_fill(rows.view(-1, *[1] * (x.dim() - 1)), 0), state)
 
 
@@ -229,7 +241,9 @@ def scan(step: Step, state: State, *inputs: Tensor) -> tuple[Tensor, State]:
 
 
 class CoreFactory:
-    """Makes cores of one class, with the settings that a name in CORES stands for.
+    """Makes cores of one class by a name in CORES.
+
+    The name fixes some of the settings.
 
     Args:
         core: The class: `core(input_size, output_size, **settings)`.

@@ -1,4 +1,4 @@
-"""The closed-form continuous-time network (Hasani et al. 2022) with a true dt per sample and step."""
+"""The closed-form continuous-time network (Hasani et al. 2022), true dt."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ class CfC(RecurrentCore):
         return y, (y[:, -1],)
 
     def _fuse(self) -> tuple[Tensor, Tensor, Feedback, tuple[Tensor, Tensor]]:
-        """Fuse LeCun's tanh, SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1), into the weights around it.
+        """Fuse LeCun's tanh into the weights around it.
+
+        SCALE tanh(SLOPE z) = SCALE (2 sigmoid(2 SLOPE z) - 1).
 
         Returns:
             Weight and bias of the drive, the feedback of h, and the weights of the heads in the order of the form.
@@ -113,7 +115,9 @@ class CfC(RecurrentCore):
 
 
 class WiredCfC(RecurrentCore):
-    """Three layers of gated CfC cells, inter, command and motor, joined as an NCP: x -> inter -> command -> motor.
+    """Three layers of gated CfC cells, joined as an NCP.
+
+    x -> inter -> command -> motor.
 
     With layers l = 1, 2, 3 and h_0 = x, each layer reads its own state and the new state of the layer before:
 

@@ -1,4 +1,4 @@
-"""The closed-form continuous-time network in plain torch: one frame after the other.
+"""The closed-form continuous-time network, frame by frame.
 
 `CfC` computes the same function fast. This form is for reading, and its tests compare the two.
 Source: Hasani et al. 2022 (Closed-form continuous-time neural networks), models CfC, CfC-noGate and Cf-S, with the time

@@ -1,4 +1,7 @@
-"""The recurrent CircuitNet (Wang et al. 2023): groups of densely connected neurons, sparsely connected by ports."""
+"""The recurrent CircuitNet (Wang et al. 2023).
+
+Groups of densely connected neurons are sparsely connected by ports.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ def clip_sin(x: Tensor) -> Tensor:
 
 
 class CircuitNet(RecurrentCore):
-    """R-CircuitNet (Section 3.3): `units` circuit motif units (CMUs) X_i of M neurons each.
+    """R-CircuitNet (Section 3.3): `units` circuit motif units of M neurons.
+
+    The units are called CMUs, X_i.
 
         X_i' = s(g_i(X_i) + sum over j != i of h_ij(X_j) + b_i + s(W_in,i x + b_in,i))      (Eq. 9 to 11)
         y = W_out X' + b_out
@@ -129,13 +134,19 @@ class CircuitNet(RecurrentCore):
         return sum(signals[1:], signals[0]).transpose(0, 1).flatten(1)
 
     def _wiring(self) -> Tensor:
-        """Return all linear connections, within and between CMUs, as one (N, N) from neurons (columns) to neurons."""
+        """Return all linear connections as one matrix (N, N).
+
+        Columns are sources, within and between CMUs.
+        """
         weights = torch.cat((self.linear.flatten(), self.between.flatten()))
         total = self.units * self.unit_size
         return weights.new_zeros(total * total).index_copy(0, self.places, weights).view(total, total)
 
     def _places(self) -> Tensor:
-        """Return the positions of the weights of `linear` and `between` in the flattened matrix (N, N)."""
+        """Return the positions of `linear` and `between` in the matrix.
+
+        The matrix (N, N) is flattened.
+        """
         index = torch.arange((self.units * self.unit_size) ** 2).view(
             self.units, self.unit_size, self.units, self.unit_size
         )

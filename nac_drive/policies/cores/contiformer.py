@@ -1,4 +1,4 @@
-"""ContiFormer (Chen et al. 2023): keys and values go on evolving after their observation."""
+"""ContiFormer (Chen et al. 2023): keys and values that evolve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from nac_drive.policies.ops.ode import midpoint_path
 
 
 class ContiFormer(WindowCore):
-    """Attention whose keys and values evolve in continuous time after their observation.
+    """Attention whose keys and values evolve in continuous time.
+
+    They go on evolving after their observation.
 
     The key and the value of each frame s start at its time t_s and follow ordinary differential equations
 
@@ -71,7 +73,10 @@ class ContiFormer(WindowCore):
         return self.output((p @ v).flatten(2))  # (B, T, H D)
 
     def mean(self, start: Tensor, age: Tensor) -> Tensor:
-        """Return the mean of the path of keys and values from `start` (..., 2 d) over the seconds `age` (...)."""
+        """Return the mean path of keys and values.
+
+        It leads from `start` (..., 2 d) over the seconds `age` (...).
+        """
         initial = torch.stack(start.to(age.dtype).flatten(0, -2).chunk(2, dim=1))  # (2, P, d)
         seconds = age.reshape(-1, 1)
 

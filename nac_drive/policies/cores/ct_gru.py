@@ -14,7 +14,9 @@ SHORTEST = 0.02
 
 
 class CTGRU(RecurrentCore):
-    """Units with a trace at every one of M = `num_scales` fixed time scales tau_i, spaced by half a decade.
+    """Units with a trace at M = `num_scales` time scales.
+
+    The scales tau_i are fixed, spaced by half a decade.
 
     The gates choose scales instead of amounts ("Discrete Event, Continuous Time RNNs"). At a frame, after the traces
     have decayed, h_i <- h_i exp(-dt / tau_i), and with h = sum_i h_i:

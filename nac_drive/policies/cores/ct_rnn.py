@@ -1,4 +1,7 @@
-"""The continuous-time RNN (Funahashi and Nakamura 1993), dense or sparse, over the true time between frames."""
+"""The continuous-time RNN (Funahashi and Nakamura 1993).
+
+It is dense or sparse, and runs over the true time between frames.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from nac_drive.policies.ops.sparse import SparseMatrix
 
 
 class CTRNN(RecurrentCore):
-    """A continuous-time RNN with a learned time constant tau > 0 of each unit.
+    """A continuous-time RNN with a learned tau of each unit.
+
+    tau > 0 is a time constant.
 
         tau dh/dt = -h + tanh(W x + U h + b)
 

@@ -13,7 +13,9 @@ LARGEST_KEY = 30.0
 
 
 class CTA(ODERNN):
-    """An ODE-RNN that attends to its own path, at all times between the frames as well as at them.
+    """An ODE-RNN that attends to its own path.
+
+    It attends at all times, between the frames as well as at them.
 
         dz/dt = W_2 tanh(W_1 z + b_1) + b_2 between frames,    z <- GRU(x, z) at a frame
         c(t) = int_0^t v(u) e(q(t)).e(k(u)) du / int_0^t e(q(t)).e(k(u)) du,    y = tanh(c) + z

@@ -1,4 +1,7 @@
-"""Deep state space model (Rangapuram et al. 2018): a recurrent network sets the gains of a level and its trend."""
+"""Deep state space model (Rangapuram et al. 2018).
+
+A recurrent network sets the gains of a level and its trend.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from nac_drive.policies.ops.lstm import run_lstm
 
 
 class DeepState(Core):
-    """A linear model of a level l and a trend for each of the d features z = W_z x + b_z, with gains set by an LSTM.
+    """A linear model of level and trend of each feature.
+
+    The d features are z = W_z x + b_z. An LSTM sets the gains.
 
     The LSTM runs over the frames (output h) and sets the parameters at every step:
 

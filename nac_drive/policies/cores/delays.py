@@ -1,4 +1,7 @@
-"""Networks that see delayed signals in place of a state that they learn (Hasani's thesis, section 2.6.3)."""
+"""Networks that see delayed signals (Hasani's thesis, section 2.6.3).
+
+The signals replace a state that is learned.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from nac_drive.policies.cores.window import WindowCore, pairs
 
 
 class TDNN(WindowCore):
-    """Time-delay neural network (Waibel et al. 1989; thesis, Eq. 2.5): y_t = tanh(W [x_t, x_{t-1}, ...] + b).
+    """Time-delay neural network (Waibel et al. 1989; thesis, Eq. 2.5).
+
+    y_t = tanh(W [x_t, x_{t-1}, ...] + b).
 
     The thesis' inputs end one step before the output; a driver acts on the present frame, so it is among ours. Frames
     before the first are 0. dt has no effect.
@@ -35,7 +40,9 @@ class TDNN(WindowCore):
 
 
 class NARX(Core):
-    """Nonlinear autoregressive network with exogenous inputs (Lin et al. 1996; thesis, Eq. 2.6).
+    """Nonlinear autoregressive network with exogenous inputs (Lin et al. 1996).
+
+    See the thesis, Eq. 2.6.
 
         y_t = tanh(W [x_{t-n+1}, ..., x_t] + U [y_{t-m}, ..., y_{t-1}] + b)
 

@@ -1,4 +1,4 @@
-"""GRU-ODE with a GRU update at each observation (De Brouwer et al. 2019)."""
+"""GRU-ODE with GRU updates (De Brouwer et al. 2019)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from nac_drive.policies.ops.ode import initial_log_tau
 
 
 class GRUODE(RecurrentCore):
-    """The autonomous GRU-ODE between frames, and a GRU update at a frame (after "GRU-ODE-Bayes").
+    """The autonomous GRU-ODE, with a GRU update at frames.
+
+    It follows "GRU-ODE-Bayes".
 
         tau dh/dt = (1 - z) (g - h),  r, z = sigmoid(U h + b),  g = tanh(V (r h) + c)    over the dt before the frame
         h <- GRU(x, h)                                                                   torch.nn.GRU's
@@ -71,7 +73,10 @@ class GRUODE(RecurrentCore):
         return scan(step, state, gates, target, spans)
 
     def evolve(self, h: Tensor, span: Tensor) -> Tensor:
-        """Return the GRU-ODE's state after `span` (B, d), in units of tau, from h (B, d)."""
+        """Return the GRU-ODE's state after `span`, from h.
+
+        Both are (B, d); `span` is in units of tau.
+        """
         whole = span / self.unfolds
         half = 0.5 * whole
         for _ in range(self.unfolds):
@@ -80,7 +85,10 @@ class GRUODE(RecurrentCore):
         return h
 
     def _hold(self, h: Tensor, at: Tensor, span: Tensor) -> Tensor:
-        """Return the state after `span` from h (B, d), with z and g held as they are at the state `at` (B, d)."""
+        """Return the state after `span` with z and g held.
+
+        The state starts at h (B, d). z and g are held as they are at the state `at` (B, d).
+        """
         r, z = F.linear(at, self.ode_gates.weight, self.ode_gates.bias).sigmoid().chunk(2, dim=1)
         g = F.linear(r * at, self.ode_target.weight, self.ode_target.bias).tanh()
         return torch.lerp(g.to(h.dtype), h, torch.addcmul(-span, z, span).exp())

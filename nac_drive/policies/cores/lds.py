@@ -19,7 +19,9 @@ DESCENT = 1e-3
 
 
 class LDS(RecurrentCore):
-    """The linear system of Eq. 2.17 of Hasani's thesis (2020), Section 2.8.3, and its stabilising loss.
+    """The linear system of Hasani's thesis and its stabilising loss.
+
+    See Eq. 2.17 and Section 2.8.3 (2020).
 
         dh/dt = A h + B x,  y = C h
 
@@ -79,7 +81,9 @@ class LDS(RecurrentCore):
         return self.dynamics / self.tau
 
     def gershgorin_loss(self) -> Tensor:
-        """The Gershgorin circle loss (Eq. 2.19), a scalar: sum_i max(0, A_ii + sum_{j != i} |A_ij| + margin).
+        """Return the Gershgorin circle loss (Eq. 2.19), a scalar.
+
+        sum_i max(0, A_ii + sum_{j != i} |A_ij| + margin).
 
         Where it is zero every eigenvalue of A has a real part of at most -margin (Theorem 3).
         """

@@ -1,4 +1,6 @@
-"""Liquid time-constant networks and Neural Circuit Policies (Hasani's thesis, Chapter 3 and Section 6.2).
+"""Liquid time-constant networks and Neural Circuit Policies.
+
+Source: Hasani's thesis, Chapter 3 and Section 6.2.
 
 The neurons and their solver are in `ops.liquid`. A Neural Circuit Policy is LTC neurons on the four-layer wiring of
 C. elegans.
@@ -34,7 +36,9 @@ class LiquidCore(RecurrentCore):
         return (((len(self.network.leak),), None),)
 
     def coupling_sensitivity(self, x: Tensor, state: State) -> Tensor:
-        """Return tau_sys, the time constant with which every neuron follows its inputs (thesis, Eq. 3.7 and 3.28).
+        """Return tau_sys, with which neurons follow their inputs.
+
+        See the thesis, Eq. 3.7 and 3.28.
 
             dv_i/dt = -v_i / tau_sys_i + ...,    tau_sys_i = C_i / (g_i + sum_j w_ij s_ij)
 
@@ -51,7 +55,9 @@ class LiquidCore(RecurrentCore):
 
 
 class LTC(LiquidCore):
-    """Liquid time-constant neurons, fully connected: every input and every neuron to every neuron.
+    """Liquid time-constant neurons, fully connected.
+
+    Every input and every neuron leads to every neuron.
 
     The output is their state. The hybrid solver (Eq. 3.72, Algorithm 2) takes `unfolds` steps of D = dt / unfolds per
     frame:
@@ -96,7 +102,7 @@ DRAWS = 1000
 
 
 def scattered_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int, **fans: int | None) -> Wiring:
-    """Draw a wiring with as many synapses as the NCP of these settings, at random places.
+    """Draw a random wiring of as many synapses as the NCP.
 
     Synapses from inputs are drawn among all pairs of an input and a neuron of the input group. The others are drawn
     among all pairs of neurons. The wiring is drawn again until `Wiring` accepts it.
@@ -127,7 +133,9 @@ DRAWN: dict[str, Callable[..., Wiring]] = {"ncp": ncp_wiring, "random": scattere
 
 
 class NCP(LiquidCore):
-    """A Neural Circuit Policy: LTC neurons on a layered wiring, y = W v_motor + b.
+    """A Neural Circuit Policy: LTC neurons on a layered wiring.
+
+    y = W v_motor + b.
 
     The inputs are the sensory layer; 12 inter neurons, 6 command neurons and the motor neurons are LTC neurons (see
     `LTC`: equations, solver, initial ranges). Signals leave through the motor neurons only.

@@ -32,7 +32,7 @@ class Feedforward(Core):
 
 
 class Bojarski(Core):
-    """The dense layers of the feed-forward driving network in Hasani's thesis, Table 6.3.
+    """The dense layers of Hasani's feed-forward network (Table 6.3).
 
         y = W_3 relu(W_2 relu(W_1 x + b_1) + b_2) + b_3 at each step, with 1000, 100 and output_size units
 

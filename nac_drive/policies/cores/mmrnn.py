@@ -1,4 +1,4 @@
-"""The mixed-memory RNN, also known as ODE-LSTM (Lechner and Hasani 2020)."""
+"""The mixed-memory RNN, or ODE-LSTM (Lechner and Hasani 2020)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nac_drive.policies.ops.ode import initial_log_tau
 
 
 class MMRNN(RecurrentCore):
-    """A memory cell c in discrete time and a state h in continuous time.
+    """A memory c in discrete time, a state h in continuous time.
 
     Source: "Learning Long-Term Dependencies in Irregularly-Sampled Time Series", Algorithm 1. At each frame
 

@@ -1,4 +1,7 @@
-"""Multi-time attention (Shukla & Marlin 2021): frames are weighed by their times alone."""
+"""Multi-time attention (Shukla & Marlin 2021).
+
+Frames are weighed by their times alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from nac_drive.policies.cores.window import WindowCore, check_heads, pairs
 
 
 class MTAN(WindowCore):
-    """The mTAND module at the time of each query t, over the frames s of its window.
+    """The mTAND module over the frames of a window.
+
+    t is the time of each query, s the times of the window's frames.
 
         y_t = U [sum_s p_ts x_s of every head] + b,  p_ts = softmax over s of (W_q phi(0) + b_q).W_k phi(-age) / sqrt(D)
 

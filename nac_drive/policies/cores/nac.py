@@ -1,4 +1,7 @@
-"""NAC over a stream: a causal window of the last W frames, carried as state."""
+"""NAC over a stream, with a causal window as state.
+
+The window holds the last W frames.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from nac_drive.policies.wiring.wiring import Wiring
 
 
 class NACCore(WindowBase):
-    """Self-attention from each frame to itself and the `window - 1` frames before it.
+    """Self-attention from each frame to the last `window` frames.
+
+    The frame itself is among them.
 
     t_sample of a pair is the age of the key in units of `time_unit`, from the dt of the frames between. The slots of
     the state (see WindowBase) are the keys and values of the frames, (B, H, M, D + E + 2 + D), see Tokens; the
@@ -66,7 +71,9 @@ class NACCore(WindowBase):
 
     @property
     def neurons(self) -> int:
-        """Number of neurons of its circuits in every head: the sensory gates of q, k and v, and the backbones.
+        """Number of neurons of its circuits in every head.
+
+        They are the sensory gates of q, k and v, and the backbones.
 
         NAC has no recurrent state. Neurons of disabled groups do not count, although the NAC paper lists them.
         """

@@ -1,4 +1,4 @@
-"""ODE-RNN: a recurrent network whose state follows an ODE between frames (Rubanova et al. 2019)."""
+"""ODE-RNN: an RNN with an ODE between frames (Rubanova et al. 2019)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class ODERNN(RecurrentCore):
         return scan(step, state, self.input(x), dt.unsqueeze(2))
 
     def evolve(self, z: Tensor, seconds: Tensor) -> Tensor:
-        """Return the path (ode_steps + 1, B, d) from z (B, d) over `seconds` (B, 1), at the ends of the steps."""
+        """Return the path (ode_steps + 1, B, d) from z (B, d).
+
+        It has the ends of the steps over `seconds` (B, 1).
+        """
         seconds = seconds.clamp(max=LONGEST)
         return midpoint_path(lambda z: seconds * self.field(z), z, self.ode_steps)
 

@@ -1,4 +1,7 @@
-"""ODEFormer as the NAC papers' code has it: a Transformer block integrated as an ordinary differential equation."""
+"""ODEFormer, as the NAC papers' code has it.
+
+A Transformer block is integrated as an ordinary differential equation.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ DEPTH = 0.75
 
 
 class ODEFormer(Core):
-    """Tokens y_t, at first affine in the frames, that evolve together over a depth u from 0 to 0.75.
+    """Tokens y_t that evolve together over a depth u.
+
+    At first they are affine in the frames. u goes from 0 to 0.75.
 
         dy/du = norm_2(m + W_2 relu(W_1 m + b_1) + b_2),    m = norm_1(y + attention(y))
 
@@ -67,7 +72,10 @@ class ODEFormer(Core):
 
 
 class TransformerBlock(WindowCore):
-    """dy/du of ODEFormer: windowed attention with forgetting, norm, a feed-forward part 4 times as wide, norm."""
+    """Return dy/du of ODEFormer.
+
+    Windowed attention with forgetting, norm, a feed-forward part 4 times as wide, norm.
+    """
 
     continuous_time = True
 

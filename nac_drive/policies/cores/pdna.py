@@ -1,4 +1,4 @@
-"""The Pulse-Driven Neural Architecture: a CfC with an oscillation added to its states.
+"""The Pulse-Driven Neural Architecture: a CfC that oscillates.
 
 Our text of the paper lacks its equations. They come from the authors' published source, and agree with every parameter
 count of the paper's overhead table (Section 6.5). Variant A is the CfC without additions: `cfc`.
@@ -33,7 +33,9 @@ GATE = 0.01
 
 
 class Pulse(nn.Module):
-    """The pulse gate * A * sin(omega t + phi(h)), phi(h) = W h + b (Eq. 3 and 4); A, omega (d,), gate a scalar.
+    """The pulse gate * A * sin(omega t + phi(h)) (Eq. 3 and 4).
+
+    phi(h) = W h + b; A, omega (d,), gate a scalar.
 
     Initially gate is 0.01, omega log-uniformly spaced from 0.1 to 10 radians per frame and A 0.1 * N(0, 1), as in the
     authors' source; the paper gives no initial A.
@@ -51,7 +53,9 @@ class Pulse(nn.Module):
         return self.gate * self.amplitude * torch.sin(self._angle(t, h.dtype) + self.phase(h))
 
     def span(self, t: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate the pulse over [t - dt, t] with the phase held, for `travel`; t and dt (B, T) are float64 frames.
+        """Integrate the pulse over [t - dt, t], for `travel`.
+
+        The phase is held. t and dt (B, T) are float64 frames.
 
             integral of sin(omega s + phi) ds = dt sinc(omega dt / 2) sin(omega (t - dt / 2) + phi)
 
@@ -64,7 +68,10 @@ class Pulse(nn.Module):
         return self._angle(t - 0.5 * dt, dtype), self.gate * self.amplitude * frames * sinc
 
     def travel(self, h: Tensor, middle: Tensor, reach: Tensor) -> Tensor:
-        """Return h (B, d) at the end of a span whose phase is held at its start."""
+        """Return h (B, d) at the end of a span.
+
+        The phase is held at the start of the span.
+        """
         return torch.addcmul(h, reach, torch.sin(middle + self.phase(h)))  # (B, d)
 
     def _angle(self, t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -73,7 +80,10 @@ class Pulse(nn.Module):
 
 
 class SelfAttend(nn.Module):
-    """Attention among the neurons of one frame: gate * W sigmoid(h) (Eq. 5 and 6), W (d, d), gate a scalar."""
+    """Attention among the neurons of one frame (Eq. 5 and 6).
+
+    gate * W sigmoid(h), W (d, d), gate a scalar.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -86,7 +96,9 @@ class SelfAttend(nn.Module):
 
 
 class PDNA(RecurrentCore):
-    """Variants C, D and E (Sections 3.4 and 3.5): a CfC, and terms added to its states h afterwards.
+    """Variants C, D and E: a CfC with added terms.
+
+    The terms are added to its states h afterwards (Sections 3.4 and 3.5).
 
         y = h + pulse(t, h)               if `pulse`
         y = y + self_attend(y)            if `self_attend`
@@ -143,7 +155,9 @@ class PDNA(RecurrentCore):
 
 
 class PDNAODE(RecurrentCore):
-    """A CfC with the pulse as a term of the state's own evolution, which goes beyond the paper.
+    """A CfC whose state evolves with a pulse.
+
+    The pulse is a term of the state's own evolution, which goes beyond the paper.
 
     Its authors name as future work "integrating the pulse as a true ODE term using sequential LTC processing, where the
     oscillation continuously evolves hidden state between input steps" (Section 8). Between two frames, with no input,
@@ -202,7 +216,9 @@ class PDNAODE(RecurrentCore):
 
 
 class NoisyCfC(RecurrentCore):
-    """Variant B (Section 3.5): a CfC with y = h + gate * noise, noise of N(0, 1) in place of a pulse.
+    """Variant B (Section 3.5): a CfC with noise, no pulse.
+
+    y = h + gate * noise, noise of N(0, 1).
 
     It tests whether any perturbation has the same effect. The noise is added in training mode only, as in the authors'
     source; the paper does not say. The gate starts at the pulse's 0.01, so at first the noise is 14 times as large as
@@ -250,7 +266,9 @@ class NoisyCfC(RecurrentCore):
 
 
 def hashed_noise(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """Compute N(0, 1) as a function of each frame x (B, T, F), to the bit of its float32, and its index (B, T) int64.
+    """Compute N(0, 1) as a function of frame and index.
+
+    x (B, T, F) counts to the bit of its float32; the index is (B, T) int64.
 
     A hash of the frame seeds the counter-based generator splitmix64; Box and Muller make its numbers Gaussian.
 
@@ -280,10 +298,16 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Shift right logically: the shift of int64 itself would copy the sign."""
+    """Shift right logically.
+
+    The shift of int64 itself would copy the sign.
+    """
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _clock(start: Tensor, dt: Tensor) -> Tensor:
-    """Return the frames since the start of the episode (B, T) float64, from start (B,) and dt (B, T) seconds."""
+    """Return the frames since the start, (B, T) float64.
+
+    The episode starts at start (B,); dt (B, T) is in seconds.
+    """
     return start.unsqueeze(1) + FRAMES_PER_SECOND * dt.double().cumsum(dim=1)

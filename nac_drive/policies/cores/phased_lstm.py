@@ -1,4 +1,7 @@
-"""The phased LSTM (Neil, Pfeiffer and Liu 2016): an LSTM whose units open in turn, by the clock."""
+"""The phased LSTM (Neil, Pfeiffer and Liu 2016).
+
+Its units open in turn, by the clock.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ class PhasedLSTM(RecurrentCore):
         return tuple(((self.output_size,), None) for _ in range(3))
 
     def time_gate(self, time: Tensor) -> Tensor:
-        """Return k (..., d) at `time` (..., d) seconds after the start, or any number of whole periods later."""
+        """Return k (..., d) at `time` (..., d) seconds.
+
+        `time` counts from the start, or from any whole number of periods later.
+        """
         period, r = self.log_period.exp(), self.open_ratio
         phase = torch.remainder(time - self.shift, period) / period  # (..., d)
         opening, closing = phase * (2.0 / r), 2.0 - phase * (2.0 / r)

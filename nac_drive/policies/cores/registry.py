@@ -264,7 +264,9 @@ _NONE = ("units", "neurons", "backbone", "gain", "recency", *_FANS)
 
 
 def _check_settings(name: str, settings: dict[str, Any]) -> None:
-    """Check types and largest values of the settings of a core, before anything is made from them.
+    """Check types and largest values of a core's settings.
+
+    It happens before anything is made from them.
 
     Raises:
         ValueError: A setting is of another type, too large or not finite.

@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain RNN of torch behind the Core contract, and a sparse LSTM. dt has no effect on any of them."""
+"""LSTM, GRU and RNN of torch, and a sparse LSTM."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class LSTM(RecurrentCore):
 
 
 class RNN(RecurrentCore):
-    """One layer of torch.nn.RNN, h' = tanh(W x + U h + b): the "Vanilla RNN" of Hasani's thesis, Table 6.1.
+    """One layer of torch.nn.RNN, the thesis' "Vanilla RNN".
+
+    h' = tanh(W x + U h + b), Table 6.1.
 
     The output is h'. dt has no effect.
 
@@ -72,7 +74,9 @@ class RNN(RecurrentCore):
 
 
 class RIN(RNN):
-    """Recurrent identity network (Hu et al. 2018; thesis, Eq. 2.7): h' = tanh(W x + (U + I) h + b).
+    """Recurrent identity network (Hu et al. 2018; thesis, Eq. 2.7).
+
+    h' = tanh(W x + (U + I) h + b).
 
     The identity is not trained; added to the initial U it gives the same function and the same gradients. dt has no
     effect.
@@ -100,7 +104,9 @@ class GRU(RNN):
 
 
 class SparseLSTM(RecurrentCore):
-    """torch.nn.LSTM with most weights fixed at zero (Hasani's thesis, Table 6.1).
+    """torch.nn.LSTM with most weights fixed at zero.
+
+    See Hasani's thesis, Table 6.1.
 
     The input and the recurrent matrix (4 d, ...), gates i, f, g, o, are each a `SparseMatrix`.
 

@@ -1,4 +1,7 @@
-"""S4: a state space model whose state matrix is diagonal plus low-rank (Gu, Goel & Ré 2022), with a true dt."""
+"""S4, a diagonal plus low-rank state space model.
+
+Source: Gu, Goel & Ré 2022. It gets the true dt.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from nac_drive.policies.ops.size_limit import count_mask
 
 
 class S4(StateSpaceCore):
-    """Structured state space model: A is diagonal plus low-rank, and starts as the HiPPO-LegS matrix.
+    """Structured state space model with a low-rank part.
+
+    A is diagonal plus low-rank, and starts as the HiPPO-LegS matrix.
 
         ds/dt = r (A s + B u),    A = diag(Lambda) - P P*,    y = 2 Re(C s) + D u,    output = GLU(W_o GELU(y) + b_o)
 
@@ -83,14 +88,19 @@ class S4(StateSpaceCore):
 
 
 def hippo_legs(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return A (N, N) and B (N,) of HiPPO-LegS (Gu, Goel & Ré 2022, Eq. 2), N being `size`."""
+    """Return A (N, N) and B (N,) of HiPPO-LegS.
+
+    N is `size` (Gu, Goel & Ré 2022, Eq. 2).
+    """
     count_mask(size, size)
     root = np.sqrt(2.0 * np.arange(size) + 1.0)
     return -np.tril(np.outer(root, root), -1) - np.diag(np.arange(size) + 1.0), root
 
 
 def diagonal_plus_low_rank(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the normal plus low-rank form of HiPPO-LegS, one mode of each conjugate pair (their Theorem 1, LegS).
+    """Return HiPPO-LegS as normal plus low-rank.
+
+    One mode of each conjugate pair is kept (their Theorem 1, LegS).
 
         A = V (diag(Lambda) - p p*) V*,    B = sqrt(2) V p
 

@@ -1,4 +1,7 @@
-"""S4D, the diagonal state space model (Gu et al. 2022), with a true dt per sample and step."""
+"""S4D, the diagonal state space model (Gu et al. 2022).
+
+It gets a true dt per sample and step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from nac_drive.policies.cores.state_space import StateSpaceCore
 
 
 class S4D(StateSpaceCore):
-    """Diagonal state space model: each of the d channels drives N / 2 independent complex modes.
+    """Diagonal state space model of independent complex modes.
+
+    Each of the d channels drives N / 2 of them.
 
         ds/dt = r (A s + u),    y = 2 Re(C s) + D u,    output = GLU(W_o GELU(y) + b_o)
 
@@ -65,7 +70,10 @@ class S4D(StateSpaceCore):
         return y, (h.real, h.imag)
 
     def convolve(self, u: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute `recur` by FFT, for a dt that differs between samples in the first of two or more steps only."""
+        """Compute `recur` by FFT, for one irregular first step.
+
+        dt may differ between samples in the first of two or more steps only.
+        """
         readout, length = self._readout(), u.shape[1] - 1
         first = u[:, 0, :, None]
         h = self._power(dt[:, 0, None, None]) * (torch.complex(*state) + first) - first  # (B, d, N / 2) after one step

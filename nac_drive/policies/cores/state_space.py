@@ -1,4 +1,7 @@
-"""The common part of S4 and S4D: linear systems of complex modes between two affine maps."""
+"""The common part of S4 and S4D.
+
+Linear systems of complex modes stand between two affine maps.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from nac_drive.policies.cores.base import Core, State, StateSpec
 
 
 class StateSpaceCore(Core):
-    """Base of state space models: each of the d channels of u = W_i x + b_i drives a linear system of its own.
+    """Base of state space models with a system per channel.
+
+    Each of the d channels of u = W_i x + b_i drives its own linear system.
 
         ds/dt = r (A s + B u),    y = 2 Re(C s) + D u,    output = GLU(W_o GELU(y) + b_o)
 
@@ -53,7 +58,7 @@ class StateSpaceCore(Core):
 
     @abstractmethod
     def initial_system(self) -> dict[str, Tensor]:
-        """Return the first values of the parameters of A and B, by their names."""
+        """Return the first parameters of A and B, by name."""
 
     @abstractmethod
     def respond(self, u: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

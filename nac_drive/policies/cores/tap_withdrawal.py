@@ -1,4 +1,7 @@
-"""Ordinary neural circuits: LTC neurons wired as C. elegans' tap-withdrawal circuit (Hasani's thesis, Chapter 4)."""
+"""Ordinary neural circuits: LTC neurons wired as C. elegans.
+
+The circuit is the tap-withdrawal reflex (Hasani's thesis, Chapter 4).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ VARIABLES, SIGNS = [1, 0, 0, 1], [-1.0, 1.0, -1.0, 1.0]
 
 
 class TapWithdrawal(RecurrentCore):
-    """The tap-withdrawal circuit: 4 sensory neurons, 7 LTC neurons (see `LTC`), 28 synapses.
+    """The tap-withdrawal circuit of 11 neurons and 28 synapses.
+
+    4 neurons are sensory, 7 are LTC neurons (see `LTC`).
 
     A linear layer maps the inputs to two variables (section 4.5.2). Each drives a pair of sensory neurons, one by its
     positive and one by its negative part (Eq. 4.1 and 4.2, here with potentials from 0 for -70 mV to 1 for -20 mV):
@@ -81,7 +86,10 @@ class TapWithdrawal(RecurrentCore):
         return (((len(NEURONS) - SENSORY.stop,), None),)
 
     def sense(self, x: Tensor) -> Tensor:
-        """Return the potentials of the sensory neurons (..., 4), in the order of NEURONS, of inputs (..., F)."""
+        """Return the sensory neurons' potentials (..., 4) of inputs.
+
+        Inputs are (..., F); the order is NEURONS'.
+        """
         return (self._signs * self.encode(x)[..., VARIABLES]).clamp(0.0, 1.0)
 
     def forward(self, x: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:

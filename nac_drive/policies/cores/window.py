@@ -1,4 +1,7 @@
-"""Attention over a stream: the common part of cores that look back over a causal window of frames."""
+"""The common part of cores with a causal window.
+
+They are attention over a stream of frames.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from nac_drive.policies.cores.base import Core, State, StateSpec
 
 
 class WindowBase(Core):
-    """Base of cores in which each frame looks at itself and the `window - 1` frames before it.
+    """Base of cores that look at the last `window` frames.
+
+    Each frame is among its own.
 
     State: the slots of the last M = window - 1 frames; their ages (B, M) in seconds, relative to the newest of them, so
     that float32 keeps its precision in episodes of any length; and whether each slot is filled (B, M).
@@ -33,7 +38,10 @@ class WindowBase(Core):
 
     @abstractmethod
     def slot_shapes(self, slots: int) -> tuple[int, ...]:
-        """Return the shape of the last `slots` frames in the state, without the batch axis."""
+        """Return the shape of `slots` frames in the state.
+
+        The batch axis is left out.
+        """
 
     def state_shapes(self) -> StateSpec:
         slots = self.window - 1
@@ -96,7 +104,10 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def mix_heads(scores: Tensor, allowed: Tensor, v: Tensor) -> Tensor:
-    """Mix v (B, H, S, D) by the softmax of the scores (B, H, T, S) that are allowed (B, T, S) -> (B, T, H D)."""
+    """Mix v by the softmax of the allowed scores.
+
+    v (B, H, S, D), scores (B, H, T, S), allowed (B, T, S) -> (B, T, H D).
+    """
     p = scores.masked_fill(~allowed.unsqueeze(1), -torch.inf).softmax(dim=3)
     return (p @ v).transpose(1, 2).flatten(2)
 
@@ -112,7 +123,9 @@ def check_heads(name: str, size: int, num_heads: int) -> None:
 
 
 def pairs(x: Tensor, age: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rearrange the arguments of `WindowCore.attend` as the W frames of each query's window, the oldest first.
+    """Rearrange arguments of `WindowCore.attend` by query.
+
+    Each query gets the W frames of its window, the oldest first.
 
     x (B, M + T, F), age and allowed (B, T, M + T) -> x (B, T, W, F), age and allowed (B, T, W), W = M + 1.
     """

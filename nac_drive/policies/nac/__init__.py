@@ -1,1 +1,1 @@
-"""The Neuronal Attention Circuit: the layer, its parts, and its plain form."""
+"""The Neuronal Attention Circuit: layer, parts and plain form."""

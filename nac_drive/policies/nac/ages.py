@@ -6,7 +6,9 @@ from torch import Tensor
 
 
 def ages(times: Tensor, context_times: Tensor | None = None) -> Tensor:
-    """Compute the seconds from each key to each query, the `times` of NAC.
+    """Compute the seconds from each key to each query.
+
+    They are the `times` of NAC.
 
     Args:
         times: Time stamps of the queries in seconds, (B, Tq).

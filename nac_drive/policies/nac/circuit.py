@@ -1,4 +1,6 @@
-"""The repurposed NCP cell (NAC paper, Algorithm 1) in its two uses: the sensory gate and the backbone.
+"""The repurposed NCP cell (NAC paper, Algorithm 1).
+
+Its two uses are the sensory gate and the backbone.
 
     u~  = u * w_in + b_in
     x'  = tanh(x (W_rec * M_rec) + u~ (W_in * M_in) + b)        disabled groups stay at 0
@@ -25,7 +27,9 @@ from nac_drive.policies.wiring.wiring import Wiring, reached
 
 
 class SensoryGate(nn.Module):
-    """P projections (q, k, v) of the same input, each its own NCP cell with input group = output group = sensory.
+    """P projections (q, k, v) of one input by NCP cells.
+
+    In each cell, the input group and the output group are sensory.
 
     There are no synapses among sensory neurons, so the cell has no memory (its recurrent mask must be empty in that
     block): one sparse affine map over all time steps at once, tanh, then a scale and a shift per neuron (Eq. 13).
@@ -59,14 +63,19 @@ class SensoryGate(nn.Module):
         return torch.addcmul(shift, neurons, scale)  # (B, T, P, d)
 
     def fuse(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return weight (F, P, d) and bias (P, d) from x to 2 z, and scale and shift (P, d) from s to y."""
+        """Return the affine maps before and after the sigmoid.
+
+        Weight (F, P, d) and bias (P, d) lead from x to 2 z, scale and shift (P, d) from s to y.
+        """
         synapses = 2.0 * (self.weight * self.mask)  # (F, P, d)
         bias = torch.add((self.in_shift * synapses).sum(dim=0), self.bias, alpha=2.0)  # (P, d)
         return self.in_scale * synapses, bias, 2.0 * self.out_scale, self.out_shift - self.out_scale
 
 
 class Backbone(nn.Module):
-    """The circuit that computes phi and omega (Eq. 14-16): H cells with their own weights on one wiring.
+    """The circuit that computes phi and omega (Eq. 14-16).
+
+    H cells have their own weights on one wiring.
 
     A signal needs one step per layer to travel from the inputs to the motor neurons, so the cell is settled: `steps`
     steps from x = 0 with the input held. Only the groups that can still influence the motor neurons are computed at
@@ -107,7 +116,9 @@ class Backbone(nn.Module):
         self._cache: WeightCache[FusedBackbone] = WeightCache()
 
     def input_map(self) -> tuple[Tensor, Tensor]:
-        """Return the affine map from u to the drive of the input group: weight (H, 2D, E) and bias (H, 1, E).
+        """Return the affine map from u to the drive.
+
+        Weight (H, 2D, E) and bias (H, 1, E) lead to the input group.
 
         The drive is twice the pre-activation of the input group, its bias included. Being affine, the drive of a pair
         [q; k] is the sum of a query part and a key part, each projected once per token.
@@ -117,7 +128,9 @@ class Backbone(nn.Module):
         return self.in_scale * synapses, bias
 
     def forward(self, drive: Tensor, fused: FusedBackbone | None = None) -> Tensor:
-        """Settle: compute the motor outputs y (B, H, M, N) of the drive (B, H, N, E) from `input_map`.
+        """Settle: compute the motor outputs y (B, H, M, N).
+
+        The drive (B, H, N, E) comes from `input_map`.
 
         `fused` is the result of `fused()`, for several calls with the same weights.
         """
@@ -154,7 +167,10 @@ class Backbone(nn.Module):
         return {group: torch.stack(states) for group, states in record.items()}
 
     def fused(self) -> FusedBackbone:
-        """Return the updates of each step with their constants, and scale and shift from s to y, (H, M, 1) each."""
+        """Return the updates of each step with their constants.
+
+        Scale and shift from s to y follow, (H, M, 1) each.
+        """
         return self._cache(weights_of(self, self.bias, self.weight), self._fuse)
 
     def _fuse(self) -> FusedBackbone:
@@ -187,7 +203,10 @@ class Backbone(nn.Module):
 
 
 class _Update(NamedTuple):
-    """Update of one group in one step: s' = sigmoid(drive + constant + sum_source s_source weight)."""
+    """Update of one group in one step.
+
+    s' = sigmoid(drive + constant + sum_source s_source weight).
+    """
 
     target: str
     driven: bool
@@ -233,7 +252,7 @@ _GAIN = 1.5
 
 
 def _synapse_groups(wiring: Wiring) -> dict[str, tuple[str, ...]]:
-    """Return, for each active group, the groups with at least one synapse into it."""
+    """Return the groups with synapses into each active group."""
     mask = wiring.recurrent_mask
     return {
         target: tuple(
@@ -244,7 +263,10 @@ def _synapse_groups(wiring: Wiring) -> dict[str, tuple[str, ...]]:
 
 
 def _plan(sources: dict[str, tuple[str, ...]], exit_group: str, steps: int) -> list[tuple[str, ...]]:
-    """Return the groups to compute at each step: those that the output group still depends on, in reading order."""
+    """Return the groups to compute at each step.
+
+    The output group still depends on them. They are in reading order.
+    """
     plan: list[tuple[str, ...]] = [(exit_group,)]
     for _ in range(steps - 1):
         needed = {source for target in plan[0] for source in sources[target]}

@@ -1,4 +1,6 @@
-"""Pairwise attention of the NAC layer by the fused kernel of `nac.kernel`, on a GPU with triton.
+"""Pairwise attention by the fused kernel, on a GPU.
+
+The kernel of `nac.kernel` needs triton.
 
 The kernel takes the common case: a backbone of three groups settled for three steps, float32, no gradients, no records.
 `NAC.attend` computes everything else, and the same, in chunks of queries.
@@ -23,7 +25,10 @@ LARGEST = 64, 128
 
 
 class Layers(NamedTuple):
-    """A backbone as a perceptron: s = sigmoid(b_2 + W_2 sigmoid(b_1 + W_1 sigmoid(drive))), motor = shift + scale s."""
+    """A backbone as a perceptron.
+
+    s = sigmoid(b_2 + W_2 sigmoid(b_1 + W_1 sigmoid(drive))), motor = shift + scale s.
+    """
 
     w_1: Tensor
     """(H, E, C)"""
@@ -69,7 +74,10 @@ def layers(backbone: FusedBackbone) -> Layers | None:
 
 
 def usable(query: Tensor) -> bool:
-    """Report whether the kernel can run for queries like this one, without gradients."""
+    """Report whether the kernel can run for such queries.
+
+    No gradients are recorded.
+    """
     return (
         query.is_cuda
         and query.dtype == torch.float32
@@ -80,7 +88,9 @@ def usable(query: Tensor) -> bool:
 
 
 def fused_pairwise(layer: Settings, tokens: Tokens, circuit: Layers, mask: Mask, times: Tensor | None) -> Tensor:
-    """Attend from every query to all of its allowed keys, without a tensor of the size of all pairs.
+    """Attend from every query to all of its allowed keys.
+
+    No tensor has the size of all pairs.
 
     Args:
         layer: The layer, of which only the settings are used.

@@ -27,7 +27,10 @@ def softplus(x):
 
 @triton.jit
 def approach(z, n, EULER: tl.constexpr):
-    """Return how far a logit has come to its steady state: 1 - exp(-z), or 1 - (1 - z / n)^n by n Euler steps."""
+    """Return how far a logit has come to its steady state.
+
+    It is 1 - exp(-z), or 1 - (1 - z / n)^n by n Euler steps.
+    """
     if EULER:
         n = tl.maximum(tl.floor(z) + 1.0, n)
         x = z / n

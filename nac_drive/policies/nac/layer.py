@@ -1,4 +1,6 @@
-"""The Neuronal Attention Circuit: attention whose logits solve a first-order ODE (NAC paper, Section 2).
+"""The Neuronal Attention Circuit (NAC paper, Section 2).
+
+It is attention whose logits solve a first-order ODE.
 
 Shapes: B batch, T time (Tq queries, Tk keys), F features, d = d_model, H heads, D = d / H, K kept keys per query,
 E neurons of the backbone's input group, L settling steps.
@@ -171,7 +173,9 @@ class NAC(nn.Module):
         return_attention: bool = False,
         return_circuit: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionRecord] | tuple[Tensor, CircuitRecord]:
-        """Attend from every step of x to every allowed step of `context`, or of x itself.
+        """Attend from every step of x to every allowed step.
+
+        Keys come from `context`, or from x itself.
 
         Args:
             x: Inputs of the queries, (B, Tq, F).
@@ -234,7 +238,10 @@ class NAC(nn.Module):
         return gated.unflatten(3, (self.num_heads, self.head_size)).permute(2, 0, 3, 1, 4).unbind(0)
 
     def _sides(self) -> tuple[TokenProjection, TokenProjection]:
-        """Return the projections of a query, and of a key with its value; linear parts are multiplied out."""
+        """Return the projections of queries, keys and values.
+
+        Linear parts are multiplied out.
+        """
         cell = self.backbone
         return self._cache(weights_of(self, self.query_gate, self.context_gate, cell, cell.bias), self._fuse)
 
@@ -425,7 +432,10 @@ def _require_positive(**numbers: float | None) -> None:
 
 
 def _mix_inputs(weight: Tensor, inputs: Tensor, index: Tensor | None) -> Tensor:
-    """Return the sum of inputs (B, Tk, F), weighed by weight (B, H, Tq, K) at the positions `index`: (B, H, Tq, F)."""
+    """Return the weighed sum of inputs, (B, H, Tq, F).
+
+    Inputs are (B, Tk, F), weight is (B, H, Tq, K) at the positions `index`.
+    """
     if index is not None:
         dense = weight.new_zeros(*weight.shape[:3], inputs.shape[1])  # (B, H, Tq, Tk)
         weight = dense.scatter_add(3, index, weight)
@@ -436,14 +446,19 @@ _ATTENTION = tuple(field.name for field in fields(AttentionRecord))
 
 
 def _gather(table: Tensor, index: Tensor) -> Tensor:
-    """Gather rows (B, H, Tq, K, R) of table (B, H, Tk, R) by index (B, H, Tq, K), one row copy per pair."""
+    """Gather rows (B, H, Tq, K, R) of a table by index.
+
+    The table is (B, H, Tk, R), index (B, H, Tq, K). Each pair costs one row copy.
+    """
     batch, heads, keys, width = table.shape
     offset = torch.arange(0, batch * heads * keys, keys, device=index.device).view(batch, heads, 1, 1)
     return table.reshape(-1, width).index_select(0, (index + offset).flatten()).view(*index.shape, width)
 
 
 def _straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
-    """Return zeros (B, H, Tq, K) with the gradient of the score q M k of each kept pair.
+    """Return zeros that pass gradients to scores.
+
+    They are (B, H, Tq, K), with the gradient of the score q M k of each kept pair.
 
     The score of a key rises where a larger logit would lower the loss, so useful keys are kept more often.
     """

@@ -1,4 +1,7 @@
-"""The logit of a query-key pair: da/dt = phi - omega a, a(0) = 0, solved to time t (NAC paper, Eq. 1-3, 15-18)."""
+"""The logit of a query-key pair (NAC paper, Eq. 1-3, 15-18).
+
+It solves da/dt = phi - omega a from a(0) = 0 to time t.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ def exact(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
 
 
 def euler(phi: Tensor, omega: Tensor, t: Tensor, steps: int) -> Tensor:
-    """Return a_n of a_{n+1} = a_n + h (phi - omega a_n) from a_0 = 0, h = t / n, after n steps (Eq. 2).
+    """Return a_n after n Euler steps from a_0 = 0 (Eq. 2).
+
+    a_{n+1} = a_n + h (phi - omega a_n), h = t / n.
 
     The recursion is linear, so its n-th iterate is a_n = phi / omega (1 - (1 - omega h)^n): no loop. A pair takes
     `steps` steps, or as many more as keep omega h < 1, without which Theorem 1 does not hold.

@@ -27,7 +27,10 @@ class Mask:
     """(B, Tk) bool, False for padding."""
 
     def masked(self, rows: slice, device: torch.device) -> Tensor | None:
-        """Return bool, broadcastable to (B, H, queries in `rows`, Tk), True for masked keys; None if none is masked."""
+        """Return True for masked keys; None if none is masked.
+
+        The mask is broadcastable to (B, H, queries in `rows`, Tk).
+        """
         first, last = self.positions(rows)
         parts = []
         if self.valid is not None:
@@ -49,6 +52,9 @@ class Mask:
         return self.causal or self.window is not None
 
     def positions(self, rows: slice) -> tuple[int, int]:
-        """Return the key positions of the first and the last query in `rows`."""
+        """Return the first and the last query's key positions.
+
+        The queries are in `rows`.
+        """
         offset = self.keys - self.queries
         return rows.start + offset, min(rows.stop, self.queries) - 1 + offset

@@ -1,4 +1,4 @@
-"""The NAC layer in plain torch: the equations of the paper, one after the other.
+"""The NAC layer in plain torch, equation by equation.
 
 `NAC` computes the same function fast. This form is for reading, and its tests compare the two. It loops over samples,
 heads and queries. Source: NAC paper, Section 2, Algorithm 1, Equations 1-3 and 13-19.
@@ -91,7 +91,9 @@ def naive_nac(
 
 
 def attend(layer: NAC, head: int, q: Tensor, k: Tensor, v: Tensor, t_sample: Tensor, behind: Tensor) -> Tensor:
-    """Attend with one query of one head to its allowed keys: q (D,), k and v (J, D), t_sample and behind (J,) -> (D,).
+    """Attend with one query of one head to its keys.
+
+    q (D,), k and v (J, D), t_sample and behind (J,) -> (D,).
 
     `behind` is how many positions a key stands before the query, over the window (or all Tk positions without one).
     """
@@ -123,7 +125,10 @@ def attend(layer: NAC, head: int, q: Tensor, k: Tensor, v: Tensor, t_sample: Ten
 
 
 def logit(layer: NAC, phi: Tensor, omega: Tensor, t: Tensor) -> Tensor:
-    """Solve da/dt = phi - omega a from a(0) = 0 to time t in the mode of `layer` (Eq. 1); all tensors (K,)."""
+    """Solve da/dt = phi - omega a from a(0) = 0 (Eq. 1).
+
+    The mode of `layer` decides how. All tensors are (K,).
+    """
     a_star = phi / omega
     if layer.mode == "steady":
         return a_star  # Eq. 18
@@ -148,7 +153,9 @@ def sensory_gate(gate: SensoryGate, p: int, u: Tensor) -> Tensor:
 
 
 def backbone(cell: Backbone, head: int, u: Tensor) -> Tensor:
-    """Run the NCP cell of Eq. 14 (Alg. 1) from x = 0 with u held: u (K, 2D) -> motor outputs (K, 2).
+    """Run the NCP cell of Eq. 14 (Alg. 1) from x = 0.
+
+    u (K, 2D) is held; motor outputs are (K, 2).
 
     A signal needs one step per group to pass from inter to command to motor neurons, so the cell takes several steps.
     The disabled sensory neurons stay at 0 and are left out.

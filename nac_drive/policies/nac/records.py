@@ -1,4 +1,6 @@
-"""Records of a call of the NAC layer, for analysis and figures.
+"""Records of a call of the NAC layer.
+
+They serve analysis and figures.
 
 Shapes: B batch, H heads, Tq queries, Tk keys, K kept keys per query, D features of a head, L settling steps, n neurons
 of a group.

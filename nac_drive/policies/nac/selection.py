@@ -1,4 +1,6 @@
-"""Selection: the keys that a query attends to, among those that it may see (NAC paper, Algorithm 2 and earlier text).
+"""Selection of the keys that a query attends to.
+
+Source: NAC paper, Algorithm 2 and earlier text.
 
 A selection is a function `(k, mask, top_k) -> Selection` of the keys k (B, H, Tk, D). No gradient flows through it.
 """
@@ -45,7 +47,9 @@ FLOOR = 1e-10
 
 
 def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
-    """Keep the `top_k` allowed keys with the largest scores, in no particular order; all keys if there are no more.
+    """Keep the `top_k` allowed keys with the largest scores.
+
+    Their order is free. All keys are kept if there are no more.
 
     The score of the query at position i and the key at position j breaks ties by age: the younger key is kept.
 
@@ -81,7 +85,9 @@ def topk(k: Tensor, mask: Mask, top_k: int) -> Selection:
 
 
 def block(k: Tensor, mask: Mask, top_k: int, size: int | None = None) -> Selection:
-    """Keep the `top_k` best keys of the best blocks: O(T sqrt T), the full score matrix is never built (Algorithm 2).
+    """Keep the `top_k` best keys of the best blocks (Algorithm 2).
+
+    It costs O(T sqrt T): the full score matrix is never built.
 
     The keys are cut into blocks of `size`, floor(sqrt(Tk)) by default (the last may be shorter). A query scores their
     means, takes the ceil(K / size) best blocks, and the K best keys in them: an approximation of `topk`, equal to it
@@ -156,7 +162,9 @@ SELECTIONS: dict[str, Callable[[Tensor, Mask, int], Selection]] = {"topk": topk,
 
 
 def _in_parts(choose: Callable[[Tensor, slice], Choice], width: int) -> Callable[[Tensor, slice], Choice]:
-    """Choose for a few queries at a time, with the same result.
+    """Choose for a few queries at a time.
+
+    The result is the same.
 
     The `width` numbers per query then stay in the caches; reused memory also avoids fresh pages of the system.
     """
@@ -184,7 +192,9 @@ _NUMBERS_HELD = 2**20
 
 
 def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return values and positions of the `count` largest of the last axis, in no particular order.
+    """Return the `count` largest values and their positions.
+
+    They are largest along the last axis; their order is free.
 
     Long rows are folded first: the largest elements lie in the columns whose maximum over the folds is largest. Fewer
     elements then reach torch.topk, whose cost per element is several times the cost of a maximum.

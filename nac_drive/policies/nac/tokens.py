@@ -1,4 +1,6 @@
-"""Projections that the NAC layer computes once per token, so that a pair only adds two rows.
+"""Projections that the NAC layer computes once per token.
+
+A pair then only adds two rows.
 
 Shapes: B batch, T time, F features, P gates, H heads, D features of a head, E neurons of the backbone's input group.
 """
@@ -29,7 +31,10 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class TokenProjection:
-    """Two affine maps with s = sigmoid(2 z) between them: a sensory gate, and the linear maps after it."""
+    """Two affine maps with s = sigmoid(2 z) between them.
+
+    They are a sensory gate, and the linear maps after it.
+    """
 
     weight: Tensor
     """(F, H P D)"""

@@ -1,4 +1,4 @@
-"""Batch invariance: a row of a batch gets the bits that it gets alone.
+"""Batch invariance: a row gets the bits it gets alone.
 
 A product of one row and a product of many rows run in different kernels, which add in different orders (He et al. 2025,
 "Defeating Nondeterminism in LLM Inference"). Here every row of a batch is a product of its own, in one call for all.
@@ -25,7 +25,9 @@ piece in another way."""
 
 
 class BatchInvariance(TorchFunctionMode):
-    """Computes every row of a batch by the kernels of a single row, inside a `with` block.
+    """Computes every row of a batch by single-row kernels.
+
+    It holds inside a `with` block.
 
     - Products with a matrix of weights become one product per row: in one call where a row is one vector.
     - Convolutions run image by image if torch would take another kernel for a single image.
@@ -111,7 +113,10 @@ def _conv2d(
 
 
 def _recurrent(layer: Callable) -> Callable:
-    """Return torch's function of a recurrent layer of several rows, (B, T, F) and states (layers, B, d), row by row."""
+    """Return torch's recurrent layer, computed row by row.
+
+    Rows are (B, T, F), states (layers, B, d).
+    """
 
     def row_by_row(rows: int, x: Tensor, state: Any, *settings: Any) -> tuple[Tensor, ...] | None:
         if x.shape[0] != rows or not settings[-1]:  # time comes first
@@ -127,7 +132,7 @@ def _recurrent(layer: Callable) -> Callable:
 
 
 def _elementwise(function: Callable) -> Callable:
-    """Return a function of torch that works on every number by itself, row by row."""
+    """Return an element-wise function of torch, row by row."""
 
     def row_by_row(rows: int, x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         if isinstance(x, Parameter) or not x.dim() or x.shape[0] % rows or x.numel() % (rows * REGISTERS) == 0:

@@ -1,4 +1,7 @@
-"""Backpropagation through time, written out for recurrences that are affine but for element-wise functions."""
+"""Backpropagation through time, written out.
+
+It is for recurrences that are affine but for element-wise functions.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,20 @@ from torch.autograd.function import once_differentiable
 
 
 class Form(ABC):
-    """Element-wise part of a step: q <- f(u, *clock), u in k heads of d numbers, for a state q of d."""
+    """Element-wise part of a step: q <- f(u, *clock).
+
+    u has k heads of d numbers, for a state q of d.
+    """
 
     heads: int
     """Number of heads, k."""
 
     @classmethod
     def arrange(cls, weights: Tensor) -> Tensor:
-        """Reorder the rows of the heads (k d, ...) from the order of the equations to the order of `step`."""
+        """Reorder the rows of the heads (k d, ...) for `step`.
+
+        They come in the order of the equations.
+        """
         return weights
 
     @classmethod
@@ -29,7 +38,9 @@ class Form(ABC):
     @classmethod
     @abstractmethod
     def step(cls, *parts: Tensor) -> None:
-        """Take the columns and the clock of one frame, and write q (B, d) into the last of `parts`.
+        """Compute one frame, and write q into `parts`.
+
+        It takes the columns and the clock of the frame; q (B, d) is the last part.
 
         It may overwrite the columns with values that `slope` needs.
         """
@@ -37,11 +48,17 @@ class Form(ABC):
     @classmethod
     @abstractmethod
     def slope(cls, u: Tensor, q: Tensor, *clock: Tensor) -> tuple[Tensor, ...]:
-        """Return dq/du (T, B, k d) of all frames after their steps, and dq by each of the clock."""
+        """Return dq/du (T, B, k d), and dq by the clock.
+
+        It is called after the steps of all frames.
+        """
 
 
 class Feedback(NamedTuple):
-    """Feedback of h = scale q + offset through the weights R (m, d): R h = (R scale) q + R offset."""
+    """Feedback of h = scale q + offset through weights.
+
+    The weights are R (m, d): R h = (R scale) q + R offset.
+    """
 
     direct: Tensor
     """R, for the h that a call begins with."""
@@ -54,14 +71,19 @@ class Feedback(NamedTuple):
 
     @classmethod
     def of(cls, recurrent: Tensor, bias: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Feedback]:
-        """Return the bias of the drive (m) with R offset added, and the feedback."""
+        """Return the drive's bias with R offset, and the feedback.
+
+        The bias is (m).
+        """
         return bias + recurrent @ offset, cls(recurrent, recurrent * scale, scale, offset)
 
 
 def recur(
     form: type[Form], drive: Tensor, h: Tensor, feedback: Feedback, heads: tuple[Tensor, Tensor] | None, *clock: Tensor
 ) -> Tensor:
-    """Run a recurrence: h = scale q + offset, q <- form(u, *clock), u = drive + R h or u = W sigmoid(drive + R h) + b.
+    """Run a recurrence of h = scale q + offset.
+
+    q <- form(u, *clock), u = drive + R h or u = W sigmoid(drive + R h) + b.
 
     Args:
         form: The element-wise part of a step.

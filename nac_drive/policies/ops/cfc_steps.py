@@ -16,7 +16,9 @@ SCALE, SLOPE = 1.7159, 0.666
 
 
 class Gated(Form):
-    """Gated step: h' = (1 - z) tanh(f_1) + z tanh(f_2), z = sigmoid(t_a dt + t_b).
+    """Gated step: h' = (1 - z) tanh(f_1) + z tanh(f_2).
+
+    z = sigmoid(t_a dt + t_b).
 
     It is computed as q' = (1 - z) s_1 + z s_2 with s_i = sigmoid(u_i), from the heads u = (2 f_1, 2 f_2, t_b, t_a). The
     clock is dt.
@@ -60,7 +62,10 @@ class Gated(Form):
 
 
 class NoGate(Gated):
-    """Step without a gate: h' = tanh(f_1) + z tanh(f_2), computed as q' = s_1 + z (s_2 - 1/2)."""
+    """Step without a gate: h' = tanh(f_1) + z tanh(f_2).
+
+    It is computed as q' = s_1 + z (s_2 - 1/2).
+    """
 
     @staticmethod
     def mix(s_1: Tensor, s_2: Tensor, z: Tensor, out: Tensor) -> None:
@@ -98,6 +103,9 @@ FORMS: dict[str, type[Form]] = {"gated": Gated, "no-gate": NoGate, "pure": Pure}
 
 
 def feedback_of_tanh(recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Feedback]:
-    """Return `Feedback.of` for h = 2 q - 1, h of d numbers and R (m, d)."""
+    """Return `Feedback.of` for h = 2 q - 1.
+
+    h has d numbers, R is (m, d).
+    """
     scale = recurrent.new_full(recurrent.shape[1:], 2.0)
     return Feedback.of(recurrent, bias, scale, -0.5 * scale)

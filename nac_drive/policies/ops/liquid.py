@@ -1,4 +1,6 @@
-"""Liquid time-constant networks (Hasani's thesis, Chapter 3): neurons that leak, synapses that conduct.
+"""Liquid time-constant networks (Hasani's thesis, Chapter 3).
+
+Neurons leak, synapses conduct.
 
     C_i dv_i/dt = g_i (leak_i - v_i) + sum_j w_ij s_ij (E_ij - v_i),    s_ij = sigmoid(gamma_ij (u_j - mu_ij))
 
@@ -71,7 +73,10 @@ class LiquidNetwork(nn.Module):
         self._cache: WeightCache[Any] = WeightCache()
 
     def forward(self, x: Tensor, dt: Tensor, v: Tensor) -> Tensor:
-        """Return the potentials after each frame (B, T, N) of x (B, T, F), dt (B, T) seconds, from v (B, N)."""
+        """Return the potentials (B, T, N) after each frame.
+
+        x is (B, T, F), dt (B, T) in seconds; v (B, N) comes before them.
+        """
         tensors = weights_of(self, *self.children())
         with torch.autocast(x.device.type, enabled=False):
             sensory, recurrent, leak, capacitance = self._cache(tensors, self._fuse)
@@ -122,7 +127,9 @@ class LiquidNetwork(nn.Module):
         return torch.stack(path, dim=1)
 
     def coupling_sensitivity(self, x: Tensor, v: Tensor) -> Tensor:
-        """Return the time constant of every neuron, C / (g + sum_j w s), in seconds (thesis, Eq. 3.7).
+        """Return the time constant of every neuron, in seconds.
+
+        It is C / (g + sum_j w s) (thesis, Eq. 3.7).
 
         Args:
             x: Inputs, (B, F).
@@ -145,7 +152,10 @@ class LiquidNetwork(nn.Module):
 
 
 class Synapses(nn.Module):
-    """One number of each kind per synapse of `mask` (targets, sources) bool, in reading order."""
+    """One number of each kind per synapse of `mask`.
+
+    The mask is (targets, sources) bool, in reading order.
+    """
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()
@@ -158,7 +168,10 @@ class Synapses(nn.Module):
         self.center = nn.Parameter(torch.empty(count).uniform_(0.3, 0.8))  # mu
 
     def dense(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return w E and w stacked (N, 2, M), gamma and -gamma mu (N, 1, M) each; 0 where there is no synapse."""
+        """Return w E, w, gamma and -gamma mu of all synapses.
+
+        The first two are stacked (N, 2, M), the others (N, 1, M) each; 0 where there is no synapse.
+        """
         weight = F.softplus(self.weight)
         values = torch.stack((weight * self.reversal, weight, self.gain, -self.gain * self.center))  # (4, synapses)
         full = values.new_zeros(4, *self.mask.shape).masked_scatter(self.mask, values)  # (4, N, M)
@@ -166,7 +179,10 @@ class Synapses(nn.Module):
 
 
 class ElectricalSynapses(nn.Module):
-    """The conductance w of each electrical synapse (gap junction) of `mask` (targets, sources) bool."""
+    """The conductance w of each gap junction of `mask`.
+
+    They are electrical synapses; the mask is (targets, sources) bool.
+    """
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()
@@ -183,7 +199,9 @@ class ElectricalSynapses(nn.Module):
 def _solve(
     keep: bool, v: Tensor, drive: Tensor, inertia: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, unfolds: int
 ) -> tuple[Tensor, Tensor]:
-    """Take K solver steps per frame: v' = (inertia v + a) / b, [a, b] = drive + weight s, s = sigmoid(shift + gain v).
+    """Take K solver steps per frame.
+
+    v' = (inertia v + a) / b, [a, b] = drive + weight s, s = sigmoid(shift + gain v).
 
     v is (B, N), drive (T, N, 2, B), inertia (T, B, N), weight (N, 2, N), gain and shift (N, 1, N).
 
@@ -211,7 +229,9 @@ def _solve(
 
 
 class _Unfold(torch.autograd.Function):
-    """`_solve` with its gradient written out: on a CPU a half to a third of the time of recording every step.
+    """`_solve` with its gradient written out.
+
+    On a CPU it takes a half to a third of the time of recording every step.
 
     dv'_i/ds_ij = (w E_ij - v'_i w_ij) / b_i. Backward, a few steps at a time are taken together: their activations are
     computed again, then their Jacobians; the gradient runs back through these, and the gradient of the weights is
@@ -267,7 +287,10 @@ def _activation(u: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
 
 
 def _currents(u: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, electrical: Tensor | None = None) -> Tensor:
-    """Return the sums of w s E and of w s over the sources u (R, M); electrical ones add w u and w: (N, 2, R)."""
+    """Return the sums of w s E and of w s.
+
+    They run over the sources u (R, M); electrical ones add w u and w: (N, 2, R).
+    """
     chemical = torch.bmm(weight, _activation(u, gain, shift).mT)
     if electrical is None:
         return chemical

@@ -1,4 +1,4 @@
-"""The liquid time-constant network in plain torch: one solver step after the other.
+"""The liquid time-constant network, solver step by step.
 
 `LiquidNetwork` computes the same function fast. This form is for reading, and its tests compare the two.
 Source: Hasani's thesis, Section 3.3 (Eq. 3.4, 3.5), Eq. 3.72 and Algorithm 2, where the solver is called hybrid; in
@@ -45,7 +45,10 @@ def naive_liquid_network(network: LiquidNetwork, x: Tensor, dt: Tensor, v: Tenso
 
 
 def synapses(network: LiquidNetwork) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return w, E, gamma and mu, (N, M) each: row = target, column = source. Where there is no synapse, w = 0."""
+    """Return w, E, gamma and mu, (N, M) each.
+
+    A row is a target, a column a source. Where there is no synapse, w = 0.
+    """
     matrices = []
     for name in ("weight", "reversal", "gain", "center"):
         blocks = []

@@ -13,12 +13,17 @@ FASTEST, SLOWEST = 0.03, 3.0
 
 
 def initial_log_tau(units: int) -> Tensor:
-    """Return ln tau (units,), tau in seconds, evenly spread from ln FASTEST to ln SLOWEST."""
+    """Return ln tau (units,), evenly spread.
+
+    tau is in seconds, from FASTEST to SLOWEST.
+    """
     return torch.linspace(math.log(FASTEST), math.log(SLOWEST), units)
 
 
 def midpoint_path(field: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
-    """Solve dz/du = field(z) on 0 <= u <= 1 by equal midpoint steps, of second order.
+    """Solve dz/du = field(z) on 0 <= u <= 1.
+
+    Equal midpoint steps are of second order.
 
     Args:
         field: The derivative; it takes and returns a tensor of the shape of `start`.

@@ -1,4 +1,7 @@
-"""A limit on the memory that settings ask for while a driver is built from a file that anybody may have written."""
+"""A limit on the memory that a driver's settings take.
+
+Anybody may have written the file that a driver is built from.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _STEPS = {torch.linspace, torch.logspace}
 
 
 class _Limit(TorchFunctionMode):
-    """Counts the elements of all new tensors and masks before they are made."""
+    """Counts the elements of new tensors and masks.
+
+    They are counted before they are made.
+    """
 
     def __init__(self, elements: int) -> None:
         super().__init__()
@@ -35,7 +41,7 @@ class _Limit(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count what a function of torch that makes a tensor will make."""
+        """Count what a function that makes tensors will make."""
         kwargs = kwargs or {}
         if func in _SHAPED:
             self.take(math.prod(_shape(args[1:] if func is torch.Tensor.new_zeros else args, kwargs)))
@@ -61,7 +67,9 @@ _PRESENT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 
 @contextmanager
 def elements_of_at_most(elements: int) -> Iterator[None]:
-    """Refuse to make more elements of tensors and masks than this in the `with` block.
+    """Limit the elements of tensors and masks.
+
+    More of them are refused in the `with` block.
 
     Raises:
         ValueError: More are asked for.

@@ -10,7 +10,9 @@ from nac_drive.policies.ops.size_limit import count_mask
 
 
 def sparse_mask(rows: int, columns: int, sparsity: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw a mask in which every row has round((1 - sparsity) columns) entries, at least one.
+    """Draw a mask with equally many entries in every row.
+
+    They are round((1 - sparsity) columns), at least one.
 
     A column that no row drew gets an entry as well, in a random row.
 

@@ -1,4 +1,4 @@
-"""Weights derived from parameters, computed once while no gradients are recorded."""
+"""Weights derived from parameters, computed once without gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ T = TypeVar("T")
 
 
 class WeightCache(Generic[T]):
-    """Cache of a value computed from tensors, valid until one of the tensors changes.
+    """Cache of a value that tensors decide.
+
+    It is valid until one of the tensors changes.
 
     While gradients are recorded, or the model is compiled, every call computes. Otherwise three things reveal a change:
     the identity of the tensors, the address of their data (`.to`), and torch's version counters, which every in-place
@@ -28,7 +30,7 @@ class WeightCache(Generic[T]):
         self._frozen = False
 
     def freeze(self) -> None:
-        """Keep the value that was last computed, for an export of the model in which it is a constant."""
+        """Keep the last value, as a constant of an export."""
         self._frozen = self._value is not None
 
     def __call__(self, tensors: tuple[Tensor, ...], compute: Callable[[], T]) -> T:

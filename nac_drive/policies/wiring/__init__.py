@@ -1,1 +1,1 @@
-"""Wirings of Neuronal Circuit Policies and the graphs that draw them."""
+"""Wirings of Neuronal Circuit Policies and their graphs."""

@@ -1,4 +1,4 @@
-"""Graphs of wirings: the NCP graph, its baselines, and the two circuits of a NAC layer.
+"""Graphs of wirings: NCP, its baselines, NAC's two circuits.
 
 Source: NAC paper, Algorithm 1 and Section 4; fan-outs as in ncps' AutoNCP (Lechner et al. 2020). The paper lists the
 baselines (random, fully connected) as future work; "mlp" is its ablation NAC-FC (appendix D.2).
@@ -26,7 +26,9 @@ def ncp_wiring(
     recurrent_command_synapses: int | None = None,
     motor_fanin: int | None = None,
 ) -> Wiring:
-    """Draw the four-layer NCP graph: inputs -> (sensory ->) inter -> command -> motor, and command -> command.
+    """Draw the four-layer NCP graph.
+
+    inputs -> (sensory ->) inter -> command -> motor, and command -> command.
 
     With density = 1 - sparsity, each source has max(1, floor(density * targets)) synapses, each motor neuron max(1,
     floor(density * command)) incoming ones, and max(1, floor(2 * density * command)) synapses are drawn among the
@@ -72,7 +74,9 @@ def ncp_wiring(
 
 
 def mlp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
-    """Draw a multi-layer perceptron of the same sizes: synapses from each layer to the next, none within a layer.
+    """Draw a multi-layer perceptron of the same sizes.
+
+    Synapses lead from each layer to the next, none within a layer.
 
     Each synapse exists with probability 1 - sparsity, on its own; neurons left out by chance get one synapse, and
     synapses into the last layer are added as in `ncp_wiring`. Sparsity 0 is the dense MLP.
@@ -94,7 +98,9 @@ def mlp_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wi
 
 
 def random_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) -> Wiring:
-    """Draw synapses among all pairs of active neurons, and from inputs to the input group.
+    """Draw synapses among all active neurons, and from inputs.
+
+    Inputs lead to the input group.
 
     Each exists with probability 1 - sparsity. They are drawn again until every input reaches every output neuron in one
     step per group.
@@ -122,7 +128,10 @@ def random_wiring(inputs: int, groups: Groups, *, sparsity: float, seed: int) ->
 
 
 def fully_connected_wiring(inputs: int, groups: Groups) -> Wiring:
-    """Connect every input to every neuron of the input group, and every active neuron to every active neuron."""
+    """Connect all inputs and all active neurons.
+
+    Inputs lead to the input group, active neurons to every active neuron.
+    """
     masks = _Masks(inputs, groups)
     active = groups.slice(groups.input_group, groups.output_group)
     masks.input[:, groups.slice(groups.input_group)] = True
@@ -135,7 +144,10 @@ WIRINGS: dict[str, Callable[..., Wiring]] = {"ncp": ncp_wiring, "mlp": mlp_wirin
 
 
 def sensory_gate_wiring(inputs: int, d_model: int, sparsity: float, seed: int, graph: str = "ncp") -> Wiring:
-    """Draw the wiring of a q, k or v gate (Eq. 13): ceil((d - 0.5) / 0.6) units, the first d of them sensory."""
+    """Draw the wiring of a q, k or v gate (Eq. 13).
+
+    It has ceil((d - 0.5) / 0.6) units, the first d of them sensory.
+    """
     units = int(np.ceil((d_model - 0.5) / 0.6))
     inter, command = _split(units - d_model)
     groups = Groups(d_model, inter, command, output_group="sensory")
@@ -143,7 +155,9 @@ def sensory_gate_wiring(inputs: int, d_model: int, sparsity: float, seed: int, g
 
 
 def backbone_wiring(inputs: int, d_model: int, sparsity: float, seed: int, graph: str = "ncp") -> Wiring:
-    """Draw the wiring of a head's backbone (Eq. 14): d + floor(d / 0.6) units, two of them motor neurons.
+    """Draw the wiring of a head's backbone (Eq. 14).
+
+    It has d + floor(d / 0.6) units, two of them motor neurons.
 
     Of the others 60 % are sensory (disabled here); the rest splits one third inter, two thirds command. For
     d_model = 64: 101 sensory, 22 inter, 45 command, 2 motor.
@@ -167,7 +181,10 @@ class _Masks:
         self.recurrent = np.zeros((groups.units, groups.units), dtype=bool)
 
     def complete(self, rng: np.random.Generator) -> None:
-        """Add synapses into the last layer until a path of one per layer joins every input to every output."""
+        """Add synapses until every input reaches every output.
+
+        They lead into the last layer; a path has one synapse per layer.
+        """
         groups, layers = self.groups, self.groups.active
         if len(layers) == 1:
             return
@@ -211,7 +228,10 @@ def _fan(name: str, given: int | None, most: int, density: float) -> int:
 
 
 def _fan_out(rng: np.random.Generator, sources: int, targets: int, count: int) -> np.ndarray:
-    """Draw a (sources, targets) mask: each source has `count` targets, and no target has none."""
+    """Draw a mask in which each source has `count` targets.
+
+    It is (sources, targets), and no target has none.
+    """
     mask = np.zeros((sources, targets), dtype=bool)
     for row in mask:
         row[rng.choice(targets, size=count, replace=False)] = True
@@ -223,7 +243,10 @@ def _fan_out(rng: np.random.Generator, sources: int, targets: int, count: int) -
 
 
 def _independent(rng: np.random.Generator, sources: int, targets: int, density: float) -> np.ndarray:
-    """Draw a (sources, targets) mask of independent synapses in which no source and no target is left out."""
+    """Draw a mask of independent synapses.
+
+    It is (sources, targets), and no source and no target is left out.
+    """
     mask = rng.random((sources, targets)) < density
     for source in np.flatnonzero(~mask.any(axis=1)):
         mask[source, rng.integers(targets)] = True

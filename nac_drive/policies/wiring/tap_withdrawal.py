@@ -1,4 +1,6 @@
-"""The tap-withdrawal circuit of C. elegans, and random circuits of its size (Hasani's thesis, Chapter 4).
+"""The tap-withdrawal circuit of C. elegans, and random circuits.
+
+The random ones have its size (Hasani's thesis, Chapter 4).
 
 Wiring and polarities follow the authors' published circuit: github.com/mlech26l/ordinary_neural_circuits,
 `mountaincar_gym/tw_pure.bnn`, whose neurons are in the order of Figure S1 of Lechner et al. 2018 (Neuronal Circuit

@@ -1,4 +1,4 @@
-"""Wirings of Neuronal Circuit Policies: the synapses between neurons, as an immutable value.
+"""Wirings of Neuronal Circuit Policies, as immutable values.
 
 A wiring holds no weights. Its neurons are numbered in reading order: sensory, inter, command, motor.
 Source: NAC paper, Algorithm 1. `wiring.graphs` draws wirings.
@@ -16,7 +16,9 @@ GROUPS = ("sensory", "inter", "command", "motor")
 
 @dataclass(frozen=True)
 class Groups:
-    """Sizes of the groups of neurons, and the groups between which signals run.
+    """Sizes of the groups of neurons, and their signals.
+
+    Signals run between two of the groups.
 
     Signals enter at `input_group` and leave at `output_group`. Groups outside that range are disabled: they count as
     neurons, as in the paper, but carry no synapse.
@@ -61,7 +63,10 @@ class Groups:
         return getattr(self, name)
 
     def slice(self, first: str, last: str | None = None) -> slice:
-        """Return the neurons of one group, or from one group to another, as a slice of the masks' neuron axes."""
+        """Return a slice of the neurons of one group.
+
+        It may run from one group to another, on the masks' neuron axes.
+        """
         start = sum(self.size(name) for name in GROUPS[: GROUPS.index(first)])
         names = GROUPS[GROUPS.index(first) : GROUPS.index(last or first) + 1]
         return slice(start, start + sum(self.size(name) for name in names))
@@ -69,7 +74,9 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """Two binary masks over four groups of neurons, checked for reachability when it is built.
+    """Two binary masks over four groups of neurons.
+
+    Reachability is checked when they are built.
 
     Raises:
         ValueError: A mask has the wrong shape, an active neuron cannot be reached from the inputs, an input reaches
@@ -106,7 +113,10 @@ class Wiring:
         return self.groups.active
 
     def group(self, name: str) -> slice:
-        """The neurons of one group, as a slice of the masks' neuron axes."""
+        """Return one group's neurons, as a slice.
+
+        It slices the masks' neuron axes.
+        """
         return self.groups.slice(name)
 
     def to_config(self) -> dict[str, Any]:
@@ -141,7 +151,10 @@ class Wiring:
 
 
 def reached(wiring: Wiring, steps: int) -> np.ndarray:
-    """Return (inputs, neurons) bool: has an input, held from the start, reached a neuron after `steps` updates?"""
+    """Return which neurons an input reaches, (inputs, neurons) bool.
+
+    An input is held from the start, for `steps` updates.
+    """
     reach = wiring.input_mask
     synapses = wiring.recurrent_mask.astype(np.float32)
     for _ in range(steps - 1):
