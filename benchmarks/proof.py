@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nac_drive.data_collection.drivers import resolve_driver
-from nac_drive.envs import CarRacing, Driver, EnvConfig, EventDetector, LapDetector, Track
+from nac_drive.envs import CarRacing, EnvConfig, EventDetector, LapDetector, Policy, Track
 from nac_drive.envs.native.build import LIBRARY
 from nac_drive.envs.native.library import CRASHES, load
 from nac_drive.envs.world import World
@@ -285,7 +285,7 @@ def _drive(task: tuple[str, int, int, Path]) -> tuple[str, Counter[str], list[st
 
 
 def _drive_episode(
-    pair: Pair, driver: Driver, kind: str, seed: int, grip: float, longest: int
+    pair: Pair, driver: Policy, kind: str, seed: int, grip: float, longest: int
 ) -> tuple[int, list[str]]:
     """Drive to the end of the episode or to the first difference. Returns the frame and what differs."""
     differences = list(pair.reset(seed, grip))

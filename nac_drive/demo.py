@@ -17,7 +17,7 @@ from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import driver_name, resolve_driver, with_trained_bar
-from nac_drive.envs import Driver, EnvConfig, make_env, track_seeds
+from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
 from nac_drive.evaluation.statistics import summarise
 from nac_drive.evaluation.video import record_video, side_by_side
@@ -257,7 +257,7 @@ def _against(baseline: Evaluation | None, evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, summary=summary.with_metrics(latency_ms=evaluation.summary.latency_ms))
 
 
-def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvConfig, report: Report) -> None:
+def _videos(folder: Path, drivers: Mapping[str, Policy], track: int, env: EnvConfig, report: Report) -> None:
     """Write NAME.mp4 of every driver, and all of them in side_by_side.mp4."""
     videos = [folder / f"{name}.mp4" for name in drivers]
     for path, driver in zip(videos, drivers.values(), strict=True):
@@ -272,7 +272,7 @@ def _videos(folder: Path, drivers: Mapping[str, Driver], track: int, env: EnvCon
     report("video", {"name": "side by side", "frames": 1, "frame": 1})
 
 
-def _episode_page(path: Path, drivers: Mapping[str, Driver], track: int, env: EnvConfig, report: Report) -> None:
+def _episode_page(path: Path, drivers: Mapping[str, Policy], track: int, env: EnvConfig, report: Report) -> None:
     """Write the page of an episode of each driver with everything recorded."""
     if path.exists():
         return

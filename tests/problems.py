@@ -93,8 +93,8 @@ class CheckingDriver:
         return self.answer + frame, (episode, frame + 1)
 
 
-class CheckingBatchDriver(CheckingDriver):
-    """A `BatchDriver` of any number of episodes at a time. `batches` and `alone` keep what was queried together."""
+class CheckingBatchPolicy(CheckingDriver):
+    """A `BatchPolicy` of any number of episodes at a time. `batches` and `alone` keep what was queried together."""
 
     def __init__(self, answer: int) -> None:
         super().__init__(answer)

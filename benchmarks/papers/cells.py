@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nac_drive.policies.cores.base import Core, State, Step
+from nac_drive.policies.cores.base import CellStep, Core, State
 
 
 def count_cells(core: Core) -> int:
@@ -28,7 +28,7 @@ def count_cells(core: Core) -> int:
 
 
 @torch.no_grad()
-def stream_cells(step: Step, state: State, x: Tensor, dt: Tensor, keep: Tensor) -> Tensor:
+def stream_cells(step: CellStep, state: State, x: Tensor, dt: Tensor, keep: Tensor) -> Tensor:
     """Run frame by frame; after every frame the state and the output of some cells are set to 0.
 
     A core that takes several solver steps a frame lets these cells move within the frame.

@@ -19,12 +19,12 @@ from nac_drive.analysis.curvature import curvature
 from nac_drive.analysis.probe import Probe, by_age
 from nac_drive.analysis.regions import fractions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, steering_target, visual_backprop
-from nac_drive.envs import ENVIRONMENTS, CarRacing, Driver, EnvSpec, Episode, Step, rollout
+from nac_drive.envs import ENVIRONMENTS, CarRacing, EnvSpec, Episode, Policy, Step, rollout
 from nac_drive.envs.pulses import BRAKE, COMMANDS, GAS
 from nac_drive.envs.regions import REGIONS
 from nac_drive.evaluation.formulas import steering_of
 from nac_drive.policies.cores.nac import NACCore
-from nac_drive.policies.driver import Driver as LearnedDriver
+from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.names import shown
@@ -82,7 +82,7 @@ class Recording:
 
 def record(
     env: gym.Env,
-    driver: Driver,
+    driver: Policy,
     track: int,
     *,
     name: str,
@@ -108,7 +108,7 @@ def record(
     steps: list[Step] = []
     with ExitStack() as stack:
         attention: list[AttentionStep] = []
-        if isinstance(driver, LearnedDriver) and isinstance(driver.core, NACCore):
+        if isinstance(driver, Driver) and isinstance(driver.core, NACCore):
             attention = stack.enter_context(recorded_attention(driver))
         episode = rollout(env, watched, track, subscribers=[steps.append, on_step])
     simulator: Any = env.unwrapped
@@ -122,7 +122,7 @@ def record(
     result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
     if attention:
         _add_attention(result, attention, driver.core.window)  # type: ignore[attr-defined]
-    if isinstance(driver, LearnedDriver) and isinstance(driver.encoder, Encoder):
+    if isinstance(driver, Driver) and isinstance(driver.encoder, Encoder):
         _add_saliency(result, driver, np.stack(watched.labels) if watched.labels else None, spec)
     return result
 
@@ -130,9 +130,9 @@ def record(
 class _Watched:
     """A driver that notes its neurons and the car's place."""
 
-    def __init__(self, driver: Driver, spec: EnvSpec) -> None:
+    def __init__(self, driver: Policy, spec: EnvSpec) -> None:
         self._regions = spec.regions
-        self._probe = Probe(driver) if isinstance(driver, LearnedDriver) else None
+        self._probe = Probe(driver) if isinstance(driver, Driver) else None
         self._driver = self._probe or driver
         self.neurons: dict[str, list[np.ndarray]] = {}
         self.positions: list[tuple[float, float]] = []
@@ -198,7 +198,7 @@ def _add_attention(recording: Recording, steps: list[AttentionStep], window: int
         recording.signals[name] = mean.numpy()
 
 
-def _add_saliency(recording: Recording, driver: LearnedDriver, labels: np.ndarray | None, spec: EnvSpec) -> None:
+def _add_saliency(recording: Recording, driver: Driver, labels: np.ndarray | None, spec: EnvSpec) -> None:
     target = steering_target(driver.config.control, spec)
     frames, dt = torch.from_numpy(recording.frames), torch.from_numpy(recording.series["dt"])
     with one_thread():

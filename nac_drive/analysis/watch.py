@@ -14,9 +14,9 @@ from nac_drive.envs import (
     SPLITS,
     Control,
     CrashMode,
-    Driver,
     EnvConfig,
     Episode,
+    Policy,
     Step,
     make_env,
     rollout,
@@ -29,7 +29,7 @@ from nac_drive.storage.write import require_writable
 
 
 def watch(
-    driver: Driver | str | os.PathLike[str] = "champion",
+    driver: Policy | str | os.PathLike[str] = "champion",
     track: int = SPLITS["test"][0],
     *,
     video: str | os.PathLike[str] | None = None,

@@ -21,7 +21,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, Row, row_note
+from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, DatasetRow, row_note
 from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.drivers import (
     driver_hash,
@@ -33,7 +33,7 @@ from nac_drive.data_collection.drivers import (
 )
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
-from nac_drive.envs import LARGEST_SEED, Driver, EnvConfig, Episode, Step, make_env, rollout, trained_view
+from nac_drive.envs import LARGEST_SEED, EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
 from nac_drive.events import Progress, counting, silent
 from nac_drive.parallel.processes import number_of_workers, worker_pool
 from nac_drive.plain import whole
@@ -189,7 +189,7 @@ def add_missing(
             finished(row_note(row))
 
 
-def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode]) -> Iterator[Row]:
+def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode]) -> Iterator[DatasetRow]:
     """Write episodes as they come, append their rows, and yield them.
 
     Raises:
@@ -210,7 +210,7 @@ def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode])
 class _SeesAsTrained:
     """A driver that gets the true frame at every query, with the status bar as in its training."""
 
-    def __init__(self, driver: Driver):
+    def __init__(self, driver: Policy):
         self._driver = driver
         self._view = trained_view(driver)
 

@@ -13,13 +13,13 @@ import msgspec
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
-from nac_drive.envs import ENVIRONMENTS, Control, Driver, EnvConfig, same_actions
+from nac_drive.envs import ENVIRONMENTS, Control, EnvConfig, Policy, same_actions
 from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.storage.names import shown
 from nac_drive.suggest import did_you_mean
 
 
-def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -> Driver:
+def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -> Policy:
     """Load the driver that a name or a path stands for.
 
     Args:
@@ -67,7 +67,7 @@ def driver_name(spec: str | os.PathLike[str]) -> str:
     return shown(Path(os.path.abspath(spec)).name)
 
 
-def trained_env(driver: Driver) -> EnvConfig | None:
+def trained_env(driver: Policy) -> EnvConfig | None:
     """Return the environment that `driver` was trained in. None for one that was not trained.
 
     Raises:
@@ -93,7 +93,7 @@ def seen_by(env: EnvConfig) -> tuple[object, ...]:
     return env.environment, env.view, env.size, env.mask_bar
 
 
-def require_view(role: str, driver: Driver, env: EnvConfig) -> None:
+def require_view(role: str, driver: Policy, env: EnvConfig) -> None:
     """Check that weights which are taken from a driver know the frames of an environment.
 
     Raises:
@@ -108,7 +108,7 @@ def require_view(role: str, driver: Driver, env: EnvConfig) -> None:
 
 
 def require_environment(
-    role: str, driver: Driver, env: EnvConfig, fix: str = "pass one that was trained there"
+    role: str, driver: Policy, env: EnvConfig, fix: str = "pass one that was trained there"
 ) -> None:
     """Check that a driver was trained in the environment in which others learn from it.
 
@@ -131,7 +131,7 @@ def require_environment(
         )
 
 
-def clean_env(driver: Driver, control: Control | None = None) -> EnvConfig:
+def clean_env(driver: Policy, control: Control | None = None) -> EnvConfig:
     """Return the environment that `driver` was trained in, without perturbations.
 
     Args:
@@ -147,7 +147,7 @@ def clean_env(driver: Driver, control: Control | None = None) -> EnvConfig:
     return replace(trained, perturb=None, control=control)
 
 
-def measured_env(driver: Driver, control: Control | None = None, perturbation: str = "") -> EnvConfig:
+def measured_env(driver: Policy, control: Control | None = None, perturbation: str = "") -> EnvConfig:
     """Return the environment in which `evaluate` measures a driver.
 
     Args:
@@ -158,7 +158,7 @@ def measured_env(driver: Driver, control: Control | None = None, perturbation: s
     return replace(clean_env(driver, control), perturb=perturbation or None)
 
 
-def with_trained_bar(env: EnvConfig, driver: Driver) -> EnvConfig:
+def with_trained_bar(env: EnvConfig, driver: Policy) -> EnvConfig:
     """Return `env` with the status bar as in the training of `driver`; one that was not trained sees it."""
     trained = trained_env(driver)
     return replace(env, mask_bar=trained is not None and trained.mask_bar)

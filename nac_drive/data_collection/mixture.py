@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.envs import Driver
+from nac_drive.envs import Policy
 from nac_drive.plain import plain_fields, whole
 
 
@@ -61,7 +61,7 @@ class MixturePolicy:
         learner_frames: (N,) bool, True where the learner's action is executed.
     """
 
-    def __init__(self, expert: Driver, learner_frames: NDArray[np.bool_]):
+    def __init__(self, expert: Policy, learner_frames: NDArray[np.bool_]):
         self._expert = expert
         self.env_config = getattr(expert, "env_config", None)
         """The environment of the expert's training, which decides what it sees."""

@@ -16,7 +16,7 @@ from nac_drive.envs.perturbations.registry import (
     perturb,
     perturbation_table,
 )
-from nac_drive.envs.rollout import BatchDriver, Driver, Episode, EpisodeSetup, Step, rollout, rollouts, trained_view
+from nac_drive.envs.rollout import BatchPolicy, Episode, EpisodeSetup, Policy, Step, rollout, rollouts, trained_view
 from nac_drive.envs.saved_state import CarState
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import (
@@ -50,12 +50,11 @@ __all__ = [
     "UDACITY",
     "ActionRepeat",
     "Augmentation",
-    "BatchDriver",
+    "BatchPolicy",
     "CarRacing",
     "CarState",
     "Control",
     "CrashMode",
-    "Driver",
     "EnvConfig",
     "EnvSpec",
     "Episode",
@@ -64,6 +63,7 @@ __all__ = [
     "LapDetector",
     "MaskBar",
     "Perturbation",
+    "Policy",
     "Pose",
     "ProcessVectorEnv",
     "Step",

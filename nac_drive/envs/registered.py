@@ -23,7 +23,7 @@ _KEYWORDS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class EnvSettings:
     """What the keywords of `gymnasium.make("nac_drive/CarRacing-v0")` mean."""
 
     config: EnvConfig
@@ -73,7 +73,7 @@ def read_settings(
     lap_complete_percent: float | None = None,
     max_steps: int | None = None,
     **settings: Any,
-) -> Settings:
+) -> EnvSettings:
     """Return the settings that keywords mean.
 
     Args:
@@ -118,7 +118,7 @@ def read_settings(
     for name in of_car_racing if config.environment != EnvConfig.environment else ():
         raise ValueError(f"{name}: only {EnvConfig.environment!r} has it, got {config.environment!r}.")
     own_limit = max_steps is not None or config.perturb is not None
-    return Settings(config, crash, render_mode, of_car_racing, own_limit)
+    return EnvSettings(config, crash, render_mode, of_car_racing, own_limit)
 
 
 single_env.metadata = CarRacing.metadata  # type: ignore  # gymnasium reads the render modes from it
@@ -133,7 +133,7 @@ def step_limit(max_episode_steps: int | None) -> int | None:
     return None if steps == -1 else steps
 
 
-def step_limited_env(settings: Settings, steps: int | None) -> gym.Env:
+def step_limited_env(settings: EnvSettings, steps: int | None) -> gym.Env:
     """Make the environment of `gymnasium.make` with its limit."""
     env = settings.make()
     return env if steps is None else TimeLimit(env, steps)

@@ -20,7 +20,7 @@ from nac_drive.envs.wrappers import without_bar
 from nac_drive.plain import whole
 
 
-class Driver(Protocol):
+class Policy(Protocol):
     """Protocol of networks, experts and controllers that drive."""
 
     def begin(self, env: gym.Env) -> Any:
@@ -48,7 +48,7 @@ class Driver(Protocol):
 
 
 @runtime_checkable
-class BatchDriver(Driver, Protocol):
+class BatchPolicy(Policy, Protocol):
     """Protocol of a driver that decides for several cars."""
 
     def act_batch(
@@ -117,7 +117,7 @@ class Episode:
     """The frame after the last action, which no driver acts on. Comparisons of two episodes ignore it."""
 
 
-def trained_view(driver: Driver | None) -> Callable[[Any], np.ndarray]:
+def trained_view(driver: Policy | None) -> Callable[[Any], np.ndarray]:
     """Return the function that reads the present clean frame.
 
     A driver that was trained sees the world in the view of its training, and no status bar if it was trained without
@@ -150,9 +150,9 @@ class EpisodeSetup:
     """Everything that an episode needs; the arguments of `rollout`."""
 
     env: gym.Env
-    driver: Driver
+    driver: Policy
     seed: int
-    expert: Driver | None = None
+    expert: Policy | None = None
     execute: Callable[[Any], Any] = lambda action: action
     subscribers: Iterable[Callable[[Step], None]] = ()
 
@@ -163,10 +163,10 @@ TIMED_EVERY = 64
 
 def rollout(
     env: gym.Env,
-    driver: Driver,
+    driver: Policy,
     seed: int,
     *,
-    expert: Driver | None = None,
+    expert: Policy | None = None,
     execute: Callable[[Any], Any] = lambda action: action,
     subscribers: Iterable[Callable[[Step], None]] = (),
 ) -> Episode:
@@ -191,7 +191,7 @@ def rollout(
 def rollouts(setups: Iterable[EpisodeSetup], batch_size: int = 1) -> Iterator[tuple[EpisodeSetup, Episode]]:
     """Drive many episodes, several at a time in lockstep.
 
-    Cars with the same `BatchDriver` are driven in one pass, and so are queries of the same expert. Any other driver is
+    Cars with the same `BatchPolicy` are driven in one pass, and so are queries of the same expert. Any other driver is
     queried car by car. An episode depends neither on the others nor on `batch_size`, as long as its driver and its
     expert keep all memory in their states.
 
@@ -224,9 +224,9 @@ def rollouts(setups: Iterable[EpisodeSetup], batch_size: int = 1) -> Iterator[tu
 class _EpisodeDriver:
     """A driver in one episode, its state and last decision."""
 
-    def __init__(self, driver: Driver, env: gym.Env) -> None:
+    def __init__(self, driver: Policy, env: gym.Env) -> None:
         self.driver, self.state = driver, driver.begin(env)
-        self.act_batch = driver.act_batch if isinstance(driver, BatchDriver) else None
+        self.act_batch = driver.act_batch if isinstance(driver, BatchPolicy) else None
         self.action: Any = None
         self.latency: float | None = None
 
@@ -275,7 +275,7 @@ Query = tuple[_EpisodeDriver, np.ndarray, float, bool]
 
 
 def _decide(queries: Sequence[Query]) -> None:
-    """Let every driver choose its action. One `BatchDriver` chooses in one pass."""
+    """Let every driver choose its action. One `BatchPolicy` chooses in one pass."""
     batches: dict[int, list[Query]] = {}
     for query in queries:
         driver, *_, alone = query

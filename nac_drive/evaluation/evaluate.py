@@ -15,11 +15,11 @@ import gymnasium as gym
 
 from nac_drive.data_collection.drivers import clean_env, driver_name, require_environment, resolve_driver, trained_env
 from nac_drive.envs import (
-    BatchDriver,
+    BatchPolicy,
     CrashMode,
-    Driver,
     EnvConfig,
     EpisodeSetup,
+    Policy,
     make_env,
     rollouts,
     track_seeds,
@@ -44,14 +44,14 @@ class Evaluation:
 
 
 def evaluate(
-    driver: Driver | str | os.PathLike[str],
+    driver: Policy | str | os.PathLike[str],
     tracks: str | Sequence[int] = "test-10",
     *,
     name: str | None = None,
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
     perturbation: str = "",
-    expert: Driver | str | os.PathLike[str] | None = None,
+    expert: Policy | str | os.PathLike[str] | None = None,
     baseline: Evaluation | None = None,
     done: Sequence[EpisodeResult] = (),
     pool: Pool | None = None,
@@ -77,7 +77,7 @@ def evaluate(
         done: Rows of an interrupted call with the same arguments; their tracks are not driven again.
         pool: A `worker_pool`, here or on a cluster, or a `multiprocessing.Pool`; the result does not depend on it,
             latencies aside.
-        batch_size: Number of tracks that one process drives at a time, if the driver is a `BatchDriver`. Every other
+        batch_size: Number of tracks that one process drives at a time, if the driver is a `BatchPolicy`. Every other
             driver drives them one after another.
         on_episode: Called with each new row, in the order in which episodes end.
 
@@ -103,7 +103,7 @@ def evaluate(
     if expert is not None:
         require_environment("expert: the driver", expert, env)
     _warn_of_other_env(driver, name, env)
-    batch_size = min(whole("batch_size", batch_size, 1), len(seeds) if isinstance(driver, BatchDriver) else 1)
+    batch_size = min(whole("batch_size", batch_size, 1), len(seeds) if isinstance(driver, BatchPolicy) else 1)
     task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash, batch_size)
     found = {row.seed: row for row in done}
     missing = [seed for seed in seeds if seed not in found]
@@ -132,14 +132,14 @@ def _drive(
     drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, batch_size: int, seeds: Sequence[int]
 ) -> Iterator[EpisodeResult]:
     """Drive tracks, `batch_size` at a time, and yield their rows as episodes end."""
-    shared: tuple[Driver, Driver | None] = pickle.loads(drivers)
+    shared: tuple[Policy, Policy | None] = pickle.loads(drivers)
     running: dict[int, tuple[gym.Env, EpisodeMeter]] = {}
 
     def setups() -> Iterator[EpisodeSetup]:
         for seed in seeds:
             # one network for all: its state is explicit. Nothing of another driver carries over between episodes
             driver, expert = (
-                own if own is None or isinstance(own, BatchDriver) else fresh
+                own if own is None or isinstance(own, BatchPolicy) else fresh
                 for own, fresh in zip(shared, pickle.loads(drivers), strict=True)
             )
             env, meter = running[seed] = make_env(config, crash=crash), EpisodeMeter(config.spec)
@@ -156,7 +156,7 @@ def _drive(
             env.close()
 
 
-def _warn_of_other_env(driver: Driver, name: str, env: EnvConfig) -> None:
+def _warn_of_other_env(driver: Policy, name: str, env: EnvConfig) -> None:
     trained = trained_env(driver)
     if trained is None:
         return

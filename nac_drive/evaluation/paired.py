@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, require_environment, resolve_driver
-from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, track_seeds
+from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.folder import Conditions, evaluation_folder
@@ -83,7 +83,7 @@ def evaluate_with_baseline(
     evaluations: list[Evaluation] = []
     with nullcontext() if folder is None else evaluation_folder(folder, conditions, resume=resume) as kept:
 
-        def drive(name: str, who: Driver, where: EnvConfig, **paired: Any) -> None:
+        def drive(name: str, who: Policy, where: EnvConfig, **paired: Any) -> None:
             done = kept.rows_of(len(evaluations)) if kept else []
             number = count(len(done) + 1)
 
@@ -109,7 +109,7 @@ def evaluate_with_baseline(
     return evaluations
 
 
-def _driver_and_env(spec: str | os.PathLike[str], control: Control | None) -> tuple[Driver, EnvConfig]:
+def _driver_and_env(spec: str | os.PathLike[str], control: Control | None) -> tuple[Policy, EnvConfig]:
     """Return the driver and the environment that it was trained in."""
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
     return driver, clean_env(driver, control)

@@ -19,10 +19,10 @@ from PIL import Image
 from nac_drive.data_collection.drivers import measured_env
 from nac_drive.envs import (
     CrashMode,
-    Driver,
     EnvConfig,
     EnvSpec,
     Episode,
+    Policy,
     Step,
     make_env,
     rollout,
@@ -47,7 +47,7 @@ _WHITE, _GREY, _GREEN, _RED, _AMBER = (255, 255, 255), (170, 170, 170), (90, 220
 
 def record_video(
     path: str | os.PathLike[str],
-    driver: Driver,
+    driver: Policy,
     seed: int,
     *,
     name: str,

@@ -42,7 +42,7 @@ _RETURNS_WITHIN = 2.0
 _CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
-class Arena:
+class LiveRace:
     """A race, its clock and the pages that watch it.
 
     The clock alone touches the race. Pages put orders beside it, and get what it has computed: no page waits for
@@ -94,7 +94,7 @@ class Arena:
         stepped = False
         for page in list(self._pages):
             while order := page.orders.first:
-                dear, step = isinstance(order, DEAR), isinstance(order, messages.Step)
+                dear, step = isinstance(order, DEAR), isinstance(order, messages.TakeStep)
                 if (dear and loop.time() < self._rests_until) or (step and stepped):
                     break
                 page.orders.pop()
@@ -125,7 +125,7 @@ class Arena:
         match order:
             case messages.Pause(on=on):
                 self.paused = on
-            case messages.Step():
+            case messages.TakeStep():
                 self.paused = True
                 self._tick()
             case messages.Restart(track=track):
@@ -142,7 +142,7 @@ class Arena:
                 race.add(name)
             case messages.Remove(car=car):
                 race.remove(car)
-            case messages.Driver(car=car, driver=name):
+            case messages.SetDriver(car=car, driver=name):
                 race.replace(car, name)
             case messages.Perturb(name=name, level=level):
                 race.perturb(name, level)
@@ -269,7 +269,7 @@ class _Page:
 
 
 def application(
-    arena: Arena, hosts: Collection[str] | None = LOCAL_HOSTS, on_left: Callable[[], None] | None = None
+    arena: LiveRace, hosts: Collection[str] | None = LOCAL_HOSTS, on_left: Callable[[], None] | None = None
 ) -> Any:
     """Return the ASGI application of an arena.
 
@@ -357,7 +357,7 @@ def arena(
     try:
         env = EnvConfig(control=control)
         with hand_driven(Path(record), env) if record is not None else nullcontext() as hands:
-            server = Arena(race, hands, os.fspath(record) if record is not None else "")
+            server = LiveRace(race, hands, os.fspath(record) if record is not None else "")
 
             def leave() -> None:
                 listening.should_exit = True

@@ -9,7 +9,7 @@ from pathlib import Path
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.rows import DatasetRow
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.data_collection.human import HUMAN
 from nac_drive.envs import EnvConfig
@@ -27,7 +27,7 @@ class HandDriven:
     def __init__(self, dataset: Demonstrations) -> None:
         self._dataset = dataset
 
-    def add(self, driven: Driven) -> Row:
+    def add(self, driven: Driven) -> DatasetRow:
         """Write an episode.
 
         Raises:

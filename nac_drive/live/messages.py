@@ -10,14 +10,14 @@ from msgspec import Meta, Struct
 MOST_CARS = 4
 LARGEST_MESSAGE = 4096
 """Bytes."""
-Car = Annotated[int, Meta(ge=0, lt=MOST_CARS)]
+CarNumber = Annotated[int, Meta(ge=0, lt=MOST_CARS)]
 Name = Annotated[str, Meta(max_length=200)]
 Index = Annotated[int, Meta(ge=0, le=1_000_000)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
+PedalPosition = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Message(Struct, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
-    """Base of all messages. `type` is the name of the class in lower case."""
+    """Base of all messages. `type` is the name of the class in lower case, or its `tag`."""
 
 
 class Pause(Message):
@@ -26,7 +26,7 @@ class Pause(Message):
     on: bool
 
 
-class Step(Message):
+class TakeStep(Message, tag="step"):
     """Let one frame pass; the arena pauses."""
 
 
@@ -59,13 +59,13 @@ class Add(Message):
 class Remove(Message):
     """Take a car away."""
 
-    car: Car
+    car: CarNumber
 
 
-class Driver(Message):
+class SetDriver(Message, tag="driver"):
     """Give a car another driver; all cars start again."""
 
-    car: Car
+    car: CarNumber
     driver: Name
 
 
@@ -82,14 +82,14 @@ class Perturb(Message):
 class Blind(Message):
     """Blind a car's camera, or let it see."""
 
-    car: Car
+    car: CarNumber
     on: bool
 
 
 class Zero(Message):
     """Hold a neuron at 0, or let it go."""
 
-    car: Car
+    car: CarNumber
     group: Name
     index: Index
     on: bool
@@ -98,7 +98,7 @@ class Zero(Message):
 class Head(Message):
     """Turn a head of a car's attention off, or on."""
 
-    car: Car
+    car: CarNumber
     index: Index
     on: bool
 
@@ -106,14 +106,14 @@ class Head(Message):
 class Uniform(Message):
     """Give all observations the same weight, or the learned ones."""
 
-    car: Car
+    car: CarNumber
     on: bool
 
 
 class Clock(Message):
     """Give a driver the true time steps, or nominal ones."""
 
-    car: Car
+    car: CarNumber
     on: bool
 
 
@@ -127,13 +127,13 @@ class Controls(Message):
     """What the person at the wheel does."""
 
     steer: Annotated[float, Meta(ge=-1, le=1)]
-    gas: Fraction
-    brake: Fraction
+    gas: PedalPosition
+    brake: PedalPosition
 
 
 Any = (
-    Pause | Step | Restart | Mark | Again | Speed | Add | Remove | Driver | Perturb | Blind | Zero | Head | Uniform
-    | Clock | Saliency | Controls
+    Pause | TakeStep | Restart | Mark | Again | Speed | Add | Remove | SetDriver | Perturb | Blind | Zero | Head
+    | Uniform | Clock | Saliency | Controls
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Any)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from nac_drive.live.messages import Add, Again, Driver, Mark, Message, Perturb, Remove, Restart, Step
+from nac_drive.live.messages import Add, Again, Mark, Message, Perturb, Remove, Restart, SetDriver, TakeStep
 
 MOST_ORDERS = 256
 """Orders of a page that may wait."""
-DEAR = (Restart, Mark, Again, Add, Remove, Driver, Perturb)
+DEAR = (Restart, Mark, Again, Add, Remove, SetDriver, Perturb)
 """Orders that may take many milliseconds."""
-_BARRIERS = (Step, Mark, Again, Add, Remove, Driver)
+_BARRIERS = (TakeStep, Mark, Again, Add, Remove, SetDriver)
 """Orders that change the meaning of earlier ones: frames pass, a moment is kept, or other cars have the numbers."""
 
 
@@ -51,7 +51,7 @@ class Orders:
 
 def _subject(order: Message) -> tuple[object, ...] | None:
     """Return the thing that an order sets. None if the order adds to earlier ones."""
-    if isinstance(order, Step | Mark | Again | Add | Remove):
+    if isinstance(order, TakeStep | Mark | Again | Add | Remove):
         return None
     names = ("car", "group", "index") if not isinstance(order, Perturb) else ("name",)
     return type(order), *(getattr(order, name, None) for name in names)

@@ -16,13 +16,13 @@ from nac_drive.analysis.probe import Probe
 from nac_drive.analysis.saliency import visual_backprop
 from nac_drive.data_collection.drivers import clean_env, resolve_driver
 from nac_drive.data_collection.human import HUMAN, Human
-from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, Driver, EnvConfig, Episode, Step, make_env
+from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, EnvConfig, Episode, Policy, Step, make_env
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.live.messages import MOST_CARS
 from nac_drive.live.perturbable import EnvMoment, Perturbable
 from nac_drive.policies.checkpoint import PRETRAINED
 from nac_drive.policies.cores.base import map_state
-from nac_drive.policies.driver import Driver as LearnedDriver
+from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.ops.threads import one_thread
 
@@ -59,13 +59,13 @@ class Car:
         env_config: Its environment, without perturbations.
     """
 
-    def __init__(self, name: str, driver: Driver, env_config: EnvConfig) -> None:
+    def __init__(self, name: str, driver: Policy, env_config: EnvConfig) -> None:
         self.name = name
         self.env_config = env_config
         self.env = Perturbable(make_env(env_config), env_config)
         self.human = driver if isinstance(driver, Human) else None
-        self.probe = Probe(driver) if isinstance(driver, LearnedDriver) else None
-        self._driver: Driver = self.probe or driver
+        self.probe = Probe(driver) if isinstance(driver, Driver) else None
+        self._driver: Policy = self.probe or driver
 
     def start(self, track: int) -> None:
         """Begin an episode."""

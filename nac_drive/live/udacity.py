@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nac_drive.data_collection.drivers import resolve_driver, trained_env
-from nac_drive.envs import UDACITY, Driver, decode_image, udacity_frame
+from nac_drive.envs import UDACITY, Policy, decode_image, udacity_frame
 from nac_drive.live.access import LOCAL_HOSTS, answered_hosts, close, guarded
 from nac_drive.live.server import check_address, make_server, serve
 from nac_drive.parallel.optional import optional_module
@@ -46,7 +46,7 @@ class Exchange:
         clock: Seconds now.
     """
 
-    def __init__(self, driver: Driver, speed: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, driver: Policy, speed: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._speed, self._clock = driver, speed, clock
         self._state: Any = driver.begin(None)  # type: ignore[arg-type]
         self._last: float | None = None
@@ -130,7 +130,7 @@ def _event(name: str, values: dict[str, Any]) -> str:
 
 
 def application(
-    driver: Driver,
+    driver: Policy,
     speed: float | None,
     on_drive: Callable[[int], None] = lambda count: None,
     hosts: Collection[str] | None = LOCAL_HOSTS,

@@ -14,7 +14,7 @@ from nac_drive.policies.cores.base import NOMINAL_DT, State, map_state
 from nac_drive.policies.ops.batch_invariance import BatchInvariance
 from nac_drive.policies.ranges import seconds
 
-Car = tuple[np.ndarray, State, float]
+CarInput = tuple[np.ndarray, State, float]
 """Observation, state and dt of one car, as `Driver.act` takes them."""
 
 LARGEST_BLOCK = 16
@@ -94,7 +94,7 @@ def _structure(driver: policies.Driver) -> Structure:
     return repr(driver.config), tuple(type(module) for module in driver.modules()), shapes
 
 
-def _predict(driver: policies.Driver, block: Sequence[Car]) -> tuple[torch.Tensor, list[State]]:
+def _predict(driver: policies.Driver, block: Sequence[CarInput]) -> tuple[torch.Tensor, list[State]]:
     """Return the predictions (B, A) and the next states of several cars, in one pass."""
     observations, states, dts = zip(*block, strict=True)
     frames = driver._frames(np.stack(observations))
@@ -106,7 +106,7 @@ def _predict(driver: policies.Driver, block: Sequence[Car]) -> tuple[torch.Tenso
     return prediction[:, 0], next_states or [()] * len(block)
 
 
-def _alike(block: Sequence[Car]) -> bool:
+def _alike(block: Sequence[CarInput]) -> bool:
     """Return whether all frames have one shape and type.
 
     `act` finds the words for others.

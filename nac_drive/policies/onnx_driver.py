@@ -35,14 +35,14 @@ _WHAT, _FIX = "a driver that `nac-drive export` wrote", "export the driver again
 OnnxState = tuple[np.ndarray, ...]
 Signature = tuple[str, tuple[int, ...], str]
 """Name, shape and dtype of a tensor."""
-Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_STEP)]
+Dimension = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_STEP)]
 
 
 class StateTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tensor of the state: the input `name`, and the output `next_name`."""
 
     name: str
-    shape: tuple[Size, ...]
+    shape: tuple[Dimension, ...]
     """With the batch axis, which is 1."""
     dtype: Literal["float32", "float64", "int64", "bool"]
     initial: Literal[0] = 0

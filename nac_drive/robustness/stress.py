@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, require_environment, resolve_driver
-from nac_drive.envs import Control, CrashMode, Driver, EnvConfig, track_seeds
+from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.parallel.processes import Pool
@@ -131,7 +131,7 @@ def stress(
     return result
 
 
-def _entry(spec: str | os.PathLike[str], control: Control | None) -> tuple[Driver, DriverUnderTest]:
+def _entry(spec: str | os.PathLike[str], control: Control | None) -> tuple[Policy, DriverUnderTest]:
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
     env = clean_env(driver, control)
     return driver, DriverUnderTest(_name(spec), driver_hash(spec, env), env)

@@ -19,15 +19,15 @@ from nac_drive.storage.write import write_atomically
 CHECKPOINTS, RECORD = "checkpoints", "checkpoints.json"
 NAMES = ("last", "best")
 
-Step = Annotated[str, msgspec.Meta(pattern=r"^step_[0-9]{1,18}\Z")]
+StepName = Annotated[str, msgspec.Meta(pattern=r"^step_[0-9]{1,18}\Z")]
 """Name of a checkpoint's folder: one word, so that no path leads out of the run."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The checkpoints of a run that count. None before the first."""
 
-    last: Step | None
-    best: Step | None
+    last: StepName | None
+    best: StepName | None
 
 
 def step_of(folder: Path) -> int | None:

@@ -18,14 +18,14 @@ from nac_drive.storage.read import FileError, read_json
 _MOMENTS, _STATE = "optimizer.safetensors", "state.json"
 _FIX = "start a new run"
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+StepCount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class _State(msgspec.Struct):
     """The keys of state.json that every reader uses."""
 
-    step: Count
-    averaged: Count = 0
+    step: StepCount
+    averaged: StepCount = 0
 
 
 def save_training_state(path: Path, optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nac_drive.envs import BatchDriver, EpisodeSetup, Step, rollout, rollouts
-from tests.problems import CheckingBatchDriver, CheckingDriver, Darkened, ToyEnv
+from nac_drive.envs import BatchPolicy, EpisodeSetup, Step, rollout, rollouts
+from tests.problems import CheckingBatchPolicy, CheckingDriver, Darkened, ToyEnv
 
 
 def row(step: Step) -> tuple:
@@ -80,7 +80,7 @@ def test_the_double_notices_a_state_that_was_not_reset():
 
 
 def test_rollouts_in_lockstep_one_pass_for_all_and_rows_kept_busy():
-    driver, expert, steps = CheckingBatchDriver(0), CheckingBatchDriver(7), {}
+    driver, expert, steps = CheckingBatchPolicy(0), CheckingBatchPolicy(7), {}
     envs = [ToyEnv(length) for length in (4, 2, 3, 4)]
 
     def setups():
@@ -110,7 +110,7 @@ def test_rollouts_in_lockstep_one_pass_for_all_and_rows_kept_busy():
 def test_the_number_of_episodes_at_a_time_changes_no_step():
     def rows(batch_size: int) -> dict[int, list[tuple]]:
         steps: dict[int, list[Step]] = {seed: [] for seed in range(5)}
-        driver = CheckingBatchDriver(0)
+        driver = CheckingBatchPolicy(0)
         setups = [EpisodeSetup(ToyEnv(1 + seed % 4), driver, seed, subscribers=[steps[seed].append]) for seed in steps]
         ended = [(setup.seed, episode) for setup, episode in rollouts(setups, batch_size)]
         assert sorted(seed for seed, _ in ended) == list(steps)
@@ -123,8 +123,8 @@ def test_the_number_of_episodes_at_a_time_changes_no_step():
 
 def test_a_driver_without_batches_is_queried_car_by_car():
     drivers = [CheckingDriver(answer) for answer in (0, 1)]
-    assert not isinstance(drivers[0], BatchDriver)
-    assert isinstance(CheckingBatchDriver(0), BatchDriver)
+    assert not isinstance(drivers[0], BatchPolicy)
+    assert isinstance(CheckingBatchPolicy(0), BatchPolicy)
     steps: list[Step] = []
     setups = [EpisodeSetup(ToyEnv(), driver, 5, subscribers=[steps.append]) for driver in drivers]
     assert [episode.length for _, episode in rollouts(setups, batch_size=2)] == [4, 4]
@@ -133,7 +133,7 @@ def test_a_driver_without_batches_is_queried_car_by_car():
 
 
 def test_cars_of_two_batch_drivers_are_two_batches():
-    one, two = CheckingBatchDriver(0), CheckingBatchDriver(1)
+    one, two = CheckingBatchPolicy(0), CheckingBatchPolicy(1)
     setups = [EpisodeSetup(ToyEnv(2), driver, 5) for driver in (one, two, one, two)]
     assert len(list(rollouts(setups, batch_size=4))) == 4
     assert (one.batches, two.batches) == ([[1, 2]], [[1, 2]])

@@ -143,7 +143,7 @@ class Plan:
 
 
 class Controller:
-    """A `Driver` that reads the true state of car and track, for environments made by `make_env`.
+    """A policy that reads the true state of car and track, for environments made by `make_env`.
 
     Args:
         control: "discrete", "continuous" or "pulsed".

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, action_range
 from nac_drive.data_collection.dataset.limits import DatasetError, require_size
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
-from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Sha256, Summary
+from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, EpisodeSummary, Sha256
 from nac_drive.storage.read import BYTES_PER_VALUE, LARGEST_DOCUMENT, one_line, require_few_values
 
 ACTION_LOG_SCHEMA = "nac-drive action log 1"
@@ -49,7 +49,7 @@ class _Hashes(msgspec.Struct, forbid_unknown_fields=True):
     last_frame: Sha256
 
 
-class _Episode(Summary, kw_only=True):
+class _Episode(EpisodeSummary, kw_only=True):
     """An episode of an action log, without its actions."""
 
     sha256: _Hashes

@@ -12,7 +12,7 @@ from nac_drive.data_collection.dataset import folder
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_episode
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import META_SCHEMA, Meta
-from nac_drive.data_collection.dataset.rows import Row, row_line, row_note
+from nac_drive.data_collection.dataset.rows import DatasetRow, row_line, row_note
 from nac_drive.parallel.versions import installed_versions
 from nac_drive.storage.lock import locked
 from nac_drive.storage.write import sync_folder, write_atomically, writing
@@ -78,7 +78,7 @@ def write_dataset(
         WriteError: If it cannot be written.
     """
     require_vacant(path)
-    rows: list[Row] = []
+    rows: list[DatasetRow] = []
     with locked(path):
         try:
             for episode, meta in episodes:

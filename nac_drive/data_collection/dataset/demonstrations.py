@@ -32,7 +32,7 @@ from nac_drive.data_collection.dataset.minari_data import (
     minari_seeds,
 )
 from nac_drive.data_collection.dataset.own_data import write_own_data
-from nac_drive.data_collection.dataset.rows import Row, episode_file, episode_row, read_rows, row_line
+from nac_drive.data_collection.dataset.rows import DatasetRow, episode_file, episode_row, read_rows, row_line
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
@@ -44,7 +44,7 @@ from nac_drive.storage.write import flatten, write_atomically, writing
 class Demonstrations:
     """A dataset folder: opened by `open`, filled by `nac_drive.collect` or `from_episodes`."""
 
-    def __init__(self, path: Path, meta: Meta, rows: Sequence[Row], cut_off: bool):
+    def __init__(self, path: Path, meta: Meta, rows: Sequence[DatasetRow], cut_off: bool):
         self.path = path
         self.meta = meta
         self._rows = {row["index"]: row for row in rows}
@@ -229,7 +229,7 @@ class Demonstrations:
         return cls.open(path)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[DatasetRow]:
         """One dict with the keys `ROW` per finished episode, by index."""
         return [self._rows[index] for index in sorted(self._rows)]
 
@@ -365,7 +365,7 @@ class Demonstrations:
                 "keep it, or record into another folder."
             )
 
-    def append(self, row: Row) -> None:
+    def append(self, row: DatasetRow) -> None:
         """Add the row of an episode whose file is in place; it is on disk when the call returns.
 
         Raises:
@@ -418,7 +418,7 @@ class Demonstrations:
                     f"got {seed}; pass the same tracks (more may follow them), or record into another folder."
                 )
 
-    def _moved(self, row: Row, index: int) -> EncodedEpisode:
+    def _moved(self, row: DatasetRow, index: int) -> EncodedEpisode:
         """Return an episode as episode `index`.
 
         Raises:
@@ -429,11 +429,11 @@ class Demonstrations:
         summary = {key: value for key, value in row.items() if key not in ("index", "file", "sha256")}
         return EncodedEpisode(episode_row(index, summary, row["sha256"]), (self.path / row["file"]).read_bytes())
 
-    def _is_intact(self, row: Row) -> bool:
+    def _is_intact(self, row: DatasetRow) -> bool:
         path = self.path / row["file"]
         return folder.is_plain_file(path) and file_sha256(path) == row["sha256"]
 
-    def _orphan(self, index: int, seed: int) -> Row | None:
+    def _orphan(self, index: int, seed: int) -> DatasetRow | None:
         path = self.path / episode_file(index)
         try:
             _, summary = read_episode(path, self.meta.env)
@@ -441,7 +441,7 @@ class Demonstrations:
             return None
         return episode_row(index, summary, file_sha256(path)) if summary["seed"] == seed else None
 
-    def _rows_of(self, seeds: Sequence[int] | None) -> list[Row]:
+    def _rows_of(self, seeds: Sequence[int] | None) -> list[DatasetRow]:
         """Return the rows of the episodes on tracks, at least one; of all episodes for None."""
         wanted = set(self.seeds if seeds is None else seeds)
         missing = wanted - set(self.seeds)

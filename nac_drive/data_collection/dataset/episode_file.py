@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, member, require_members
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, DatasetError, require_size
-from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Row, checked_summary, episode_file, episode_row
+from nac_drive.data_collection.dataset.rows import (
+    OPTIONAL,
+    SUMMARY,
+    DatasetRow,
+    checked_summary,
+    episode_file,
+    episode_row,
+)
 from nac_drive.envs import EnvConfig, Episode, Step
 from nac_drive.storage.read import FRACTION, one_line
 from nac_drive.storage.write import write_atomically, writing
@@ -196,7 +203,7 @@ def opened(path: Path, env: EnvConfig) -> Iterator[EpisodeReader]:
 
 
 @contextmanager
-def opened_row(folder: Path, row: Row, env: EnvConfig) -> Iterator[EpisodeReader]:
+def opened_row(folder: Path, row: DatasetRow, env: EnvConfig) -> Iterator[EpisodeReader]:
     """Open the episode of a row, see `opened`, after `require_recorded`.
 
     Args:
@@ -214,7 +221,7 @@ def opened_row(folder: Path, row: Row, env: EnvConfig) -> Iterator[EpisodeReader
         yield episode
 
 
-def require_recorded(folder: Path, row: Row, env: EnvConfig) -> None:
+def require_recorded(folder: Path, row: DatasetRow, env: EnvConfig) -> None:
     """Check that the file of a row is the recorded one, and large enough for its frames. Nothing of it is unpacked.
 
     A file is hashed once in a process, and again when its size or one of its times has changed.
@@ -342,7 +349,7 @@ def action_range(env: EnvConfig) -> tuple[Any, Any]:
 class EncodedEpisode:
     """An episode that is ready to be written. The process that made it need not see the dataset's folder."""
 
-    row: Row
+    row: DatasetRow
     """Its row of episodes.jsonl."""
     content: bytes
     """The content of its file."""
@@ -353,7 +360,7 @@ class EncodedEpisode:
         content = encode_episode(arrays, summary)
         return cls(episode_row(index, summary, hashlib.sha256(content).hexdigest()), content)
 
-    def write(self, path: Path) -> Row:
+    def write(self, path: Path) -> DatasetRow:
         """Write the file into the dataset at `path`. Return the row to append.
 
         Raises:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import opened_row, read_episode, require_recorded
-from nac_drive.data_collection.dataset.rows import Row, labelled_frames
+from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames, frame_chunks
 from nac_drive.envs import EnvConfig
 
@@ -55,7 +55,7 @@ class Frames(Generic[Images]):
         return len(self.labels)
 
 
-def load_frames(path: Path, rows: Sequence[Row], env: EnvConfig) -> Frames[NDArray[np.uint8]]:
+def load_frames(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> Frames[NDArray[np.uint8]]:
     """Decode episodes into memory.
 
     Args:
@@ -80,7 +80,7 @@ def load_frames(path: Path, rows: Sequence[Row], env: EnvConfig) -> Frames[NDArr
         return _end_to_end(frames, rows, offsets, pool.map(decode, range(len(rows))))
 
 
-def stream_frames(path: Path, rows: Sequence[Row], env: EnvConfig) -> Frames[StoredFrames]:
+def stream_frames(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> Frames[StoredFrames]:
     """Read all of episodes but their frames, which are decoded where they are read: some 30 bytes of memory a frame.
 
     Args:
@@ -96,7 +96,7 @@ def stream_frames(path: Path, rows: Sequence[Row], env: EnvConfig) -> Frames[Sto
     """
     offsets, files = _offsets(path, rows, env), []
 
-    def columns(row: Row) -> dict[str, NDArray[Any]]:
+    def columns(row: DatasetRow) -> dict[str, NDArray[Any]]:
         with opened_row(path, row, env) as episode:
             files.append(frame_chunks(path / row["file"], episode.frames))
             return {name: episode.column(name) for name in episode.columns if not name.startswith("telemetry/")}
@@ -104,7 +104,7 @@ def stream_frames(path: Path, rows: Sequence[Row], env: EnvConfig) -> Frames[Sto
     return _end_to_end(StoredFrames(files, offsets, env.spec.frame_shape), rows, offsets, map(columns, rows))
 
 
-def _offsets(path: Path, rows: Sequence[Row], env: EnvConfig) -> NDArray[np.int64]:
+def _offsets(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> NDArray[np.int64]:
     """Return (E + 1,) the first row of each episode, after `require_recorded` of all: none has memory yet."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(lambda row: require_recorded(path, row, env), rows):
@@ -113,7 +113,7 @@ def _offsets(path: Path, rows: Sequence[Row], env: EnvConfig) -> NDArray[np.int6
 
 
 def _end_to_end(
-    frames: Images, rows: Sequence[Row], offsets: NDArray[np.int64], episodes: Iterable[dict[str, NDArray[Any]]]
+    frames: Images, rows: Sequence[DatasetRow], offsets: NDArray[np.int64], episodes: Iterable[dict[str, NDArray[Any]]]
 ) -> Frames[Images]:
     """Return the columns of the episodes as one, each copied into its place when it comes."""
     columns: dict[str, NDArray[Any]] = {}
@@ -141,7 +141,7 @@ def _end_to_end(
     )
 
 
-def _labelled(rows: Sequence[Row]) -> NDArray[np.bool_] | None:
+def _labelled(rows: Sequence[DatasetRow]) -> NDArray[np.bool_] | None:
     masks = [labelled_frames(row) for row in rows]
     if all(mask is None for mask in masks):
         return None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import opened_row
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import Row, labelled_frames
+from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
 from nac_drive.envs import EnvConfig
 
 CONTROLS = ("steer", "gas", "brake")
@@ -28,7 +28,7 @@ def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
-def _read_columns(path: Path, row: Row, env: EnvConfig) -> tuple[NDArray[Any], NDArray[Any], float]:
+def _read_columns(path: Path, row: DatasetRow, env: EnvConfig) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Return labels and actions of an episode, and the seconds from its first to its last observation.
 
     All columns are read, so that each value is checked.
@@ -38,7 +38,7 @@ def _read_columns(path: Path, row: Row, env: EnvConfig) -> tuple[NDArray[Any], N
     return columns["label"], columns["action"], float(columns["dt"].sum())
 
 
-def dataset_info(path: Path, meta: Meta, rows: Sequence[Row]) -> dict[str, Any]:
+def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str, Any]:
     """Return `Demonstrations.info` of the dataset at `path`.
 
     Raises:

@@ -10,7 +10,7 @@ import msgspec
 
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetError
-from nac_drive.data_collection.dataset.rows import Count
+from nac_drive.data_collection.dataset.rows import WholeNumber
 from nac_drive.envs import LARGEST_SEED, EnvConfig
 from nac_drive.storage.read import FileError, read_json
 
@@ -67,7 +67,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     driver: str
     driver_sha256: str
     noise: dict[str, Any] | None
-    seed: Count
+    seed: WholeNumber
     versions: dict[str, str] = {}
 
 

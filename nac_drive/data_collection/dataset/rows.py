@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetError
 from nac_drive.storage.read import FRACTION, FileError, read_json_lines
 
-Row = dict[str, Any]
+DatasetRow = dict[str, Any]
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+WholeNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """An integer of at least 0."""
-Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+FiniteNumber = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A finite number."""
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in hexadecimal."""
@@ -27,21 +27,21 @@ FrameRanges = Annotated[str, msgspec.Meta(pattern=r"^(\d{1,9}:\d{1,9}( \d{1,9}:\
 """Ranges of frames as Python writes slices: `120:180 300:352`."""
 
 
-class Summary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"return_": "return"}):
+class EpisodeSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"return_": "return"}):
     """An episode in numbers: the attributes of its file, and columns of its row."""
 
-    seed: Count
+    seed: WholeNumber
     """Seed of the track."""
-    return_: Number
+    return_: FiniteNumber
     """Sum of the native rewards."""
     length: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_EPISODE)]
     """Number of frames."""
     terminated: bool
     completion: Annotated[float, FRACTION]
     lap_finished: bool
-    off_road_events: Count
-    crashes: Count
-    round: Count | msgspec.UnsetType = msgspec.UNSET
+    off_road_events: WholeNumber
+    crashes: WholeNumber
+    round: WholeNumber | msgspec.UnsetType = msgspec.UNSET
     """Round of a DAgger run in which the episode was collected; not there outside of one."""
     corrections: FrameRanges | msgspec.UnsetType = msgspec.UNSET
     """Frames in which a person corrected the driver, such as `120:180 300:352`; only they have a label of the
@@ -59,7 +59,7 @@ class Summary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={
                 raise ValueError(f"corrections must rise from 0 to {self.length} frames, got {self.corrections!r}")
 
 
-class _StoredRow(Summary, kw_only=True):
+class _StoredRow(EpisodeSummary, kw_only=True):
     """A line of episodes.jsonl."""
 
     index: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)]
@@ -79,7 +79,7 @@ SEED_GIVEN = "seed_given"
 """Attribute and column of own episodes whose seed is known."""
 OPTIONAL = (ROUND, CORRECTIONS, TRUNCATED, SEED_GIVEN)
 """Attributes and columns that not all episodes have."""
-SUMMARY = tuple(name for name in Summary.__struct_encode_fields__ if name not in OPTIONAL)
+SUMMARY = tuple(name for name in EpisodeSummary.__struct_encode_fields__ if name not in OPTIONAL)
 """Attributes of an episode file, and columns of the dataset's rows."""
 ROW = ("index", *SUMMARY, "file", "sha256")
 """Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
@@ -91,17 +91,17 @@ def checked_summary(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If one is missing, unknown, of another type or out of range.
     """
-    return msgspec.to_builtins(msgspec.convert(dict(values), Summary))
+    return msgspec.to_builtins(msgspec.convert(dict(values), EpisodeSummary))
 
 
-def known_end(row: Row, simulated: bool) -> tuple[bool, bool] | None:
+def known_end(row: DatasetRow, simulated: bool) -> tuple[bool, bool] | None:
     """Return whether an episode terminated, and whether it was truncated. None where neither is known."""
     if TRUNCATED in row:
         return row["terminated"], row[TRUNCATED]
     return (row["terminated"], not row["terminated"]) if simulated else None
 
 
-def known_seed(row: Row, simulated: bool) -> int | None:
+def known_seed(row: DatasetRow, simulated: bool) -> int | None:
     """Return the seed of the environment of an episode. None where it is not known."""
     return row["seed"] if simulated or row.get(SEED_GIVEN) else None
 
@@ -112,7 +112,7 @@ def frame_ranges(chosen: NDArray[np.bool_]) -> str:
     return " ".join(f"{first}:{end}" for first, end in edges.reshape(-1, 2))
 
 
-def labelled_frames(row: Row) -> NDArray[np.bool_] | None:
+def labelled_frames(row: DatasetRow) -> NDArray[np.bool_] | None:
     """Return the mask (N,) of the frames that have a label of the expert; None where all have one."""
     if CORRECTIONS not in row:
         return None
@@ -128,22 +128,22 @@ def episode_file(index: int) -> str:
     return f"episodes/{index:06d}.h5"
 
 
-def episode_row(index: int, summary: Mapping[str, Any], sha256: str) -> Row:
+def episode_row(index: int, summary: Mapping[str, Any], sha256: str) -> DatasetRow:
     """Return the row of episodes.jsonl for an episode file. Its keys are `ROW`."""
     return {"index": index, **summary, "file": episode_file(index), "sha256": sha256}
 
 
-def row_note(row: Row) -> str:
+def row_note(row: DatasetRow) -> str:
     """Return track and return of an episode, as the progress of a command shows them."""
     return f"track {row['seed']} return {row['return']:.0f}"
 
 
-def row_line(row: Row) -> bytes:
+def row_line(row: DatasetRow) -> bytes:
     """Return a row as a line of episodes.jsonl."""
     return (json.dumps(row) + "\n").encode()
 
 
-def read_rows(path: Path) -> tuple[list[Row], bool]:
+def read_rows(path: Path) -> tuple[list[DatasetRow], bool]:
     """Return all whole rows of an episodes.jsonl, and whether the last one is cut off.
 
     Raises:
@@ -155,7 +155,7 @@ def read_rows(path: Path) -> tuple[list[Row], bool]:
         stored, cut_off = read_json_lines(path, _StoredRow, "an episode", fix)
     except FileError as error:
         raise DatasetError(str(error)) from error
-    rows: dict[int, Row] = {}
+    rows: dict[int, DatasetRow] = {}
     for number, entry in enumerate(stored, 1):
         if entry.file != episode_file(entry.index):
             raise DatasetError(

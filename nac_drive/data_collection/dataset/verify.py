@@ -17,11 +17,11 @@ from nac_drive.data_collection.dataset.episode_file import (
     summarize,
 )
 from nac_drive.data_collection.dataset.folder import is_plain_file
-from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, Row
+from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, DatasetRow
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 
 
-def check_episode(folder: Path, env: EnvConfig, replay: bool, row: Row) -> list[str]:
+def check_episode(folder: Path, env: EnvConfig, replay: bool, row: DatasetRow) -> list[str]:
     """Find the problems of one episode.
 
     Its file must exist, have the row's SHA-256, be whole, and agree with the row.
@@ -98,7 +98,7 @@ class _Cut(gym.Wrapper):
 
 
 class _Repeat:
-    """A `Driver` whose actions are recorded labels."""
+    """A policy whose actions are recorded labels."""
 
     def __init__(self, labels: NDArray[Any]):
         self._labels = labels

@@ -13,7 +13,7 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import CORRECTIONS
 from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.interchange import ExportFormat
-from nac_drive.data_collection.interchange.recording import Recording
+from nac_drive.data_collection.interchange.recording import ExportSource
 from nac_drive.data_collection.interchange.to_lerobot import write_lerobot
 from nac_drive.data_collection.interchange.to_minari import write_minari
 from nac_drive.data_collection.interchange.to_mp4 import write_mp4
@@ -21,7 +21,7 @@ from nac_drive.events import Progress, counting, silent
 from nac_drive.storage.write import process_runs, sync_folder, sync_tree, writing
 from nac_drive.suggest import did_you_mean
 
-WRITERS: dict[str, Callable[[Path, Recording], None]] = {
+WRITERS: dict[str, Callable[[Path, ExportSource], None]] = {
     "minari": write_minari,
     "lerobot": write_lerobot,
     "mp4": write_mp4,
@@ -64,7 +64,7 @@ def export_dataset(
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     job = f"export ({dataset.path.name} to {to})"
-    recording = Recording.of(dataset, counting(progress, job, len(dataset)))
+    recording = ExportSource.of(dataset, counting(progress, job, len(dataset)))
     if to != "mp4" and any(CORRECTIONS in row for row in dataset.rows):
         raise DatasetError(
             f"{dataset.path} holds episodes that a person corrected, and {to} cannot say which frames have a label; "

@@ -14,18 +14,18 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, read_episode, require_recorded
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import Row
+from nac_drive.data_collection.dataset.rows import DatasetRow
 
 
 @dataclass(frozen=True)
-class Recording:
+class ExportSource:
     """The origin of a dataset, and its episodes by index. One episode is in memory at a time."""
 
     meta: Meta
     """Its settings."""
     document: dict[str, Any]
     """Its meta.json."""
-    rows: Sequence[Row]
+    rows: Sequence[DatasetRow]
     """Its rows, at least one."""
     path: Path
     """Its folder."""
@@ -33,7 +33,7 @@ class Recording:
     """Called with a note on each episode when it is written."""
 
     @classmethod
-    def of(cls, dataset: Demonstrations, finished: Callable[[str], None]) -> Recording:
+    def of(cls, dataset: Demonstrations, finished: Callable[[str], None]) -> ExportSource:
         """Return the recording of a dataset.
 
         Raises:
@@ -44,7 +44,7 @@ class Recording:
         document = json.loads((dataset.path / "meta.json").read_text())
         return cls(dataset.meta, document, dataset.rows, dataset.path, finished)
 
-    def __iter__(self) -> Iterator[tuple[EpisodeArrays, Row]]:
+    def __iter__(self) -> Iterator[tuple[EpisodeArrays, DatasetRow]]:
         """Yield the arrays and the row of each episode.
 
         Raises:

@@ -25,9 +25,17 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
 from nac_drive.data_collection.dataset.info import CONTROLS
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import OPTIONAL, ROUND, SEED_GIVEN, TRUNCATED, Row, known_end, known_seed
+from nac_drive.data_collection.dataset.rows import (
+    OPTIONAL,
+    ROUND,
+    SEED_GIVEN,
+    TRUNCATED,
+    DatasetRow,
+    known_end,
+    known_seed,
+)
 from nac_drive.data_collection.interchange.lerobot_stats import Stats, image_stats, merged, vector_stats
-from nac_drive.data_collection.interchange.recording import Recording
+from nac_drive.data_collection.interchange.recording import ExportSource
 from nac_drive.parallel.optional import optional_module
 
 VERSION = "v3.0"
@@ -57,7 +65,7 @@ _PANDAS = {
 """LeRobot reads the tasks with pandas, and expects them as the index."""
 
 
-def write_lerobot(folder: Path, recording: Recording) -> None:
+def write_lerobot(folder: Path, recording: ExportSource) -> None:
     """Write a dataset that `LeRobotDataset("nac-drive/any-name", root=folder)` reads.
 
     Args:
@@ -170,7 +178,7 @@ def _table(frames: NDArray[np.uint8], columns: dict[str, NDArray[Any]], features
     return pa.Table.from_arrays(arrays, names=[*features])
 
 
-def _own_columns(arrays: EpisodeArrays, row: Row, recording: Recording) -> dict[str, Any]:
+def _own_columns(arrays: EpisodeArrays, row: DatasetRow, recording: ExportSource) -> dict[str, Any]:
     """Return the columns of an episode that LeRobot does not know: our row, and the frame after the last action.
 
     Seed and end are None where they are not known.

@@ -16,8 +16,8 @@ from nac_drive.data_collection.dataset.episode_file import CHUNK_FRAMES, GZIP_LE
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.minari_data import EXPORTED, NAMESPACE
-from nac_drive.data_collection.dataset.rows import Row, known_end, known_seed
-from nac_drive.data_collection.interchange.recording import Recording
+from nac_drive.data_collection.dataset.rows import DatasetRow, known_end, known_seed
+from nac_drive.data_collection.interchange.recording import ExportSource
 from nac_drive.envs import EnvConfig
 from nac_drive.parallel.optional import optional_module
 
@@ -28,7 +28,7 @@ _DESCRIPTION = (
 )
 
 
-def write_minari(folder: Path, recording: Recording) -> None:
+def write_minari(folder: Path, recording: ExportSource) -> None:
     """Write a folder for MINARI_DATASETS_PATH with one dataset, `nac-drive/car-racing-discrete-v0` for CarRacing.
 
     Args:
@@ -82,7 +82,7 @@ def minari_id(env: EnvConfig) -> str:
     return f"{NAMESPACE}/{re.sub(r'[^A-Za-z0-9_-]', '-', env.environment)}-{env.control}-v0"
 
 
-def _buffer(minari: Any, index: int, arrays: EpisodeArrays, row: Row, meta: Meta) -> Any:
+def _buffer(minari: Any, index: int, arrays: EpisodeArrays, row: DatasetRow, meta: Meta) -> Any:
     """Return episode `index` as an EpisodeBuffer of N steps: N + 1 observations and infos, N of everything else."""
     length = row["length"]
     terminations, truncations = np.zeros((2, length), np.bool_)
@@ -112,7 +112,7 @@ def _nested(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
     return infos
 
 
-def _last_frame(arrays: EpisodeArrays, row: Row) -> NDArray[np.uint8]:
+def _last_frame(arrays: EpisodeArrays, row: DatasetRow) -> NDArray[np.uint8]:
     if arrays.last_frame is None:
         raise DatasetError(
             f"episode {row['index']} has no observation after its last action, which Minari needs, and own data cannot "

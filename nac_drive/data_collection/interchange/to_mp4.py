@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
-from nac_drive.data_collection.interchange.recording import Recording
+from nac_drive.data_collection.interchange.recording import ExportSource
 
 SCALE = 4
 """Pixels of the video per pixel of a frame: H.264 halves the resolution of colours, which blurs single pixels."""
@@ -22,7 +22,7 @@ _TICKS = 10_000
 """Ticks in a second of the video, so that each frame is shown when it came."""
 
 
-def write_mp4(folder: Path, recording: Recording) -> None:
+def write_mp4(folder: Path, recording: ExportSource) -> None:
     """Write `episode-000012-track-345.mp4` for every episode. The frame after the last action is the last image.
 
     Every frame is shown at its time in the episode. The last image follows after 1 / rate seconds.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Frames = NDArray[np.uint8]
-Effect = Callable[[Frames], Frames]
+FrameArray = NDArray[np.uint8]
+Effect = Callable[[FrameArray], FrameArray]
 """A function from frames (..., H, W, 3) uint8 to corrupted frames, a new array."""
 
 ROAD = 103.0
@@ -30,7 +30,7 @@ class Noise:
     deviation: np.float32
     """Standard deviation, 0-255."""
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         values = self.rng.standard_normal(frames.shape, dtype=np.float32)
         values *= self.deviation
         values += frames
@@ -45,7 +45,7 @@ class BlackAndWhite:
     fraction: float
     """Probability of a pixel."""
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         chance = self.rng.random(frames.shape[:-1], dtype=np.float32)  # (..., H, W)
         result = frames.copy()
         result[chance < 0.5 * self.fraction] = 0
@@ -60,11 +60,11 @@ class Gain:
     gain: float
 
     @property
-    def table(self) -> Frames:
+    def table(self) -> FrameArray:
         """(256,): the new value of each value."""
         return _uint8(self.gain * np.arange(256, dtype=np.float32))
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         return self.table[frames]
 
 
@@ -75,7 +75,7 @@ class Light:
     light: NDArray[np.float32]
     """(H, W, 1) in [0, 1]."""
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         return _uint8(frames * self.light)
 
 
@@ -88,7 +88,7 @@ class Blend:
     grey: np.float32
     """The grey, 0-255."""
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         values = frames * (1 - self.opacity)
         values += self.opacity * self.grey
         return _uint8(values)
@@ -101,7 +101,7 @@ class Hidden:
     visible: NDArray[np.uint8]
     """(H, W, 1): 1 or, where it is hidden, 0."""
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         return frames * self.visible
 
 
@@ -116,7 +116,7 @@ class Recolour:
     rows: int
     """Rows above the status bar."""
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         planes = [frames[..., : self.rows, :, i].astype(np.float32) for i in range(3)]  # each (..., rows, W)
         red_or_blue = np.maximum(planes[0], planes[2])
         low = np.minimum(np.minimum(planes[0], planes[2]), planes[1])
@@ -137,13 +137,13 @@ class Chain:
 
     effects: tuple[Effect, ...]
 
-    def __call__(self, frames: Frames) -> Frames:
+    def __call__(self, frames: FrameArray) -> FrameArray:
         for effect in self.effects:
             frames = effect(frames)
         return frames
 
 
-def _uint8(values: NDArray[np.float32]) -> Frames:
+def _uint8(values: NDArray[np.float32]) -> FrameArray:
     """Return `values` rounded and clipped to 0-255. Overwrites `values`."""
     np.rint(values, out=values)
     return np.clip(values, 0, 255, out=values).astype(np.uint8)

@@ -219,10 +219,10 @@ def reset_rows(state: State, rows: Tensor) -> State:
     return map_state(lambda x: x.masked_fill(rows.view(-1, *[1] * (x.dim() - 1)), 0), state)
 
 
-Step = Callable[..., tuple[Tensor, State]]
+CellStep = Callable[..., tuple[Tensor, State]]
 
 
-def scan(step: Step, state: State, *inputs: Tensor) -> tuple[Tensor, State]:
+def scan(step: CellStep, state: State, *inputs: Tensor) -> tuple[Tensor, State]:
     """Run a recurrence over time.
 
     Args:

@@ -44,7 +44,7 @@ class Layers(NamedTuple):
     """(H, 2, 1)"""
 
 
-class Settings(Protocol):
+class KernelSettings(Protocol):
     """Settings of `NAC` that the kernel needs."""
 
     head_size: int
@@ -87,7 +87,7 @@ def usable(query: Tensor) -> bool:
     )
 
 
-def fused_pairwise(layer: Settings, tokens: Tokens, circuit: Layers, mask: Mask, times: Tensor | None) -> Tensor:
+def fused_pairwise(layer: KernelSettings, tokens: Tokens, circuit: Layers, mask: Mask, times: Tensor | None) -> Tensor:
     """Attend from every query to all of its allowed keys.
 
     No tensor has the size of all pairs.

@@ -9,14 +9,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 _THREADS = min(os.cpu_count() or 1, 4)
 _BYTES_AHEAD = 2**26
 """Bytes of results that wait to be used; at least one result does."""
 
 
-def read_ahead(read: Callable[[Item], Result], items: Iterable[Item], size: int) -> Iterator[Result]:
+def read_ahead(read: Callable[[Item], _Result], items: Iterable[Item], size: int) -> Iterator[_Result]:
     """Yield `read(item)` of all items in their order, while threads read the next ones.
 
     Closing the iterator waits for the reads that have begun.
@@ -27,7 +27,7 @@ def read_ahead(read: Callable[[Item], Result], items: Iterable[Item], size: int)
         size: Bytes of one result; together the waiting ones have at most 64 MiB.
     """
     ahead = max(1, min(2 * _THREADS, _BYTES_AHEAD // size))
-    waiting: deque[Future[Result]] = deque()
+    waiting: deque[Future[_Result]] = deque()
     pool = ThreadPoolExecutor(_THREADS, "read-ahead")
     try:
         for item in items:

@@ -25,7 +25,7 @@ from nac_drive.training.config import (
 MOST_ENVS = 256
 LONGEST_REPEAT = 50
 WIDEST_BETA = 0.22
-"""Largest standard deviation of a Beta distribution of one mode as `Policy` has them: just under sqrt(1/20)."""
+"""Largest standard deviation of a Beta distribution of one mode as `ActorCritic` has them: just under sqrt(1/20)."""
 Distribution = Literal["beta", "gaussian"]
 Precision = Literal["32-true", "bf16-mixed"]
 

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from nac_drive.policies.ops.threads import one_thread
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 
-def in_threads(function: Callable[[Task], Result], tasks: Sequence[Task], threads: int) -> list[Result]:
+def in_threads(function: Callable[[_Task], _Result], tasks: Sequence[_Task], threads: int) -> list[_Result]:
     """Call `function` with every task, and let torch compute on one thread in each call.
 
     Args:
@@ -34,7 +34,7 @@ def in_threads(function: Callable[[Task], Result], tasks: Sequence[Task], thread
             wait(futures)
 
 
-def _alone(function: Callable[[Task], Result], task: Task) -> Result:
+def _alone(function: Callable[[_Task], _Result], task: _Task) -> _Result:
     with one_thread():
         return function(task)
 

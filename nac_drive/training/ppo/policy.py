@@ -29,7 +29,7 @@ MARGIN = 1e-4
 _HIDDEN = 128
 
 
-class Policy(nn.Module):
+class ActorCritic(nn.Module):
     """A driver, the spread of its actions and a value network.
 
     Args:

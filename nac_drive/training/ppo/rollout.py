@@ -17,7 +17,7 @@ import torch
 from nac_drive.policies.cores.base import map_state, reset_rows
 from nac_drive.training.ppo.envs import RolloutEnvs
 from nac_drive.training.ppo.in_threads import in_threads
-from nac_drive.training.ppo.policy import Policy
+from nac_drive.training.ppo.policy import ActorCritic
 
 _ENVS_PER_PART = 16
 """Environments of a part: a batch that fills the policy's forward pass."""
@@ -38,7 +38,7 @@ class Rollout:
     starts: np.ndarray
     """(T, E) bool: an episode begins."""
     samples: np.ndarray
-    """(T, E) or (T, E, 3), see `Policy.actions`."""
+    """(T, E) or (T, E, 3), see `ActorCritic.actions`."""
     log_probs: np.ndarray
     """(T, E)."""
     rewards: np.ndarray
@@ -71,7 +71,7 @@ class RolloutPart:
         sequence_length: Actions between two states that are noted, L.
     """
 
-    def __init__(self, envs: RolloutEnvs, policy: Policy, n_steps: int, sequence_length: int) -> None:
+    def __init__(self, envs: RolloutEnvs, policy: ActorCritic, n_steps: int, sequence_length: int) -> None:
         self._envs, self._policy, self._n_steps, self._length = envs, policy, n_steps, sequence_length
 
     def start_at(self, timesteps: int, rng: np.random.Generator) -> None:
@@ -82,7 +82,7 @@ class RolloutPart:
         self._dt = np.zeros(count, dtype=np.float32)
         self._state = self._policy.driver.initial_state(count)
 
-    def load_weights(self, policy: Policy) -> None:
+    def load_weights(self, policy: ActorCritic) -> None:
         """Copy the weights of a policy."""
         with torch.no_grad():
             for parameter, source in zip(self._policy.parameters(), policy.parameters(), strict=True):
@@ -147,7 +147,7 @@ class Rollouts:
     def __init__(
         self,
         make_envs: Callable[[Sequence[int]], RolloutEnvs],
-        policy: Policy,
+        policy: ActorCritic,
         n_envs: int,
         n_steps: int,
         sequence_length: int,

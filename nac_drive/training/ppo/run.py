@@ -43,7 +43,7 @@ from nac_drive.training.finite import require_finite_weights
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.env import privileged_size
 from nac_drive.training.ppo.envs import rollout_envs
-from nac_drive.training.ppo.policy import Policy
+from nac_drive.training.ppo.policy import ActorCritic
 from nac_drive.training.ppo.rollout import Rollouts
 from nac_drive.training.ppo.update import Learner
 from nac_drive.training.run_folder import RunFolder
@@ -137,14 +137,14 @@ def _load(learner: Learner, folder: Path) -> int:
 # The policy
 
 
-def build_policy(config: PPOConfig, env: EnvConfig) -> Policy:
+def build_policy(config: PPOConfig, env: EnvConfig) -> ActorCritic:
     """Make the policy that a run begins with.
 
     Raises:
         ValueError: If `init_from` drives another environment or is another driver than `config.driver` asks for.
     """
     driver = _init_from(config, env, config.init_from) if config.init_from else _random(config, env)
-    return Policy(driver, privileged_size(env), config.distribution, config.action_noise, config.precision)
+    return ActorCritic(driver, privileged_size(env), config.distribution, config.action_noise, config.precision)
 
 
 def _random(config: PPOConfig, env: EnvConfig) -> Driver:

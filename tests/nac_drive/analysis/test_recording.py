@@ -20,24 +20,23 @@ from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
 from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.envs import Driver, EnvConfig, Step, make_env, perturb, rollout, wrap_angle
+from nac_drive.envs import EnvConfig, Policy, Step, make_env, perturb, rollout, wrap_angle
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.regions import REGIONS
-from nac_drive.policies import CORES, DriverConfig, build_core, save_driver
-from nac_drive.policies import Driver as LearnedDriver
+from nac_drive.policies import CORES, Driver, DriverConfig, build_core, save_driver
 from tests.browser import browser, needs_browser
 
 CONFIG = EnvConfig("continuous", max_steps=24)
 TRACK, WINDOW = 900_001, 4
 
 
-def network(core: str, control: str = "continuous") -> LearnedDriver:
+def network(core: str, control: str = "continuous") -> Driver:
     torch.manual_seed(0)
     settings = {"num_heads": 2, "window": WINDOW} if core.startswith("nac") else {}
-    return LearnedDriver(DriverConfig(core, settings, d_model=16, dense=8, control=control)).eval()
+    return Driver(DriverConfig(core, settings, d_model=16, dense=8, control=control)).eval()
 
 
-def recorded(driver: Driver, control: Any = "continuous", perturbation: str = "") -> tuple[Recording, list[Step]]:
+def recorded(driver: Policy, control: Any = "continuous", perturbation: str = "") -> tuple[Recording, list[Step]]:
     env, steps = perturb(make_env(EnvConfig(control, max_steps=24)), perturbation), []
     return record(env, driver, TRACK, name="x", perturbation=perturbation, on_step=steps.append), steps
 

@@ -14,7 +14,7 @@ import pytest
 from nac_drive.data_collection.human import Human
 from nac_drive.envs import EnvConfig
 from nac_drive.live import messages
-from nac_drive.live.arena import Arena
+from nac_drive.live.arena import LiveRace
 from nac_drive.live.orders import Orders
 from nac_drive.live.race import Car, Race
 
@@ -91,7 +91,7 @@ async def until(condition: Any) -> None:
 def test_the_loop_goes_on_between_two_messages(race):
     async def play() -> list[int]:
         turns, moments = 0, []
-        arena, page = Arena(race), Socket(*[{"type": "controls", "steer": 0, "gas": 0, "brake": 0}] * 200)
+        arena, page = LiveRace(race), Socket(*[{"type": "controls", "steer": 0, "gas": 0, "brake": 0}] * 200)
         race.steer = lambda *controls: moments.append(turns)  # type: ignore[method-assign]
         serving = asyncio.create_task(arena.serve(page))
         while not page.idle.is_set():
@@ -108,7 +108,7 @@ def test_the_loop_goes_on_between_two_messages(race):
 def test_a_burst_is_counted_as_it_comes(race):
     async def play() -> Socket:
         page = Socket(*[{"type": "blind", "car": 0, "on": True}] * 1000)
-        await Arena(race).serve(page)
+        await LiveRace(race).serve(page)
         return page
 
     page = asyncio.run(play())
@@ -127,7 +127,7 @@ def test_waiting_restarts_are_one_and_leave_the_loop(race):
 
         race.restart = restart  # type: ignore[method-assign]
         tracks = [{"track": TRACK + number} for number in range(99)]
-        arena, page = Arena(race), Socket(*({"type": "restart"} | track for track in [*tracks, *[{}] * 100]))
+        arena, page = LiveRace(race), Socket(*({"type": "restart"} | track for track in [*tracks, *[{}] * 100]))
         serving = asyncio.create_task(arena.serve(page))
         await page.idle.wait()
         running = asyncio.create_task(arena.run())
@@ -153,7 +153,11 @@ def test_a_page_may_come_while_another_one_restarts(race, monkeypatch):
 
         monkeypatch.setattr(race, "restart", restart)
         monkeypatch.setattr(race, "tick", lambda: under_way.is_set() and not go_on.is_set() and pytest.fail("ticked"))
-        arena, first, second = Arena(race), Socket({"type": "restart"}), Socket({"type": "blind", "car": 0, "on": True})
+        arena, first, second = (
+            LiveRace(race),
+            Socket({"type": "restart"}),
+            Socket({"type": "blind", "car": 0, "on": True}),
+        )
         tasks = [asyncio.create_task(work) for work in (arena.run(), arena.serve(first))]
         await until(under_way.is_set)
         tasks.append(asyncio.create_task(arena.serve(second)))
@@ -187,7 +191,7 @@ def test_frames_go_on_under_dear_orders_of_two_pages(monkeypatch):
             restarts[track] += 1
 
     now, restarts, race = [0.0], Counter[Any](), Slow()
-    arena, pages, due = Arena(race), [Orders(), Orders()], [0.0]  # type: ignore[arg-type]
+    arena, pages, due = LiveRace(race), [Orders(), Orders()], [0.0]  # type: ignore[arg-type]
 
     async def in_line(work: Any, *arguments: Any) -> Any:
         return work(*arguments)
@@ -225,7 +229,7 @@ def test_frames_go_on_under_dear_orders_of_two_pages(monkeypatch):
 
 def test_a_page_that_never_reads_holds_nobody_up_and_keeps_little(race):
     async def play() -> None:
-        arena, deaf, page = Arena(race), Socket(reads=False), Socket()
+        arena, deaf, page = LiveRace(race), Socket(reads=False), Socket()
         tasks = [asyncio.create_task(work) for work in (arena.run(), arena.serve(deaf), arena.serve(page))]
         await until(lambda: page.frames() and len(arena._pages) == 2)
         for number in range(60):
@@ -252,7 +256,7 @@ def test_an_order_that_fails_is_a_note_and_the_race_goes_on(race):
 
     async def play() -> None:
         race.add = fail  # type: ignore[method-assign]
-        arena, page = Arena(race), Socket({"type": "add", "driver": "mine"}, {"type": "remove", "car": 0})
+        arena, page = LiveRace(race), Socket({"type": "add", "driver": "mine"}, {"type": "remove", "car": 0})
         tasks = [asyncio.create_task(work) for work in (arena.run(), arena.serve(page))]
         await until(lambda: len(page.notes()) == 2)
         count = page.frames()
@@ -290,7 +294,7 @@ def test_an_episode_that_ends_by_a_step_is_recorded(race):
 
     async def play() -> list[Any]:
         hands = Hands()
-        arena, page = Arena(race, hands), Socket({"type": "pause", "on": True}, *[{"type": "step"}] * 3)  # type: ignore[arg-type]
+        arena, page = LiveRace(race, hands), Socket({"type": "pause", "on": True}, *[{"type": "step"}] * 3)  # type: ignore[arg-type]
         serving = asyncio.create_task(arena.serve(page))
         await page.idle.wait()
         running = asyncio.create_task(arena.run())
@@ -308,7 +312,7 @@ def test_an_episode_that_ends_by_a_step_is_recorded(race):
 @pytest.mark.parametrize("order", [{"type": "restart"}, {"type": "driver", "car": 0, "driver": "human"}])
 def test_a_key_that_is_held_has_effect_after_a_restart(race, order):
     async def play() -> None:
-        page, arena = Socket(), Arena(race)
+        page, arena = Socket(), LiveRace(race)
         tasks = [asyncio.create_task(work) for work in (arena.run(), arena.serve(page))]
         page.send("controls", steer=-1, gas=1, brake=0)
         await until(lambda: page.cars() and page.cars()[-1]["decisions"] > 5)

@@ -308,11 +308,11 @@ def _drive_by_keys(page: Page) -> None:
 
 def test_the_clock_gives_up_what_it_is_late(monkeypatch):
     """A server that was held up does not race through the frames that it missed."""
-    from nac_drive.live.arena import Arena
+    from nac_drive.live.arena import LiveRace
     from nac_drive.live.race import Race
 
     race = Race({}, ["human"], TRACK)
-    held = Arena(race)
+    held = LiveRace(race)
     ticks: list[float] = []
 
     async def drive() -> None:

@@ -27,7 +27,7 @@ class Model:
 
     def do(self, order: messages.Message) -> None:
         match order:
-            case messages.Step():
+            case messages.TakeStep():
                 self.frames += 1
                 self.switches["pause"] = True
             case messages.Pause(on=on):
@@ -48,7 +48,7 @@ class Model:
             case messages.Remove(car=car) if car < len(self.cars) > 1:
                 del self.cars[car]
                 self.marked = None
-            case messages.Driver(car=car, driver=driver) if car < len(self.cars):
+            case messages.SetDriver(car=car, driver=driver) if car < len(self.cars):
                 self.cars[car] = {"driver": driver}
                 self.frames, self.marked = 0, None
             case messages.Zero(car=car, group=group, index=index, on=on) if car < len(self.cars):
@@ -57,7 +57,7 @@ class Model:
 
 CARS, NAMES = st.integers(0, 2), st.sampled_from(["a", "b"])
 ORDERS = st.one_of(
-    st.builds(messages.Step),
+    st.builds(messages.TakeStep),
     st.builds(messages.Mark),
     st.builds(messages.Again),
     st.builds(messages.Pause, st.booleans()),
@@ -65,7 +65,7 @@ ORDERS = st.one_of(
     st.builds(messages.Perturb, NAMES, st.integers(0, 3)),
     st.builds(messages.Add, NAMES),
     st.builds(messages.Remove, CARS),
-    st.builds(messages.Driver, CARS, NAMES),
+    st.builds(messages.SetDriver, CARS, NAMES),
     st.builds(messages.Zero, CARS, NAMES, st.integers(0, 1), st.booleans()),
 )
 
@@ -87,9 +87,9 @@ def test_orders_that_are_merged_come_to_the_same(orders):
 def test_too_many_orders_are_refused():
     waiting = Orders()
     for _ in range(MOST_ORDERS):
-        waiting.put(messages.Step())
+        waiting.put(messages.TakeStep())
     with pytest.raises(ValueError, match=f"{MOST_ORDERS} orders of this page wait; .* send it again"):
-        waiting.put(messages.Step())
+        waiting.put(messages.TakeStep())
 
 
 @given(st.recursive(

@@ -164,7 +164,7 @@ def race() -> Iterator[Race]:
 
 
 def applications(race: Race) -> dict[str, Any]:
-    return {"race": arena.application(arena.Arena(race)), "socket.io/": udacity.application(Nothing(), None)}
+    return {"race": arena.application(arena.LiveRace(race)), "socket.io/": udacity.application(Nothing(), None)}
 
 
 @pytest.mark.parametrize("path", ["race", "socket.io/"])

@@ -18,7 +18,7 @@ from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo import update as ppo_update
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.envs import SingleEnvs
-from nac_drive.training.ppo.policy import MARGIN, Policy
+from nac_drive.training.ppo.policy import MARGIN, ActorCritic
 from nac_drive.training.ppo.rollout import Rollouts, parts_of
 from nac_drive.training.ppo.update import Learner, advantages, batches, cut
 
@@ -85,17 +85,17 @@ def policy(
     encoder: str = "pooled",
     precision: str = "32-true",
     **settings: Any,
-) -> Policy:
+) -> ActorCritic:
     torch.manual_seed(0)
     driver = Driver(DriverConfig(
         core=core, encoder=encoder, control=control, d_model=16, dense=8, frame_shape=(SIDE, SIDE, 3), num_actions=3,
         **settings,
     ))  # fmt: skip
-    return Policy(driver, 3, distribution, 0.19, precision)
+    return ActorCritic(driver, 3, distribution, 0.19, precision)
 
 
 def rollouts(
-    mine: Policy,
+    mine: ActorCritic,
     config: PPOConfig,
     sequence_length: int,
     toy: Callable[..., Any] = Toy,
@@ -395,7 +395,7 @@ def test_the_mean_of_a_beta_distribution_has_a_gradient_up_to_the_ends_of_the_ra
 def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(distribution, noise):
     """Of 20,000 samples; squashed normal ones have it in the limit of small noise."""
     torch.manual_seed(1)
-    mine = Policy(policy().driver, 3, distribution, noise)
+    mine = ActorCritic(policy().driver, 3, distribution, noise)
     head: Any = mine.driver.action_head
     torch.nn.init.zeros_(head.out.weight)
     torch.nn.init.zeros_(head.out.bias)
