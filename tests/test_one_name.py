@@ -10,17 +10,14 @@ PACKAGE = Path(__file__).parents[1] / "nac_drive"
 
 
 def defined(tree: ast.Module) -> set[str]:
-    """The public classes and type aliases that a module defines."""
+    """The public classes and type aliases that a module defines; a type variable is none."""
     names = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(target, ast.Name) and _is_of_a_class(target.id):  # Count = Annotated[...]
-            names.add(target.id)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and "TypeVar" not in ast.unparse(node.value):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and target.id[0].isupper() and not target.id.isupper():
+                names.add(target.id)  # Count = Annotated[int, ...]
     return {name for name in names if not name.startswith("_")}
-
-
-def _is_of_a_class(name: str) -> bool:
-    return name[0].isupper() and not (len(name) > 1 and name.isupper())
 
 
 IN_EXPERIMENTS = {"Column", "Conditions", "Entry", "Progress", "Report", "Size", "Stress", "Task"}
@@ -38,5 +35,5 @@ def test_no_public_class_or_alias_is_defined_twice():
 
 
 def test_classes_and_aliases_are_found():
-    text = "class A: ...\nclass _B: ...\nC = tuple[int, ...]\nD: TypeAlias = int\nE = TypeVar('E')\nLIMIT = 3\nf = 1\n"
-    assert defined(ast.parse(text)) == {"A", "C", "D", "E"}
+    text = "class Car: ...\nclass _Bus: ...\nSize = tuple[int, int]\nRow: TypeAlias = int\nT = TypeVar()\nLIMIT = 3\n"
+    assert defined(ast.parse(text)) == {"Car", "Size", "Row"}
