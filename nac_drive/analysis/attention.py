@@ -70,7 +70,7 @@ def weight_by_age(alpha: Tensor, age: Tensor, edges: Tensor) -> Tensor:
     """
     age = age.expand_as(alpha)
     inside = [(age >= low) & (age < high) for low, high in pairwise(edges)]
-    return torch.stack([(alpha * each).sum(dim=-1) for each in inside], dim=-1)
+    return torch.stack([(alpha * interval).sum(dim=-1) for interval in inside], dim=-1)
 
 
 @dataclass(frozen=True)

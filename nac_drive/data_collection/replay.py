@@ -159,11 +159,11 @@ def _require_episodes_of(log: ActionLog, dataset: Demonstrations, meta: Meta, sa
     episodes = dict(enumerate(log.episodes))
     for index in sorted(episodes.keys() | {row["index"] for row in dataset.rows}):
         try:
-            found = EpisodeActions.from_arrays(*read_episode(dataset.path / episode_file(index), meta.env))
+            episode = EpisodeActions.from_arrays(*read_episode(dataset.path / episode_file(index), meta.env))
         except DatasetError:  # missing or damaged: it will be simulated again
             continue
         none = ["there is none in the action log"]
-        differences = found.differences(episodes[index], same_view=same_view) if index in episodes else none
+        differences = episode.differences(episodes[index], same_view=same_view) if index in episodes else none
         if differences:
             raise DatasetError(
                 f"cannot resume {dataset.path}: its episode {index} is not the action log's "

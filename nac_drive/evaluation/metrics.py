@@ -85,8 +85,8 @@ class Metric:
     @property
     def columns(self) -> list[Column]:
         """Its columns in the tables."""
-        found = [each.column for each in self.aggregate if each.column] + [self.difference_column]
-        return [column for column in found if column]
+        columns = [aggregate.column for aggregate in self.aggregate] + [self.difference_column]
+        return [column for column in columns if column]
 
 
 # Aggregates
@@ -94,8 +94,8 @@ class Metric:
 
 def mean(values: Sequence[Any]) -> float | None:
     """Mean of the values that are not None; None without any."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    measured = [value for value in values if value is not None]
+    return float(np.mean(measured)) if measured else None
 
 
 def sample_sd(values: Sequence[float]) -> float | None:
@@ -441,7 +441,7 @@ def metrics_table() -> str:
     """All metrics as a GitHub markdown table, as docs/metrics.md shows it."""
     lines = ["| key of a row | unit | meaning | keys of the summary | columns |", "| --- | --- | --- | --- | --- |"]
     for metric in METRICS.values():
-        keys = [f"`{each.name}` ({each.doc})" for each in metric.aggregate]
+        keys = [f"`{aggregate.name}` ({aggregate.doc})" for aggregate in metric.aggregate]
         if metric.difference:
             keys.append(f"`{metric.difference}` (paired difference from the baseline)")
         headings = ", ".join(column.heading for column in metric.columns)

@@ -91,7 +91,7 @@ class EpisodeResult(EpisodeMetrics):
         return cls(**{name: row[name] for name in _CONDITIONS}, metrics=metrics)
 
 
-_CONDITIONS = tuple(each.name for each in fields(EpisodeResult) if each.name != "metrics")
+_CONDITIONS = tuple(item.name for item in fields(EpisodeResult) if item.name != "metrics")
 
 
 def row_type() -> Any:

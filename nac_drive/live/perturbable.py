@@ -30,13 +30,13 @@ class Perturbable(gym.Wrapper):
         self._ongoing = _Ongoing(env)
         self._chain: gym.Env = self._ongoing
         self._facts = {"episode_frames": config.max_steps, "bar_top": config.spec.bar_top}
-        self._spec = ""
+        self._spec: str | None = None
         self._seed: int | None = None
         self.blind = False
 
     @property
-    def spec(self) -> str:
-        """The perturbations now, as `envs.perturb` takes them."""
+    def spec(self) -> str | None:
+        """The perturbations now, as `envs.perturb` takes them; None for none."""
         return self._spec
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
@@ -44,16 +44,17 @@ class Perturbable(gym.Wrapper):
         self._ongoing.start(seed, options)
         return self._begin()
 
-    def set_perturbations(self, spec: str) -> None:
+    def set_perturbations(self, spec: str | None) -> None:
         """Change the perturbations.
 
         Args:
-            spec: See `envs.perturb`.
+            spec: See `envs.perturb`; None for none.
 
         Raises:
             ValueError: For a specification that `envs.perturb` refuses; nothing has changed then.
         """
-        parse(spec)
+        if spec is not None:
+            parse(spec)
         self._spec = spec
         if self._ongoing.started:
             self._begin()
@@ -100,7 +101,7 @@ class Perturbable(gym.Wrapper):
         return self._seen(observation), reward, terminated, truncated, info
 
     def _begin(self) -> tuple[np.ndarray, dict[str, Any]]:
-        self._chain = perturb(self._ongoing, self._spec, **self._facts)
+        self._chain = self._ongoing if self._spec is None else perturb(self._ongoing, self._spec, **self._facts)
         observation, info = self._chain.reset(seed=self._seed)
         return self._seen(observation), info
 

@@ -78,7 +78,7 @@ class Car:
         self.command = (0.0, 0.0, 0.0)
         self.result: Episode | None = None
         self.steps: list[Step] = []
-        self.undisturbed = not self.env.spec and not self.env.blind
+        self.undisturbed = self.env.spec is None and not self.env.blind
         """See `Driven`; so far."""
 
     @property
@@ -93,7 +93,7 @@ class Car:
         observation, info, dt = self.observation, self._info, self._dt
         action, self._state = self._driver.act(observation, self._state, dt)
         following, reward, terminated, truncated, outcome = self.env.step(action)
-        self.undisturbed = self.undisturbed and not self.env.spec and not self.env.blind
+        self.undisturbed = self.undisturbed and self.env.spec is None and not self.env.blind
         if self.human:
             self.steps.append(
                 Step(
@@ -323,8 +323,8 @@ class Race:
             driver, config = Human(self.control), EnvConfig(control=self.control)
         elif name in self.offered:
             spec = self.offered[name]
-            own = os.path.exists(spec) or spec in PRETRAINED  # it knows its control
-            driver = resolve_driver(spec, None if own else EnvConfig(control=self.control))
+            has_control = os.path.exists(spec) or spec in PRETRAINED  # it knows its control
+            driver = resolve_driver(spec, None if has_control else EnvConfig(control=self.control))
             config = clean_env(driver, self.control)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")
@@ -341,11 +341,11 @@ def _copied(state: Any) -> Any:
     return map_state(torch.clone, state) if isinstance(state, tuple) else copy(state)
 
 
-def _spec(levels: Mapping[str, int]) -> str:
-    """Return the specification of some levels.
+def _spec(levels: Mapping[str, int]) -> str | None:
+    """Return the specification of some levels; None if all are 0.
 
     They have the order of `PERTURBATIONS`; frame-rate belongs last.
     """
-    known = [*PERTURBATIONS, *(levels.keys() - PERTURBATIONS.keys())]
-    ordered = sorted(known, key=lambda name: name in ("frame-rate", "action-repeat"))
-    return "+".join(f"{name}:{levels[name]}" for name in ordered if levels.get(name))
+    names = [*PERTURBATIONS, *(levels.keys() - PERTURBATIONS.keys())]
+    ordered = sorted(names, key=lambda name: name in ("frame-rate", "action-repeat"))
+    return "+".join(f"{name}:{levels[name]}" for name in ordered if levels.get(name)) or None

@@ -173,9 +173,9 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     if control is not None and control not in CONTROLS:
         raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
     name = os.fspath(source)
-    for known in (name, f"{name}-{control or CONTROLS[0]}", f"{name}-continuous" if control == "pulsed" else ""):
-        if known in PRETRAINED:
-            return PRETRAINED[known]
+    for shipped in (name, f"{name}-{control or CONTROLS[0]}", f"{name}-continuous" if control == "pulsed" else ""):
+        if shipped in PRETRAINED:
+            return PRETRAINED[shipped]
     path = Path(source)
     try:
         if path.name in NAMES and path.parent.name == CHECKPOINTS:  # RUN/checkpoints/best
@@ -242,11 +242,11 @@ def _remove_leftovers(path: Path) -> None:
     A folder of such a name that holds other files is not ours.
     """
     for folder in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        found = re.fullmatch(r"\.([0-9]{1,10})\.(tmp|old)", folder.name.removeprefix(f".{path.name}"))
-        if not found or folder.is_symlink() or not folder.is_dir():
+        leftover = re.fullmatch(r"\.([0-9]{1,10})\.(tmp|old)", folder.name.removeprefix(f".{path.name}"))
+        if not leftover or folder.is_symlink() or not folder.is_dir():
             continue
-        if int(found[1]) != os.getpid() and process_runs(int(found[1])):
+        if int(leftover[1]) != os.getpid() and process_runs(int(leftover[1])):
             continue
         inside = {file.name for file in folder.iterdir()}
-        if inside <= {CONFIG, WEIGHTS, CARD} or (found[2] == "old" and inside >= {CONFIG, WEIGHTS}):
+        if inside <= {CONFIG, WEIGHTS, CARD} or (leftover[2] == "old" and inside >= {CONFIG, WEIGHTS}):
             shutil.rmtree(folder, ignore_errors=True)

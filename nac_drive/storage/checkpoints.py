@@ -32,8 +32,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def step_of(folder: Path) -> int | None:
     """Return N of a folder `step_N`. None for every other name, and for a link."""
-    found = re.fullmatch(r"step_([0-9]{1,18})", folder.name)
-    return int(found[1]) if found and folder.is_dir() and not folder.is_symlink() else None
+    step = re.fullmatch(r"step_([0-9]{1,18})", folder.name)
+    return int(step[1]) if step and folder.is_dir() and not folder.is_symlink() else None
 
 
 def read_record(run: Path) -> Record | None:

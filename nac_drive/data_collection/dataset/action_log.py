@@ -93,9 +93,13 @@ class EpisodeActions:
         Frames are compared where both show the `same_view`.
         """
         names = [name for name in (*SUMMARY, *OPTIONAL) if self.summary.get(name) != recorded.summary.get(name)]
-        found = [f"{name} is {self.summary.get(name)}, recorded is {recorded.summary.get(name)}" for name in names]
+        differences = [
+            f"{name} is {self.summary.get(name)}, recorded is {recorded.summary.get(name)}" for name in names
+        ]
         compared = ("frames", "last_frame", "columns") if same_view else ("columns",)
-        return found + [f"{name} differ" for name in compared if self.sha256.get(name) != recorded.sha256.get(name)]
+        return differences + [
+            f"{name} differ" for name in compared if self.sha256.get(name) != recorded.sha256.get(name)
+        ]
 
 
 @dataclass(frozen=True)

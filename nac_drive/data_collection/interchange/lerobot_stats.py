@@ -55,10 +55,10 @@ def merged(one: Stats, other: Stats) -> Stats:
     The variance is the mean of the variances plus the variance of the means, each weighted with the number of frames.
     """
     count = one["count"] + other["count"]
-    share, rest = one["count"] / count, other["count"] / count
-    mean = share * one["mean"] + rest * other["mean"]
+    fraction, rest = one["count"] / count, other["count"] / count
+    mean = fraction * one["mean"] + rest * other["mean"]
     variance = sum(
-        weight * (part["std"] ** 2 + (part["mean"] - mean) ** 2) for weight, part in ((share, one), (rest, other))
+        weight * (part["std"] ** 2 + (part["mean"] - mean) ** 2) for weight, part in ((fraction, one), (rest, other))
     )
     return {
         "min": np.minimum(one["min"], other["min"]),

@@ -221,8 +221,8 @@ class Augmentation:
         """
         choice = int(rng.integers(-1, len(self.specs)))
         drawn = [part.perturbation for part in parse(self.specs[choice])] if choice >= 0 else []
-        effect = draw_effect([each for each in drawn if isinstance(each, Corruption)], rng, size)
-        return Augmented(effect, [each for each in drawn if isinstance(each, TimedPerturbation)])
+        effect = draw_effect([item for item in drawn if isinstance(item, Corruption)], rng, size)
+        return Augmented(effect, [item for item in drawn if isinstance(item, TimedPerturbation)])
 
 
 def perturbation_table() -> str:

@@ -75,9 +75,10 @@ class TapWithdrawal(RecurrentCore):
         entering, inner = chemical[SENSORY], chemical[SENSORY.stop :]
         self.network = LiquidNetwork(entering, inner, unfolds, electrical_mask=kinds[SENSORY] == ELECTRICAL)
         with torch.no_grad():
-            for part, own in ((self.network.sensory, kinds[SENSORY]), (self.network.recurrent, kinds[SENSORY.stop :])):
-                excitatory = own.T[part.mask] == EXCITATORY
-                part.reversal.copy_(torch.where(excitatory, EXCITATORY_POTENTIAL, INHIBITORY_POTENTIAL))
+            halves = (self.network.sensory, kinds[SENSORY]), (self.network.recurrent, kinds[SENSORY.stop :])
+            for synapses, kind in halves:
+                excitatory = kind.T[synapses.mask] == EXCITATORY
+                synapses.reversal.copy_(torch.where(excitatory, EXCITATORY_POTENTIAL, INHIBITORY_POTENTIAL))
         self.encode = nn.Linear(input_size, 2)
         self.readout = nn.Linear(2, output_size)
         self.register_buffer("_signs", torch.tensor(SIGNS), persistent=False)
