@@ -11,7 +11,7 @@ from nac_drive.callable_modules import with_callable_modules
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __getattr__ = with_callable_modules(__name__, _load)
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if "nac_drive/CarRacing-v0" not in registry:  # a second import under another name, or a reload, registers nothing
     register(

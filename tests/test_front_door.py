@@ -10,12 +10,13 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 
 import nac_drive
 from nac_drive.policies import PRETRAINED
@@ -62,7 +63,7 @@ def test_the_command_runs_beside_a_users_own_packages(project):
 
 
 def test_the_version_is_that_of_the_distribution():
-    assert metadata.version("nac-drive") == nac_drive.__version__
+    assert ProjectMetadata(str(PACKAGE.parent), PluginManager()).version == nac_drive.__version__
 
 
 def test_types_and_shipped_files_are_in_the_package():

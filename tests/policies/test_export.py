@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_the_file_alone_is_enough(champion, monkeypatch):
     driver, path = champion
     header = load_onnx(path).header
     assert (header.driver, header.env, header.meta) == (driver.config, driver.env_config, driver.meta)
-    assert header.nac_drive == nd.__version__
+    assert header.nac_drive == version("nac-drive")
     exported = resolve_driver(path)
     assert trained_env(exported) == nd.EnvConfig(**driver.env_config)
     assert driver_hash(path, nd.EnvConfig()) == hashlib.sha256(path.read_bytes()).hexdigest()
