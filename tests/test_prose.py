@@ -163,6 +163,20 @@ def test_prose_keeps_its_rules(kind, rule, found):
     assert len(places) <= MOST[kind][rule], f"{rule}: {len(places)}, at most {MOST[kind][rule]}\n{listed}"
 
 
+def test_the_readme_is_one_screen_with_few_numbers():
+    page = (ROOT / "README.md").read_text()
+    assert len(page.splitlines()) <= 100
+    assert numbers_per_100_words(page) <= 4
+
+
+def test_a_how_to_page_is_short():
+    index = (ROOT / "docs/index.md").read_text()
+    names = index.partition(":caption: How to")[2].partition(":::")[0].split("\n\n")[1].split()
+    lengths = {name: len((ROOT / f"docs/{name}.md").read_text().splitlines()) for name in names}
+    assert len(lengths) > 8
+    assert not {name: length for name, length in lengths.items() if length > 100}
+
+
 @pytest.mark.parametrize(
     ("text", "is_one"),
     [
@@ -191,6 +205,12 @@ def test_pages_are_read_without_code_and_tables():
     assert [*paragraphs(page)] == [(1, "One x two, three."), (12, "[Four].")]
 
 
+def numbers_per_100_words(page: str) -> float:
+    """Return how many numbers the prose of a page has in 100 words."""
+    text = " ".join(text for _, text in paragraphs(page))
+    return 100 * len(re.findall(r"(?<![\w.-])[-+]?\d[\d.,]*", text)) / number_of_words(text)
+
+
 def report(root: Path) -> None:
     """Print the violations, and the words of the vocabulary in 10,000."""
     for kind, rules in violations(root).items():
@@ -203,9 +223,7 @@ def report(root: Path) -> None:
         words = sum(map(number_of_words, texts))
         counts = {name: sum(len(pattern.findall(text)) for text in texts) for name, pattern in WORDS.items()}
         print(kind, words, {name: round(1e4 * count / words, 1) for name, count in counts.items()})
-    readme = " ".join(text for _, text in paragraphs((root / "README.md").read_text()))
-    numbers = len(re.findall(r"(?<![\w.-])[-+]?\d[\d.,]*", readme))
-    print(f"README: {100 * numbers / number_of_words(readme):.1f} numbers in 100 words")
+    print(f"README: {numbers_per_100_words((root / 'README.md').read_text()):.1f} numbers in 100 words")
     print(f"first sentence: {sum(sentences) / len(sentences):.1f} words")
 
 
