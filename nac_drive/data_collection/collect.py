@@ -68,7 +68,9 @@ def collect(
     resume: bool = False,
     progress: Progress = silent,
 ) -> Demonstrations:
-    """Collect one episode of a driver on each track into a dataset folder.
+    """Collect one episode of a driver on each track.
+
+    The episodes are written to a dataset folder.
 
     The folder is a sound dataset after every episode and after a kill at any moment.
 
@@ -122,7 +124,9 @@ def collect(
 
 @contextmanager
 def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool) -> Iterator[Demonstrations]:
-    """Hold the dataset at `path` for a `with` block that adds the episodes that are missing.
+    """Hold a dataset while missing episodes are added.
+
+    It is held for a `with` block.
 
     It is a new one, or a recovered one if `resume` is on. What can be checked is checked before anything is touched.
 
@@ -153,7 +157,7 @@ def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool
 
 
 def _recorded(path: Path, meta: Meta, seeds: Sequence[int]) -> Demonstrations:
-    """Open a dataset and check that it was recorded with these settings, on these tracks."""
+    """Open a dataset and check its settings and tracks."""
     dataset = Demonstrations.open(path)
     dataset.require_meta(meta)
     dataset.require_seeds(seeds)
@@ -190,7 +194,7 @@ def add_missing(
 
 
 def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode]) -> Iterator[DatasetRow]:
-    """Write episodes as they come, append their rows, and yield them.
+    """Write arriving episodes, append their rows, and yield them.
 
     Raises:
         DatasetError: If a worker process dies.
@@ -208,7 +212,10 @@ def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode])
 
 
 class _SeesAsTrained:
-    """A driver that gets the true frame at every query, with the status bar as in its training."""
+    """A driver that gets the true frame at every query.
+
+    It sees the status bar as in its training.
+    """
 
     def __init__(self, driver: Policy):
         self._driver = driver
@@ -263,7 +270,9 @@ def collect_mixture_episode(
 
 
 def collect_corrected_episode(job: EpisodeJob, learner: bytes, task: tuple[int, int]) -> EncodedEpisode:
-    """Let a learner drive episode `task[0]` on track `task[1]` while a person corrects it.
+    """Let a learner drive while a person corrects it.
+
+    It drives episode `task[0]` on track `task[1]`.
 
     Args:
         job: Its driver is the person.

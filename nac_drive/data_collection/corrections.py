@@ -1,4 +1,6 @@
-"""A person corrects a driver: interactive imitation learning by human-gated DAgger.
+"""A person corrects a driver (human-gated DAgger).
+
+It is interactive imitation learning.
 
 Kelly et al., ICRA 2019, arXiv 1810.02890. The driver drives; the person takes the wheel where it goes wrong, and gives
 it back. Only the person's frames have a label: elsewhere the person may have agreed, or not have looked.
@@ -18,7 +20,9 @@ from nac_drive.envs import Step
 
 
 class Corrections:
-    """The person of one episode, and the choice between the person's action and the driver's.
+    """The person of one episode, who corrects the driver.
+
+    It chooses between the person's action and the driver's.
 
     `rollout(env, driver, track, expert=person, execute=person.execute, subscribers=[person.keep])`.
 
@@ -51,5 +55,5 @@ class Corrections:
 
     @property
     def frames(self) -> str:
-        """The frames in which the person drove, as a value of `CORRECTIONS`."""
+        """The corrected frames, as a value of `CORRECTIONS`."""
         return frame_ranges(np.array(self._held, dtype=np.bool_))

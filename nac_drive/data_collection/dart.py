@@ -1,4 +1,7 @@
-"""Noise in the executed action while the label stays the driver's: DART, Laskey et al., arXiv 1703.09327."""
+"""Noise in executed actions: DART, Laskey et al., arXiv 1703.09327.
+
+The label stays the driver's.
+"""
 
 from __future__ import annotations
 

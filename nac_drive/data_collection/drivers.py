@@ -1,4 +1,7 @@
-"""Find a driver by the name of one that comes with the package, or by its folder."""
+"""Find a driver by its name or its folder.
+
+Names are of drivers that come with the package.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ def _controller(name: str | os.PathLike[str], control: Control) -> Controller:
 
 
 def driver_name(spec: str | os.PathLike[str]) -> str:
-    """Return the name of a driver in tables and datasets: the name itself, or the folder's.
+    """Return the name of a driver in tables and datasets.
+
+    It is the name itself, or the folder's.
 
     Characters that do not print become escapes, so that tables, pages and files can hold any name.
     """
@@ -89,12 +94,14 @@ def trained_env(driver: Policy) -> EnvConfig | None:
 
 
 def seen_by(env: EnvConfig) -> tuple[object, ...]:
-    """Return the settings that decide what a driver sees of an undisturbed world."""
+    """Return the settings of a driver's undisturbed view."""
     return env.environment, env.view, env.size, env.mask_bar
 
 
 def require_view(role: str, driver: Policy, env: EnvConfig) -> None:
-    """Check that weights which are taken from a driver know the frames of an environment.
+    """Check that a driver's weights fit an environment's frames.
+
+    The weights are taken from the driver.
 
     Raises:
         ValueError: The driver was trained in another view, or on frames of another size.
@@ -110,7 +117,9 @@ def require_view(role: str, driver: Policy, env: EnvConfig) -> None:
 def require_environment(
     role: str, driver: Policy, env: EnvConfig, fix: str = "pass one that was trained there"
 ) -> None:
-    """Check that a driver was trained in the environment in which others learn from it.
+    """Check that a driver was trained in an environment.
+
+    Others learn from it there.
 
     Its view may be another one: it labels and drives in the view of its training (see `trained_view`).
 
@@ -159,13 +168,18 @@ def measured_env(driver: Policy, control: Control | None = None, perturbation: s
 
 
 def with_trained_bar(env: EnvConfig, driver: Policy) -> EnvConfig:
-    """Return `env` with the status bar as in the training of `driver`; one that was not trained sees it."""
+    """Return `env` with the status bar of a driver's training.
+
+    A driver that was not trained sees it.
+    """
     trained = trained_env(driver)
     return replace(env, mask_bar=trained is not None and trained.mask_bar)
 
 
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
-    """Return the SHA-256 of what decides a driver's actions: its weights and config, or the controller's numbers.
+    """Return the SHA-256 of what decides a driver's actions.
+
+    It covers weights and config, or the controller's numbers.
 
     Args:
         spec: See `resolve_driver`.

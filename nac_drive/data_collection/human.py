@@ -1,4 +1,7 @@
-"""A person at the wheel: of a page in a browser, or of a window of pygame."""
+"""A person at the wheel, in a browser or a window.
+
+The window is pygame's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ HUMAN = "human"
 
 
 class Human:
-    """Drives by what a person does at keys, a gamepad or a touch screen.
+    """Drives by keys, a gamepad or a touch screen.
 
     Args:
         control: The form of the actions, see `EnvConfig`. Of discrete actions there is one at a time: steering comes
@@ -42,7 +45,9 @@ class Human:
 
 
 class KeyboardDriver(Human):
-    """A person who sees the frames in a window and steers by the arrow keys, in real time.
+    """A person who watches a window and steers.
+
+    The arrow keys steer, in real time.
 
     Up is gas, down is the brake. Where a person corrects a driver (`corrections`), the arrow keys take the wheel, and
     the space bar holds it without steering. Escape, or closing the window, ends the work as Ctrl-C does.

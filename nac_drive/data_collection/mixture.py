@@ -1,4 +1,6 @@
-"""DAgger's mixture policy: expert and learner drive an episode in turn.
+"""DAgger's mixture policy: expert and learner take turns.
+
+Each episode is driven by both.
 
 Ross, Gordon and Bagnell, AISTATS 2011, arXiv 1011.0686, Algorithm 3.1. The learner visits the states that its own
 actions lead to; the expert is queried at every frame and gives the label.
@@ -50,7 +52,9 @@ class MixtureConfig:
 
 
 class MixturePolicy:
-    """The expert of one episode, and the choice between its action and the learner's.
+    """The expert of one episode, and the driver's choice.
+
+    It is between the expert's action and the learner's.
 
     `rollout(env, learner, track, expert=mixture, execute=mixture.execute)`: the learner is queried at every frame and
     carries its state through all of them, also where the expert drives; so is the expert, whose action is the label

@@ -1,4 +1,7 @@
-"""Publish a dataset as one small file, and simulate it again from there, bit for bit. See `dataset.action_log`."""
+"""Publish a dataset as one file, and simulate it again.
+
+The simulation is the same bit for bit. See `dataset.action_log`.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,9 @@ def rebuild(
     resume: bool = False,
     progress: Progress = silent,
 ) -> Demonstrations:
-    """Simulate the episodes of an action log again into a dataset folder: the original, bit for bit.
+    """Simulate an action log's episodes into a dataset folder.
+
+    It is the original, bit for bit.
 
     No episode is written that differs from the action log's. In another view the frames are new, and everything else is
     the original, bit for bit: so one recording gives what every view shows of the same moments.
@@ -141,7 +146,7 @@ def _rebuild_episode(
 
 
 def _cause(log: ActionLog) -> str:
-    """Return why an episode may come out otherwise, and the fix."""
+    """Return why an episode may differ, and the fix."""
     made, here = log.document.get("versions", {}), installed_versions()
     changed = [
         f"{name} {made[name]} (here {here.get(name, 'none')})"
@@ -154,7 +159,10 @@ def _cause(log: ActionLog) -> str:
 
 
 def _require_episodes_of(log: ActionLog, dataset: Demonstrations, meta: Meta, same_view: bool) -> None:
-    """Raise DatasetError unless every whole episode in `dataset`, also one without a row, is the action log's."""
+    """Raise DatasetError unless all episodes are the action log's.
+
+    Whole episodes in `dataset` count, also without a row.
+    """
     dataset.require_meta(meta)
     episodes = dict(enumerate(log.episodes))
     for index in sorted(episodes.keys() | {row["index"] for row in dataset.rows}):

@@ -1,1 +1,1 @@
-"""The privileged controller, its racing line and the search for its numbers."""
+"""The privileged controller, its racing line and its search."""

@@ -1,4 +1,6 @@
-"""The privileged controller: it follows a racing line that it reads from the track, not from pixels.
+"""The privileged controller, which follows a racing line.
+
+It reads the line from the track, not from pixels.
 
 It is a cheap expert and shows how much can be reached; the shipped expert is another driver. Its action is a function
 of the state alone: pose, speed, yaw rate and wheel angle of the car, and the road ahead.
@@ -34,7 +36,9 @@ _REJOIN = 40.0
 
 @dataclass(frozen=True)
 class ControllerConfig:
-    """The numbers of the controller, in simulator units, units/s, units/s^2 and radians.
+    """The numbers of the controller.
+
+    They are in simulator units, units/s, units/s^2 and radians.
 
     The shipped ones were found by `python benchmarks/papers/controller_search.py`, with
     `--control continuous --generations 8` for the continuous ones. Top speeds, the fraction of the line for discrete
@@ -111,7 +115,10 @@ nothing."""
 
 
 class Plan:
-    """State of the controller in one episode: the car that it reads, its path, and the car's place on the path."""
+    """State of the controller in one episode.
+
+    It holds the car, the path, and the car's place on the path.
+    """
 
     def __init__(self, env: CarRacing, path: Path, speed: list[float], frame_lost: Callable[[], bool]):
         self.env = env
@@ -125,7 +132,10 @@ class Plan:
         self.index = 0
 
     def locate(self, x: float, y: float) -> int:
-        """Return the point of the path next to (x, y), searched from the last one, or everywhere for a car far away."""
+        """Return the point of the path next to (x, y).
+
+        It is searched from the last one, or everywhere for a car far away.
+        """
 
         def away(i: int) -> float:
             return math.dist(self.points[i], (x, y))
@@ -143,7 +153,9 @@ class Plan:
 
 
 class Controller:
-    """A policy that reads the true state of car and track, for environments made by `make_env`.
+    """A policy that reads the true state of the car.
+
+    It reads the track, too, of environments made by `make_env`.
 
     Args:
         control: "discrete", "continuous" or "pulsed".
@@ -196,14 +208,20 @@ class Controller:
 
     @staticmethod
     def _course_error(hull: Any, plan: Plan, distance: float) -> float:
-        """Return the turn, radians to the left, that leads back to the line within `distance`; 0 on the line."""
+        """Return the turn that leads back to the line.
+
+        It is in radians to the left, for a return within `distance`; 0 on the line.
+        """
         here, target = plan.index, plan.ahead(distance)
         to_target = _bearing(hull.position, plan.points[target]) - hull.angle
         on_course = _bearing(plan.points[here], plan.points[target]) - plan.heading[here]
         return wrap_angle(to_target - on_course)
 
     def _discrete(self, wanted: float, speed: float, limit: float, car: Any) -> np.int64:
-        """Return the action after which the wheel angle is nearest to the wanted one, up to the worth of the pedal."""
+        """Return the action that brings the wheels nearest to an angle.
+
+        A pedal may be worth more.
+        """
         config, angle = self.config, car.wheels[0].joint.angle
         _, across = _split(car.wheels[2].linearVelocity, car.hull.angle)
         gripping = abs(across) < config.slip  # a sliding tail is caught by steering alone
@@ -232,6 +250,9 @@ def _bearing(start: Any, end: Any) -> float:
 
 
 def _split(velocity: Any, angle: float) -> tuple[float, float]:
-    """Return `velocity` along and across (right positive) a hull at `angle`."""
+    """Return `velocity` along and across a hull at `angle`.
+
+    Right is positive.
+    """
     sin, cos = math.sin(angle), math.cos(angle)
     return cos * velocity[1] - sin * velocity[0], cos * velocity[0] + sin * velocity[1]

@@ -1,4 +1,4 @@
-"""The line and the speeds of a driver that knows the whole track.
+"""Line and speeds of a driver that knows the track.
 
 scipy is imported where it computes: every process that loads a driver imports this module.
 """
@@ -26,7 +26,9 @@ _FLOOR = 0.01
 
 
 def racing_line(track: Track, reach: float) -> NDArray[np.float64]:
-    """Return the line of least sum of curvature^4 that leaves the centre line by at most `reach` units.
+    """Return the line of least sum of curvature^4.
+
+    It leaves the centre line by at most `reach` units.
 
     The offsets x along the normals of the centre line minimise sum_i w_i kappa_i(x)^2 under |x_i| <= reach, with kappa
     linearised around the present line (Heilmeier et al., Vehicle System Dynamics 58, 2020) and w = kappa^2 taken from
@@ -63,11 +65,17 @@ def racing_line(track: Track, reach: float) -> NDArray[np.float64]:
 
 
 def _weighted_curvature(points: NDArray, normal: NDArray, offset: NDArray) -> tuple[csc_array, NDArray]:
-    """Return (N, N) A and (N,) b with A x + b = sqrt(w) kappa(x) near `offset`, weights of mean 1."""
+    """Return a linear form of the curvature near `offset`.
+
+    A (N, N) and b (N,) have A x + b = sqrt(w) kappa(x), with weights of mean 1.
+    """
     from scipy.sparse import csc_array
 
     def bend(p: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-        """Return the terms of p[i - 1], p[i] and p[i + 1] in the second derivative along the line, across the line."""
+        """Return the second derivative's terms across the line.
+
+        They belong to p[i - 1], p[i] and p[i + 1], along the line.
+        """
         across = p if p.ndim == 2 else p[:, None]
         return (
             before * (_previous(across) * left).sum(axis=1),
@@ -101,7 +109,7 @@ def _previous(a: NDArray) -> NDArray:
 
 @dataclass(frozen=True)
 class Path:
-    """A closed line as points of equal distance, with heading and curvature."""
+    """A closed line of equidistant points, headings and curvatures."""
 
     points: NDArray[np.float64]
     """(M, 2), simulator units."""
@@ -114,7 +122,10 @@ class Path:
 
 
 def smooth_path(line: NDArray) -> Path:
-    """Return the cubic spline through the closed line (N, 2), cut in steps of about a unit."""
+    """Return the cubic spline through a closed line (N, 2).
+
+    It is cut in steps of about a unit.
+    """
     from scipy.interpolate import CubicSpline
 
     closed = np.concatenate([line, line[:1]])

@@ -1,1 +1,1 @@
-"""Datasets of demonstrations: files, frames in memory, checks and action logs."""
+"""Datasets of demonstrations: files, frames, checks and action logs."""

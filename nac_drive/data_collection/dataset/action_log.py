@@ -1,4 +1,6 @@
-"""A dataset as an action log: the executed actions without the frames, hundreds to thousands of times smaller.
+"""A dataset as an action log, without frames.
+
+It is hundreds to thousands of times smaller.
 
 CarRacing replays bit for bit from the seed of a track and the executed actions. An action log is one npz file without
 pickles:
@@ -65,7 +67,10 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class EpisodeActions:
-    """The actions of one episode of N frames, and the hashes that a replay must reproduce."""
+    """The actions of one episode, and hashes of its replay.
+
+    The episode has N frames. A replay must reproduce the hashes.
+    """
 
     summary: dict[str, Any]
     """Values of `SUMMARY`, and of `OPTIONAL` where there are some."""
@@ -88,7 +93,9 @@ class EpisodeActions:
         return cls(summary, sha256, arrays.label, arrays.action)
 
     def differences(self, recorded: EpisodeActions, *, same_view: bool = True) -> list[str]:
-        """Return each difference from the recorded episode in a few words; empty if they are equal bit for bit.
+        """Return each difference from the recorded episode, briefly.
+
+        There is none if they are equal bit for bit.
 
         Frames are compared where both show the `same_view`.
         """
@@ -186,7 +193,10 @@ def read_action_log(path: str | os.PathLike[str]) -> ActionLog:
 
 
 def _arrays(path: Path) -> list[NDArray[Any]]:
-    """Return the document, the actions and the labels of an archive; their sizes are checked before they are read."""
+    """Return an archive's document, actions and labels.
+
+    Their sizes are checked before they are read.
+    """
     with zipfile.ZipFile(path) as archive:
         members = {member.filename: member for member in archive.infolist()}
         if "recipe.npy" in members:
@@ -202,7 +212,10 @@ def _arrays(path: Path) -> list[NDArray[Any]]:
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """Return an array whose header agrees with the size in the directory of the archive."""
+    """Return an array whose header agrees with the archive.
+
+    The archive's directory has the size.
+    """
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{member.filename} is not packed by deflate")
     with archive.open(member) as file:

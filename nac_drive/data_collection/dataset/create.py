@@ -1,4 +1,4 @@
-"""Make the folder of a dataset: without episodes, or whole with all of them."""
+"""Make the folder of a dataset, empty or whole."""
 
 from __future__ import annotations
 

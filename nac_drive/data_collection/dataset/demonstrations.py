@@ -1,4 +1,6 @@
-"""Demonstrations on disk: a folder of episodes that is sound after every crash.
+"""Demonstrations on disk, sound after every crash.
+
+They are a folder of episodes.
 
 DATASET/meta.json  episodes.jsonl (one row per finished episode)  episodes/000123.h5
 """
@@ -42,7 +44,10 @@ from nac_drive.storage.write import flatten, write_atomically, writing
 
 
 class Demonstrations:
-    """A dataset folder: opened by `open`, filled by `nac_drive.collect` or `from_episodes`."""
+    """A dataset folder.
+
+    `open` opens one; `nac_drive.collect` and `from_episodes` fill it.
+    """
 
     def __init__(self, path: Path, meta: Meta, rows: Sequence[DatasetRow], cut_off: bool):
         self.path = path
@@ -67,7 +72,10 @@ class Demonstrations:
 
     @staticmethod
     def vacant(path: str | os.PathLike[str]) -> bool:
-        """Return whether `create` accepts `path`: it holds at most the leftovers of a creation that was killed."""
+        """Return whether `create` accepts `path`.
+
+        It may hold the leftovers of a creation that was killed.
+        """
         return folder.vacant(Path(path))
 
     @classmethod
@@ -105,7 +113,9 @@ class Demonstrations:
         env: EnvConfig | None = None,
         progress: Progress = silent,
     ) -> Demonstrations:
-        """Write own data as a dataset that loads and trains like a recorded one.
+        """Write own data as a dataset.
+
+        It loads and trains like a recorded one.
 
         The folder is a dataset when the last episode is written: all of it or nothing.
 
@@ -192,7 +202,9 @@ class Demonstrations:
         *,
         progress: Progress = silent,
     ) -> Demonstrations:
-        """Write the episodes of several datasets as one, in their order: first the first one's, then the second one's.
+        """Write the episodes of several datasets as one.
+
+        They keep their order: first the first one's, then the second one's.
 
         Args:
             path: The new folder.
@@ -230,7 +242,10 @@ class Demonstrations:
 
     @property
     def rows(self) -> list[DatasetRow]:
-        """One dict with the keys `ROW` per finished episode, by index."""
+        """One dict per finished episode, by index.
+
+        It has the keys `ROW`.
+        """
         return [self._rows[index] for index in sorted(self._rows)]
 
     @property
@@ -258,7 +273,9 @@ class Demonstrations:
         return load_frames(self.path, self._rows_of(seeds), self.meta.env)
 
     def stream(self, seeds: Sequence[int] | None = None) -> Frames[StoredFrames]:
-        """Read episodes without their frames, which are decoded where they are read, 30 bytes of memory per frame.
+        """Read episodes without their frames.
+
+        Frames are decoded where they are read; they take 30 bytes of memory each.
 
         Args:
             seeds: Track seeds of the episodes; all by default.
@@ -273,7 +290,9 @@ class Demonstrations:
         return stream_frames(self.path, self._rows_of(seeds), self.meta.env)
 
     def split(self, validation_fraction: float) -> tuple[list[int], list[int]]:
-        """Split the tracks into some for training and some for validation, none in both.
+        """Split the tracks into training and validation.
+
+        No track is in both.
 
         The split is the same for every run, whatever its seed: no run is measured on a track that another learned from.
 
@@ -303,7 +322,10 @@ class Demonstrations:
         return sorted(shuffled[count:]), sorted(shuffled[:count])
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the rows of all episodes by index: it names the set, wherever the folder is."""
+        """Return the SHA-256 of the rows, by index.
+
+        It names the set of episodes, wherever the folder is.
+        """
         return hashlib.sha256(b"".join(row_line(row) for row in self.rows)).hexdigest()
 
     def info(self) -> dict[str, Any]:
@@ -352,7 +374,10 @@ class Demonstrations:
     # Writing
 
     def require_meta(self, meta: Meta) -> None:
-        """Raise DatasetError, naming the keys, unless the dataset was recorded with `meta`."""
+        """Raise DatasetError unless the dataset has `meta`.
+
+        The error names the keys that differ.
+        """
         saved, requested = flatten(asdict(self.meta)), flatten(asdict(meta))
         differences = "; ".join(
             f"{key}: dataset has {saved.get(key)!r}, got {requested.get(key)!r}"
@@ -366,7 +391,9 @@ class Demonstrations:
             )
 
     def append(self, row: DatasetRow) -> None:
-        """Add the row of an episode whose file is in place; it is on disk when the call returns.
+        """Add the row of an episode to the disk.
+
+        Its file is in place. The row is on disk when the call returns.
 
         Raises:
             WriteError: If it cannot be written.
@@ -442,7 +469,10 @@ class Demonstrations:
         return episode_row(index, summary, file_sha256(path)) if summary["seed"] == seed else None
 
     def _rows_of(self, seeds: Sequence[int] | None) -> list[DatasetRow]:
-        """Return the rows of the episodes on tracks, at least one; of all episodes for None."""
+        """Return the rows of the episodes on tracks.
+
+        There is at least one; None means all episodes.
+        """
         wanted = set(self.seeds if seeds is None else seeds)
         missing = wanted - set(self.seeds)
         if missing:

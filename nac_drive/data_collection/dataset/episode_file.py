@@ -1,4 +1,7 @@
-"""One demonstrated episode on disk: an HDF5 file, lossless, written whole or not at all, checked when it is read."""
+"""One demonstrated episode in an HDF5 file.
+
+It is lossless, written whole or not at all, and checked when it is read.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,9 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class EpisodeReader:
-    """An open episode file, see `opened`: all that it says about itself is checked, its values are when they are read.
+    """An open episode file, see `opened`.
+
+    All that it says about itself is checked. Values are checked when they are read.
 
     It is of use only while the file is open.
     """
@@ -186,7 +191,9 @@ class EpisodeReader:
 
 @contextmanager
 def opened(path: Path, env: EnvConfig) -> Iterator[EpisodeReader]:
-    """Open an episode file, with either schema, for a `with` block. Nothing is read but the summary.
+    """Open an episode file for a `with` block.
+
+    Nothing is read but the summary.
 
     Args:
         path: The file.
@@ -222,7 +229,9 @@ def opened_row(folder: Path, row: DatasetRow, env: EnvConfig) -> Iterator[Episod
 
 
 def require_recorded(folder: Path, row: DatasetRow, env: EnvConfig) -> None:
-    """Check that the file of a row is the recorded one, and large enough for its frames. Nothing of it is unpacked.
+    """Check that a row's file is the recorded one.
+
+    It must be large enough for its frames. Nothing of it is unpacked.
 
     A file is hashed once in a process, and again when its size or one of its times has changed.
 
@@ -243,7 +252,7 @@ def _sha256_of(path: Path, *version: int) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of the content of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -285,7 +294,10 @@ def read_episode(
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Turn every error in the block into a DatasetError of one line that names the file."""
+    """Turn errors into a DatasetError of one line.
+
+    It names the file.
+    """
     try:
         yield
     except Exception as error:  # the type that h5py raises on a damaged file depends on the byte that is damaged
@@ -341,7 +353,10 @@ def _require_values(name: str, values: NDArray[Any], env: EnvConfig) -> None:
 
 
 def action_range(env: EnvConfig) -> tuple[Any, Any]:
-    """Return the lowest and the highest action: integers, or (steer, gas, brake) in continuous control."""
+    """Return the lowest and the highest action.
+
+    They are integers, or (steer, gas, brake) in continuous control.
+    """
     return (0, env.spec.num_actions - 1) if env.control == "discrete" else ((-1, 0, 0), (1, 1, 1))
 
 

@@ -1,4 +1,4 @@
-"""The files of a dataset's folder: those that are there, and those that may be removed.
+"""The files in a dataset's folder, and removable ones.
 
 Only files with a name of ours are ever removed: episodes that a row names, `NAME.PROCESS.tmp` of a write that was
 killed, and the remains of a creation that was killed.
@@ -23,7 +23,9 @@ _TEMPORARY = re.compile(r"(meta\.json|unfinished\.json|episodes\.jsonl|\d{6,9}\.
 
 
 def require_dataset(path: Path) -> None:
-    """Check that a folder has the files of a dataset, and no link that leads out of it.
+    """Check that a folder has the files of a dataset.
+
+    No link may lead out of it.
 
     Raises:
         DatasetError: If it does not.
@@ -47,12 +49,15 @@ def require_dataset(path: Path) -> None:
 
 
 def is_plain_file(path: Path) -> bool:
-    """Return whether there is a file at `path`, not a link to one."""
+    """Return whether `path` is a file and no link."""
     return path.is_file() and not path.is_symlink()
 
 
 def vacant(path: Path) -> bool:
-    """Return whether a dataset can be made at `path`: there is at most what a killed creation left."""
+    """Return whether a dataset can be made at `path`.
+
+    There may be what a killed creation left.
+    """
     try:
         return not os.path.lexists(path) or (path.is_dir() and _remains(path) is not None)
     except OSError:  # it cannot be looked into
@@ -60,7 +65,10 @@ def vacant(path: Path) -> bool:
 
 
 def clear(path: Path) -> None:
-    """Remove what a killed creation left at `path`, if that is all there is. The lock file stays."""
+    """Remove what a killed creation left at `path`.
+
+    Nothing is removed if there is anything else. The lock file stays.
+    """
     remains = (path.is_dir() and _remains(path)) or []
     for file in sorted(remains, key=lambda file: file.name == UNFINISHED):  # the mark last
         file.unlink(missing_ok=True)
@@ -79,7 +87,10 @@ def temporaries(path: Path) -> list[Path]:
 
 
 def _remains(path: Path) -> list[Path] | None:
-    """Return the files that a killed creation left in a folder; None if there is anything else."""
+    """Return the files that a killed creation left.
+
+    None if the folder has anything else.
+    """
     unfinished = is_plain_file(path / UNFINISHED) and not os.path.lexists(path / META)
     remains = []
     for file in path.iterdir():

@@ -81,7 +81,9 @@ def load_frames(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> Frame
 
 
 def stream_frames(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> Frames[StoredFrames]:
-    """Read all of episodes but their frames, which are decoded where they are read: some 30 bytes of memory a frame.
+    """Read episodes without their frames.
+
+    Frames are decoded where they are read; they take some 30 bytes of memory each.
 
     Args:
         path: The dataset folder.
@@ -105,7 +107,10 @@ def stream_frames(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> Fra
 
 
 def _offsets(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> NDArray[np.int64]:
-    """Return (E + 1,) the first row of each episode, after `require_recorded` of all: none has memory yet."""
+    """Return (E + 1,) the first row of each episode.
+
+    `require_recorded` was called for all: none has memory yet.
+    """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(lambda row: require_recorded(path, row, env), rows):
             pass
@@ -115,7 +120,10 @@ def _offsets(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> NDArray[
 def _end_to_end(
     frames: Images, rows: Sequence[DatasetRow], offsets: NDArray[np.int64], episodes: Iterable[dict[str, NDArray[Any]]]
 ) -> Frames[Images]:
-    """Return the columns of the episodes as one, each copied into its place when it comes."""
+    """Return the columns of the episodes as one.
+
+    Each is copied into its place when it comes.
+    """
     columns: dict[str, NDArray[Any]] = {}
     for first, end, found in zip(offsets[:-1], offsets[1:], episodes, strict=True):
         if not columns:

@@ -1,4 +1,6 @@
-"""Arrays in an HDF5 file that anybody may have written: all about them is checked before one is unpacked.
+"""Arrays in an HDF5 file of unknown origin.
+
+All about them is checked before one is unpacked.
 
 Nothing but plain gzip chunks inside of the file itself is read: no links, no virtual or external storage, no other
 filter. The chunks are unpacked here, up to their declared size, because the library's own filter has no bound.
@@ -22,7 +24,9 @@ _LONGEST_TEXT = 1000
 
 
 class StoredArray:
-    """An array of an open file, whole and of the expected kind; nothing of it is in memory.
+    """An array of an open file, whole and checked.
+
+    It is of the expected kind; nothing of it is in memory.
 
     `rows` is the number of rows in a chunk; the last chunk may have fewer.
 
@@ -97,7 +101,7 @@ class StoredArray:
 
 
 def member(group: h5py.Group, name: str, kind: type) -> Any:
-    """Return a member of a group, of a kind such as h5py.Dataset.
+    """Return a group's member of a kind such as h5py.Dataset.
 
     Raises:
         DatasetError: If it is missing, of another kind, or a link to another place.
@@ -125,7 +129,9 @@ def require_members(group: h5py.Group, expected: Sequence[str]) -> None:
 
 
 def attributes(file: h5py.File, expected: Sequence[str]) -> dict[str, Any]:
-    """Return the attributes of a file: single numbers, truth values and strings.
+    """Return the attributes of a file.
+
+    They are single numbers, truth values and strings.
 
     Raises:
         DatasetError: If there is another one than `expected`, or an array.

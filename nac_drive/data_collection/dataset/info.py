@@ -1,4 +1,4 @@
-"""A dataset in words: the values of `Demonstrations.info` with their units."""
+"""A dataset in words: `Demonstrations.info` with units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ CONTROLS = ("steer", "gas", "brake")
 
 
 def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
-    """Return the fraction of each discrete action in int (N,), or the means of steer, gas and brake in float (N, 3)."""
+    """Return fractions of discrete actions, or means of controls.
+
+    Discrete actions are int (N,), steer, gas and brake float (N, 3).
+    """
     names = env.spec.action_names if env.control == "discrete" else CONTROLS
     if env.control == "discrete":
         values = np.bincount(actions, minlength=len(names)) / len(actions)
@@ -29,7 +32,9 @@ def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
 
 
 def _read_columns(path: Path, row: DatasetRow, env: EnvConfig) -> tuple[NDArray[Any], NDArray[Any], float]:
-    """Return labels and actions of an episode, and the seconds from its first to its last observation.
+    """Return labels, actions and duration of an episode.
+
+    The duration is from its first to its last observation, in seconds.
 
     All columns are read, so that each value is checked.
     """

@@ -1,4 +1,7 @@
-"""The limits of the files of datasets and action logs, and the error of a file beyond them."""
+"""Limits of the files of datasets and action logs.
+
+A file beyond them is an error.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class DatasetError(FileError):
 
 
 def require_size(unpacked: int, stored: int, ratio: int) -> None:
-    """Check the size that a file declares before anything of it is unpacked.
+    """Check the declared size of a file before unpacking.
 
     Args:
         unpacked: Bytes of its arrays.

@@ -89,13 +89,18 @@ def parse_meta(document: Any) -> Meta:
 
 
 def _settings(kind: type[T], values: dict[str, Any]) -> T:
-    """Return a config. msgspec checks the types of its fields, the config itself their names and ranges."""
+    """Return a config.
+
+    msgspec checks the types of its fields, the config itself their names and ranges.
+    """
     msgspec.convert(values, kind)
     return kind(**values)
 
 
 def read_meta(path: Path) -> tuple[Meta, dict[str, str]]:
-    """Return the settings in a meta.json, and the versions of the packages that made the dataset.
+    """Return the settings and versions in a meta.json.
+
+    The versions are the packages' that made the dataset.
 
     Raises:
         DatasetError: If it is missing or any other content.

@@ -1,4 +1,4 @@
-"""Datasets of Minari (https://minari.farama.org), exported from here or by other programs."""
+"""Datasets of Minari (https://minari.farama.org), ours and others'."""
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ def minari_seeds(dataset: Any) -> list[int] | None:
 
 
 def exported_meta(dataset: Any) -> tuple[Meta, dict[str, str]] | None:
-    """Return the settings and versions of the dataset that a `minari.MinariDataset` was exported from.
+    """Return settings and versions of an exported `minari.MinariDataset`.
+
+    It was exported from here.
 
     Returns:
         What its meta.json said; None for a dataset of another origin.
@@ -154,7 +156,9 @@ def exported_meta(dataset: Any) -> tuple[Meta, dict[str, str]] | None:
 
 
 def exported_episodes(dataset: Any) -> Iterator[tuple[EpisodeArrays, dict[str, Any]]]:
-    """Yield arrays and summary of each episode of a `minari.MinariDataset` that was exported from here.
+    """Yield each episode of an exported `minari.MinariDataset`.
+
+    Each has arrays and a summary; it was exported from here.
 
     Raises:
         DatasetError: If an episode has another form.

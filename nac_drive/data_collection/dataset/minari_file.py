@@ -1,4 +1,6 @@
-"""Folders of Minari that anybody may have written: all about them is checked before Minari reads one.
+"""Folders of Minari of unknown origin.
+
+All about them is checked before Minari reads one.
 
 Minari makes the environment of a dataset without spaces, whose settings may start any program. It follows links and
 external storage, and takes memory for all that a file declares. So links, external and virtual storage, filters other
@@ -46,7 +48,7 @@ class _Space(msgspec.Struct):
 
 
 class _Metadata(msgspec.Struct):
-    """The metadata of a dataset, as far as Minari needs them to open it."""
+    """The metadata that Minari needs to open a dataset."""
 
     total_episodes: Annotated[int, msgspec.Meta(ge=0)]
     total_steps: Annotated[int, msgspec.Meta(ge=0)]
@@ -89,7 +91,7 @@ def require_sound(data: Path) -> None:
 
 
 def _space(path: Path, metadata: _Metadata, name: str) -> _Space:
-    """Return a space, whose limits are all written down in its text."""
+    """Return a space, whose text has all its limits."""
     text = getattr(metadata, name)
     space = decode_json(text.encode(), _Space, f"{path}: {name}", "one array (Box or Discrete)", _FIX)
     if 4 * prod(space.shape) > len(text):  # a lower and an upper limit of each element, and a comma each
@@ -98,7 +100,7 @@ def _space(path: Path, metadata: _Metadata, name: str) -> _Space:
 
 
 def _is_image(space: _Space) -> bool:
-    """Return whether Minari may store the values of a space as JPEG files."""
+    """Return whether Minari may store a space's values as JPEG."""
     return space.dtype == "uint8" and len(space.shape) in (2, 3) and min(space.shape[:2]) >= 32
 
 
@@ -163,7 +165,7 @@ class _Checker:
                 raise DatasetError(f"{place} is neither a group nor an array")
 
     def _child(self, group: h5py.Group, name: str) -> Any:
-        """Return a member, which is no link and has no other name."""
+        """Return a member that is neither linked nor renamed."""
         child = member(group, name, object)
         place = h5py.h5o.get_info(child.id).addr
         if place in self._visited:
@@ -195,7 +197,10 @@ class _Checker:
         self._add(where, declared, declared)
 
     def _chunks(self, array: Any, where: str, width: int, packed: bool, variable: bool) -> None:
-        """Check the chunks of an array, without more memory than one of them."""
+        """Check the chunks of an array, one by one.
+
+        It takes no more memory than one of them.
+        """
         steps: tuple[int, ...] = array.chunks  # type: ignore[assignment]
         size = prod(steps) * width
         places = [range(0, length, step) for length, step in zip(array.shape, steps, strict=True)]
@@ -238,7 +243,10 @@ class _Checker:
 
 
 def _element(dtype: np.dtype) -> int | None:
-    """Return the bytes of an element of an array of variable length, or of a character; None for other objects."""
+    """Return the bytes of an element of variable length.
+
+    A character counts, too; None for other objects.
+    """
     if h5py.check_string_dtype(dtype) is not None:
         return 1
     base = h5py.check_vlen_dtype(dtype)

@@ -1,4 +1,7 @@
-"""Episodes that another program recorded, in the form of this package: checked, one at a time."""
+"""Episodes that another program recorded, checked and converted.
+
+They are taken one at a time.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,9 @@ def write_own_data(
 def own_episodes(
     episodes: Iterable[Mapping[str, Any]], seeds: Iterable[int] | None, dt: float, env: EnvConfig | None
 ) -> Iterator[tuple[EpisodeArrays, dict[str, Any], EnvConfig]]:
-    """Check episodes of own data and convert them, one at a time.
+    """Check and convert episodes of own data.
+
+    They are taken one at a time.
 
     Args:
         episodes: See `Demonstrations.from_episodes`.
@@ -149,7 +154,7 @@ def _end(index: int, episode: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _action(index: int, name: str, action: NDArray[Any], spec: EnvSpec) -> tuple[NDArray[Any], Control]:
-    """Return the actions or labels as they are stored, and their control."""
+    """Return the stored actions or labels, and their control."""
     if action.ndim == 1 and action.dtype.kind in "iu" and len(action):
         if not ((action >= 0) & (action < spec.num_actions)).all():
             raise DatasetError(

@@ -1,4 +1,7 @@
-"""The rows of a dataset: one line of episodes.jsonl per finished episode."""
+"""The rows of a dataset, in episodes.jsonl.
+
+There is one line per finished episode.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ FrameRanges = Annotated[str, msgspec.Meta(pattern=r"^(\d{1,9}:\d{1,9}( \d{1,9}:\
 
 
 class EpisodeSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"return_": "return"}):
-    """An episode in numbers: the attributes of its file, and columns of its row."""
+    """An episode in numbers.
+
+    They are attributes of its file, and columns of its row.
+    """
 
     seed: WholeNumber
     """Seed of the track."""
@@ -86,7 +92,9 @@ ROW = ("index", *SUMMARY, "file", "sha256")
 
 
 def checked_summary(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `SUMMARY`, and of `OPTIONAL` where there are some, after a check of types and ranges.
+    """Return the values of `SUMMARY`, checked.
+
+    Values of `OPTIONAL` are added where there are some. Types and ranges are checked.
 
     Raises:
         ValueError: If one is missing, unknown, of another type or out of range.
@@ -113,7 +121,10 @@ def frame_ranges(chosen: NDArray[np.bool_]) -> str:
 
 
 def labelled_frames(row: DatasetRow) -> NDArray[np.bool_] | None:
-    """Return the mask (N,) of the frames that have a label of the expert; None where all have one."""
+    """Return the mask (N,) of frames with an expert's label.
+
+    None where all have one.
+    """
     if CORRECTIONS not in row:
         return None
     chosen = np.zeros(row["length"], dtype=np.bool_)
@@ -134,7 +145,7 @@ def episode_row(index: int, summary: Mapping[str, Any], sha256: str) -> DatasetR
 
 
 def row_note(row: DatasetRow) -> str:
-    """Return track and return of an episode, as the progress of a command shows them."""
+    """Return track and return of an episode, as progress shows them."""
     return f"track {row['seed']} return {row['return']:.0f}"
 
 
@@ -144,7 +155,9 @@ def row_line(row: DatasetRow) -> bytes:
 
 
 def read_rows(path: Path) -> tuple[list[DatasetRow], bool]:
-    """Return all whole rows of an episodes.jsonl, and whether the last one is cut off.
+    """Return all whole rows of an episodes.jsonl.
+
+    Return, too, whether the last one is cut off.
 
     Raises:
         DatasetError: Unless every row has the keys `ROW`, types and ranges of an episode, the file of its index, and an

@@ -1,4 +1,7 @@
-"""Frames that stay in their files: a table of compressed chunks, decoded where rows are read."""
+"""Frames that stay in their files.
+
+A table of compressed chunks is decoded where rows are read.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ class FrameChunks:
 
 
 def frame_chunks(path: Path, frames: StoredArray) -> FrameChunks:
-    """Return the places of the chunks of the frames in an episode file, without decoding any."""
+    """Return the places of the chunks in an episode file.
+
+    No frame is decoded.
+    """
     status = path.stat()
     return FrameChunks(path, (status.st_size, status.st_mtime_ns), frames.rows, frames.positions, frames.sizes)
 
@@ -57,7 +63,10 @@ class StoredFrames:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        """Decode the frames of `rows`, a slice of step 1: (n, H, W, 3), a new array."""
+        """Decode the frames of `rows` into a new array.
+
+        `rows` is a slice of step 1: (n, H, W, 3).
+        """
         first, end, _ = rows.indices(len(self))
         frames = np.empty((max(end - first, 0), *self.shape[1:]), dtype=np.uint8)
         self.read(first, frames)

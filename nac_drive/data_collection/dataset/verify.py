@@ -1,4 +1,7 @@
-"""Check that an episode file agrees with its row and, by a replay, with the simulator."""
+"""Check episode files against their rows and the simulator.
+
+The simulator replays them.
+"""
 
 from __future__ import annotations
 

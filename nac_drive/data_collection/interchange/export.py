@@ -1,4 +1,7 @@
-"""Write a dataset in the format of another program, whole or not at all."""
+"""Write a dataset in the format of another program.
+
+It is written whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def export_dataset(
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the folders `.NAME.PROCESS.tmp` of processes that were killed while they wrote `path`."""
+    """Remove the unfinished folders of killed processes.
+
+    They are `.NAME.PROCESS.tmp`; the processes were writing `path`.
+    """
     for folder in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         process = folder.name.removeprefix(f".{path.name}.").removesuffix(".tmp")
         if process.isdecimal() and not process_runs(int(process)) and folder.is_dir() and not folder.is_symlink():

@@ -1,4 +1,6 @@
-"""Statistics of features as LeRobot defines them, of one episode after the other.
+"""Statistics of features as LeRobot defines them.
+
+Episodes come one after the other.
 
 Statistics of images are per channel, (3, 1, 1), of values from 0 to 1. Statistics of other features are per element,
 (d,).

@@ -1,4 +1,7 @@
-"""A dataset that is read once, one episode at a time: what the writers of this package get."""
+"""A dataset that is read once, for a writer.
+
+Episodes come one at a time.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ class ExportSource:
             self.finished(f"track {row['seed']}")
 
     def frames_per_second(self) -> int:
-        """Return the rate of the first episode: one over the median time between its observations, rounded."""
+        """Return the rate of the first episode, rounded.
+
+        It is one over the median time between its observations.
+        """
         arrays, _ = next(iter(self))
         seconds = float(np.median(arrays.dt[1:])) if len(arrays.dt) > 1 else 0.0
         return max(1, round(1 / seconds)) if seconds > 0 else self.meta.env.spec.frames_per_second

@@ -138,7 +138,10 @@ def _feature(dtype: str, names: list[str] | None = None) -> dict[str, Any]:
 
 
 def _columns(arrays: EpisodeArrays, index: int, start: int, rate: int) -> dict[str, NDArray[Any]]:
-    """Return every feature of an episode except the image, (N,) or (N, d)."""
+    """Return an episode's features without the image.
+
+    They are (N,) or (N, d).
+    """
     length = len(arrays.label)
     frames = np.arange(length)
     columns = {
@@ -167,7 +170,7 @@ def _telemetry(arrays: EpisodeArrays) -> dict[str, NDArray[np.float64]]:
 
 
 def _table(frames: NDArray[np.uint8], columns: dict[str, NDArray[Any]], features: dict[str, Any]) -> Any:
-    """Return the rows of an episode, in the order of the features."""
+    """Return an episode's rows in the order of features."""
     pa = _pyarrow()
     images = [{"bytes": _png(frame), "path": f"frame-{index:06d}.png"} for index, frame in enumerate(frames)]
     arrays = [pa.array(images, pa.struct({"bytes": pa.binary(), "path": pa.string()}))]
@@ -179,7 +182,9 @@ def _table(frames: NDArray[np.uint8], columns: dict[str, NDArray[Any]], features
 
 
 def _own_columns(arrays: EpisodeArrays, row: DatasetRow, recording: ExportSource) -> dict[str, Any]:
-    """Return the columns of an episode that LeRobot does not know: our row, and the frame after the last action.
+    """Return the columns that LeRobot does not know.
+
+    They are our row, and the frame after the last action.
 
     Seed and end are None where they are not known.
     """
@@ -192,7 +197,10 @@ def _own_columns(arrays: EpisodeArrays, row: DatasetRow, recording: ExportSource
 
 
 def _png(frame: NDArray[np.uint8]) -> bytes:
-    """Return a frame (H, W, 3), or one of another number of channels that PNG has, as a PNG file."""
+    """Return a frame (H, W, 3) as a PNG file.
+
+    It may have another number of channels that PNG has.
+    """
     done, content = cv2.imencode(".png", frame[..., ::-1])  # OpenCV takes blue first
     assert done
     return content.tobytes()
@@ -264,7 +272,9 @@ class _EpisodeFile:
 
 
 class _DataFiles:
-    """The numbered files of data: an episode goes to the last one, or to a new one if that would grow too large.
+    """The numbered files of data.
+
+    An episode goes to the last one, or to a new one if that would grow too large.
 
     Args:
         folder: The dataset.

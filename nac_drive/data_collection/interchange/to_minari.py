@@ -1,4 +1,7 @@
-"""A dataset of Minari (https://minari.farama.org): lossless, and read back by `Demonstrations.from_minari`."""
+"""A dataset of Minari (https://minari.farama.org), lossless.
+
+`Demonstrations.from_minari` reads it back.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ _DESCRIPTION = (
 
 
 def write_minari(folder: Path, recording: ExportSource) -> None:
-    """Write a folder for MINARI_DATASETS_PATH with one dataset, `nac-drive/car-racing-discrete-v0` for CarRacing.
+    """Write a folder for MINARI_DATASETS_PATH with one dataset.
+
+    It is `nac-drive/car-racing-discrete-v0` for CarRacing.
 
     Args:
         folder: An empty folder.
@@ -83,7 +88,10 @@ def minari_id(env: EnvConfig) -> str:
 
 
 def _buffer(minari: Any, index: int, arrays: EpisodeArrays, row: DatasetRow, meta: Meta) -> Any:
-    """Return episode `index` as an EpisodeBuffer of N steps: N + 1 observations and infos, N of everything else."""
+    """Return episode `index` as an EpisodeBuffer of N steps.
+
+    It has N + 1 observations and infos, and N of everything else.
+    """
     length = row["length"]
     terminations, truncations = np.zeros((2, length), np.bool_)
     terminations[-1], truncations[-1] = known_end(row, meta.simulated) or (False, False)

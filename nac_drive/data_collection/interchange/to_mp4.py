@@ -1,4 +1,7 @@
-"""One video per episode, for the eye: H.264, which every browser plays. It is lossy."""
+"""One H.264 video per episode, for the eye.
+
+Every browser plays it. It is lossy.
+"""
 
 from __future__ import annotations
 

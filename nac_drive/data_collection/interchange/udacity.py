@@ -1,4 +1,7 @@
-"""Recordings of the Udacity simulator as demonstrations: driving_log.csv, and the images of three cameras beside it."""
+"""Recordings of the Udacity simulator as demonstrations.
+
+They are a driving_log.csv and the images of three cameras.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ def import_udacity(
     skip_missing: bool = False,
     progress: Progress = silent,
 ) -> Demonstrations:
-    """Write recordings of the Udacity simulator as a dataset, which `train` learns steering from.
+    """Write recordings of the Udacity simulator as a dataset.
+
+    `train` learns steering from it.
 
     Every part of a recording becomes three episodes, one for each camera, as three cars would have driven side by
     side; they stay together when a dataset is split. Images are cropped to the road and shrunk to 66 x 120 pixels
@@ -114,7 +119,7 @@ def _require_episodes(log: Log, stretches: list[list[LogLine]]) -> None:
 
 
 def _episodes(lines: list[LogLine], frames: int) -> Iterator[list[LogLine]]:
-    """Yield stretches of at most `frames` lines without a break, and at least two."""
+    """Yield unbroken stretches of 2 to `frames` lines."""
     part: list[LogLine] = []
     for line in lines:
         if part and (len(part) == frames or not 0 < line.seconds - part[-1].seconds <= _BREAK):

@@ -1,4 +1,7 @@
-"""driving_log.csv of the Udacity simulator: checked line by line, sorted by time, no line twice."""
+"""driving_log.csv of the Udacity simulator, checked and sorted.
+
+Lines are checked one by one and sorted by time; no line is there twice.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class Log:
     """Lines without an image."""
 
     def usage(self, used: int) -> str:
-        """Return how many of the lines are used, and why the others are not, in one line."""
+        """Return how many lines are used, in one line.
+
+        It says why the others are not.
+        """
         reasons = {
             "twice": self.doubled, "without an image": self.without_image,
             "alone: no other image of their episode within a second": len(self.lines) - used,
@@ -158,7 +164,7 @@ def _lines(path: Path, cameras: int) -> Iterator[LogLine]:
 
 
 class _LineError(ValueError):
-    """A fault of a line: the rule with the value, and the fix."""
+    """A fault of a line: rule, value, and fix."""
 
     def __init__(self, fault: str, fix: str):
         super().__init__(fault, fix)
