@@ -66,7 +66,7 @@ def collected(dataset: nd.Demonstrations) -> dict[str, Any]:
 def train(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
     config = nd.TrainConfig(
         nd.DriverConfig(core="nac-exact", core_args={"num_heads": 4, **SECONDS}, encoder="paper", dropout=0.2),
-        nd.DataConfig(16, 4, class_weights=True, change_weight=2.0, augment=("gaussian-noise:1",)),
+        nd.DataConfig(16, 4, augment=("gaussian-noise:1",)),
         nd.OptimConfig(ema_decay=0.9),
         nd.EvalConfig("val-1"),
         seed=3, epochs=2, validation_fraction=0.25, validate_every=2,
@@ -90,9 +90,12 @@ def dagger(folder: Path) -> dict[str, Any]:
 
 def ppo(folder: Path) -> dict[str, Any]:
     config = nd.PPOConfig(
-        nd.DriverConfig(core="cnn"), seed=2, total_timesteps=256, n_envs=2, n_steps=64,
-        action_repeat=1, value_warmup_steps=64, batch_size=64, n_epochs=2,
-        ent_coef=0.01, validate_every=128, validation_tracks="val-1", init_from="expert",
+        nd.DriverConfig(core="cnn"),
+        nd.RolloutConfig(n_envs=2, n_steps=64, action_repeat=1),
+        optim=nd.PPOOptimConfig(
+            init_from="expert", value_warmup_steps=64, batch_size=64, n_epochs=2, ent_coef=0.01
+        ),
+        validation=nd.EvalConfig("val-1"), seed=2, total_timesteps=256, validate_every=128,
     )  # fmt: skip
     nd.ppo(config, folder)
     return run(folder)

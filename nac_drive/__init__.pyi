@@ -69,6 +69,9 @@ from .training.config import OptimConfig as OptimConfig
 from .training.config import TrainConfig as TrainConfig
 from .training.dagger import dagger as dagger
 from .training.ppo.config import PPOConfig as PPOConfig
+from .training.ppo.config import PPOOptimConfig as PPOOptimConfig
+from .training.ppo.config import RewardConfig as RewardConfig
+from .training.ppo.config import RolloutConfig as RolloutConfig
 from .training.ppo.run import ppo as ppo
 from .training.sb3_vec_env import SB3VecEnv as SB3VecEnv
 from .training.train import train as train

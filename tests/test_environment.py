@@ -235,7 +235,9 @@ def test_a_driver_of_another_environment_teaches_nobody(teacher, recorded_elsewh
 
 def test_ppo_starts_from_no_driver_of_another_environment(recorded_elsewhere):
     path = recorded_elsewhere
-    settings = nd.PPOConfig(init_from=str(path / "there"), total_timesteps=0, validation_tracks="800000")
+    settings = nd.PPOConfig(
+        optim=nd.PPOOptimConfig(init_from=str(path / "there")), validation=nd.EvalConfig("800000"), total_timesteps=0
+    )
     with pytest.raises(ValueError, match=r"init_from '.*there' was trained in the environment 'elsewhere', here it is"):
         nd.ppo(settings, path / "out")
     assert not (path / "out").exists()

@@ -160,7 +160,7 @@ NAN = float("nan")
         ("seed", lambda number: nd.collect("never", "controller", seeds=[3], seed=number)),
         ("tracks", lambda number: nd.track_seeds([number])),
         ("max_steps", lambda number: replace(nd.DaggerConfig(), max_steps=number).check()),
-        ("n_envs", lambda number: replace(nd.PPOConfig(), n_envs=number).check()),
+        ("n_envs", lambda number: nd.RolloutConfig(n_envs=number).check()),
     ],
 )
 def test_what_is_no_whole_number_is_refused(name, call, number, tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ from nac_drive.reproduce.driving import DATASET, RUNS, Driving
 from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task, list_of, record_of
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.training.offline import counted
-from nac_drive.training.train import Splits, load_splits, train
+from nac_drive.training.train import Splits, load_splits, train, train_plan
 
 DISTRIBUTIONS, ABLATION, CAPACITY = (f"thesis-7-{name}.png" for name in ("distributions", "ablation", "capacity"))
 _EXTREMES = (0.05, 0.95)
@@ -79,7 +79,7 @@ class Responses(Experiment):
         path = folder / RUNS / f"{folder_name(task.entry)}-{place['units']}-{place['run']}"
         config = self._driving(place["units"]).training(task.core, dict(task.core_args), place["run"])
         dataset, resume = Demonstrations.open(folder / DATASET), (path / "config.yaml").exists()
-        splits = load_splits(config, dataset, torch.device("cpu"))
+        splits = load_splits(train_plan(config, dataset, "cpu"), dataset)
         driver = load_driver(train(config, dataset, path, device="cpu", resume=resume, splits=splits))
         scale = _scale(splits)
         responses = characterise(driver.core, scale)

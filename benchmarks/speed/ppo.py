@@ -22,6 +22,7 @@ from torch import Tensor
 
 import nac_drive as nd
 from nac_drive.parallel.processes import default_workers
+from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.ppo.env import training_env
 from nac_drive.training.ppo.envs import rollout_envs
 from nac_drive.training.ppo.rollout import Rollouts
@@ -33,10 +34,15 @@ ENV = nd.EnvConfig(control="continuous")
 
 def ours(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
     """Seconds of driving and learning per rollout."""
-    policy = build_policy(config, ENV)
-    learner = Learner(policy, config, cores)
+    policy = build_policy(TrainingPlan.resolve(config, ENV))
+    learner = Learner(policy, config.optim, cores)
     driving_envs = Rollouts(
-        partial(rollout_envs, ENV, config), policy, config.n_envs, config.n_steps, learner.sequence_length, cores
+        partial(rollout_envs, ENV, config),
+        policy,
+        config.rollout.n_envs,
+        config.rollout.n_steps,
+        learner.sequence_length,
+        cores,
     )
     driving_envs.start_at(0, 1)
     order, driving, learning = np.random.default_rng(0), 0.0, 0.0
@@ -44,7 +50,7 @@ def ours(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
         start = time.perf_counter()
         rollout = driving_envs.drive()
         middle = time.perf_counter()
-        learner.update(rollout, config.learning_rate, order)
+        learner.update(rollout, config.optim.learning_rate, order)
         if number:  # the first one starts the threads
             driving += middle - start
             learning += time.perf_counter() - middle
@@ -79,18 +85,18 @@ class _Times(BaseCallback):
 
 def theirs(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
     """The same with stable-baselines3's loop."""
-    envs = [partial(training_env, ENV, config, rank) for rank in range(config.n_envs)]
+    envs = [partial(training_env, ENV, config, rank) for rank in range(config.rollout.n_envs)]
     vec_env = nd.SB3VecEnv(nd.ProcessVectorEnv(envs, cores))
     model = PPO(
-        "CnnPolicy", vec_env, n_steps=config.n_steps, batch_size=config.batch_size, n_epochs=config.n_epochs,
-        device="cpu",
+        "CnnPolicy", vec_env, n_steps=config.rollout.n_steps, batch_size=config.optim.batch_size,
+        n_epochs=config.optim.n_epochs, device="cpu",
         policy_kwargs={
             "features_extractor_class": _Encoder, "features_extractor_kwargs": {"config": config.driver},
             "ortho_init": False, "net_arch": {"pi": [config.driver.dense], "vf": [128, 128]},
         },
     )  # fmt: skip
     times = _Times()
-    model.learn((rollouts + 2) * config.n_envs * config.n_steps, callback=times)
+    model.learn((rollouts + 2) * config.rollout.n_envs * config.rollout.n_steps, callback=times)
     vec_env.close()
     driving = np.subtract(times.ends, times.starts)[1:-1]
     learning = np.subtract(times.starts[1:], times.ends[:-1])[1:]
@@ -100,22 +106,23 @@ def theirs(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rollouts", type=int, default=12, help="rollouts of each loop that count")
-    parser.add_argument("--precision", default=nd.PPOConfig.precision, help="of our encoder")
-    parser.add_argument("--n-envs", type=int, default=nd.PPOConfig.n_envs, help="environments that share 2,048 actions")
-    parser.add_argument("--n-epochs", type=int, default=nd.PPOConfig.n_epochs)
+    parser.add_argument("--precision", default=nd.PPOOptimConfig.precision, help="of our encoder")
+    parser.add_argument(
+        "--n-envs", type=int, default=nd.RolloutConfig.n_envs, help="environments that share 2,048 actions"
+    )
+    parser.add_argument("--n-epochs", type=int, default=nd.PPOOptimConfig.n_epochs)
     arguments = parser.parse_args()
     driver = nd.DriverConfig(core="cnn", encoder="pooled", d_model=128, control="continuous")
     cores = default_workers()
     print("| action repeat | loop | driving, s | learning, s | frames/s |\n|---:|---|---:|---:|---:|")
     for repeat in (4, 8):
-        config = nd.PPOConfig(
-            driver=driver, action_repeat=repeat, precision=arguments.precision, n_envs=arguments.n_envs,
-            n_steps=2048 // arguments.n_envs, n_epochs=arguments.n_epochs,
-        )  # fmt: skip
+        rollout = nd.RolloutConfig(arguments.n_envs, 2048 // arguments.n_envs, repeat)
+        optim = nd.PPOOptimConfig(precision=arguments.precision, n_epochs=arguments.n_epochs)
+        config = nd.PPOConfig(driver, rollout, optim=optim)
         for name, loop in (("nac-drive ppo", ours), ("stable-baselines3", theirs)):
             torch.manual_seed(0)
             seconds = loop(config, arguments.rollouts, cores)
-            frames = config.n_envs * config.n_steps * repeat / sum(seconds.values())
+            frames = rollout.n_envs * rollout.n_steps * repeat / sum(seconds.values())
             print(
                 f"| {repeat} | {name} | {seconds['driving']:.2f} | {seconds['learning']:.2f} | {frames:,.0f} |",
                 flush=True,

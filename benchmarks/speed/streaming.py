@@ -37,6 +37,7 @@ from nac_drive.events import silent
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric
 from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.train import train_plan
 from nac_drive.training.trainer import Trainer, build_learner
 
 EPISODES = 10
@@ -85,7 +86,9 @@ def speed(dataset: nd.Demonstrations, core: str, batches: int, rounds: int) -> d
     found: dict[str, list[tuple[float, float]]] = {"memory": [], "files": []}
     with tempfile.TemporaryDirectory() as folder:
         fabric = build_fabric("cpu", "auto", 1, 1, settings.data.batch_size)
-        trainer = Trainer.create(build_learner(settings, env), settings, env, fabric, Path(folder) / "run", {})
+        plan = train_plan(settings, dataset, "cpu")
+        run = RunFolder.create(Path(folder) / "run", plan.resolved)
+        trainer = Trainer(plan, run, build_learner(plan), fabric)
         sources = {}
         for name, frames in (("memory", dataset.load(seeds)), ("files", dataset.stream(seeds))):
             sources[name] = Slice(settings.data, env, torch.device("cpu"))

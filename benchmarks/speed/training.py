@@ -19,9 +19,12 @@ import torch
 
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
+from nac_drive.events import silent
 from nac_drive.training.config import paper_recipe
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric, choose_device
+from nac_drive.training.plan import TrainingPlan
+from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import Trainer, build_learner
 
 FRAMES, EPISODE = 43_000, 860
@@ -62,14 +65,15 @@ def main() -> None:
     data.add(noise(frames))
     with tempfile.TemporaryDirectory() as folder:
         fabric = build_fabric(options.device, "auto", 1, 1, config.data.batch_size)
-        trainer = Trainer.create(build_learner(config, env), config, env, fabric, Path(folder) / "run", {})
+        plan = TrainingPlan.resolve(config, env, device=options.device)
+        trainer = Trainer(plan, RunFolder.create(Path(folder) / "run", plan.resolved), build_learner(plan), fabric)
         data.sequences_per_epoch = WARM_UP * config.data.batch_size
-        trainer.epoch(data, 1, lambda row: None)
+        trainer.epoch(data, 1, silent)
         data.sequences_per_epoch = FRAMES if batches is None else batches * config.data.batch_size
         epochs = range(config.epochs) if batches is None else range(1)
         seconds, row = 0.0, {}
         for epoch in epochs:
-            row = trainer.epoch(data, epoch, lambda row: None)
+            row = trainer.epoch(data, epoch, silent)
             seconds += row["frames"] / row["samples_per_second"]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     whole = seconds if batches is None else seconds / batches * in_epoch * config.epochs

@@ -67,7 +67,8 @@ def _options(kind: type, given: dict[str, Any]) -> Iterator[Option]:
         if is_dataclass(default) and not isinstance(default, type):
             yield from _options(type(default), vars(default))
             continue
-        name = setting.name.upper() if tyro.conf.Positional in markers else f"--{setting.name.replace('_', '-')}"
+        own = next((marker.name for marker in markers if getattr(marker, "name", None)), setting.name)
+        name = own.upper() if tyro.conf.Positional in markers else f"--{own.replace('_', '-')}"
         yield Option(name, _typed(default), meanings[setting.name])
 
 

@@ -22,7 +22,7 @@ from nac_drive.cli.reporters import Progress
 from nac_drive.envs import Control, CrashMode
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
-from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
+from nac_drive.training.config import DaggerConfig, EvalConfig, TrainConfig, core_settings, paper_recipe
 from nac_drive.training.ppo.config import PPOConfig
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -34,9 +34,6 @@ class _DriverOptions(DriverConfig):
 
     core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
     """Settings of the core, such as top_k=4 window=64."""
-    residual: bool = TrainConfig().driver.residual
-    """The action head sees the sum of the core's output and its input, instead of the output alone: the best known
-    returns, but a driver may then bypass its core."""
     control: tyro.conf.Suppress[str] = DriverConfig.control
     frame_shape: tyro.conf.Suppress[tuple[int, int, int]] = DriverConfig.frame_shape
     num_actions: tyro.conf.Suppress[int] = DriverConfig.num_actions
@@ -56,8 +53,13 @@ class _DriverOfEveryCore(_DriverOptions):
     """Encoder, core and action head; --drivers names the cores."""
 
     core: tyro.conf.Suppress[str] = DriverConfig.core
-    residual: bool = DriverConfig.residual
-    """The action head sees the sum of the core's output and its input, instead of the output alone."""
+
+
+@dataclass(frozen=True)
+class _ValidationOptions(EvalConfig):
+    """The closed-loop validation, which picks the best checkpoint."""
+
+    tracks: Annotated[str, tyro.conf.arg(name="validation-tracks")] = EvalConfig.tracks
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class _TrainOptions(TrainConfig):
     """Options of `train`."""
 
     driver: _DriverOptions = field(default_factory=_DriverOptions)
+    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class _CompareOptions(TrainConfig):
     """Options of `compare` for every run."""
 
     driver: _DriverOfEveryCore = field(default_factory=_DriverOfEveryCore)
+    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class _DaggerOptions(DaggerConfig):
     """Options of `dagger`."""
 
     driver: _DriverAndControl = field(default_factory=_DriverAndControl)
+    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
     environment: tyro.conf.Suppress[str] = DaggerConfig.environment
 
 
@@ -92,7 +97,7 @@ class _DriverOfPpo(_DriverAndControl):
     """Convolutions: pooled (grey, half the size, and the status bar), compact (sees the whole frame), paper, thesis or
     bojarski."""
     d_model: int = PPOConfig().driver.d_model
-    residual: bool = PPOConfig().driver.residual
+    dropout: tyro.conf.Suppress[float] = DriverConfig.dropout
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class _PpoOptions(PPOConfig):
     """Options of `ppo`."""
 
     driver: _DriverOfPpo = field(default_factory=_DriverOfPpo)
+    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
 
 
 def _plain(kind: type, options: Any) -> Any:
@@ -108,13 +114,17 @@ def _plain(kind: type, options: Any) -> Any:
     Raises:
         ValueError: A setting is bad.
     """
-    config = kind(**{setting.name: getattr(options, setting.name) for setting in fields(kind)})
-    if hasattr(config, "driver"):
-        values = {setting.name: getattr(options.driver, setting.name) for setting in fields(DriverConfig)}
-        driver = DriverConfig(**{**values, "core_args": core_settings(options.driver.core_args)})
-        config = replace(config, driver=driver)
+    core_args = core_settings(options.driver.core_args)
+    driver: dict[str, Any] = {**_values(DriverConfig, options.driver), "core_args": core_args}
+    parts = {"driver": DriverConfig(**driver), "validation": EvalConfig(options.validation.tracks)}
+    config = kind(**(_values(kind, options) | parts))
     config.check()
     return config
+
+
+def _values(kind: type, settings: Any) -> dict[str, Any]:
+    """Return the settings that a config of `kind` has."""
+    return {setting.name: getattr(settings, setting.name) for setting in fields(kind)}
 
 
 @dataclass(frozen=True)
@@ -196,10 +206,13 @@ class Train:
         if recipe != "paper" and "--recipe=paper" not in words:
             return None
         config = paper_recipe()
-        driver = {setting.name: getattr(config.driver, setting.name) for setting in fields(DriverConfig)}
         words_of_core = tuple(f"{key}={value}" for key, value in config.driver.core_args.items())
-        options = {setting.name: getattr(config, setting.name) for setting in fields(TrainConfig)}
-        settings = _TrainOptions(**{**options, "driver": _DriverOptions(**{**driver, "core_args": words_of_core})})
+        driver: dict[str, Any] = {**_values(DriverConfig, config.driver), "core_args": words_of_core}
+        parts: dict[str, Any] = {
+            "driver": _DriverOptions(**driver),
+            "validation": _ValidationOptions(config.validation.tracks),
+        }
+        settings = _TrainOptions(**{**_values(TrainConfig, config), **parts})
         return cls(tyro.MISSING, tyro.MISSING, "paper", settings)
 
 

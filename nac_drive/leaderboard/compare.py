@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.envs import CrashMode, EnvConfig, track_seeds
@@ -30,10 +28,10 @@ from nac_drive.storage.lock import locked
 from nac_drive.storage.write import remove_leftovers
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
-from nac_drive.training.distributed import choose_device
+from nac_drive.training.plan import source_hashes
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import driver_env, load_splits
-from nac_drive.training.trainer import build_learner, source_hashes
+from nac_drive.training.train import load_splits, train_plan
+from nac_drive.training.trainer import build_learner
 
 _FILES = (
     "config.yaml",
@@ -190,7 +188,7 @@ class _Plan:
         config = next(iter(configs.values()))
         if config.optim.freeze_encoder_from and not all(run.done.exists() for found in runs.values() for run in found):
             report("features", {"started": True})
-            splits = load_splits(config, self.dataset, torch.device("cpu"))
+            splits = load_splits(train_plan(config, self.dataset, "cpu"), self.dataset)
             runs = {core: [replace(run, splits=splits) for run in found] for core, found in runs.items()}
         return runs
 
@@ -237,10 +235,8 @@ def _require_runnable(plan: _Plan, configs: dict[str, TrainConfig], cluster: str
         ValueError: If an expert, a core, its settings, the device or the dataset cannot be used.
     """
     require_environment(f"expert {plan.expert!r}", resolve_driver(plan.expert, plan.env), plan.env)
-    if cluster is None:
-        choose_device(plan.device)
     for config in configs.values():
-        build_learner(config, driver_env(config, plan.dataset))
+        build_learner(train_plan(config, plan.dataset, "cpu" if cluster else plan.device))
         plan.dataset.split(config.validation_fraction)
 
 
@@ -263,7 +259,7 @@ def _open_folder(plan: _Plan, config: TrainConfig, shared_encoder: bool, resume:
         **asdict(_with(config, core="", core_args={})), "shared_encoder": shared_encoder,
         "expert": driver_name(plan.expert), "expert_sha256": driver_hash(plan.expert, plan.env),
         "dataset_sha256": plan.dataset.fingerprint(), "tracks": list(plan.tracks), "crash": plan.crash,
-        **source_hashes(config.optim, plan.env),
+        **source_hashes(config, plan.env),
     }  # fmt: skip
     if resume:
         run = RunFolder.open(plan.folder)

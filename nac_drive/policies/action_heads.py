@@ -21,18 +21,15 @@ class DiscreteActionHead(nn.Module):
         return self.out(self.hidden(y).relu_())
 
     @staticmethod
-    def loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None, classes: Tensor | None = None) -> Tensor:
+    def loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the weighted mean of the cross-entropy. A frame of weight 0 has no effect.
 
         Args:
             prediction: Logits, (..., A).
             target: Actions, (...) int64.
             weight: Weight of each frame, (...); None for 1.
-            classes: Weight of each action, (5,), multiplied with `weight`; None for 1.
         """
         loss = F.cross_entropy(prediction.flatten(0, -2), target.flatten(), reduction="none").view(target.shape)
-        if classes is not None:
-            weight = classes[target] if weight is None else weight * classes[target]
         return _weighted_mean(loss, weight)
 
     @staticmethod

@@ -27,7 +27,7 @@ from nac_drive.robustness.plan import CLEAN
 from nac_drive.robustness.stress import stress
 from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
-from nac_drive.training.train import load_splits, train
+from nac_drive.training.train import load_splits, train, train_plan
 
 DATASET, RUNS = "dataset", "runs"
 
@@ -89,7 +89,7 @@ class Driving(Experiment):
         )  # fmt: skip
         yield f"{self.episodes} episodes"
         if self.encoder_from:
-            load_splits(self.training("cnn", {}, 0), recorded, torch.device("cpu"))
+            load_splits(train_plan(self.training("cnn", {}, 0), recorded, "cpu"), recorded)
             yield "features"
 
     def places(self) -> list[Place]:

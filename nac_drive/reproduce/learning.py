@@ -20,7 +20,8 @@ from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task, list_of
 from nac_drive.storage.figure import try_to_draw, write_figure
 from nac_drive.storage.style import SOFT, looks_of, styled
-from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.config import EvalConfig
+from nac_drive.training.ppo.config import PPOConfig, RolloutConfig
 from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 
@@ -56,7 +57,7 @@ class Learning(Experiment):
         )
         config = PPOConfig(
             driver=driver, seed=run, total_timesteps=self.total_timesteps, validate_every=self.validate_every,
-            validation_tracks=self.validation_tracks,
+            validation=EvalConfig(self.validation_tracks),
         )  # fmt: skip
         best = load_driver(ppo(config, path, resume=(path / "config.yaml").exists()))
         curve = [[row["step"], row["returns"]] for row in RunFolder.open(path).rows()]
@@ -85,9 +86,10 @@ class Learning(Experiment):
     def describe(self) -> str:
         return (
             f"PPO from random weights with the settings of `nac-drive ppo` ({self.control} control, actions held for "
-            f"{PPOConfig.action_repeat} frames), {self.runs} runs each, validated on {self.validation_tracks} every "
-            f"{self.validate_every:,} frames; the validated driver acts at every frame. ± is the standard deviation "
-            "over runs. Runs that never reach a return are left out of the mean of its column, and counted there."
+            f"{RolloutConfig.action_repeat} frames), {self.runs} runs each, validated on {self.validation_tracks} "
+            f"every {self.validate_every:,} frames; the validated driver acts at every frame. ± is the standard "
+            "deviation over runs. Runs that never reach a return are left out of the mean of its column, and counted "
+            "there."
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:

@@ -60,10 +60,6 @@ class DataConfig:
     augment: tuple[str, ...] = ()
     """Perturbations of images and time, such as gaussian-noise:1 shadows:2+frame-drop:1:zero frame-rate:3: every
     sequence is put under one of them or left clean, all equally likely, with a draw of its own."""
-    class_weights: bool = False
-    """Weigh each of the discrete actions by its inverse frequency, flipped sequences included."""
-    change_weight: float = 1.0
-    """Weight of the frames where the expert's action changes."""
     curve_weight: float = 0.0
     """Alpha of the weight exp(alpha |steering|) of every frame: curves count more (Hasani's thesis, Section 6.2, with
     0.1). Continuous actions only."""
@@ -81,9 +77,8 @@ class DataConfig:
         """
         check_whole("sequence_length", self.sequence_length, 1, LONGEST_SEQUENCE)
         check_whole("batch_size", self.batch_size, 1, LARGEST_BATCH)
-        for name in ("horizontal_flip", "class_weights", "mask_bar"):
+        for name in ("horizontal_flip", "mask_bar"):
             check_flag(name, getattr(self, name))
-        check_positive("change_weight", self.change_weight, LARGEST_FACTOR, "1 weighs all frames alike")
         check_number("curve_weight", self.curve_weight, 0, LARGEST_CURVE_WEIGHT)
         check_whole("shift", self.shift, 0, MOST)
         check_number("shift_steering", self.shift_steering, 0, 1)
@@ -140,20 +135,20 @@ class OptimConfig:
 class EvalConfig:
     """The closed-loop validation, which picks the best checkpoint."""
 
-    validation_tracks: str = "val-20"
+    tracks: str = "val-20"
     """Tracks of the closed-loop validation: the checkpoint with the best mean - 0.5 sd of returns is kept."""
 
     def check(self) -> None:
         """Raises ValueError for unknown tracks."""
-        check_type("validation_tracks", self.validation_tracks, str)
-        track_seeds(self.validation_tracks)
+        check_type("validation_tracks", self.tracks, str)
+        track_seeds(self.tracks)
 
 
 @dataclass(frozen=True)
 class CloningConfig:
     """Settings that `train` and `dagger` have in common."""
 
-    driver: DriverConfig = field(default_factory=lambda: DriverConfig(residual=True))
+    driver: DriverConfig = field(default_factory=DriverConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     validation: EvalConfig = field(default_factory=EvalConfig)
@@ -233,7 +228,7 @@ def paper_recipe() -> TrainConfig:
     """The settings of the NAC paper for CarRacing (Table 4), for `--recipe paper`.
 
     Three convolutions with dropout 0.2, NAC with 64 features and 16 heads (the default of the NAC cores), 64 dense
-    units, Adam at 1e-4, batches of 32, 100 epochs; no flips, no weights of classes or frames, no moving average. One
+    units, Adam at 1e-4, batches of 32, 100 epochs; no flips, no moving average. One
     difference: the table names no sequence length, and the published accuracies are those of sequences of one frame
     (docs/cloning.md), on which a memory learns nothing; sequences here have the least length, 16 frames.
 
@@ -241,7 +236,7 @@ def paper_recipe() -> TrainConfig:
         The config; a user's own options replace its values.
     """
     return TrainConfig(
-        driver=DriverConfig(core="nac-exact", encoder="paper", residual=False, d_model=64, dense=64, dropout=0.2),
+        driver=DriverConfig(core="nac-exact", encoder="paper", d_model=64, dense=64, dropout=0.2),
         data=DataConfig(sequence_length=SHORTEST_SEQUENCE, batch_size=32, horizontal_flip=False),
         optim=OptimConfig(learning_rate=1e-4, ema_decay=0.0),
         epochs=100,

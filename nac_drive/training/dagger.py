@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,14 +39,13 @@ from nac_drive.evaluation.formulas import agrees
 from nac_drive.events import Progress, counting, one_of, silent
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
-from nac_drive.storage.lock import locked
 from nac_drive.training.config import DaggerConfig
 from nac_drive.training.data.memory import read_episodes
 from nac_drive.training.data.sequences import TrainingData
-from nac_drive.training.distributed import build_fabric, choose_device
-from nac_drive.training.main_process import is_main_process
+from nac_drive.training.distributed import build_fabric, deaths_in_one_line
+from nac_drive.training.plan import TrainingPlan, open_run
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.trainer import MOVED, Trainer, build_learner, frozen_encoder, source_hashes
+from nac_drive.training.trainer import Trainer, build_learner
 from nac_drive.training.validation import on_cpu
 
 
@@ -97,105 +95,120 @@ def dagger(
     """
     config.check()
     folder, expert, env = Path(folder), os.fspath(expert), config.env
-    if is_main_process():
-        RunFolder.require(folder, resume)
-    else:
-        progress = silent
+    RunFolder.require(folder, resume)
     labels = resolve_driver(expert, env)
     require_environment(f"expert {expert!r}", labels, env)
-    by_person = isinstance(labels, Human)
-    resolved: dict[str, Any] = {
-        **asdict(config), "expert": driver_name(expert), "expert_sha256": driver_hash(expert, env),
-        **source_hashes(config.optim, env),
-    }  # fmt: skip
-    torch_device = choose_device(device)
-    learner = build_learner(config, env)
-    encoder = frozen_encoder(config, env, torch_device)
-    path = folder / "dataset"
-    data = TrainingData(config.data, env, torch_device, encoder, path)
-    meta = Meta(env, resolved["expert"], resolved["expert_sha256"], config.noise_config, config.seed)
+    meta = Meta(env, driver_name(expert), driver_hash(expert, env), config.noise_config, config.seed)
+    facts = {"expert": meta.driver, "expert_sha256": meta.driver_sha256}
+    plan = TrainingPlan.resolve(config, env, device=device, facts=facts, grown=("rounds",))
+    learner = build_learner(plan)
+    rounds = _Rounds(plan, labels, meta, folder / "dataset")
     fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
-    with locked(folder) if is_main_process() else nullcontext():
-        if resume:
-            trainer = Trainer.resume(learner, config, env, fabric, folder, resolved, moved=MOVED, grown=("rounds",))
-        else:
-            trainer = Trainer.create(learner, config, env, fabric, folder, resolved)
-        pickled = pickle.dumps(labels)
-        if trainer.done == config.rounds:
-            return trainer.best
-        tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]
-        with open_recording(path, meta, tracks, resume=resume) if trainer.is_main else nullcontext() as dataset:
-            for number in range(0 if trainer.done is None else trainer.done + 1):  # the rounds that are finished
-                if dataset is not None:
-                    _collect(
-                        config, dataset, number, EpisodeJob(pickled, meta, number), None, pool, progress, by_person
-                    )
-                fabric.barrier()
-                _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
-
-            def one_round(number: int) -> dict[str, Any]:
-                job = EpisodeJob(pickled, meta, number)
-                started = time.perf_counter()
-                row = {}
-                if dataset is not None:
-                    row = _collect(config, dataset, number, job, trainer.driver, pool, progress, by_person)
-                fabric.barrier()
-                row |= _load(config, Demonstrations.open(path) if dataset is None else dataset, number, data)
-                row["collect_seconds"] = time.perf_counter() - started
-                row |= _train(config, trainer, data, number, progress) | {"frames": len(data)}
-                if not trainer.is_main:
-                    return row
-                started = time.perf_counter()
-                row |= trainer.validate(pool, progress)
-                return row | {"validation_seconds": time.perf_counter() - started}
-
-            return trainer.fit(range(config.rounds + 1), one_round, "round", progress)
+    with open_run(folder, plan, resume=resume) as run, deaths_in_one_line(fabric):
+        trainer = Trainer(plan, run, learner, fabric, pool=pool, progress=progress)
+        left = [*trainer.unfinished(range(config.rounds + 1))]
+        if left:
+            with rounds.recording(resume) if trainer.is_main else nullcontext():
+                for number in range(left[0]):
+                    rounds.collect(number, trainer, None)
+                for number in left:
+                    trainer.finish("round", number, _round(rounds, trainer, number))
+        return trainer.best()
 
 
-def _collect(
-    config: DaggerConfig,
-    dataset: Demonstrations,
-    number: int,
-    job: EpisodeJob,
-    learner: Driver | None,
-    pool: Pool | None,
-    progress: Progress,
-    by_person: bool,
-) -> dict[str, Any]:
-    """Drive the missing episodes of a round; returns the metrics of all its episodes.
+def _round(rounds: _Rounds, trainer: Trainer, number: int) -> dict[str, Any]:
+    """Drive the episodes of a round, learn from all so far, and validate. Returns the row of the round."""
+    started = time.perf_counter()
+    row = rounds.collect(number, trainer, trainer.driver)
+    row["collect_seconds"] = time.perf_counter() - started
+    row |= _train(trainer, rounds.data, number) | {"frames": len(rounds.data)}
+    if not trainer.is_main:
+        return row
+    started = time.perf_counter()
+    row |= trainer.validate()
+    return row | {"validation_seconds": time.perf_counter() - started}
 
-    Without a `learner` (None) no episode may be missing.
+
+def _train(trainer: Trainer, data: TrainingData, number: int) -> dict[str, float]:
+    """Train for the epochs of a round; returns the metrics of the last."""
+    started, config = time.perf_counter(), trainer.plan.config
+    trainer.set_rate(config.rate(number))
+    epochs, metrics = config.round_epochs(number), {}
+    for done, epoch in enumerate(epochs):
+        metrics = trainer.epoch(data, epoch, one_of(trainer.progress, f"round {number}: training", done, len(epochs)))
+    return {**metrics, "seconds": time.perf_counter() - started}
+
+
+class _Rounds:
+    """The episodes of all rounds: driven, kept as a dataset, and loaded as training data.
+
+    Args:
+        plan: The training.
+        labels: The driver that gives the labels.
+        meta: Settings of the dataset.
+        path: Folder of the dataset.
     """
-    tasks = config.tasks(number)
-    there = {row["index"] for row in dataset.rows}
-    missing = [task for task in tasks if task[0] not in there]
-    if missing and learner is None:
-        raise DatasetError(
-            f"dataset {dataset.path} has lost episode {missing[0][0]} of round {number}, "
-            "whose learner is not kept; start a new run."
-        )
-    drive: Callable[[tuple[int, int]], EncodedEpisode]
-    if number == 0:
-        drive = partial(collect_episode, job)
-    elif by_person:
-        drive = partial(collect_corrected_episode, job, pickle.dumps(learner and on_cpu(learner)))
-    else:
-        drive = partial(collect_mixture_episode, job, config.mixture, pickle.dumps(learner and on_cpu(learner)))
-    episodes = pool.imap(drive, missing) if pool and not by_person else map(drive, missing)
-    if missing:
-        finished = counting(progress, f"round {number}: episodes", len(tasks), len(tasks) - len(missing))
-        for row in append_episodes(dataset, episodes):
-            finished(row_note(row))
-    returns = [row["return"] for row in dataset.rows if row["round"] == number]
-    return {"episodes": len(returns), "episodes_return_mean": float(np.mean(returns))}
 
+    def __init__(self, plan: TrainingPlan[DaggerConfig], labels: Any, meta: Meta, path: Path):
+        self._config, self._meta, self._path = plan.config, meta, path
+        self._expert, self._by_person = pickle.dumps(labels), isinstance(labels, Human)
+        self.data = TrainingData(plan.config.data, plan.env, plan.device, plan.encoder, path)
+        """The frames of the rounds so far."""
 
-def _load(config: DaggerConfig, dataset: Demonstrations, number: int, data: TrainingData) -> dict[str, float]:
-    """Add the episodes of a round to `data`; returns how far the expert agreed."""
-    tracks = [track for _, track in config.tasks(number)]
-    frames = read_episodes(dataset, tracks, data.device, stream=data.frozen)
-    data.add(frames)
-    return _agreement(config, number, frames)
+    @contextmanager
+    def recording(self, resume: bool) -> Iterator[None]:
+        """Hold the dataset for the main process, which drives."""
+        config = self._config
+        tracks = [track for number in range(config.rounds + 1) for _, track in config.tasks(number)]
+        with open_recording(self._path, self._meta, tracks, resume=resume) as self._dataset:
+            yield
+
+    def collect(self, number: int, trainer: Trainer, learner: Driver | None) -> dict[str, Any]:
+        """Drive the missing episodes of a round, in the main process, and load all of them.
+
+        Args:
+            number: The round.
+            trainer: Names the processes that wait for the episodes.
+            learner: The driver that learns; None where no episode may be missing.
+
+        Returns:
+            Metrics of the episodes of the round.
+        """
+        row = self._drive(number, trainer, learner) if trainer.is_main else {}
+        trainer.fabric.barrier()
+        dataset = self._dataset if trainer.is_main else Demonstrations.open(self._path)
+        tracks = [track for _, track in self._config.tasks(number)]
+        frames = read_episodes(dataset, tracks, self.data.device, stream=self.data.frozen)
+        self.data.add(frames)
+        return row | _agreement(self._config, number, frames)
+
+    def _drive(self, number: int, trainer: Trainer, learner: Driver | None) -> dict[str, Any]:
+        tasks, dataset = self._config.tasks(number), self._dataset
+        there = {row["index"] for row in dataset.rows}
+        missing = [task for task in tasks if task[0] not in there]
+        if missing and learner is None:
+            raise DatasetError(
+                f"dataset {dataset.path} has lost episode {missing[0][0]} of round {number}, "
+                "whose learner is not kept; start a new run."
+            )
+        if missing:
+            pool = None if self._by_person else trainer.pool
+            episodes = (pool.imap if pool else map)(self._driver(number, learner), missing)
+            finished = counting(trainer.progress, f"round {number}: episodes", len(tasks), len(tasks) - len(missing))
+            for row in append_episodes(dataset, episodes):
+                finished(row_note(row))
+        returns = [row["return"] for row in dataset.rows if row["round"] == number]
+        return {"episodes": len(returns), "episodes_return_mean": float(np.mean(returns))}
+
+    def _driver(self, number: int, learner: Driver | None) -> Callable[[tuple[int, int]], EncodedEpisode]:
+        """Return the function that drives an episode of a round, in any process."""
+        job = EpisodeJob(self._expert, self._meta, number)
+        if number == 0:
+            return partial(collect_episode, job)
+        pickled = pickle.dumps(learner and on_cpu(learner))
+        if self._by_person:
+            return partial(collect_corrected_episode, job, pickled)
+        return partial(collect_mixture_episode, job, self._config.mixture, pickled)
 
 
 def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, float]:
@@ -215,16 +228,3 @@ def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, f
         )
     ]
     return {"agreement": float(np.mean(agreed))} if agreed else {}
-
-
-def _train(
-    config: DaggerConfig, trainer: Trainer, data: TrainingData, number: int, progress: Progress
-) -> dict[str, float]:
-    """The epochs of a round; returns the metrics of the last."""
-    started = time.perf_counter()
-    trainer.set_rate(config.rate(number))
-    epochs, metrics = config.round_epochs(number), {}
-    for done, epoch in enumerate(epochs):
-        job = f"round {number}: training"
-        metrics = trainer.epoch(data, epoch, one_of(progress, job, done, len(epochs)))
-    return {**metrics, "seconds": time.perf_counter() - started}

@@ -125,7 +125,7 @@ def own_rows(batch: int, fabric: Fabric) -> np.ndarray:
 
 
 def of_the_batch(
-    loss: Tensor, fraction: Tensor, sequences: Sequences, classes: Tensor | None, batch: int, fabric: Fabric
+    loss: Tensor, fraction: Tensor, sequences: Sequences, batch: int, fabric: Fabric
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turn the results of this process's rows into those of the whole batch.
 
@@ -133,7 +133,6 @@ def of_the_batch(
         loss: Weighted mean over the frames of the rows, ().
         fraction: Fraction of those frames with the right action, ().
         sequences: The rows.
-        classes: Weight of each action, as in the loss.
         batch: Number of sequences of the whole batch.
         fabric: Its processes.
 
@@ -145,7 +144,6 @@ def of_the_batch(
         return loss, loss, fraction
     labels, weight = sequences.labels, sequences.weight
     weight = loss.new_ones(labels.shape[:2]) if weight is None else weight  # (B, T)
-    weight = weight if classes is None else weight * classes[labels]
     takes_part = float(fabric.global_rank < batch)
     own, rows = takes_part * weight.sum(), loss.new_tensor(takes_part * len(labels))
     total = fabric.all_reduce(torch.stack([own, own * loss.detach(), rows, rows * fraction]), reduce_op="sum")

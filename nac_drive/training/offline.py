@@ -18,7 +18,6 @@ from nac_drive.policies import Driver
 from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
 from nac_drive.training.data.images import masked
 from nac_drive.training.data.read_ahead import read_ahead
-from nac_drive.training.data.sequences import action_changes
 
 _Fraction = Annotated[float, FRACTION]
 _NotNegative = Annotated[float, NOT_NEGATIVE]
@@ -102,6 +101,22 @@ def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: T
     changes = action_changes(frames.labels, frames.offsets)
     rows = counted(frames)
     return measure_accuracy(np.concatenate(outputs)[rows], frames.labels[rows], changes[rows])
+
+
+def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Mark the frames whose label differs from that of the frame before, within their episode.
+
+    Args:
+        labels: (N,) discrete actions or (N, 3) continuous ones.
+        offsets: (E + 1,): episode e is the rows offsets[e] to offsets[e + 1].
+
+    Returns:
+        (N,) bool.
+    """
+    different = labels[1:] != labels[:-1]
+    changes = np.concatenate([[False], different if labels.ndim == 1 else different.any(axis=1)])
+    changes[offsets[:-1]] = False
+    return changes
 
 
 def macro_f1(predicted: NDArray, labels: NDArray) -> float:

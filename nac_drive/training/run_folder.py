@@ -39,9 +39,10 @@ from nac_drive.storage.names import shell_word
 from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, read_yaml
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.training.finite import require_finite_row
+from nac_drive.training.main_process import is_main_process
 
-FORMAT = 2
-"""The format of config.yaml: nested settings."""
+FORMAT = 3
+"""The format of config.yaml. A run of another format was started by an older version."""
 _CONFIG, _METRICS, _COMMAND, _MACHINE = "config.yaml", "metrics.jsonl", "command.txt", "env.json"
 _UNFINISHED_STEP = re.compile(r"step_[0-9]+\.tmp|\.step_[0-9]+\.tmp\.[0-9]{1,10}\.(tmp|old)")
 """Folders that `checkpoint` and `save_driver` had not finished."""
@@ -93,11 +94,15 @@ class RunFolder:
     def require(cls, path: Path, resume: bool) -> None:
         """Check that a folder holds a run to resume, or that a new one can be started in it, before work begins.
 
+        The main process checks for all that train together.
+
         Raises:
             FileExistsError: If a new run would find more than the remains of a killed creation.
             FileNotFoundError: If there is no run to resume.
             FileError: If a file or folder of the run is a link, see `require_own_files`.
         """
+        if not is_main_process():
+            return
         require_link_to_something(path)
         if resume:
             require_own_file(path / _CONFIG)

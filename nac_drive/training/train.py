@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,19 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.envs import EnvConfig
 from nac_drive.events import Progress, one_of, silent
 from nac_drive.parallel.processes import Pool
-from nac_drive.storage.lock import locked
-from nac_drive.training.config import TrainConfig, for_env
+from nac_drive.training.config import TrainConfig
 from nac_drive.training.data.features import frozen_features
 from nac_drive.training.data.memory import read_episodes
 from nac_drive.training.data.sequences import TrainingData
-from nac_drive.training.distributed import build_fabric, choose_device
-from nac_drive.training.main_process import is_main_process
+from nac_drive.training.distributed import build_fabric, deaths_in_one_line
 from nac_drive.training.offline import counted, offline_accuracy
+from nac_drive.training.plan import TrainingPlan, open_run
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import (
-    MOVED,
     Trainer,
     build_learner,
-    frozen_encoder,
-    source_hashes,
 )
 
 
@@ -55,22 +49,52 @@ class Splits:
         return Splits(self.train.to(device), self.validation, features)
 
 
-def load_splits(config: TrainConfig, dataset: Demonstrations, device: torch.device) -> Splits:
+def train_plan(config: TrainConfig, dataset: Demonstrations, device: str = "auto") -> TrainingPlan[TrainConfig]:
+    """Resolve a training of `train`.
+
+    Args:
+        config: Settings that were checked. Control and frames of the driver are those of the dataset.
+        dataset: The demonstrations.
+        device: `auto`, `cpu` or `cuda`.
+
+    Returns:
+        The plan, whose settings have `perturb` among the perturbations that augment the sequences.
+
+    Raises:
+        ValueError: If the dataset was recorded under perturbations and `config` names others, and as
+            `TrainingPlan.resolve` does.
+    """
+    env = dataset.meta.env
+    if config.perturb is not None and env.perturb is not None:
+        raise ValueError(
+            f"perturb: dataset {dataset.path} was recorded under {env.perturb!r}, which counts; "
+            f"leave out {config.perturb!r} or take a dataset without perturbations."
+        )
+    if env.spec.make is None and config.validation_fraction == 0:
+        raise ValueError(
+            f"validation_fraction must be above 0 for {env.environment}, got {config.validation_fraction}: it cannot "
+            "be driven here, so the error on some episodes picks the best checkpoint."
+        )
+    env = replace(env, mask_bar=env.mask_bar or config.data.mask_bar, perturb=config.perturb or env.perturb)
+    facts = {"dataset": str(dataset.path), "dataset_sha256": dataset.fingerprint()}
+    plan = TrainingPlan.resolve(config, env, device=device, facts=facts, moved=("dataset",), grown=("epochs",))
+    return replace(plan, config=plan.config.perturbed())
+
+
+def load_splits(plan: TrainingPlan[TrainConfig], dataset: Demonstrations) -> Splits:
     """Load a dataset for runs of `train`.
 
     Frames stay in their files if all of them together exceed `frame_memory`, or if a frozen encoder turns them into
     features. The features are kept beside the dataset, see `frozen_features`.
 
     Args:
-        config: The settings of the runs; core, seed and optimizer may differ between them.
+        plan: The plan of the runs; core, seed and optimizer may differ between them.
         dataset: The demonstrations.
-        device: Where the data go.
 
     Raises:
-        ValueError: If no episode fills a sequence, or `freeze_encoder_from` names no cloned driver.
+        ValueError: If no episode fills a sequence.
     """
-    env = driver_env(config, dataset)
-    encoder = frozen_encoder(config, env, device)
+    config, env, device, encoder = plan.config, plan.env, plan.device, plan.encoder
     train_seeds, validation_seeds = dataset.split(config.validation_fraction)
     train = TrainingData(config.data, env, device, encoder, dataset.path)
     train.add(read_episodes(dataset, train_seeds, device, stream=encoder is not None))
@@ -128,65 +152,33 @@ def train(
     """
     config.check()
     folder = Path(folder)
-    if is_main_process():
-        RunFolder.require(folder, resume)
-    else:
-        progress = silent
+    RunFolder.require(folder, resume)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
-    env = driver_env(config, dataset)
-    if env.spec.make is None and config.validation_fraction == 0:
-        raise ValueError(
-            f"validation_fraction must be above 0 for {env.environment}, got {config.validation_fraction}: it cannot "
-            "be driven here, so the error on some episodes picks the best checkpoint."
-        )
-    config = replace(config, driver=for_env(config.driver, env))
-    resolved: dict[str, Any] = {
-        **asdict(config), "dataset": str(dataset.path), "dataset_sha256": dataset.fingerprint(),
-        **source_hashes(config.optim, env),
-    }  # fmt: skip
-    torch_device = choose_device(device)
-    config = config.perturbed()
-    learner = build_learner(config, env)  # a bad setting fails here, before the dataset is loaded
-    splits = splits or load_splits(config, dataset, torch_device)
-    splits = splits.to(torch_device)
+    plan = train_plan(config, dataset, device)
+    learner = build_learner(plan)  # a bad setting fails here, before the dataset is loaded
+    splits = (splits or load_splits(plan, dataset)).to(plan.device)
     fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
-    job = f"train ({config.driver.core})"
-    with locked(folder) if is_main_process() else nullcontext():
-        if resume:
-            moved = ("dataset", *MOVED)
-            trainer = Trainer.resume(learner, config, env, fabric, folder, resolved, moved=moved, grown=("epochs",))
-        else:
-            trainer = Trainer.create(learner, config, env, fabric, folder, resolved)
-
-        def one_epoch(epoch: int) -> dict[str, Any]:
-            started = time.perf_counter()
-            row: dict[str, Any] = trainer.epoch(splits.train, epoch, one_of(progress, job, epoch - 1, config.epochs))
-            row["seconds"] = time.perf_counter() - started
-            if not trainer.is_main:
-                return row
-            trainer.driver.eval()
-            if splits.validation and counted(splits.validation).any():
-                row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
-            if env.spec.make is None:
-                row["score"] = -row["validation"]["steering_mse"]
-            elif epoch % config.validate_every == 0 or epoch == config.epochs:
-                row |= trainer.validate(pool, progress)
-            return row
-
-        return trainer.fit(range(1, config.epochs + 1), one_epoch, "epoch", progress)
+    with open_run(folder, plan, resume=resume) as run, deaths_in_one_line(fabric):
+        trainer = Trainer(plan, run, learner, fabric, pool=pool, progress=progress)
+        for epoch in trainer.unfinished(range(1, config.epochs + 1)):
+            trainer.finish("epoch", epoch, _epoch(trainer, splits, epoch))
+        return trainer.best()
 
 
-def driver_env(config: TrainConfig, dataset: Demonstrations) -> EnvConfig:
-    """Return the environment that a driver is trained for.
-
-    Raises:
-        ValueError: If the dataset was recorded under perturbations and `config` names others.
-    """
-    env = dataset.meta.env
-    if config.perturb is not None and env.perturb is not None:
-        raise ValueError(
-            f"perturb: dataset {dataset.path} was recorded under {env.perturb!r}, which counts; "
-            f"leave out {config.perturb!r} or take a dataset without perturbations."
-        )
-    return replace(env, mask_bar=env.mask_bar or config.data.mask_bar, perturb=config.perturb or env.perturb)
+def _epoch(trainer: Trainer, splits: Splits, epoch: int) -> dict[str, Any]:
+    """Train for an epoch; in the main process also validate. Returns the row of the epoch."""
+    config, env, started = trainer.plan.config, trainer.plan.env, time.perf_counter()
+    progress = one_of(trainer.progress, f"train ({config.driver.core})", epoch - 1, config.epochs)
+    row: dict[str, Any] = trainer.epoch(splits.train, epoch, progress)
+    row["seconds"] = time.perf_counter() - started
+    if not trainer.is_main:
+        return row
+    trainer.driver.eval()
+    if splits.validation and counted(splits.validation).any():
+        row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
+    if env.spec.make is None:
+        row["score"] = -row["validation"]["steering_mse"]
+    elif epoch % config.validate_every == 0 or epoch == config.epochs:
+        row |= trainer.validate()
+    return row

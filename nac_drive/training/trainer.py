@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from operator import attrgetter
@@ -15,26 +14,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from nac_drive.data_collection.drivers import driver_hash, require_environment, require_view, resolve_driver
-from nac_drive.envs import EnvConfig, same_actions
-from nac_drive.events import Event, Progress, message
+from nac_drive.envs import same_actions
+from nac_drive.events import Event, Progress, message, silent
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.registry import CORES
-from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.policies.tensors import read_tensors
-from nac_drive.training.config import CloningConfig, OptimConfig, for_env
 from nac_drive.training.data.augmentation import augmented
 from nac_drive.training.data.memory import peak_memory_mb
 from nac_drive.training.data.sequences import TrainingData
-from nac_drive.training.distributed import deaths_in_one_line, of_the_batch, own_rows
+from nac_drive.training.distributed import of_the_batch, own_rows
 from nac_drive.training.finite import require_finite_number, require_finite_weights
-from nac_drive.training.main_process import is_main_process
 from nac_drive.training.moving_average import averaged
 from nac_drive.training.optimizer import adam, set_rate
+from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from nac_drive.training.validation import closed_loop, returns_note
@@ -42,109 +37,52 @@ from nac_drive.training.validation import closed_loop, returns_note
 if TYPE_CHECKING:  # slow to import: `build_fabric` does when a run starts
     from lightning_fabric import Fabric
 
-MOVED = ("optim.init_from", "optim.freeze_encoder_from")
-"""Keys of a config that may change on resume: drivers that moved, which `source_hashes` identify."""
-
 _LEARNER = "learner.safetensors"
 
 
 class Trainer:
-    """A driver that is trained step by step in a run folder: an epoch of `train`, a round of `dagger`.
+    """A driver that is trained step by step in the folder of its run: an epoch of `train`, a round of `dagger`.
 
-    Every step ends with a row of metrics and a checkpoint; an interrupted run goes on from there. `create` and `resume`
-    make a trainer, `fit` takes the steps.
+    Every step ends with a row of metrics and a checkpoint. A trainer begins after the last checkpoint of its run.
+
+    Args:
+        plan: The training.
+        run: Its run, of `open_run`.
+        learner: The driver to train, of `build_learner`.
+        fabric: The processes, see `build_fabric`. The others are started here: they run the command of this one from
+            its start.
+        pool: Processes for the closed-loop validation, see `worker_pool`.
+        progress: Called with the events of the main process.
     """
 
-    def __init__(self, run: RunFolder, learner: Driver, config: CloningConfig, env: EnvConfig, fabric: Fabric):
-        self.run, self.config, self.env, self.fabric = run, config, env, fabric
+    def __init__(
+        self,
+        plan: TrainingPlan[Any],
+        run: RunFolder,
+        learner: Driver,
+        fabric: Fabric,
+        *,
+        pool: Pool | None = None,
+        progress: Progress = silent,
+    ):
+        fabric.launch()
+        fabric.barrier()
+        self.plan, self.run, self.fabric, self.pool = plan, run, fabric, pool
+        self.progress = progress if self.is_main else silent
         self.done: int | None = None
         """The last step that is finished."""
-        self._learner = learner
-        optimizer = adam(learner, config.optim.learning_rate, config.optim.encoder_learning_rate)
-        self._model, self._optimizer = fabric.setup(learner, optimizer)
+        self._learner, optim = learner, plan.config.optim
+        self._model, self._optimizer = fabric.setup(
+            learner, adam(learner, optim.learning_rate, optim.encoder_learning_rate)
+        )
         self._model.mark_forward_method("decide")
-        self._ema: AveragedModel | None = None
-        if config.optim.ema_decay:
-            self._ema = averaged(learner, config.optim.ema_decay)
-        self._writer = _tensorboard(run.path) if config.tensorboard and self.is_main else None
-
-    @classmethod
-    def create(
-        cls,
-        learner: Driver,
-        config: CloningConfig,
-        env: EnvConfig,
-        fabric: Fabric,
-        folder: Path,
-        resolved: dict[str, Any],
-    ) -> Trainer:
-        """Start a new run, and the other processes that train it: they run the command of this one from its start.
-
-        Args:
-            learner: The driver to train, of `build_learner`.
-            config: Settings.
-            env: The environment of the driver.
-            fabric: The processes, see `build_fabric`.
-            folder: The folder of the run.
-            resolved: The whole config, for config.yaml.
-
-        Returns:
-            A trainer that has taken no step.
-
-        Raises:
-            FileExistsError: If the run exists.
-        """
-        if is_main_process():
-            RunFolder.create(folder, resolved)
-        fabric.launch()
-        fabric.barrier()
-        return cls(RunFolder.open(folder), learner, config, env, fabric)
-
-    @classmethod
-    def resume(
-        cls,
-        learner: Driver,
-        config: CloningConfig,
-        env: EnvConfig,
-        fabric: Fabric,
-        folder: Path,
-        resolved: dict[str, Any],
-        *,
-        moved: Sequence[str] = (),
-        grown: Sequence[str] = (),
-    ) -> Trainer:
-        """Go on with the run in `folder` from its last checkpoint.
-
-        Args:
-            learner: The driver to train, of `build_learner`.
-            config: Settings.
-            env: The environment of the driver.
-            fabric: The processes, see `build_fabric`.
-            folder: The folder of the run.
-            resolved: The whole config; it must be that of the run but for `moved` and `grown`.
-            moved: Keys that may differ, such as `dataset`.
-            grown: Keys whose number may be larger than that of the run, such as `epochs`.
-
-        Returns:
-            A trainer that has taken the steps of the run.
-
-        Raises:
-            FileNotFoundError: If there is no run.
-            ValueError: If the run has another config or was started by an older version.
-        """
-        run = RunFolder.open(folder)
-        if is_main_process():
-            run.require_config(resolved, moved=moved, grown=grown)
-            run.rewind()
-        fabric.launch()
-        fabric.barrier()
-        trainer = cls(run, learner, config, env, fabric)
+        self._ema: AveragedModel | None = averaged(learner, optim.ema_decay) if optim.ema_decay else None
         if last := run.checkpoint_folder("last"):
-            trainer._load(last)
+            self._load(last)
         fabric.barrier()
-        if trainer.is_main:
-            run.keep_config(resolved)  # only now: a run that cannot be read stays as it is
-        return trainer
+        if self.is_main:
+            run.keep_config(plan.resolved)  # only now: a run that cannot be read stays as it is
+        self._writer = _tensorboard(run.path) if plan.config.tensorboard and self.is_main else None
 
     def _load(self, checkpoint: Path) -> None:
         self.driver.load_state_dict(load_driver(checkpoint).state_dict())
@@ -165,39 +103,33 @@ class Trainer:
         """The driver that is validated and saved: the learner, or the moving average of its weights."""
         return self._learner if self._ema is None else self._ema.module  # type: ignore[return-value]
 
-    @property
     def best(self) -> Path:
-        """The folder of the best checkpoint."""
+        """Return the folder of the best checkpoint, when all processes are done."""
+        self.fabric.barrier()
         best = self.run.checkpoint_folder("best")
         assert best is not None
         return best
 
-    def fit(self, steps: range, step: Callable[[int], dict[str, Any]], name: str, progress: Progress) -> Path:
-        """Take the steps that are not finished yet.
+    def unfinished(self, steps: range) -> Iterator[int]:
+        """Yield the numbers of the steps that are not finished yet."""
+        return (number for number in steps if self.done is None or number > self.done)
+
+    def finish(self, name: str, number: int, row: dict[str, Any]) -> None:
+        """Log the row of a step and save its checkpoint, in the main process.
 
         Args:
-            steps: Numbers of all steps.
-            step: Trains and, in the main process, validates; returns the row of a step.
-            name: The key of the step's number in the checkpoint's meta, such as epoch.
-            progress: Called with a message on the row of each step.
-
-        Returns:
-            The folder of the best checkpoint.
+            name: The kind of the step: epoch or round.
+            number: Its number.
+            row: Its metrics.
         """
-        for number in steps:
-            if self.done is not None and number <= self.done:
-                continue
-            with deaths_in_one_line(self.fabric):
-                row = {"step": number, **step(number)}
-            self.done = number
-            if not self.is_main:
-                continue
-            self.run.finish_step(row, partial(self._write, number, {name: number}))
-            if self._writer:
-                _write_scalars(self._writer, row)
-            progress(message(f"{name} {number}", row_note(row)))
-        self.fabric.barrier()
-        return self.best
+        self.done = number
+        if not self.is_main:
+            return
+        row = {"step": number, **row}
+        self.run.finish_step(row, partial(self._write, number, {name: number}))
+        if self._writer:
+            _write_scalars(self._writer, row)
+        self.progress(message(f"{name} {number}", row_note(row)))
 
     def set_rate(self, rate: float) -> None:
         """Set Adam's rate from now on."""
@@ -217,8 +149,8 @@ class Trainer:
         Raises:
             DivergedError: If a loss is not finite, or a weight at the end of the epoch.
         """
-        config, started = self.config.data, time.perf_counter()
-        rng = np.random.default_rng((self.config.seed, number))
+        config, started = self.plan.config.data, time.perf_counter()
+        rng = np.random.default_rng((self.plan.config.seed, number))
         torch.manual_seed(int(rng.integers(2**31)))
         starts = data.starts(rng)
         batches = np.split(starts, range(config.batch_size, len(starts), config.batch_size))
@@ -240,14 +172,13 @@ class Trainer:
                 sequences = augmented(sequences, config.augment, rng, bar_top=bar_top, black=data.black)
                 sequences = sequences.take(own) if self.fabric.world_size > 1 else sequences
             frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
-            decide = self._model.decide if self.config.optim.freeze_encoder_from else self._model
+            decide = self._model.decide if data.frozen else self._model
             prediction, _ = decide(frames, sequences.dt)
-            classes = {} if data.classes is None else {"classes": data.classes}
             driver = self._model.module
-            part = driver.action_head.loss(prediction.float(), labels, sequences.weight, **classes)
+            part = driver.action_head.loss(prediction.float(), labels, sequences.weight)
             classified = labels.ndim == 2
             right = sequences.mean(prediction.argmax(-1) == labels) if classified else torch.zeros_like(part)
-            part, loss, right = of_the_batch(part, right, sequences, data.classes, len(batch), self.fabric)
+            part, loss, right = of_the_batch(part, right, sequences, len(batch), self.fabric)
             self._optimizer.zero_grad()
             self.fabric.backward(part + driver.core.penalty())
             self._optimizer.step()
@@ -270,13 +201,13 @@ class Trainer:
         }  # fmt: skip
         return metrics | ({"accuracy": correct / seen} if classified else {})
 
-    def validate(self, pool: Pool | None, progress: Progress) -> dict[str, Any]:
+    def validate(self) -> dict[str, Any]:
         """Let the driver drive the validation tracks; returns keys of a row, see `closed_loop`."""
         self.driver.eval()
-        return closed_loop(self.driver, self.env, self.config.validation.validation_tracks, pool, progress)
+        return closed_loop(self.driver, self.plan.env, self.plan.config.validation.tracks, self.pool, self.progress)
 
     def _write(self, step: int, meta: dict[str, Any], path: Path) -> None:
-        save_driver(path, self.driver, env=asdict(self.env), meta={**meta, "training": self.run.config})
+        save_driver(path, self.driver, env=asdict(self.plan.env), meta={**meta, "training": self.run.config})
         state = {"step": step}
         if self._ema is not None:
             state["averaged"] = int(self._ema.n_averaged)
@@ -286,23 +217,18 @@ class Trainer:
             save_file(weights, path / "training_state" / _LEARNER)
 
 
-def build_learner(config: CloningConfig, env: EnvConfig) -> Driver:
-    """A driver with its first weights: drawn from the seed, then taken from `init_from` and `freeze_encoder_from`.
-
-    Args:
-        config: Settings.
-        env: The environment of the driver, which decides the control.
+def build_learner(plan: TrainingPlan[Any]) -> Driver:
+    """Make a driver with its first weights: drawn from the seed, then taken from the drivers that the plan names.
 
     Raises:
         ValueError: If no such driver can be built, or weights to start from do not fit it.
     """
-    torch.manual_seed(config.seed)
-    learner = Driver(for_env(config.driver, env))
-    optim = config.optim
-    if optim.freeze_encoder_from:
-        _freeze_encoder(learner, cloned_driver("freeze_encoder_from", optim.freeze_encoder_from, env))
-    if optim.init_from:
-        _take_weights(learner, cloned_driver("init_from", optim.init_from, env), bool(optim.freeze_encoder_from))
+    torch.manual_seed(plan.config.seed)
+    learner = Driver(plan.config.driver)
+    if source := plan.sources.get("freeze_encoder_from"):
+        _freeze_encoder(learner, source)
+    if start := plan.sources.get("init_from"):
+        _take_weights(learner, start, source is not None)
     return learner
 
 
@@ -352,45 +278,6 @@ def _freeze_encoder(learner: Driver, driver: Driver) -> None:
         )
     learner.encoder.load_state_dict(driver.encoder.state_dict())
     learner.encoder.requires_grad_(False)
-
-
-def cloned_driver(option: str, spec: str | os.PathLike[str], env: EnvConfig) -> Driver:
-    """The network that `spec` names, see `resolve_driver`.
-
-    Args:
-        option: The name of the setting that holds `spec`, for the error.
-        spec: A shipped driver's name, or the folder of a driver or run.
-        env: The environment of the driver.
-
-    Raises:
-        ValueError: If `spec` names the controller, or a driver that was trained in another environment.
-    """
-    driver = resolve_driver(spec, env)
-    if not isinstance(driver, Driver):
-        raise ValueError(
-            f"{option} must name a cloned driver, got {spec!r}; pass the folder of a run of train or dagger."
-        )
-    require_environment(f"{option} {os.fspath(spec)!r}", driver, env)
-    require_view(f"{option} {os.fspath(spec)!r}", driver, env)
-    return driver
-
-
-def frozen_encoder(config: CloningConfig, env: EnvConfig, device: torch.device) -> nn.Module | None:
-    """Return the encoder that `config` freezes, on `device`; None without one.
-
-    Raises:
-        ValueError: The config names the controller.
-    """
-    if not (source := config.optim.freeze_encoder_from):
-        return None
-    encoder = cloned_driver("freeze_encoder_from", source, env).encoder.to(device).eval()
-    return ZeroBlack(encoder) if config.driver.zero_lost_frames else encoder
-
-
-def source_hashes(config: OptimConfig, env: EnvConfig) -> dict[str, str]:
-    """init_sha256 and freeze_encoder_sha256 of the drivers that `config` names, for the config of a run."""
-    sources = {"init_sha256": config.init_from, "freeze_encoder_sha256": config.freeze_encoder_from}
-    return {name: driver_hash(source, env) for name, source in sources.items() if source}
 
 
 def row_note(row: dict[str, Any]) -> str:

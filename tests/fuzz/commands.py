@@ -39,7 +39,7 @@ SOUND = {
         --baseline controller --out new --workers 1""",
     "watch": "--driver driver --track 3 --video new.mp4 --crash terminate --perturb shadows:1",
     "train": """data --out new --core nac-2k --core-args window=4 num_heads=2 --encoder compact --d-model 8 --dense 8
-        --dropout 0.1 --sequence-length 16 --batch-size 2 --augment colour:1 --change-weight 2 --learning-rate 0.01
+        --dropout 0.1 --sequence-length 16 --batch-size 2 --augment colour:1 --learning-rate 0.01
         --ema-decay 0.9 --precision 32-true --validation-tracks val-1 --seed 1 --epochs 1 --validation-fraction 0.5
         --validate-every 1 --device cpu --workers 1""",
     "dagger": """--out new --expert controller --core lstm --d-model 8 --rounds 1 --initial-episodes 1 --episodes 1
@@ -47,7 +47,7 @@ SOUND = {
         --learning-rate 0.01 --final-learning-rate 0.001 --validation-tracks 3""",
     "ppo": """--out new --control discrete --seed 1 --total-timesteps 64 --n-envs 2 --n-steps 16
         --value-warmup-steps 0 --batch-size 16 --n-epochs 1 --learning-rate 0.001 --clip-range 0.1 --gamma 0.9
-        --gae-lambda 0.9 --ent-coef 0.01 --reward-scale 0.1 --crash-penalty 1 --off-road-penalty 1
+        --gae-lambda 0.9 --ent-coef 0.01 --crash-penalty 1 --off-road-penalty 1
         --validate-every 32 --validation-tracks 3""",
     "compare": """data --out new --drivers lstm nac-exact,window=4 --num-seeds 2 --tracks 3 --expert controller
         --crash ignore --epochs 1 --d-model 16 --device cpu --workers 1""",

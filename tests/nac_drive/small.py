@@ -23,6 +23,7 @@ from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
 from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.train import train as train_driver
 from tests.killing import Fuse, Killed
 
@@ -31,15 +32,17 @@ TINY: dict[str, Any] = {
     "sequence_length": 1, "batch_size": 8, "max_steps": 4, "initial_episodes": 1, "episodes": 1, "switch_interval": 1,
 }  # fmt: skip
 """Settings of `dagger` for core cnn: one episode of four frames a round, one update an epoch."""
-PARTS = ("driver", "data", "optim", "validation")
+PARTS = ("driver", "data", "optim", "rollout", "reward", "validation")
 
-Config = TypeVar("Config", bound=CloningConfig)
+Config = TypeVar("Config", CloningConfig, TrainConfig, DaggerConfig, PPOConfig)
 
 
 def nested(config: Config, **changed: Any) -> Config:
-    """`config` with some settings changed, each by its own name, whichever part holds it."""
+    """`config` with some settings changed, each by the name of its option, whichever part holds it."""
+    if "validation_tracks" in changed:
+        changed["tracks"] = changed.pop("validation_tracks")
     for part in PARTS:
-        if not hasattr(config, part):  # as in PPOConfig
+        if not hasattr(config, part):
             continue
         names = {setting.name for setting in fields(getattr(config, part))} & changed.keys()
         if names:
@@ -80,7 +83,7 @@ def part_of(frames: Frames, episodes: slice) -> Frames:
 def config(core: str = "lstm", **changed: Any) -> TrainConfig:
     """Three epochs of short sequences; settings are given by their own names, see `nested`."""
     settings: dict[str, Any] = {
-        "residual": False, "sequence_length": 16, "batch_size": 2, "horizontal_flip": False, "epochs": 3,
+        "sequence_length": 16, "batch_size": 2, "horizontal_flip": False, "epochs": 3,
         "learning_rate": 1e-3, "ema_decay": 0.0, "encoder": "paper", "dropout": 0.2, "validation_fraction": 0.34,
         "validate_every": 1, "validation_tracks": "800000",
     }  # fmt: skip

@@ -23,13 +23,19 @@ from nac_drive.storage.lock import FolderInUseError, locked
 from nac_drive.training.ppo.config import PPOConfig
 from tests.data_collection.recordings import contents
 from tests.hostile_names import WORST, words_of
-from tests.nac_drive.small import dagger_config
+from tests.nac_drive.small import dagger_config, nested
 
 pytestmark = pytest.mark.filterwarnings("ignore:driver 'ppo-expert' was trained in another environment")  # max_steps
 
 POLICY = DriverConfig("cnn", encoder="pooled", d_model=8, dense=8, control="continuous")
-EXPERT = PPOConfig(
-    POLICY, total_timesteps=32, n_envs=1, n_steps=8, sequence_length=4, batch_size=8, validation_tracks="800000"
+EXPERT = nested(
+    PPOConfig(POLICY),
+    total_timesteps=32,
+    n_envs=1,
+    n_steps=8,
+    sequence_length=4,
+    batch_size=8,
+    validation_tracks="800000",
 )
 TRAINING = replace(
     dagger_config("nac-exact", rounds=1, initial_epochs=1, max_steps=52),
@@ -137,8 +143,8 @@ def test_the_tracks_of_the_demo_serve_one_purpose_each():
     assert replace(config, ppo=None) == DemoConfig()
     learned = {track for number in range(config.training.rounds + 1) for _, track in config.training.tasks(number)}
     assert learned <= set(SPLITS["train"])
-    assert set(track_seeds(config.training.validation.validation_tracks)) <= set(SPLITS["val"])
-    assert set(track_seeds(config.ppo.validation_tracks)) <= set(SPLITS["val"])
+    assert set(track_seeds(config.training.validation.tracks)) <= set(SPLITS["val"])
+    assert set(track_seeds(config.ppo.validation.tracks)) <= set(SPLITS["val"])
     assert set(track_seeds(config.tracks)) <= set(SPLITS["test"])
 
 

@@ -152,7 +152,7 @@ CASES: dict[tuple[str, str], tuple[Callable[..., None], EnvConfig, Begin]] = {
     ("dagger", "init_from"): (driver_at, DISCRETE, daggering("init_from")),
     ("dagger", "freeze_encoder_from"): (driver_at, DISCRETE, daggering("freeze_encoder_from")),
     ("ppo", "init_from"): (driver_at, DISCRETE, lambda source, folder, _, resume: interrupted(
-        ppo, PPOConfig(init_from=str(source), total_timesteps=0), folder, resume=resume)),
+        ppo, nested(PPOConfig(),init_from=str(source), total_timesteps=0), folder, resume=resume)),
     ("compare", "dataset"): (recording_at, DISCRETE, comparing("dataset")),
     ("compare", "expert"): (driver_at, DISCRETE, comparing("expert")),
     ("compare", "init_from"): (driver_at, DISCRETE, comparing("init_from")),

@@ -86,7 +86,7 @@ class TrainingData:
             `frozen_features`; None keeps none.
 
     Raises:
-        ValueError: For class weights in continuous control, or shifts or curve weights in discrete control.
+        ValueError: For shifts or curve weights in discrete control.
     """
 
     def __init__(
@@ -97,8 +97,6 @@ class TrainingData:
         encoder: nn.Module | None = None,
         dataset: Path | None = None,
     ):
-        if config.class_weights and env.control != "discrete":
-            raise ValueError(f"class_weights applies to discrete actions; this dataset has {env.control} control.")
         if config.shift and env.control == "discrete":
             raise ValueError("shift corrects the steering of continuous actions; this dataset has discrete control.")
         if config.shift >= (width := env.spec.frame_shape[1]):
@@ -117,10 +115,7 @@ class TrainingData:
                 self.black = encoder(self.black.unsqueeze(0))[0]
         self.offsets = np.zeros(1, dtype=np.int64)
         """(E + 1,): episode e is the rows offsets[e] to offsets[e + 1]."""
-        self.classes: Tensor | None = None
-        """(A,) weight of each discrete action, or None."""
         self._unlabelled = np.zeros(0, dtype=np.int64)  # rows without a label, ascending
-        self._counts = np.zeros(env.spec.num_actions, dtype=np.int64)
         self._begins: list[int] = []
         self._parts: list[_Part] = []  # one per call of `add`
         self._flipped: list[_Part] = []  # the same, flipped; empty for frames, which are flipped later
@@ -149,9 +144,8 @@ class TrainingData:
             )
         weight = None
         labelled = np.ones(len(frames), np.bool_) if frames.labelled is None else frames.labelled
-        if self.config.change_weight != 1 or self.config.curve_weight or not labelled.all():
-            changes = action_changes(frames.labels, frames.offsets)
-            weights = np.where(changes, self.config.change_weight, 1.0).astype(np.float32) * labelled
+        if self.config.curve_weight or not labelled.all():
+            weights = labelled.astype(np.float32)
             if self.config.curve_weight:
                 weights *= curve_weights(frames.labels, self.config.curve_weight)
             weight = self._place(weights)
@@ -169,20 +163,12 @@ class TrainingData:
         else:
             self._parts.append(_Part(self._place(masked(frames.frames, self.env)), labels, dt, weight))
         self.offsets = np.concatenate([self.offsets, len(self) + frames.offsets[1:]])
-        if self.config.class_weights:
-            self._counts += np.bincount(frames.labels[labelled], minlength=len(self._counts))
-            counts = self._counts
-            if self.config.horizontal_flip:  # half of the sequences are trained on as in a mirror
-                counts = counts + counts[list(self.env.spec.flipped_actions)]
-            counts = counts.clip(min=1)
-            self.classes = torch.tensor(counts.mean() / counts, dtype=torch.float32, device=self.device)
 
     def to(self, device: torch.device) -> TrainingData:
         """On another device."""
         moved = copy(self)
         moved.device = device
         moved.black = self.black.to(device)
-        moved.classes = None if self.classes is None else self.classes.to(device)
         moved._parts, moved._flipped = ([part.to(device) for part in parts] for parts in (self._parts, self._flipped))
         return moved
 
@@ -287,19 +273,3 @@ class TrainingData:
 def curve_weights(labels: np.ndarray, alpha: float) -> np.ndarray:
     """Return the weights (N,) exp(alpha |steering|) of continuous actions (N, 3), float32."""
     return np.exp(alpha * np.abs(labels[:, 0])).astype(np.float32)
-
-
-def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Mark the frames whose label differs from that of the frame before, within their episode.
-
-    Args:
-        labels: (N,) discrete actions or (N, 3) continuous ones.
-        offsets: (E + 1,): episode e is the rows offsets[e] to offsets[e + 1].
-
-    Returns:
-        (N,) bool.
-    """
-    different = labels[1:] != labels[:-1]
-    changes = np.concatenate([[False], different if labels.ndim == 1 else different.any(axis=1)])
-    changes[offsets[:-1]] = False
-    return changes

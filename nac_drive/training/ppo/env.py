@@ -10,7 +10,7 @@ import numpy as np
 from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, ActionRepeat, Augmentation, EnvConfig, make_env
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
-from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.config import REWARD_SCALE, PPOConfig
 
 _FACTS = ("speed", "lateral_offset", "heading_error", "wheels_off_road", "completion")
 
@@ -35,7 +35,7 @@ class TrainingEnv(gym.Wrapper):
         self._config, self._rank, self._max_steps = config, rank, env_config.max_steps
         self._describe = env_config.spec.privileged or _facts
         self._tiles_missed = getattr(env.unwrapped, "tiles_missed", lambda: 0)
-        self._augmentation = Augmentation(config.augment)
+        self._augmentation = Augmentation(config.rollout.augment)
         self._frame_size = FrameSize.of(env_config.spec.frame_shape, env_config.spec.bar_top)
         self.penalty_share = 1.0
         """Fraction of the penalties that is subtracted."""
@@ -60,22 +60,22 @@ class TrainingEnv(gym.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         frames = round(info["dt"] * FRAMES_PER_SECOND)
         self.native_return += float(reward)
-        penalty = self._config.crash_penalty if info["crash"] else 0.0
+        penalty = self._config.reward.crash_penalty if info["crash"] else 0.0
         missed = max(self._tiles_missed(), self._missed)
-        penalty += self._config.missed_tile_penalty * (missed - self._missed)
+        penalty += self._config.reward.missed_tile_penalty * (missed - self._missed)
         self._missed = missed
         if info["wheels_off_road"] >= OFF_ROAD_WHEELS:
-            penalty += self._config.off_road_penalty * frames
+            penalty += self._config.reward.off_road_penalty * frames
         self._idle = self._idle + frames if info["completion"] <= self._completion else 0
         self._frames, self._completion, self._info = self._frames + frames, info["completion"], info
-        if self._config.patience and self._idle >= self._config.patience and not terminated:
+        if self._config.rollout.patience and self._idle >= self._config.rollout.patience and not terminated:
             terminated = True
             reward = float(reward) * (1 + (self._max_steps - self._frames) / frames)  # of the time that is left
         terminated = terminated or truncated  # the value network sees the time
         truncated = self._limit is not None and self._frames >= self._limit
         if terminated or truncated:
             self._limit = None
-        reward = (float(reward) - self.penalty_share * penalty) * self._config.reward_scale
+        reward = (float(reward) - self.penalty_share * penalty) * REWARD_SCALE
         return self._effect(observation), reward, terminated, truncated, info
 
     def privileged(self) -> np.ndarray:
@@ -100,7 +100,7 @@ def first_limit(rng: np.random.Generator, max_steps: int) -> int:
 
 def training_env(env_config: EnvConfig, config: PPOConfig, rank: int) -> TrainingEnv:
     """Make environment number `rank` of a run."""
-    env = ActionRepeat(make_env(env_config, crash="terminate"), config.action_repeat)
+    env = ActionRepeat(make_env(env_config, crash="terminate"), config.rollout.action_repeat)
     return TrainingEnv(env, config, rank, env_config)
 
 

@@ -17,7 +17,7 @@ from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
 from nac_drive.envs.views import Size, View
 from nac_drive.envs.world import World
-from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.config import REWARD_SCALE, PPOConfig
 from nac_drive.training.ppo.env import TrainingEnv, first_limit, training_env, training_track
 
 _COMMANDS = np.array(COMMANDS)
@@ -143,7 +143,7 @@ class BatchedEnvs:
         height, width, channels = env_config.spec.frame_shape
         self._frame_size = FrameSize.of(env_config.spec.frame_shape, env_config.spec.bar_top)
         self._discrete = env_config.control == "discrete"
-        self._augmentation = Augmentation(config.augment)
+        self._augmentation = Augmentation(config.rollout.augment)
         self._effects: list[Any] = [None] * count
         self._world = World(count, library)
         self._simulators = [
@@ -171,18 +171,18 @@ class BatchedEnvs:
         self._frames += frames
         self._native_returns += rewards
         visited, missed = cars["visited_count"], np.maximum(tiles_missed(self._world.roads, cars), self._missed)
-        penalties = np.where(crashed, config.crash_penalty, 0.0)
-        penalties += config.missed_tile_penalty * (missed - self._missed)
-        penalties += np.where(cars["wheels_off_road"] >= OFF_ROAD_WHEELS, config.off_road_penalty * frames, 0.0)
+        penalties = np.where(crashed, config.reward.crash_penalty, 0.0)
+        penalties += config.reward.missed_tile_penalty * (missed - self._missed)
+        penalties += np.where(cars["wheels_off_road"] >= OFF_ROAD_WHEELS, config.reward.off_road_penalty * frames, 0.0)
         self._idle = np.where(visited <= self._visited, self._idle + frames, 0)
         self._visited[:], self._missed = visited, missed
-        if config.patience:
-            idle = (self._idle >= config.patience) & ~terminated
+        if config.rollout.patience:
+            idle = (self._idle >= config.rollout.patience) & ~terminated
             rewards[idle] *= 1 + (self._max_steps - self._frames[idle]) / frames[idle]  # of the time that is left
             terminated |= idle
         terminated |= self._frames >= self._max_steps  # the value network sees the time
         ended = terminated | (self._frames >= self._limits)
-        rewards = (rewards - penalty_share * penalties) * config.reward_scale
+        rewards = (rewards - penalty_share * penalties) * REWARD_SCALE
         returns, after, dt = self._native_returns[terminated].tolist(), self._states(), durations
         self.privileged = after
         if ended.any():
@@ -204,7 +204,7 @@ class BatchedEnvs:
         rewards, frames, seconds = np.zeros(count), np.zeros(count, int), np.zeros(count)
         terminated, crashed, running = (np.full(count, value) for value in (False, False, True))
         finished: dict[int, np.ndarray] = {}
-        for _ in range(self._config.action_repeat):
+        for _ in range(self._config.rollout.action_repeat):
             world.step()
             rewards += np.where(running, world.rewards, 0.0)
             frames += running
@@ -231,7 +231,7 @@ class BatchedEnvs:
 
     def _observe(self) -> None:
         self._world.draw(self.observations, 0, None, *self._view)
-        if self._config.augment:
+        if self._config.rollout.augment:
             for row, effect in enumerate(self._effects):
                 self.observations[row] = effect(self.observations[row])
 

@@ -26,6 +26,8 @@ from nac_drive.policies.cores.base import State
 
 MARGIN = 1e-4
 """Samples and means of a Beta distribution keep this distance from 0 and 1, where its density may be 0."""
+ACTION_NOISE = 0.19
+"""Standard deviation of a continuous action at the start, as a fraction of its range."""
 _HIDDEN = 128
 
 
@@ -37,13 +39,18 @@ class ActorCritic(nn.Module):
             policy that learns is the one that drove.
         privileged: Number of inputs of the value network, K.
         distribution: Of continuous actions: beta or gaussian.
-        action_noise: Of continuous actions: their standard deviation at the start, as a fraction of their range, for an
-            action in the middle of it.
         precision: Of the encoder: 32-true, or bf16-mixed. Driving and learning have the same, and the rest has float32.
+        action_noise: Of continuous actions: their standard deviation at the start, as a fraction of their range, for an
+            action in the middle of it; with beta at most 0.22, just under sqrt(1/20), so that there is one mode.
     """
 
     def __init__(
-        self, driver: Driver, privileged: int, distribution: str, action_noise: float, precision: str = "32-true"
+        self,
+        driver: Driver,
+        privileged: int,
+        distribution: str = "beta",
+        precision: str = "32-true",
+        action_noise: float = ACTION_NOISE,
     ) -> None:
         super().__init__()
         self.driver, self.distribution = driver.eval(), distribution

@@ -17,29 +17,23 @@ from collections import deque
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from nac_drive.data_collection.drivers import (
-    driver_hash,
-    require_environment,
-    require_view,
-    resolve_driver,
     trained_env,
 )
-from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig, track_seeds
+from nac_drive.envs import FRAMES_PER_SECOND, track_seeds
 from nac_drive.events import Event, Progress, message, silent
-from nac_drive.parallel.processes import default_workers, worker_pool
+from nac_drive.parallel.processes import Pool, default_workers, worker_pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.pdna import NoisyCfC
 from nac_drive.policies.tensors import read_tensors
-from nac_drive.storage.lock import locked
-from nac_drive.training.config import for_env
 from nac_drive.training.distributed import warn_of_emulation
 from nac_drive.training.finite import require_finite_weights
+from nac_drive.training.plan import TrainingPlan, open_run
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.env import privileged_size
 from nac_drive.training.ppo.envs import rollout_envs
@@ -87,32 +81,17 @@ def ppo(
         UserWarning: If the processor has no bfloat16 of its own, so that it is many times slower.
     """
     config.check()
-    warn_of_emulation(config.precision)
+    warn_of_emulation(config.optim.precision)
     folder = Path(folder)
     RunFolder.require(folder, resume)
-    env_config = EnvConfig(
-        control=config.driver.control,  # type: ignore[arg-type]
-        perturb=config.perturb,
-        view=config.view,
-        size=config.size,
-    )
-    torch.manual_seed(config.seed)
-    policy = build_policy(config, env_config)
-    resolved = asdict(config)
-    if config.init_from:
-        resolved["init_sha256"] = driver_hash(config.init_from, env_config)
-    with locked(folder):
-        learner, step = Learner(policy, config, default_workers()), 0
-        if resume:
-            run = RunFolder.open(folder)
-            run.require_config(resolved, moved=("init_from",), grown=("total_timesteps",))
-            if last := run.rewind():
-                step = _load(learner, last)
-            run.keep_config(resolved)
-        else:
-            run = RunFolder.create(folder, resolved)
-        with worker_pool(min(len(track_seeds(config.validation_tracks)), default_workers())) as pool:
-            training = _Training(run, config, learner, env_config, step, progress, pool)
+    plan = TrainingPlan.resolve(config, config.env, device="cpu", grown=("total_timesteps",))
+    learner = Learner(build_policy(plan), config.optim, default_workers())
+    with open_run(folder, plan, resume=resume) as run:
+        last = run.checkpoint_folder("last")
+        step = _load(learner, last) if last else 0
+        run.keep_config(plan.resolved)  # only now: a run that cannot be read stays as it is
+        with worker_pool(min(len(track_seeds(config.validation.tracks)), default_workers())) as pool:
+            training = _Training(plan, run, learner, step, pool, progress)
             training.validate_once()
             if step < config.total_timesteps:
                 training.learn()
@@ -137,19 +116,20 @@ def _load(learner: Learner, folder: Path) -> int:
 # The policy
 
 
-def build_policy(config: PPOConfig, env: EnvConfig) -> ActorCritic:
+def build_policy(plan: TrainingPlan[PPOConfig]) -> ActorCritic:
     """Make the policy that a run begins with.
 
     Raises:
-        ValueError: If `init_from` drives another environment or is another driver than `config.driver` asks for.
+        ValueError: If `init_from` is another driver than `config.driver` asks for, or was trained without the bar.
     """
-    driver = _init_from(config, env, config.init_from) if config.init_from else _random(config, env)
-    return ActorCritic(driver, privileged_size(env), config.distribution, config.action_noise, config.precision)
+    torch.manual_seed(plan.config.seed)
+    driver = _init_from(plan) if plan.sources else _random(plan.config)
+    return ActorCritic(driver, privileged_size(plan.env), plan.config.rollout.distribution, plan.config.optim.precision)
 
 
-def _random(config: PPOConfig, env: EnvConfig) -> Driver:
+def _random(config: PPOConfig) -> Driver:
     """A driver whose first actions hardly depend on the frame: half gas and no brake, or all actions alike."""
-    driver = Driver(for_env(config.driver, env))
+    driver = Driver(config.driver)
     if isinstance(driver.core, NoisyCfC):
         raise ValueError(
             f"core must add no noise in training, got {config.driver.core}: the policy that learns must be the one "
@@ -163,23 +143,25 @@ def _random(config: PPOConfig, env: EnvConfig) -> Driver:
     return driver
 
 
-def _init_from(config: PPOConfig, env: EnvConfig, source: str | Path) -> Driver:
-    driver = resolve_driver(source, env)
-    if not isinstance(driver, Driver):
-        raise ValueError(f"init_from must name a learned driver, got {source}: it has no weights.")
+def _init_from(plan: TrainingPlan[PPOConfig]) -> Driver:
+    config, source = plan.config, plan.sources["init_from"]
+    driver = Driver(source.config)
+    driver.load_state_dict(source.state_dict())
+    of_env = ("control", "frame_shape", "num_actions")
     usual, asked, found = (asdict(each) for each in (PPOConfig().driver, config.driver, driver.config))
-    if wrong := [name for name in asked if name != "control" and asked[name] not in (usual[name], found[name])]:
+    if wrong := [name for name in asked if name not in of_env and asked[name] not in (usual[name], found[name])]:
         raise ValueError(
             f"{wrong[0]} must be that of init_from, {found[wrong[0]]!r}, got {asked[wrong[0]]!r}; leave it out."
         )
-    require_environment(f"init_from {os.fspath(source)!r}", driver, env)
-    require_view(f"init_from {os.fspath(source)!r}", driver, env)
-    trained = trained_env(driver)
+    trained = trained_env(source)
     if trained and trained.mask_bar:
-        raise ValueError(f"init_from {source!r} was trained without the status bar; pass one that was trained with it.")
+        raise ValueError(
+            f"init_from {str(config.optim.init_from)!r} was trained without the status bar; pass one that was trained "
+            "with it."
+        )
     if driver.config.control == "discrete":
-        driver.action_head.out.weight.data *= config.init_logit_scale
-        driver.action_head.out.bias.data *= config.init_logit_scale
+        driver.action_head.out.weight.data *= config.optim.init_logit_scale
+        driver.action_head.out.bias.data *= config.optim.init_logit_scale
     return driver
 
 
@@ -188,9 +170,9 @@ def _init_from(config: PPOConfig, env: EnvConfig, source: str | Path) -> Driver:
 
 def _penalty_share(config: PPOConfig, step: int) -> float:
     """Return the fraction of the penalties that counts after so many frames."""
-    if config.init_from or not config.penalty_warmup_steps:
+    if config.optim.init_from or not config.reward.penalty_warmup_steps:
         return 1.0
-    return min(step / config.penalty_warmup_steps, 1.0)
+    return min(step / config.reward.penalty_warmup_steps, 1.0)
 
 
 class _Training:
@@ -198,16 +180,15 @@ class _Training:
 
     def __init__(
         self,
+        plan: TrainingPlan[PPOConfig],
         run: RunFolder,
-        config: PPOConfig,
         learner: Learner,
-        env: EnvConfig,
         step: int,
+        pool: Pool | None,
         progress: Progress,
-        pool: Any,
     ) -> None:
-        self._run, self._config, self._learner, self._env = run, config, learner, env
-        self._step, self._progress, self._pool = step, progress, pool
+        self._run, self._config, self._env, self._learner = run, plan.config, plan.env, learner
+        self._step, self._pool, self._progress = step, pool, progress
         self._since = time.perf_counter()
         """The moment when driving and learning began after the last validation."""
 
@@ -222,8 +203,8 @@ class _Training:
         rollouts = Rollouts(
             partial(rollout_envs, self._env, config),
             policy,
-            config.n_envs,
-            config.n_steps,
+            config.rollout.n_envs,
+            config.rollout.n_steps,
             self._learner.sequence_length,
             default_workers(),
         )
@@ -235,8 +216,10 @@ class _Training:
                     self.validate_once()
                     order, checkpoint = self._start_over(rollouts), self._step
                 rollout = rollouts.drive(_penalty_share(config, self._step))
-                rate = config.learning_rate * max(1 - self._step / config.total_timesteps, 0.0)
-                learned = self._learner.update(rollout, rate, order, actor=self._step >= config.value_warmup_steps)
+                rate = config.optim.learning_rate * max(1 - self._step / config.total_timesteps, 0.0)
+                learned = self._learner.update(
+                    rollout, rate, order, actor=self._step >= config.optim.value_warmup_steps
+                )
                 self._step += round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)
                 require_finite_weights(f"frame {self._step:,}", policy.named_parameters())
                 returns.extend(rollout.returns)
@@ -273,7 +256,7 @@ class _Training:
 
         row = {
             "step": step,
-            **closed_loop(driver, self._env, self._config.validation_tracks, self._pool, self._progress),
+            **closed_loop(driver, self._env, self._config.validation.tracks, self._pool, self._progress),
         }
         row["seconds"] = seconds
         self._run.finish_step(row, write)

@@ -13,7 +13,7 @@ from nac_drive.envs import FRAMES_PER_SECOND
 from nac_drive.policies import Driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.moving_average import averaged
-from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.config import PPOOptimConfig
 from nac_drive.training.ppo.in_threads import in_threads
 from nac_drive.training.ppo.policy import ActorCritic
 from nac_drive.training.ppo.rollout import Rollout
@@ -107,7 +107,7 @@ class Learner:
         threads: Number of threads.
     """
 
-    def __init__(self, policy: ActorCritic, config: PPOConfig, threads: int = 1):
+    def __init__(self, policy: ActorCritic, config: PPOOptimConfig, threads: int = 1):
         self.policy, self._config, self._threads = policy, config, threads
         self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
         value = set(policy.value.parameters())

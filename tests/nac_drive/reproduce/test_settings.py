@@ -19,6 +19,7 @@ from nac_drive.reproduce.experiment import Task
 from nac_drive.reproduce.learning import Learning
 from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.ppo.config import PPOConfig
+from tests.nac_drive.small import nested
 
 CHANGED = Driving(
     ["gap:1"], "discrete", expert="champion-discrete", noise=0.3, episodes=5, runs=2, tracks="test-4",
@@ -145,7 +146,7 @@ def test_a_learning_curve_is_that_of_its_settings(
     row = experiment.measure(tmp_path, TASK)
     driver = DriverConfig("gru", {}, encoder="pooled", d_model=128, dense=48, control="discrete")
     assert configs == [
-        PPOConfig(driver=driver, seed=1, total_timesteps=9000, validate_every=1000, validation_tracks="val-2")
+        nested(PPOConfig(), driver=driver, seed=1, total_timesteps=9000, validate_every=1000, validation_tracks="val-2")
     ]
     assert (row["best"], row["last"], row["first"]) == (810.0, 710.0, first)
     assert [dict(place)["run"] for place in experiment.places()] == [0, 1, 2]

@@ -46,7 +46,7 @@ def test_the_recipe_of_the_paper():
     assert (recipe.driver.dropout, recipe.driver.residual) == (0.2, False)
     assert (recipe.optim.learning_rate, recipe.optim.ema_decay) == (1e-4, 0.0)
     assert (recipe.data.batch_size, recipe.epochs) == (32, 100)
-    assert (recipe.data.horizontal_flip, recipe.data.class_weights, recipe.data.augment) == (False, False, ())
+    assert (recipe.data.horizontal_flip, recipe.data.augment) == (False, ())
     assert recipe.optim.init_from is recipe.optim.freeze_encoder_from is None
     assert Driver(recipe.driver).core.nac.num_heads == 16  # type: ignore[union-attr]
     assert paper_recipe() == recipe

@@ -21,7 +21,9 @@ from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
+from nac_drive.training.config import DaggerConfig
 from nac_drive.training.moving_average import moving_average
+from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.trainer import Trainer, build_learner
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import TINY, nested, rows, score_of_weights
@@ -189,7 +191,7 @@ def test_settings_that_cannot_be_trained_leave_no_folder(tmp_path):
         (config(control="continuous"), {"expert": str(path)}, "made for discrete control"),
         (config("transformer"), {}, "unknown name 'transformer'"),
         (config(core_args={"foo": 1}), {}, "unknown"),
-        (config(control="continuous", class_weights=True), {}, "class_weights applies to discrete actions"),
+        (config(curve_weight=1.0), {}, "curve_weight needs the steering"),
         (config(), {"device": "tpu"}, "device must be auto, cpu or cuda, got 'tpu'"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
@@ -226,27 +228,32 @@ def test_a_learner_starts_from_the_weights_of_another(straight, tmp_path, no_val
     before, after = load_driver(straight / "checkpoints" / "best"), load_driver(best)
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
-    other = load_driver(train(config("gru", residual=False, **still), tmp_path / "gru"))
-    assert (other.config.core, other.config.residual, before.config.residual) == ("gru", False, True)
+    other = load_driver(train(config("gru", residual=True, **still), tmp_path / "gru"))
+    assert (other.config.core, other.config.residual, before.config.residual) == ("gru", True, False)
     for name, parameter in other.named_parameters():  # another core keeps its random weights
         if not name.startswith("core."):
             torch.testing.assert_close(parameter, before.get_parameter(name), rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match="init_from must name a driver of the same encoder and action head"):
         train(config(encoder="paper", init_from=str(straight)), tmp_path / "other")
-    with pytest.raises(ValueError, match="init_from must name a cloned driver, got 'controller'"):
+    with pytest.raises(ValueError, match="init_from must name a learned driver, got 'controller'"):
         train(config(init_from="controller"), tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def learner_of(settings: DaggerConfig, env: EnvConfig) -> Driver:
+    """The driver that a run begins with."""
+    return build_learner(TrainingPlan.resolve(settings, env, device="cpu"))
 
 
 def test_a_core_of_other_settings_keeps_its_random_weights(tmp_path):
     """Also where the weights would fit: two windows of one core."""
     settings, env = config("mha", core_args={"window": 4}), EnvConfig("discrete")
-    source = build_learner(replace(settings, seed=5), env)
+    source = learner_of(replace(settings, seed=5), env)
     path = str(save_driver(tmp_path / "source", source, env=asdict(env)))
-    fresh = build_learner(nested(settings, core_args={"window": 8}), env)
+    fresh = learner_of(nested(settings, core_args={"window": 8}), env)
     for window, origin in ((4, source), (8, fresh)):
         with pytest.warns(match="random weights.*'window': 4} there, {'window': 8}") if window == 8 else nullcontext():
-            learner = build_learner(nested(settings, core_args={"window": window}, init_from=path), env)
+            learner = learner_of(nested(settings, core_args={"window": window}, init_from=path), env)
         for name, parameter in learner.named_parameters():
             expected = origin if name.startswith("core.") else source
             assert torch.equal(parameter, expected.get_parameter(name)), (window, name)
@@ -254,10 +261,10 @@ def test_a_core_of_other_settings_keeps_its_random_weights(tmp_path):
 
 def test_a_setting_that_is_spelled_out_is_the_same_as_its_default(tmp_path):
     settings, env = config("nac-exact", core_args={"num_heads": 4}), EnvConfig("discrete")
-    source = build_learner(replace(settings, seed=5), env)
+    source = learner_of(replace(settings, seed=5), env)
     path = str(save_driver(tmp_path / "source", source, env=asdict(env)))
     spelled = {"num_heads": 4, "window": 8, "time_unit": 0.02}
-    learner = build_learner(nested(settings, core_args=spelled, init_from=path), env)
+    learner = learner_of(nested(settings, core_args=spelled, init_from=path), env)
     for name, parameter in learner.named_parameters():
         assert torch.equal(parameter, source.get_parameter(name)), name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from tests.nac_drive.small import (
     checkpoint,
     config,
     dagger_config,
+    nested,
     rows,
     score_of_weights,
     train,
@@ -116,7 +116,7 @@ def by_dagger(rate: float, dataset: Demonstrations, folder: Path) -> Any:
 
 
 def by_ppo(rate: float, dataset: Demonstrations, folder: Path) -> Any:
-    return ppo(replace(PPO, learning_rate=rate), folder / "run")
+    return ppo(nested(PPO, learning_rate=rate), folder / "run")
 
 
 def by_passive(rate: float, dataset: Demonstrations, folder: Path, control: Any = "discrete", **settings: Any) -> Row:
@@ -226,7 +226,7 @@ def test_a_second_process_is_refused(dataset, tmp_path, command):
     "words",
     [
         "--seed -1", "--learning-rate inf", "--learning-rate 1e30", "--freeze-encoder-from nope", "--init-from nope",
-        "--precision 8", "--ema-decay nan", "--dropout nan", "--batch-size 99999999999", "--change-weight nan",
+        "--precision 8", "--ema-decay nan", "--dropout nan", "--batch-size 99999999999", "--curve-weight nan",
         "--d-model 99999999", "--core-args window=1.5", "--core nac-exact --core-args settle_steps=9999999",
     ],
 )  # fmt: skip
@@ -242,7 +242,7 @@ def test_a_setting_that_cannot_work_leaves_nothing(dataset, tmp_path, capsys, co
     "words",
     [
         "--n-envs 0", "--n-envs 999999", "--n-epochs 0", "--batch-size 1", "--gamma 2", "--clip-range -1",
-        "--total-timesteps -1", "--reward-scale 0", "--crash-penalty nan", "--seed -1", "--learning-rate inf",
+        "--total-timesteps -1", "--patience -1", "--crash-penalty nan", "--seed -1", "--learning-rate inf",
         "--init-from nope", "--ent-coef inf", "--n-steps 1",
     ],
 )  # fmt: skip

@@ -113,7 +113,7 @@ def test_dagger_leaves_a_frozen_encoder_as_it_is(source, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"freeze_encoder_from": "controller"}, "freeze_encoder_from must name a cloned driver, got 'controller'"),
+        ({"freeze_encoder_from": "controller"}, "freeze_encoder_from must name a learned driver, got 'controller'"),
         (
             {"freeze_encoder_from": "SOURCE", "encoder": "compact"},
             "freeze_encoder_from must name a driver of the same encoder",

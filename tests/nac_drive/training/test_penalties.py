@@ -40,7 +40,7 @@ def by_dagger(core: str, dataset: Demonstrations, folder: Path) -> None:
 
 def by_ppo(core: str, dataset: Demonstrations, folder: Path) -> None:
     mine = policy(core)
-    learner = Learner(mine, SMALL)
+    learner = Learner(mine, SMALL.optim)
     driving = rollouts(mine, SMALL, learner.sequence_length)
     driving.start_at(0, 1)
     learner.update(driving.drive(), 1e-3, np.random.default_rng(0))
@@ -119,7 +119,7 @@ def test_ppo_keeps_a_linear_system_stable():
     core: Any = mine.driver.core
     with torch.no_grad():
         core.dynamics.add_(0.5)
-    learner = Learner(mine, SMALL)
+    learner = Learner(mine, SMALL.optim)
     driving = rollouts(mine, SMALL, learner.sequence_length)
     driving.start_at(0, 1)
     before = core.gershgorin_loss().item()

@@ -21,17 +21,25 @@ from nac_drive.policies import CORES, Driver, DriverConfig, load_driver, save_dr
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.lock import FolderInUseError
 from nac_drive.training.finite import DivergedError
+from nac_drive.training.plan import TrainingPlan
+from nac_drive.training.ppo import config as ppo_config
 from nac_drive.training.ppo import envs as ppo_envs
 from nac_drive.training.ppo import run as ppo_module
-from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.ppo.config import REWARD_SCALE, PPOConfig
 from nac_drive.training.ppo.env import TrainingEnv, privileged_size, training_env
 from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import checkpoint, killed_at_every_operation, results, score_of_weights
+from tests.nac_drive.small import (
+    checkpoint,
+    killed_at_every_operation,
+    nested,
+    results,
+    score_of_weights,
+)
 from tests.nac_drive.small import rows as rows_without_times
 
-TINY = PPOConfig(
+TINY = nested(PPOConfig(),
     driver=DriverConfig(core="cnn", encoder="pooled", d_model=8, dense=8), total_timesteps=96, n_envs=2, n_steps=16,
     action_repeat=1, patience=0, sequence_length=8, value_warmup_steps=32, batch_size=16, n_epochs=1,
     learning_rate=1e-3, ema_decay=0.5, validate_every=32, validation_tracks="val-2",
@@ -45,7 +53,7 @@ POLICY = "training_state/policy.safetensors"
 def quick(monkeypatch):
     monkeypatch.setattr(ppo_module, "worker_pool", lambda workers: nullcontext())
     monkeypatch.setattr(ppo_module, "default_workers", lambda: 1)
-    monkeypatch.setattr(ppo_module, "EnvConfig", partial(EnvConfig, max_steps=60))
+    monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=60))
     with one_thread():
         yield
 
@@ -81,7 +89,7 @@ class Watch:
 def controlled(core: str = "cnn", control: Control = "discrete", **settings: Any) -> PPOConfig:
     """TINY with another core or control."""
     base = PPOConfig().driver if "init_from" in settings else TINY.driver
-    return replace(TINY, driver=replace(base, core=core, control=control), **settings)
+    return nested(TINY, driver=replace(base, core=core, control=control), **settings)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -98,8 +106,8 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
 
     with pytest.raises(FileExistsError, match="--resume"):
         ppo(TINY, folder)
-    with pytest.raises(ValueError, match=rf"gamma: run has {TINY.gamma}, got 0.5"):
-        ppo(replace(TINY, gamma=0.5), folder, resume=True)
+    with pytest.raises(ValueError, match=rf"optim.gamma: run has {TINY.optim.gamma}, got 0.5"):
+        ppo(nested(TINY, gamma=0.5), folder, resume=True)
 
     again = Watch(folder)
     best = ppo(TINY, folder, resume=True, progress=again)
@@ -123,7 +131,7 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
     assert best.name == f"step_{winner['step']}"
     driver = load_driver(best)
     assert driver.meta["step"] == winner["step"]
-    assert driver.meta["training"]["n_envs"] == 2
+    assert driver.meta["training"]["rollout"]["n_envs"] == 2
     env = EnvConfig(max_steps=60)
     assert [rollout(make_env(env), driver, seed).episode_return for seed in (800_000, 800_001)] == winner["returns"]
 
@@ -154,7 +162,7 @@ def test_the_rate_falls_the_penalties_grow_and_the_note_has_the_mean_return(
 
     monkeypatch.setattr(ppo_module.Rollouts, "drive", drive_scripted)
     config = controlled(total_timesteps=4 * frames, action_repeat=repeat, validate_every=4 * frames)
-    config = replace(config, value_warmup_steps=2 * frames, penalty_warmup_steps=2 * frames)
+    config = nested(config, value_warmup_steps=2 * frames, penalty_warmup_steps=2 * frames)
     watch = Watch(tmp_path / "run")
     ppo(config, tmp_path / "run", progress=watch)
     events = [event for event in watch.events if event.job == "ppo"]
@@ -171,7 +179,7 @@ def test_the_rate_falls_the_penalties_grow_and_the_note_has_the_mean_return(
 def test_a_random_driver_begins_with_actions_that_hardly_depend_on_the_frame(control):
     config = controlled("lstm", control)
     torch.manual_seed(7)
-    driver = ppo_module.build_policy(config, EnvConfig(control)).driver
+    driver = ppo_module.build_policy(TrainingPlan.resolve(config, config.env)).driver
     torch.manual_seed(7)
     plain = Driver(config.driver).state_dict()
     for name, weight in driver.state_dict().items():
@@ -184,11 +192,11 @@ def test_a_random_driver_begins_with_actions_that_hardly_depend_on_the_frame(con
 
 
 def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp_path, no_validation):
-    folder, short = tmp_path / "run", replace(TINY, total_timesteps=32, value_warmup_steps=0)
+    folder, short = tmp_path / "run", nested(TINY, total_timesteps=32, value_warmup_steps=0)
     first, second = Watch(folder), Watch(folder)
     ppo(short, folder, progress=first)
     before = rows_without_times(folder)
-    ppo(replace(short, total_timesteps=96), folder, resume=True, progress=second)
+    ppo(nested(short, total_timesteps=96), folder, resume=True, progress=second)
     rows = rows_without_times(folder)
     assert [row["step"] for row in rows] == [0, 32, 64, 96]
     assert rows[:2] == before
@@ -224,9 +232,9 @@ def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_val
 
 
 def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
-    config = replace(TINY, total_timesteps=8, n_envs=1, n_steps=8, batch_size=8, value_warmup_steps=0, validate_every=8)
+    config = nested(TINY, total_timesteps=8, n_envs=1, n_steps=8, batch_size=8, value_warmup_steps=0, validate_every=8)
     monkeypatch.setattr(ppo_module, "closed_loop", score_of_weights)
-    monkeypatch.setattr(ppo_module, "EnvConfig", partial(EnvConfig, max_steps=8))
+    monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=8))
     kills = killed_at_every_operation(
         monkeypatch, tmp_path, lambda path, resume: ppo(config, path, resume=resume), results
     )
@@ -245,7 +253,7 @@ def test_weights_that_are_not_finite_stop_it_and_the_last_checkpoint_stays(tmp_p
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoil)
     with pytest.raises(DivergedError, match=r"weights '.*' of frame 64 are not finite; the last checkpoint is kept"):
-        ppo(replace(TINY, value_warmup_steps=0), folder)
+        ppo(nested(TINY, value_warmup_steps=0), folder)
     assert [row["step"] for row in rows_without_times(folder)] == [0, 32]
     assert checkpoint(folder, "last").name == "step_32"
     load_driver(folder)
@@ -254,7 +262,7 @@ def test_weights_that_are_not_finite_stop_it_and_the_last_checkpoint_stays(tmp_p
 def test_it_leaves_nothing_in_the_systems_temporary_folder(tmp_path, monkeypatch, no_validation):
     (tmp_path / "system").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
-    ppo(replace(TINY, total_timesteps=32), tmp_path / "run")
+    ppo(nested(TINY, total_timesteps=32), tmp_path / "run")
     assert not list((tmp_path / "system").iterdir())
 
 
@@ -264,12 +272,14 @@ def test_a_second_process_is_refused(tmp_path, no_validation):
             with pytest.raises(FolderInUseError, match="is in use by another process"):
                 ppo(config, tmp_path / "run", resume=True)
 
-    config = replace(TINY, total_timesteps=32)
+    config = nested(TINY, total_timesteps=32)
     ppo(config, tmp_path / "run", progress=progress)
 
 
 def test_a_driver_that_can_drive_pays_in_full_from_the_start():
-    shares = [ppo_module._penalty_share(config, 250_000) for config in (PPOConfig(), PPOConfig(init_from="expert"))]
+    shares = [
+        ppo_module._penalty_share(config, 250_000) for config in (PPOConfig(), nested(PPOConfig(), init_from="expert"))
+    ]
     assert shares == [0.25, 1.0]
 
 
@@ -296,15 +306,15 @@ def test_in_training_rewards_are_scaled_grass_and_crashes_cost_and_tracks_are_tr
             }
             return np.zeros((2, 2, 3)), 7.0, False, False, info
 
-    env = TrainingEnv(Crashes(), PPOConfig(reward_scale=0.1), 0, EnvConfig())
+    env = TrainingEnv(Crashes(), PPOConfig(), 0, EnvConfig())
     for _ in range(20):
         env.reset(seed=900_000)  # the seed of the caller does not count
     assert all(seed in SPLITS["train"] for seed in Crashes.seeds)
     assert len(set(Crashes.seeds)) > 15
-    assert env.step(0)[1] == pytest.approx(0.7)
-    assert env.step(1)[1] == pytest.approx(-2.3)
-    assert env.step(2)[1] == pytest.approx(0.7)
-    assert env.step(3)[1] == env.step(4)[1] == pytest.approx(0.5), "1 for each of two frames"
+    assert env.step(0)[1] == pytest.approx(0.14)
+    assert env.step(1)[1] == pytest.approx(-0.46)
+    assert env.step(2)[1] == pytest.approx(0.14)
+    assert env.step(3)[1] == env.step(4)[1] == pytest.approx(0.1), "1 for each of two frames"
     assert env.native_return == 5 * 7.0
 
 
@@ -318,7 +328,7 @@ def test_the_native_return_has_the_rewards_of_the_environment_alone():
             info = {"crash": "off_road", "wheels_off_road": 4, "completion": 0.0, "dt": 0.02}
             return np.zeros((2, 2, 3)), next(self.rewards), False, False, info
 
-    env = TrainingEnv(Pays(), PPOConfig(patience=3), 0, EnvConfig(max_steps=100))
+    env = TrainingEnv(Pays(), nested(PPOConfig(), patience=3), 0, EnvConfig(max_steps=100))
     for _ in range(2):
         env.reset()
         returns = []
@@ -346,10 +356,10 @@ def test_in_training_a_tile_costs_when_it_is_missed_and_not_again():
         def tiles_missed(self):
             return self.missed
 
-    env = TrainingEnv(Passes(), PPOConfig(reward_scale=0.1, missed_tile_penalty=20), 0, EnvConfig())
+    env = TrainingEnv(Passes(), nested(PPOConfig(), missed_tile_penalty=20), 0, EnvConfig())
     for _ in range(2):
         env.reset()
-        assert [env.step(more)[1] for more in (0, 3, 0, -1, 1, 2)] == pytest.approx([0, -6, 0, 0, 0, -4])
+        assert [env.step(more)[1] for more in (0, 3, 0, -1, 1, 2)] == pytest.approx([0, -1.2, 0, 0, 0, -0.8])
 
 
 def test_in_training_an_episode_ends_without_progress_and_the_first_one_is_cut_at_a_random_frame():
@@ -383,14 +393,14 @@ def test_in_training_an_episode_ends_without_progress_and_the_first_one_is_cut_a
     assert [length(env, 0) for env in first[:2]] == [(100, True, False)] * 2
     first[0].reset()
     rewards = [first[0].step(0)[1] for _ in range(25)]
-    assert sum(rewards) == pytest.approx(250 * PPOConfig().reward_scale), "the last step pays for the 1000 frames"
+    assert sum(rewards) == pytest.approx(250 * REWARD_SCALE), "the last step pays for the 1000 frames"
     first[0].start_at(0)
     assert length(first[0], 1) == cuts[0]
     timed = TrainingEnv(TimeLimit(Stands(), 50), PPOConfig(), 0, EnvConfig(max_steps=200))
     timed.start_at(0)
     length(timed, 1)
     assert length(timed, 1) == (200, True, False), "the time limit is an end, as the value network sees the time"
-    patient = TrainingEnv(Stands(), PPOConfig(patience=0), 0, EnvConfig())
+    patient = TrainingEnv(Stands(), nested(PPOConfig(), patience=0), 0, EnvConfig())
     length(patient, 0)
     assert length(patient, 0)[0] == 2000
 
@@ -425,7 +435,7 @@ def test_the_value_network_sees_the_car_and_the_road_ahead():
 
 
 def test_in_training_every_episode_has_a_draw_of_one_augmentation_or_none():
-    config = replace(TINY, augment=("colour:3", "occlusion-bars:2"))
+    config = nested(TINY, augment=("colour:3", "occlusion-bars:2"))
     env, plain = (TrainingEnv(make_env(ENV), config, 0, ENV) for config in (config, TINY))
     changed = []
     for _ in range(12):
@@ -448,7 +458,7 @@ def test_under_a_perturbation_it_learns_and_is_validated(tmp_path, monkeypatch):
         return training_env(env, config, rank)
 
     monkeypatch.setattr(ppo_envs, "training_env", make)
-    best = ppo(replace(TINY, total_timesteps=32, perturb=spec), tmp_path / "run")
+    best = ppo(nested(TINY, total_timesteps=32, perturb=spec), tmp_path / "run")
     env = EnvConfig(max_steps=60, perturb=spec)
     assert set(made) == {env}
     driver = load_driver(best)
@@ -496,7 +506,6 @@ def test_each_training_episode_has_the_perturbation_of_its_track():
         ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
         ({"distribution": "cauchy"}, "distribution must be one of beta, gaussian, got 'cauchy'"),
         ({"precision": "16-mixed"}, "precision must be one of 32-true, bf16-mixed, got '16-mixed'"),
-        ({"action_noise": 0.3}, "action_noise must be at most 0.22 with distribution beta, got 0.3"),
         ({"action_repeat": 0}, "action_repeat must be at least 1, got 0"),
         ({"sequence_length": 5}, "sequence_length must divide n_steps = 128, got 5"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
@@ -511,7 +520,6 @@ def test_each_training_episode_has_the_perturbation_of_its_track():
         ({"batch_size": 4096}, "batch_size must divide"),
         ({"validate_every": 0}, "validate_every must be at least 1, got 0"),
         ({"clip_range": -1.0}, "clip_range must be positive and finite, got -1.0"),
-        ({"reward_scale": 0.0}, "reward_scale must be positive and finite, got 0.0"),
         ({"gamma": float("nan")}, "gamma must be finite, got nan"),
         ({"gae_lambda": -0.1}, r"gae_lambda must lie in \[0, 1\], got -0.1"),
         ({"ent_coef": float("inf")}, "ent_coef must be finite, got inf"),
@@ -525,7 +533,7 @@ def test_each_training_episode_has_the_perturbation_of_its_track():
 )
 def test_a_bad_setting_is_named_before_a_run_is_made(changed, message, tmp_path):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        ppo(PPOConfig(**changed), tmp_path / "run")
+        ppo(nested(PPOConfig(), **changed), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
@@ -544,7 +552,7 @@ def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, core, re
         driver.action_head.out.weight.mul_(5.0)  # different actions on noise
     save_driver(tmp_path / "clone", driver, env=asdict(EnvConfig(control)))
     config = controlled(control=control, init_from=str(tmp_path / "clone"), init_logit_scale=3.0)
-    policy = ppo_module.build_policy(config, EnvConfig(control))
+    policy = ppo_module.build_policy(TrainingPlan.resolve(config, config.env))
     frames = torch.from_numpy(np.random.default_rng(0).integers(256, size=(2, 6, 96, 96, 3), dtype=np.uint8))
     dt = torch.full((2, 6), 0.02)
     distribution: Any = policy(policy.driver.prepare(frames), dt, policy.driver.initial_state(2))[0]
@@ -560,10 +568,10 @@ def test_a_start_without_the_bar_or_without_weights_is_refused_before_a_run_is_m
     with pytest.raises(ValueError, match="without the status bar"):
         ppo(controlled(init_from=str(tmp_path / "masked")), tmp_path / "run")
     saved(tmp_path / "lstm", "discrete", "lstm")
-    other = replace(TINY, driver=replace(PPOConfig().driver, core="cfc"), init_from=str(tmp_path / "lstm"))
+    other = nested(TINY, driver=replace(PPOConfig().driver, core="cfc"), init_from=str(tmp_path / "lstm"))
     with pytest.raises(ValueError, match="core must be that of init_from, 'lstm', got 'cfc'; leave it out"):
         ppo(other, tmp_path / "run")
-    with pytest.raises(ValueError, match="init_from must name a learned driver, got controller"):
+    with pytest.raises(ValueError, match="init_from must name a learned driver, got 'controller'"):
         ppo(controlled(init_from="controller"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -573,11 +581,11 @@ def test_the_run_notes_the_driver_that_it_started_from(tmp_path, no_validation):
     config = controlled(init_from=str(tmp_path / "clone"), total_timesteps=0)
     ppo(config, tmp_path / "run")
     (tmp_path / "clone").rename(tmp_path / "moved")
-    moved = replace(config, init_from=str(tmp_path / "moved"))
+    moved = nested(config, init_from=str(tmp_path / "moved"))
     ppo(moved, tmp_path / "run", resume=True)  # the same driver
     now = RunFolder.open(tmp_path / "run").config
     assert now["init_sha256"] == driver_hash(str(tmp_path / "moved"), EnvConfig())
-    assert now["init_from"] == moved.init_from
+    assert now["optim"]["init_from"] == moved.optim.init_from
     torch.manual_seed(4)
     other = Driver(DriverConfig(core="cnn", encoder="compact", dropout=0.0))
     save_driver(tmp_path / "moved", other, env=asdict(EnvConfig()))

@@ -12,6 +12,7 @@ from nac_drive.envs.car_state import car_state, car_states, tiles_missed
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.env import training_env
 from nac_drive.training.ppo.envs import BatchedEnvs, RolloutEnvs, SingleEnvs, rollout_envs
+from tests.nac_drive.small import nested
 
 RANKS = range(3, 6)
 
@@ -42,7 +43,7 @@ def drawn(rng: np.random.Generator, control: str) -> np.ndarray:
 )
 def test_the_batch_gives_the_frames_rewards_ends_and_states_of_single_environments(env, settings):
     """Episodes end by crash, by patience, by the time limit within a held action, and where the first one is cut."""
-    pair = both(env, PPOConfig(**settings))
+    pair = both(env, nested(PPOConfig(), **settings))
     rng, ends, cuts, last = np.random.default_rng(5), 0, 0, None
     for timesteps in (0, 64):
         for envs in pair:

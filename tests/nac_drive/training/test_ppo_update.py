@@ -21,6 +21,7 @@ from nac_drive.training.ppo.envs import SingleEnvs
 from nac_drive.training.ppo.policy import MARGIN, ActorCritic
 from nac_drive.training.ppo.rollout import Rollouts, parts_of
 from nac_drive.training.ppo.update import Learner, advantages, batches, cut
+from tests.nac_drive.small import nested
 
 SIDE = 16
 
@@ -91,7 +92,7 @@ def policy(
         core=core, encoder=encoder, control=control, d_model=16, dense=8, frame_shape=(SIDE, SIDE, 3), num_actions=3,
         **settings,
     ))  # fmt: skip
-    return ActorCritic(driver, 3, distribution, 0.19, precision)
+    return ActorCritic(driver, 3, distribution, precision)
 
 
 def rollouts(
@@ -105,10 +106,12 @@ def rollouts(
     def make(ranks: Sequence[int]) -> SingleEnvs:
         return SingleEnvs([toy(rank, mine.driver.config.control, **settings) for rank in ranks])
 
-    return Rollouts(make, mine, config.n_envs, config.n_steps, sequence_length, threads)
+    return Rollouts(make, mine, config.rollout.n_envs, config.rollout.n_steps, sequence_length, threads)
 
 
-SMALL = PPOConfig(n_envs=8, n_steps=16, batch_size=32, n_epochs=4, sequence_length=4, gamma=0.9, learning_rate=5e-3)
+SMALL = nested(
+    PPOConfig(), n_envs=8, n_steps=16, batch_size=32, n_epochs=4, sequence_length=4, gamma=0.9, learning_rate=5e-3
+)
 
 
 def test_advantages_are_those_of_stable_baselines3():
@@ -150,7 +153,7 @@ def test_sequences_hold_every_action_once_and_stay_within_an_episode(length):
 @pytest.mark.parametrize(("core", "length"), [("cnn", 4), ("lstm", 1), ("lstm", 4), ("lstm", 16)])
 def test_every_batch_has_its_size_and_every_epoch_every_action_once(monkeypatch, core, length, actor):
     """Episodes of 5 and 7 actions end within sequences."""
-    config = replace(SMALL, sequence_length=length)
+    config = nested(SMALL, sequence_length=length)
     steps: list[np.ndarray] = []
     real = Learner._step
 
@@ -160,22 +163,22 @@ def test_every_batch_has_its_size_and_every_epoch_every_action_once(monkeypatch,
 
     monkeypatch.setattr(Learner, "_step", step)
     mine = policy(core)
-    learner = Learner(mine, config)
+    learner = Learner(mine, config.optim)
     driving = rollouts(
         mine, config, learner.sequence_length, lambda rank, control: Toy(rank, control, length=5 + rank % 2 * 2)
     )
     driving.start_at(0, 1)
     learner.update(driving.drive(), 0.0, np.random.default_rng(0), actor=actor)
-    actions = config.n_steps * config.n_envs
-    updates = actions // config.batch_size
-    assert [int(batch[:, 2].sum()) for batch in steps] == [config.batch_size] * updates * config.n_epochs
+    actions = config.rollout.n_steps * config.rollout.n_envs
+    updates = actions // config.optim.batch_size
+    assert [int(batch[:, 2].sum()) for batch in steps] == [config.optim.batch_size] * updates * config.optim.n_epochs
     orders = set()
-    for epoch in range(config.n_epochs):
+    for epoch in range(config.optim.n_epochs):
         sequences = np.concatenate(steps[epoch * updates : (epoch + 1) * updates])
         rows = [(column, row + i) for row, column, count in sequences.tolist() for i in range(count)]
         assert len(set(rows)) == len(rows) == actions
         orders.add(tuple(rows))
-    assert len(orders) == config.n_epochs, "every epoch has an order of its own"
+    assert len(orders) == config.optim.n_epochs, "every epoch has an order of its own"
 
 
 def test_batches_that_sequences_do_not_fill_are_as_even_as_whole_sequences_allow():
@@ -201,9 +204,9 @@ def test_batches_that_sequences_do_not_fill_are_as_even_as_whole_sequences_allow
 )
 def test_the_policy_that_learns_is_the_one_that_drove(core, settings):
     """At unchanged weights every ratio is 1, also with dropout or a core that adds noise in training."""
-    config = replace(SMALL, n_envs=2, n_steps=8, batch_size=8, n_epochs=1)
+    config = nested(SMALL, n_envs=2, n_steps=8, batch_size=8, n_epochs=1)
     mine = policy(core, **settings)
-    learner = Learner(mine, config)
+    learner = Learner(mine, config.optim)
     driving = rollouts(mine, config, learner.sequence_length, noise=True)
     driving.start_at(0, 1)
     for _ in range(2):
@@ -234,7 +237,7 @@ def test_bfloat16_rounds_the_encoder_and_nothing_else(control):
 def test_in_bfloat16_too_the_policy_that_learns_is_the_one_that_drove():
     """Batches of another size may round otherwise, which the ratios show: by far less than `clip_range`."""
     mine = policy("gru", precision="bf16-mixed")
-    learner = Learner(mine, SMALL)
+    learner = Learner(mine, SMALL.optim)
     driving = rollouts(mine, SMALL, learner.sequence_length, noise=True)
     driving.start_at(0, 1)
     learned = learner.update(driving.drive(), 0.0, np.random.default_rng(0))
@@ -247,7 +250,7 @@ def test_in_bfloat16_too_the_policy_that_learns_is_the_one_that_drove():
 def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(core, control):
     """Over two rollouts, with episodes that end within sequences and go on across rollouts."""
     mine = policy(core, control)
-    learner = Learner(mine, SMALL)
+    learner = Learner(mine, SMALL.optim)
     driving = rollouts(mine, SMALL, learner.sequence_length, length=7)
     driving.start_at(0, 1)
     for _ in range(2):
@@ -271,12 +274,12 @@ def smooth_l1(error: torch.Tensor) -> torch.Tensor:
 def test_an_update_descends_the_loss_as_it_is_written(core, settings, monkeypatch):
     """Action by action, with ratios beyond the clip range, actions of several durations and a stability loss."""
     monkeypatch.setattr(ppo_update, "_ACTIONS_PER_SHARD", 8)  # three shards, which make one gradient
-    config = replace(SMALL, n_envs=3, n_steps=8, batch_size=24, n_epochs=1, ent_coef=0.3, gae_lambda=0.8)
+    config = nested(SMALL, n_envs=3, n_steps=8, batch_size=24, n_epochs=1, ent_coef=0.3, gae_lambda=0.8)
     mine = policy(core, **settings)
     mine.get_parameter("value.4.weight").data.mul_(30)  # errors on both sides of the bend of the value loss
     if core == "lds":
         mine.get_parameter("driver.core.dynamics").data.add_(0.3)
-    learner = Learner(mine, config)
+    learner = Learner(mine, config.optim)
     driving = rollouts(mine, config, learner.sequence_length)
     driving.start_at(0, 1)
     driving.drive()
@@ -350,14 +353,16 @@ def test_a_core_is_corrected_after_every_step_of_the_driver(monkeypatch):
     corrected: list[bool] = []
     monkeypatch.setattr(LDS, "after_step", lambda core: corrected.append(True))
     mine = policy("lds")
-    learner = Learner(mine, SMALL)
+    learner = Learner(mine, SMALL.optim)
     driving = rollouts(mine, SMALL, learner.sequence_length)
     driving.start_at(0, 1)
     rollout = driving.drive()
     learner.update(rollout, 1e-3, np.random.default_rng(0), actor=False)
     assert not corrected
     learner.update(rollout, 1e-3, np.random.default_rng(0))
-    assert len(corrected) == SMALL.n_epochs * SMALL.n_envs * SMALL.n_steps // SMALL.batch_size
+    assert (
+        len(corrected) == SMALL.optim.n_epochs * SMALL.rollout.n_envs * SMALL.rollout.n_steps // SMALL.optim.batch_size
+    )
 
 
 @pytest.mark.parametrize("encoder", ["pooled", "compact"])
@@ -395,7 +400,7 @@ def test_the_mean_of_a_beta_distribution_has_a_gradient_up_to_the_ends_of_the_ra
 def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(distribution, noise):
     """Of 20,000 samples; squashed normal ones have it in the limit of small noise."""
     torch.manual_seed(1)
-    mine = ActorCritic(policy().driver, 3, distribution, noise)
+    mine = ActorCritic(policy().driver, 3, distribution, action_noise=noise)
     head: Any = mine.driver.action_head
     torch.nn.init.zeros_(head.out.weight)
     torch.nn.init.zeros_(head.out.bias)
@@ -421,13 +426,13 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(dist
 )
 def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay, rounds):
     mine = policy(core, control, distribution)
-    learner = Learner(mine, SMALL)
+    learner = Learner(mine, SMALL.optim)
     driving = rollouts(mine, SMALL, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
     driving.start_at(0, 1)
     order, means = np.random.default_rng(0), []
     for _ in range(rounds):
         rollout = driving.drive()
-        learner.update(rollout, SMALL.learning_rate, order)
+        learner.update(rollout, SMALL.optim.learning_rate, order)
         means.append(
             rollout.rewards[rollout.rewards > 0].sum() / rollout.ended.sum() if delay else rollout.rewards.mean()
         )
@@ -442,7 +447,7 @@ def test_the_returns_are_those_of_whole_episodes(is_cut):
     driving = rollouts(policy(), SMALL, 1, is_cut=is_cut)
     driving.start_at(0, 1)
     rollout = driving.drive()
-    assert rollout.ended.sum() == SMALL.n_envs * (SMALL.n_steps // 5)
+    assert rollout.ended.sum() == SMALL.rollout.n_envs * (SMALL.rollout.n_steps // 5)
     assert rollout.terminated.any() != is_cut
     assert len(rollout.returns) == (0 if is_cut else rollout.ended.sum())
     if not is_cut:
@@ -458,8 +463,8 @@ def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control, p
     results = []
     for threads in (1, 2, 3):
         mine = policy("lstm", control, precision=precision)
-        learner = Learner(mine, replace(SMALL, batch_size=128, n_envs=24), threads)
-        driving = rollouts(mine, replace(SMALL, n_envs=24), learner.sequence_length, threads=threads)
+        learner = Learner(mine, nested(SMALL, batch_size=128, n_envs=24).optim, threads)
+        driving = rollouts(mine, nested(SMALL, n_envs=24), learner.sequence_length, threads=threads)
         driving.start_at(7, 3)
         for _ in range(2):
             rollout = driving.drive()

@@ -15,7 +15,7 @@ from nac_drive.training import trainer
 from nac_drive.training.data import memory
 from nac_drive.training.data.read_ahead import read_ahead
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import load_splits
+from nac_drive.training.train import load_splits, train_plan
 from tests.nac_drive.small import (
     FRAMES,
     Stop,
@@ -35,9 +35,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 FLIPPED: dict[str, Any] = {"horizontal_flip": True, "epochs": 2}
 CASES = {
     "single frames": ("discrete", config("cnn", epochs=2, sequence_length=1, batch_size=16)),
-    "all options": ("discrete", config("lstm", **FLIPPED, class_weights=True, change_weight=3.0, mask_bar=True)),
+    "all options": ("discrete", config("lstm", **FLIPPED, mask_bar=True)),
     "augmented": ("discrete", config("gru", **FLIPPED, augment=("gaussian-noise:1+shadows:2", "colour:3"))),
-    "continuous": ("continuous", config("cfc", **FLIPPED, change_weight=2.0, ema_decay=0.9)),
+    "continuous": ("continuous", config("cfc", **FLIPPED, curve_weight=2.0, ema_decay=0.9)),
 }
 
 
@@ -78,7 +78,7 @@ def test_dagger_streams_the_rounds_that_no_longer_fit(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("missing", "streamed"), [(0, False), (1, True)])
 def test_frames_stay_in_their_files_when_not_all_fit(missing, streamed, dataset, monkeypatch):
     keep_in_files(monkeypatch, budget=3 * FRAMES * BYTES - missing)
-    splits = load_splits(config(), dataset, CPU)
+    splits = load_splits(train_plan(config(), dataset, "cpu"), dataset)
     assert splits.validation is not None
     assert isinstance(splits.validation.frames, StoredFrames) == streamed
     starts = splits.train.starts(np.random.default_rng(0))

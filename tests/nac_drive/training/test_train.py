@@ -24,11 +24,11 @@ from nac_drive.training import trainer
 from nac_drive.training.config import DataConfig
 from nac_drive.training.data.augmentation import augmented
 from nac_drive.training.data.images import flipped, masked
-from nac_drive.training.data.sequences import Sequences, TrainingData, action_changes, curve_weights
+from nac_drive.training.data.sequences import Sequences, TrainingData, curve_weights
 from nac_drive.training.distributed import choose_device
-from nac_drive.training.offline import offline_accuracy
+from nac_drive.training.offline import action_changes, offline_accuracy
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import load_splits
+from nac_drive.training.train import train_plan
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import FRAMES, config, nested, part_of, results, rows, score_of_weights, synthetic, train
 
@@ -73,7 +73,7 @@ def test_sequences_are_shuffled_and_move_from_epoch_to_epoch():
 def test_episodes_added_in_parts_give_the_same_sequences_as_all_at_once(control):
     lengths = [40, 9, 25, 31]
     whole = synthetic(lengths, control)
-    settings = config(change_weight=3.0, class_weights=control == "discrete").data
+    settings = config(curve_weight=0.0 if control == "discrete" else 0.5).data
     at_once, in_parts = (TrainingData(settings, EnvConfig(control), CPU) for _ in range(2))
     at_once.add(whole)
     for episodes in (slice(0, 1), slice(1, 3), slice(3, 4)):
@@ -81,18 +81,16 @@ def test_episodes_added_in_parts_give_the_same_sequences_as_all_at_once(control)
     assert len(in_parts) == len(at_once) == 105
     starts = at_once.starts(np.random.default_rng(0))
     assert in_parts.starts(np.random.default_rng(0)).tolist() == starts.tolist()
-    if control == "discrete":
-        np.testing.assert_array_equal(in_parts.classes, at_once.classes)
     for data in (at_once, in_parts):
         sequences = data.sequences(starts, np.zeros(len(starts), dtype=bool))
-        assert sequences.weight is not None
+        assert (sequences.weight is None) == (control == "discrete")
         for row, start in enumerate(starts):
             frames = slice(start, start + data.length)
             np.testing.assert_array_equal(sequences.frames[row], whole.frames[frames])
             np.testing.assert_array_equal(sequences.labels[row], whole.labels[frames])
             np.testing.assert_array_equal(sequences.dt[row], whole.dt[frames])
-            changes = action_changes(whole.labels, whole.offsets)[frames]
-            np.testing.assert_array_equal(sequences.weight[row], np.where(changes, 3.0, 1.0))
+            if sequences.weight is not None:
+                np.testing.assert_array_equal(sequences.weight[row], curve_weights(whole.labels[frames], 0.5))
         sequences.frames.zero_()  # a copy
     assert whole.frames.any(axis=(1, 2, 3)).all()
 
@@ -124,41 +122,16 @@ def test_loss_and_accuracy_are_means_over_the_sequences_of_an_epoch(dataset, tmp
     assert so_far == pytest.approx(np.cumsum(sizes * losses) / np.cumsum(sizes), abs=5.1e-4)
 
 
-@pytest.mark.parametrize("flips", [True, False])
-@pytest.mark.parametrize("frozen", [True, False])
-def test_class_weights_are_the_inverse_frequencies_of_the_actions_that_are_trained_on(flips, frozen):
-    """Every sequence is flipped in half of all epochs: both halves together hold what is trained on."""
-    frames = synthetic([60, 45])
-    rng = np.random.default_rng(1)
-    frames = replace(frames, labels=rng.choice(5, p=[0.1, 0.05, 0.5, 0.3, 0.05], size=len(frames)))
-    labelled = rng.random(len(frames)) < 0.8
-    encoder = torch.nn.Flatten(-3) if frozen else None
-    data = TrainingData(config(class_weights=True, horizontal_flip=flips).data, EnvConfig(), CPU, encoder)
-    data.add(replace(frames, labelled=labelled))
-    assert data.classes is not None
-    starts, every_label = np.array([0]), []
-    data.length = len(frames)
-    for flip in (False, True) if flips else (False,):
-        every_label += data.sequences(starts, np.array([flip])).labels[0].numpy()[labelled].tolist()
-    counts = np.bincount(every_label, minlength=5)
-    assert counts.min() > 0
-    np.testing.assert_allclose(data.classes.numpy() * counts, np.full(5, counts.mean()), rtol=1e-5)
-    right, left = data.classes[1].item(), data.classes[2].item()
-    assert (right == left) == flips, "what a flip exchanges weighs the same"
-
-
 def test_bends_to_both_sides_weigh_alike():
-    """exp(alpha |steering|), in sequences as they are and flipped, together with the weight of a change."""
+    """exp(alpha |steering|), in sequences as they are and flipped."""
     labels = np.array([[-0.8, 1, 0], [-0.8, 1, 0], [0.8, 1, 0], [0.0, 0, 1]], np.float32)
     np.testing.assert_allclose(curve_weights(labels, 0.5), np.exp([0.4, 0.4, 0.4, 0.0]), rtol=1e-6)
-    data = TrainingData(
-        config(curve_weight=0.5, change_weight=3.0, sequence_length=4).data, EnvConfig("continuous"), CPU
-    )
+    data = TrainingData(config(curve_weight=0.5, sequence_length=4).data, EnvConfig("continuous"), CPU)
     data.add(replace(synthetic([4], "continuous"), labels=labels))
     for flip in (False, True):
         weight = data.sequences(np.zeros(1, dtype=int), np.array([flip])).weight
         assert weight is not None
-        np.testing.assert_allclose(weight[0], np.exp([0.4, 0.4, 0.4, 0.0]) * [1, 1, 3, 3], rtol=1e-6)
+        np.testing.assert_allclose(weight[0], np.exp([0.4, 0.4, 0.4, 0.0]), rtol=1e-6)
 
 
 def test_a_change_of_action_is_marked_within_its_episode():
@@ -354,7 +327,7 @@ def test_a_dataset_under_a_perturbation_settles_the_drivers(tmp_path, monkeypatc
             train(other, recorded, tmp_path / "run")
         assert "\n" not in str(caught.value)
         with pytest.raises(ValueError, match=message):
-            load_splits(other, recorded, CPU)
+            train_plan(other, recorded)
     assert not (tmp_path / "run").exists()
     assert EnvConfig(**load_driver(train(settings, recorded, tmp_path / "run")).env_config) == env
 
@@ -467,7 +440,6 @@ def test_a_driver_that_cannot_be_built_is_refused_before_the_dataset_is_loaded(
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"ema_decay": 1.0}, r"ema_decay must lie in \[0, 1\), got 1"),
-        ({"change_weight": 0.0}, "change_weight must be positive"),
         ({"dropout": 1.0}, r"dropout: must be in \[0, 1\), got 1"),
         ({"augment": ("fog:1",)}, "perturbation 'fog' is unknown"),
         ({"augment": ("shadows:1", "frame-drop:1+action-noise:1")}, "'action-noise' needs the simulator"),
@@ -500,12 +472,11 @@ def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):
         ({"validation_fraction": 1.0}, "validation_fraction must lie in"),
         ({"validation_tracks": "val-99"}, "has 25 tracks"),
         ({"precision": "8-bit"}, "8-bit"),
-        ({"class_weights": True}, "class_weights applies to discrete actions"),
     ],
 )
 def test_settings_that_cannot_be_trained_leave_no_folder(changed, message, dataset, continuous, tmp_path):
     with pytest.raises(ValueError, match=message):
-        train(config(**changed), continuous if "class_weights" in changed else dataset, tmp_path / "run")
+        train(config(**changed), dataset, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

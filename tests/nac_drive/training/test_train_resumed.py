@@ -19,8 +19,9 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.training import trainer
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric
+from nac_drive.training.plan import open_run
 from nac_drive.training.run_folder import RunFolder
-from nac_drive.training.train import Splits
+from nac_drive.training.train import Splits, train_plan
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import (
     Stop,
@@ -41,7 +42,7 @@ FLIPPED: dict[str, Any] = {"horizontal_flip": True, "epochs": 2}
 CASES = {
     "lstm": ("discrete", config("lstm", epochs=2)),
     "nac-exact": ("discrete", config("nac-exact", epochs=2, ema_decay=0.9)),
-    "all options": ("discrete", config("nac-pw", **FLIPPED, class_weights=True, change_weight=3.0, mask_bar=True)),
+    "all options": ("discrete", config("nac-pw", **FLIPPED, mask_bar=True)),
     "augmented": ("discrete", config("lstm", **FLIPPED, augment=("gaussian-noise:1+shadows:2", "colour:3"))),
     "continuous": ("continuous", config("cfc", **FLIPPED, curve_weight=2.0, encoder_learning_rate=1e-4)),
     "frozen": ("discrete", config("cfc", **FLIPPED, encoder="compact", freeze_encoder_from="expert", ema_decay=0.9)),
@@ -72,13 +73,13 @@ def test_more_epochs_end_where_an_uninterrupted_run_ends_and_fewer_are_refused(d
     train(config("cnn", epochs=1), dataset, run)
     torch.rand(7)
     state = torch.random.get_rng_state()
-    settings, env = config("cnn", epochs=1), dataset.meta.env
-    learner = trainer.build_learner(settings, env)
-    finished = trainer.Trainer.resume(
-        learner, settings, env, build_fabric("cpu", "32-true", 1, 1, 2), run, RunFolder.open(run).config
-    )
-    torch.random.set_rng_state(state)
-    finished.validate(None, lambda row: None)
+    plan = train_plan(config("cnn", epochs=1), dataset, "cpu")
+    with open_run(run, plan, resume=True) as opened:
+        fabric = build_fabric("cpu", "32-true", 1, 1, 2)
+        finished = trainer.Trainer(plan, opened, trainer.build_learner(plan), fabric)
+        assert finished.done == 1
+        torch.random.set_rng_state(state)
+        finished.validate()
     assert torch.equal(torch.random.get_rng_state(), state)
     train(config("cnn", epochs=3), dataset, run, resume=True)
     assert results(run) == results(trained)

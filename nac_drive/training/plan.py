@@ -1,0 +1,148 @@
+"""A training as it is known before it has a folder: settings, environment, named drivers, device, and config.yaml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from nac_drive.data_collection.drivers import driver_hash, require_environment, require_view, resolve_driver
+from nac_drive.envs import EnvConfig
+from nac_drive.policies import Driver
+from nac_drive.policies.encoders import ZeroBlack
+from nac_drive.storage.lock import locked
+from nac_drive.training.config import CloningConfig
+from nac_drive.training.distributed import choose_device
+from nac_drive.training.main_process import is_main_process
+from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.run_folder import RunFolder
+
+_HASHES = {"init_from": "init_sha256", "freeze_encoder_from": "freeze_encoder_sha256"}
+"""Setting of `optim` that names a driver -> key of config.yaml that identifies the driver, wherever it lies."""
+
+Config = TypeVar("Config", bound=CloningConfig | PPOConfig)
+
+
+@dataclass(frozen=True)
+class TrainingPlan(Generic[Config]):
+    """A training whose settings are settled and whose drivers are loaded."""
+
+    config: Config
+    """Settings; control and frames of the driver are those of `env`."""
+    env: EnvConfig
+    """The environment of the driver."""
+    device: torch.device
+    """The device that this process trains on."""
+    sources: Mapping[str, Driver]
+    """Drivers that `config.optim` names: init_from, freeze_encoder_from."""
+    resolved: dict[str, Any]
+    """The content of config.yaml: the settings, and what identifies the data and drivers that they name."""
+    moved: tuple[str, ...]
+    """Keys of `resolved` that may differ on resume: folders that moved, whose content has a hash beside them."""
+    grown: tuple[str, ...]
+    """Keys of `resolved` whose number may be larger on resume."""
+
+    @classmethod
+    def resolve(
+        cls,
+        config: Config,
+        env: EnvConfig,
+        *,
+        device: str = "auto",
+        facts: Mapping[str, Any] | None = None,
+        moved: tuple[str, ...] = (),
+        grown: tuple[str, ...] = (),
+    ) -> TrainingPlan[Config]:
+        """Settle the settings, choose the device, and load and hash the drivers that the settings name.
+
+        Args:
+            config: Settings that were checked.
+            env: The environment of the driver.
+            device: `auto`, `cpu` or `cuda`.
+            facts: More keys of config.yaml, such as the dataset and its hash.
+            moved: Keys that may differ on resume; those of `optim` that name drivers are added.
+            grown: Keys whose number may be larger on resume.
+
+        Raises:
+            FileNotFoundError: If there is no such driver.
+            ValueError: If the device is not there, or a driver has no weights, or weights for other actions or frames.
+        """
+        torch_device, spec = choose_device(device), env.spec
+        driver = replace(config.driver, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions)
+        config = replace(config, driver=driver)
+        sources = {name: _learned(name, source, env) for name, source in _named(config).items()}
+        resolved = {**asdict(config), **(facts or {}), **source_hashes(config, env)}
+        moved = (*moved, *(f"optim.{name}" for name in _HASHES))
+        return cls(config, env, torch_device, sources, resolved, moved, grown)
+
+    @property
+    def encoder(self) -> nn.Module | None:
+        """The encoder that is frozen, on the device of the training; None without one."""
+        if (source := self.sources.get("freeze_encoder_from")) is None:
+            return None
+        encoder = source.encoder.to(self.device).eval()
+        return ZeroBlack(encoder) if self.config.driver.zero_lost_frames else encoder
+
+
+def source_hashes(config: CloningConfig | PPOConfig, env: EnvConfig) -> dict[str, str]:
+    """Return the SHA-256 of each driver that `config.optim` names, under its key of config.yaml."""
+    return {_HASHES[name]: driver_hash(source, env) for name, source in _named(config).items()}
+
+
+def _named(config: CloningConfig | PPOConfig) -> dict[str, Any]:
+    """Return the settings of `optim` that name a driver."""
+    return {name: source for name in _HASHES if (source := getattr(config.optim, name, None))}
+
+
+def _learned(option: str, source: str | os.PathLike[str], env: EnvConfig) -> Driver:
+    """Load a driver whose weights are taken over.
+
+    Raises:
+        FileNotFoundError: If there is no such driver.
+        ValueError: If it has no weights, or was trained in another environment or view.
+    """
+    driver = resolve_driver(source, env)
+    if not isinstance(driver, Driver):
+        raise ValueError(
+            f"{option} must name a learned driver, got {os.fspath(source)!r}: it has no weights; pass the folder of a "
+            "run of train, dagger or ppo."
+        )
+    require_environment(f"{option} {os.fspath(source)!r}", driver, env)
+    require_view(f"{option} {os.fspath(source)!r}", driver, env)
+    return driver
+
+
+@contextmanager
+def open_run(folder: Path, plan: TrainingPlan[Any], *, resume: bool) -> Iterator[RunFolder]:
+    """Hold the run of a training for a `with` block: a new one, or one that goes on from its last checkpoint.
+
+    The main process locks, makes and checks the folder. The processes that it starts later find the run there.
+
+    Args:
+        folder: The folder of the run.
+        plan: The training.
+        resume: Go on with the run in `folder`.
+
+    Raises:
+        FileExistsError: If a new run would find another one.
+        FileNotFoundError: If there is no run to resume.
+        FolderInUseError: If another process writes to the folder.
+        ValueError: If the run has other settings, or an older version started it.
+    """
+    if not is_main_process():
+        yield RunFolder(folder)
+        return
+    with locked(folder):
+        if resume:
+            run = RunFolder.open(folder)
+            run.require_config(plan.resolved, moved=plan.moved, grown=plan.grown)
+            run.rewind()
+        else:
+            run = RunFolder.create(folder, plan.resolved)
+        yield run
