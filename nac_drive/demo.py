@@ -16,7 +16,7 @@ from typing import Any
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import driver_name, resolve_driver, with_trained_bar
+from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
 from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
 from nac_drive.evaluation.statistics import summarise
@@ -264,7 +264,7 @@ def _videos(folder: Path, drivers: Mapping[str, Policy], track: int, env: EnvCon
         if not path.exists():
             row = {"name": path.stem, "frames": env.max_steps}
             record_video(
-                path, driver, track, name=path.stem, env=with_trained_bar(env, driver),
+                path, driver, track, name=path.stem, env=replace(env, mask_bar=env_for(driver).mask_bar),
                 on_step=lambda step, row=row: report("video", {**row, "frame": step.index + 1}),
             )  # fmt: skip
     report("video", {"name": "side by side", "frames": 1, "frame": 0})
@@ -279,7 +279,7 @@ def _episode_page(path: Path, drivers: Mapping[str, Policy], track: int, env: En
     recordings = []
     for name, driver in drivers.items():
         row = {"name": f"{name}, everything recorded", "frames": env.max_steps}
-        with closing(make_env(with_trained_bar(env, driver))) as simulator:
+        with closing(make_env(replace(env, mask_bar=env_for(driver).mask_bar))) as simulator:
             recordings.append(
                 record(
                     simulator, driver, track, name=name, perturbation=env.perturb or "", spec=env.spec,

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 import nac_drive as nd
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
-from nac_drive.data_collection.drivers import clean_env, driver_name
+from nac_drive.data_collection.drivers import driver_name, env_for
 from nac_drive.envs.readings import ZOOM_FRAMES
 from nac_drive.envs.wrappers import BAR_TOP
 
@@ -54,7 +54,7 @@ def main(options: Options) -> None:
 
 def _episode(name: str, track: int) -> Recording:
     driver = nd.resolve_driver(name, nd.EnvConfig("continuous"))
-    with closing(nd.make_env(clean_env(driver, "continuous"))) as env:
+    with closing(nd.make_env(env_for(driver, "continuous"))) as env:
         return record(env, driver, track, name=driver_name(name))
 
 

@@ -21,7 +21,7 @@ from similarity import ssim
 import nac_drive as nd
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import steering, visual_backprop
-from nac_drive.data_collection.drivers import clean_env
+from nac_drive.data_collection.drivers import env_for
 from nac_drive.envs import BAR_TOP, FRAMES_PER_SECOND, PERTURBATIONS, Control
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.readings import ZOOM_FRAMES
@@ -47,7 +47,7 @@ def main(options: Options) -> None:
         driver = nd.resolve_driver(name, nd.EnvConfig(control=options.control))
         episodes: list[Recording] = []
         for track in nd.track_seeds(options.tracks):
-            with closing(nd.make_env(clean_env(driver, options.control))) as env:
+            with closing(nd.make_env(env_for(driver, options.control))) as env:
                 episodes.append(record(env, driver, track, name=name))
         print(f"\n### {name}\n")
         saliency(episodes)

@@ -23,7 +23,7 @@ from response_statistics import (
 )
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import clean_env
+from nac_drive.data_collection.drivers import env_for
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.metrics import Number
 from nac_drive.leaderboard.compare import folder_name
@@ -102,7 +102,7 @@ class Responses(Experiment):
 
     def _drive(self, driver: Driver, without: int | None = None) -> float:
         """Return the mean return, perhaps without a cell; rounded, so that equal episodes are equally good."""
-        env = clean_env(driver)
+        env = env_for(driver)
         tested = driver if without is None else without_cell(driver, without)
         return round(evaluate(tested, self.tracks, env=env).summary.return_mean, 6)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
-from nac_drive.data_collection.drivers import driver_name, measured_env, resolve_driver
+from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.parallel.optional import optional_module
@@ -80,7 +80,7 @@ def inspect(
         for file in files:  # what was begun goes if a later part fails, so that the same command works afterwards
             unfinished.callback(file.unlink, missing_ok=True)
         for name, driver in zip(names, loaded, strict=True):
-            env = measured_env(driver, control, perturbation)
+            env = env_for(driver, control, perturbation)
             with closing(make_env(env, crash=crash)) as simulator:
                 recordings.append(
                     record(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
-from nac_drive.data_collection.drivers import driver_name, measured_env, resolve_driver
+from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
 from nac_drive.envs import (
     SPLITS,
     Control,
@@ -79,7 +79,7 @@ def watch(
     name = "driver"
     if isinstance(driver, str | os.PathLike):
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
-    env = measured_env(driver, control, perturbation)
+    env = env_for(driver, control, perturbation)
     if video is not None:
         return record_video(video, driver, track, name=name, env=env, crash=crash, view=view, on_step=on_step)
     if html is not None:

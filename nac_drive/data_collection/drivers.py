@@ -140,40 +140,23 @@ def require_environment(
         )
 
 
-def clean_env(driver: Policy, control: Control | None = None) -> EnvConfig:
-    """Return the environment that `driver` was trained in, without perturbations.
+def env_for(driver: Policy, control: Control | None = None, perturbation: str = "") -> EnvConfig:
+    """Return the environment of a driver's training.
+
+    It has the control and the perturbations of the user.
 
     Args:
-        driver: A driver.
-        control: The control of one that was not trained. It also puts a driver of continuous control under pulsed
+        driver: A driver. One that was not trained drives in `EnvConfig`.
+        control: The control of a driver that was not trained. It also puts a driver of continuous control under pulsed
             control, and the other way round.
+        perturbation: Perturbations in place of those of the training, see `envs.perturb`; none by default.
     """
-    trained = trained_env(driver)
-    if trained is None:
-        return EnvConfig(control=control or EnvConfig.control)
-    if control is None or not same_actions(control, trained.control):
-        control = trained.control
-    return replace(trained, perturb=None, control=control)
-
-
-def measured_env(driver: Policy, control: Control | None = None, perturbation: str = "") -> EnvConfig:
-    """Return the environment in which `evaluate` measures a driver.
-
-    Args:
-        driver: A driver.
-        control: See `clean_env`.
-        perturbation: See `envs.perturb`.
-    """
-    return replace(clean_env(driver, control), perturb=perturbation or None)
-
-
-def with_trained_bar(env: EnvConfig, driver: Policy) -> EnvConfig:
-    """Return `env` with the status bar of a driver's training.
-
-    A driver that was not trained sees it.
-    """
-    trained = trained_env(driver)
-    return replace(env, mask_bar=trained is not None and trained.mask_bar)
+    env = trained_env(driver)
+    if env is None:
+        env = EnvConfig(control or EnvConfig.control)
+    elif control and same_actions(control, env.control):
+        env = replace(env, control=control)
+    return replace(env, perturb=perturbation or None)
 
 
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gymnasium as gym
 
-from nac_drive.data_collection.drivers import clean_env, driver_name, require_environment, resolve_driver, trained_env
+from nac_drive.data_collection.drivers import driver_name, env_for, require_environment, resolve_driver, trained_env
 from nac_drive.envs import (
     BatchPolicy,
     CrashMode,
@@ -96,7 +96,7 @@ def evaluate(
         name = name or driver_name(driver)
         driver = resolve_driver(driver, env)
     name = shown(name or "driver")
-    env = env or clean_env(driver)
+    env = env or env_for(driver)
     env = replace(env, perturb=perturbation or env.perturb)
     if isinstance(expert, str | os.PathLike):
         expert = resolve_driver(expert, env)

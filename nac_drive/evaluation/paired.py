@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, require_environment, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, require_environment, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
@@ -112,4 +112,4 @@ def evaluate_with_baseline(
 def _driver_and_env(spec: str | os.PathLike[str], control: Control | None) -> tuple[Policy, EnvConfig]:
     """Return the driver and the environment that it was trained in."""
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
-    return driver, clean_env(driver, control)
+    return driver, env_for(driver, control)

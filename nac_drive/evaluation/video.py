@@ -16,7 +16,7 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
-from nac_drive.data_collection.drivers import measured_env
+from nac_drive.data_collection.drivers import env_for
 from nac_drive.envs import (
     CrashMode,
     EnvConfig,
@@ -85,7 +85,7 @@ def record_video(
     """
     path = check_video_path(path)
     track_seeds([seed])
-    env = env or measured_env(driver)
+    env = env or env_for(driver)
     config = replace(env, perturb=perturbation or env.perturb)
     image = _image_of(config, view)
     simulator = make_env(config, crash=crash, render_mode="rgb_array")

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import resolve_driver, with_trained_bar
+from nac_drive.data_collection.drivers import env_for, resolve_driver
 from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.metrics import Count, NotNegative
@@ -210,7 +210,7 @@ def _drive(task: Task, tracks: Sequence[int], with_expert: bool) -> Evaluation:
     if task.config is not None:
         driver = resolve_driver(str(task.run), env)
     return evaluate(
-        driver, tracks, name=task.driver, env=with_trained_bar(env, driver), crash=task.crash,
+        driver, tracks, name=task.driver, env=replace(env, mask_bar=env_for(driver).mask_bar), crash=task.crash,
         expert=expert if with_expert else None,
     )  # fmt: skip
 

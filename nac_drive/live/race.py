@@ -14,7 +14,7 @@ import torch
 
 from nac_drive.analysis.probe import Probe
 from nac_drive.analysis.saliency import visual_backprop
-from nac_drive.data_collection.drivers import clean_env, resolve_driver
+from nac_drive.data_collection.drivers import env_for, resolve_driver
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, EnvConfig, Episode, Policy, Step, make_env
 from nac_drive.envs.pulses import COMMANDS
@@ -325,7 +325,7 @@ class Race:
             spec = self.offered[name]
             has_control = os.path.exists(spec) or spec in PRETRAINED  # it knows its control
             driver = resolve_driver(spec, None if has_control else EnvConfig(control=self.control))
-            config = clean_env(driver, self.control)
+            config = env_for(driver, self.control)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")
         car = Car(name, driver, config)

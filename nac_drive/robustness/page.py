@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from nac_drive.data_collection.drivers import driver_name, measured_env, resolve_driver
+from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.metrics import EMPTY, number
 from nac_drive.evaluation.video import record_video, side_by_side
@@ -122,7 +122,7 @@ def video_of(
         for number, name in enumerate(drivers[:4]):
             videos.append(Path(folder) / f"{number}.mp4")
             driver = resolve_driver(name, EnvConfig(control=control) if control else None)
-            env = measured_env(driver, control, spec)
+            env = env_for(driver, control, spec)
             record_video(videos[-1], driver, track_seeds(tracks)[0], name=driver_name(name), env=env, crash=crash)
         side_by_side(path, videos, columns=2 if len(videos) > 2 else None)
     return path

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, require_environment, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, require_environment, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult
@@ -133,7 +133,7 @@ def stress(
 
 def _entry(spec: str | os.PathLike[str], control: Control | None) -> tuple[Policy, DriverUnderTest]:
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
-    env = clean_env(driver, control)
+    env = env_for(driver, control)
     return driver, DriverUnderTest(_name(spec), driver_hash(spec, env), env)
 
 

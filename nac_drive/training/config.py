@@ -315,7 +315,8 @@ class DaggerConfig(CloningConfig):
                 f"first_track, initial_episodes, rounds and episodes must name tracks 0 to {tracks - 1}, "
                 f"got {self.first_track} to {last}; start lower or drive fewer."
             )
-        _ = self.env, self.noise_config, self.mixture  # they check their own numbers
+        for part in ("env", "noise_config", "mixture"):
+            getattr(self, part)  # it checks its own numbers
 
     @property
     def env(self) -> EnvConfig:
@@ -395,9 +396,3 @@ def paths_as_text(config: Any, *names: str) -> None:
     for name in names:
         if isinstance(getattr(config, name), os.PathLike):
             object.__setattr__(config, name, os.fspath(getattr(config, name)))
-
-
-def for_env(config: DriverConfig, env: EnvConfig) -> DriverConfig:
-    """The driver that `config` describes, for the observations and actions of `env`."""
-    spec = env.spec
-    return replace(config, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions)

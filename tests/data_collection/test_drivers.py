@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nac_drive.data_collection.controller.controller import CONTINUOUS, CONTROLLERS, DISCRETE, Controller
-from nac_drive.data_collection.drivers import clean_env, driver_hash, driver_name, resolve_driver, trained_env
+from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, resolve_driver, trained_env
 from nac_drive.envs import Control, EnvConfig
 from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
 from nac_drive.training.run_folder import RunFolder
@@ -85,8 +85,8 @@ def test_a_driver_of_continuous_control_drives_by_pulses_too(tmp_path):
     path = make_driver(tmp_path / "driver", "continuous")
     assert resolve_driver(path, pulsed).config.control == "continuous"  # type: ignore[attr-defined]
     driver, discrete = (resolve_driver(folder) for folder in (path, make_driver(tmp_path / "discrete")))
-    assert [clean_env(driver, control).control for control in CONTROLS] == ["continuous", "continuous", "pulsed"]
-    assert {clean_env(discrete, control).control for control in CONTROLS} == {"discrete"}
+    assert [env_for(driver, control).control for control in CONTROLS] == ["continuous", "continuous", "pulsed"]
+    assert {env_for(discrete, control).control for control in CONTROLS} == {"discrete"}
     with pytest.raises(ValueError, match="made for discrete control"):
         resolve_driver(tmp_path / "discrete", pulsed)
 
