@@ -61,5 +61,12 @@ def counting(progress: Progress, job: str, total: int, done: int = 0) -> Callabl
 
 
 def one_of(progress: Progress, job: str, done: int, total: int) -> Progress:
-    """Return a progress for one of `total` equal parts of a job, after `done` finished ones."""
+    """Return a progress for one of `total` equal parts of a job.
+
+    Args:
+        progress: Called with the events of the job.
+        job: The job's name.
+        done: Parts that are finished.
+        total: Number of parts.
+    """
     return lambda event: progress(Event(job, done + event.done / event.total, total, event.note))

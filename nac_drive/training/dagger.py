@@ -117,7 +117,7 @@ def dagger(
 
 
 def _round(rounds: _Rounds, trainer: Trainer, number: int) -> dict[str, Any]:
-    """Drive the episodes of a round, learn from all so far, and validate. Returns the row of the round."""
+    """Drive a round, learn, validate, and return the row."""
     started = time.perf_counter()
     row = rounds.collect(number, trainer, trainer.driver)
     row["collect_seconds"] = time.perf_counter() - started
@@ -130,7 +130,7 @@ def _round(rounds: _Rounds, trainer: Trainer, number: int) -> dict[str, Any]:
 
 
 def _train(trainer: Trainer, data: TrainingData, number: int) -> dict[str, float]:
-    """Train for the epochs of a round; returns the metrics of the last."""
+    """Train for the epochs of a round; return the last metrics."""
     started, config = time.perf_counter(), trainer.plan.config
     trainer.set_rate(config.rate(number))
     epochs, metrics = config.round_epochs(number), {}
@@ -140,7 +140,9 @@ def _train(trainer: Trainer, data: TrainingData, number: int) -> dict[str, float
 
 
 class _Rounds:
-    """The episodes of all rounds: driven, kept as a dataset, and loaded as training data.
+    """The episodes of all rounds.
+
+    They are driven, kept as a dataset, and loaded as training data.
 
     Args:
         plan: The training.
@@ -164,7 +166,9 @@ class _Rounds:
             yield
 
     def collect(self, number: int, trainer: Trainer, learner: Driver | None) -> dict[str, Any]:
-        """Drive the missing episodes of a round, in the main process, and load all of them.
+        """Drive the missing episodes of a round, and load all.
+
+        The main process drives.
 
         Args:
             number: The round.
@@ -201,7 +205,7 @@ class _Rounds:
         return {"episodes": len(returns), "episodes_return_mean": float(np.mean(returns))}
 
     def _driver(self, number: int, learner: Driver | None) -> Callable[[tuple[int, int]], EncodedEpisode]:
-        """Return the function that drives an episode of a round, in any process."""
+        """Return the function that drives an episode of a round."""
         job = EpisodeJob(self._expert, self._meta, number)
         if number == 0:
             return partial(collect_episode, job)

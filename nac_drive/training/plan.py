@@ -1,4 +1,4 @@
-"""A training as it is known before it has a folder: settings, environment, named drivers, device, and config.yaml."""
+"""The door of a training: it is settled once, before it has a folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Config = TypeVar("Config", bound=CloningConfig | PPOConfig)
 
 @dataclass(frozen=True)
 class TrainingPlan(Generic[Config]):
-    """A training whose settings are settled and whose drivers are loaded."""
+    """A training with settled settings and loaded drivers."""
 
     config: Config
     """Settings; control and frames of the driver are those of `env`."""
@@ -59,7 +59,7 @@ class TrainingPlan(Generic[Config]):
         moved: tuple[str, ...] = (),
         grown: tuple[str, ...] = (),
     ) -> TrainingPlan[Config]:
-        """Settle the settings, choose the device, and load and hash the drivers that the settings name.
+        """Settle the settings, and load the drivers that they name.
 
         Args:
             config: Settings that were checked.
@@ -83,7 +83,7 @@ class TrainingPlan(Generic[Config]):
 
     @property
     def encoder(self) -> nn.Module | None:
-        """The encoder that is frozen, on the device of the training; None without one."""
+        """The frozen encoder on the device; None without one."""
         if (source := self.sources.get("freeze_encoder_from")) is None:
             return None
         encoder = source.encoder.to(self.device).eval()
@@ -91,7 +91,7 @@ class TrainingPlan(Generic[Config]):
 
 
 def source_hashes(config: CloningConfig | PPOConfig, env: EnvConfig) -> dict[str, str]:
-    """Return the SHA-256 of each driver that `config.optim` names, under its key of config.yaml."""
+    """Return the SHA-256 of named drivers by key of config.yaml."""
     return {_HASHES[name]: driver_hash(source, env) for name, source in _named(config).items()}
 
 
@@ -120,9 +120,10 @@ def _learned(option: str, source: str | os.PathLike[str], env: EnvConfig) -> Dri
 
 @contextmanager
 def open_run(folder: Path, plan: TrainingPlan[Any], *, resume: bool) -> Iterator[RunFolder]:
-    """Hold the run of a training for a `with` block: a new one, or one that goes on from its last checkpoint.
+    """Hold a new run, or one that goes on.
 
-    The main process locks, makes and checks the folder. The processes that it starts later find the run there.
+    A run goes on from its last checkpoint. The main process locks, makes and checks the folder. The processes that
+    it starts later find the run there.
 
     Args:
         folder: The folder of the run.

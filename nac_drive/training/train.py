@@ -167,7 +167,7 @@ def train(
 
 
 def _epoch(trainer: Trainer, splits: Splits, epoch: int) -> dict[str, Any]:
-    """Train for an epoch; in the main process also validate. Returns the row of the epoch."""
+    """Train for an epoch, validate, and return the row."""
     config, env, started = trainer.plan.config, trainer.plan.env, time.perf_counter()
     progress = one_of(trainer.progress, f"train ({config.driver.core})", epoch - 1, config.epochs)
     row: dict[str, Any] = trainer.epoch(splits.train, epoch, progress)

@@ -41,9 +41,10 @@ _LEARNER = "learner.safetensors"
 
 
 class Trainer:
-    """A driver that is trained step by step in the folder of its run: an epoch of `train`, a round of `dagger`.
+    """Trains a driver step by step.
 
-    Every step ends with a row of metrics and a checkpoint. A trainer begins after the last checkpoint of its run.
+    A step is an epoch of `train` or a round of `dagger`. Every step ends with a row of metrics and a checkpoint. A
+    trainer begins after the last checkpoint of its run.
 
     Args:
         plan: The training.
@@ -115,7 +116,9 @@ class Trainer:
         return (number for number in steps if self.done is None or number > self.done)
 
     def finish(self, name: str, number: int, row: dict[str, Any]) -> None:
-        """Log the row of a step and save its checkpoint, in the main process.
+        """Log the row of a step and save its checkpoint.
+
+        The main process does so.
 
         Args:
             name: The kind of the step: epoch or round.
@@ -218,7 +221,9 @@ class Trainer:
 
 
 def build_learner(plan: TrainingPlan[Any]) -> Driver:
-    """Make a driver with its first weights: drawn from the seed, then taken from the drivers that the plan names.
+    """Make a driver with its first weights.
+
+    They are drawn from the seed, then taken from the drivers that the plan names.
 
     Raises:
         ValueError: If no such driver can be built, or weights to start from do not fit it.

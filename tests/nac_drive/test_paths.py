@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def train(kind: Kind, data: Path, run: Path, out: Path) -> Path:
 
 
 def ppo(kind: Kind, data: Path, run: Path, out: Path) -> Path:
-    return nd.ppo(replace(PPO, init_from=kind(run)), kind(out))
+    return nd.ppo(nested(PPO, init_from=kind(run)), kind(out))
 
 
 def compare(kind: Kind, data: Path, run: Path, out: Path) -> Path:

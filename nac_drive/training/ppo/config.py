@@ -73,7 +73,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """Penalties in the rewards of training; a validation has gymnasium's rewards alone."""
+    """Penalties in training; a validation has gymnasium's rewards."""
 
     crash_penalty: float = 30.0
     """Native reward points subtracted at a crash, in training only."""

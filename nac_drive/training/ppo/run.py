@@ -145,8 +145,7 @@ def _random(config: PPOConfig) -> Driver:
 
 def _init_from(plan: TrainingPlan[PPOConfig]) -> Driver:
     config, source = plan.config, plan.sources["init_from"]
-    driver = Driver(source.config)
-    driver.load_state_dict(source.state_dict())
+    driver = on_cpu(source)
     of_env = ("control", "frame_shape", "num_actions")
     usual, asked, found = (asdict(each) for each in (PPOConfig().driver, config.driver, driver.config))
     if wrong := [name for name in asked if name not in of_env and asked[name] not in (usual[name], found[name])]:

@@ -102,11 +102,9 @@ def test_the_episodes_of_a_driving_test_are_recorded_as_its_settings_say(
         calls.append((folder.name, expert, settings))
         return "recorded"
 
-    def load_splits(config: Any, dataset: Any, device: Any) -> None:
-        calls.append((config, dataset, str(device)))
-
     monkeypatch.setattr(driving, "collect", collect)
-    monkeypatch.setattr(driving, "load_splits", load_splits)
+    monkeypatch.setattr(driving, "train_plan", lambda config, dataset, device: (config, dataset, device))
+    monkeypatch.setattr(driving, "load_splits", lambda plan, dataset: calls.append(plan))
     assert [*CHANGED.prepare(tmp_path, map)] == []  # DAgger records its own
     assert [*replace(CHANGED, rounds=0).prepare(tmp_path, map)] == ["5 episodes", "features"]
     env = EnvConfig("discrete")

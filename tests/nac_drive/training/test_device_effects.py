@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from nac_drive.envs import CORRUPTIONS, PERTURBATIONS, draw_effect, parse_corruptions
+from nac_drive.envs import BAR_TOP, CORRUPTIONS, PERTURBATIONS, draw_effect, parse_corruptions
 from nac_drive.envs.perturbations.effects import BlackAndWhite, Noise
+from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.training.data.device_effects import apply_on_device
 
-SIZE = (96, 96)
+SIZE = FrameSize(96, 96, BAR_TOP)
 STATIC = [name for name in CORRUPTIONS if name not in ("gaussian-noise", "salt-and-pepper")]
 SPECS = [f"{name}:{level}" for name in STATIC for level in range(1, len(PERTURBATIONS[name]) + 1)]
 
 
 def frames() -> np.ndarray:
     """Five frames of random colours, and one of CarRacing's road and grass."""
-    drawn = np.random.default_rng(0).integers(256, size=(6, *SIZE, 3), dtype=np.uint8)
+    drawn = np.random.default_rng(0).integers(256, size=(6, 96, 96, 3), dtype=np.uint8)
     drawn[5, :, :40] = (100, 204, 100)
     drawn[5, :, 40:] = 103
     return drawn
@@ -34,7 +35,7 @@ def test_without_noise_the_images_are_equal(spec):
 
 
 def test_noise_has_the_distribution_of_the_cpu():
-    images, generator = np.full((20, *SIZE, 3), 120, np.uint8), torch.Generator().manual_seed(0)
+    images, generator = np.full((20, 96, 96, 3), 120, np.uint8), torch.Generator().manual_seed(0)
     for effect in (Noise(np.random.default_rng(0), np.float32(30)), BlackAndWhite(np.random.default_rng(0), 0.2)):
         expected, found = effect(images), apply_on_device(effect, torch.from_numpy(images), generator).numpy()
         assert found.mean() == pytest.approx(expected.mean(), abs=1.0)

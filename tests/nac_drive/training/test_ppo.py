@@ -177,8 +177,7 @@ def test_the_rate_falls_the_penalties_grow_and_the_note_has_the_mean_return(
 
 @pytest.mark.parametrize("control", ["discrete", "continuous", "pulsed"])
 def test_a_random_driver_begins_with_actions_that_hardly_depend_on_the_frame(control):
-    config = controlled("lstm", control)
-    torch.manual_seed(7)
+    config = controlled("lstm", control, seed=7)
     driver = ppo_module.build_policy(TrainingPlan.resolve(config, config.env)).driver
     torch.manual_seed(7)
     plain = Driver(config.driver).state_dict()
