@@ -3,7 +3,7 @@
 python benchmarks/abuse.py                  # eight minutes; docs/runs/abuse.json and a table
 python benchmarks/abuse.py --seconds 10     # a short look
 
-The server runs in a process of its own with four drivers. One page counts the frames that it gets: alone, and beside
+The server runs in its own process with four drivers. One page counts the frames that it gets: alone, and beside
 every kind of abuse in turn, and beside all of them at once. The machine may have other work, so a phase without abuse
 stands before and after every phase with it, and the ratio of the two is the result. Memory is the resident set of the
 server; its slope is the slope of a line through the samples of a phase, with the 95 % interval of Student's t over 20

@@ -4,7 +4,7 @@
     python benchmarks/attention.py --drivers runs/nac --perturb blackouts:2 --tracks test-30 --out attention.json
 
 Every driver drives every track five times: with its own weights, with uniform weights, with a window of the newest
-frame alone, with weights that are given to the wrong frames, and with the nominal time step in place of the true one.
+frame alone, with weights that are given to the wrong frames, and with the nominal time step instead of the true one.
 The differences are paired by track. Native reward, 1000 frames at most.
 """
 

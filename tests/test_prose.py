@@ -38,7 +38,8 @@ WORDS = {
 
 MOST: dict[str, dict[str, int]] = {
     "docs": {"that of": 0, "makes": 0},
-    "code": {"that of": 170, "makes": 5, "long first sentence": 2_000},
+    "code": {"that of": 55, "makes": 1},
+    "first sentences": {"nac_drive": 480, "benchmarks": 225, "tests": 550},
 }
 """Violations that are left, by rule. These numbers may only fall."""
 
@@ -132,15 +133,11 @@ def first_sentences(root: Path = ROOT) -> Iterator[Place]:
 def violations(root: Path = ROOT) -> dict[str, dict[str, list[Place]]]:
     """Return the violations: kind of text -> rule -> places."""
     docs, sources = list(pages(root)), list(code(root))
+    long = [(place, text) for place, text in first_sentences(root) if number_of_words(text) > MOST_WORDS]
     return {
         "docs": {"that of": matching(THAT_OF, docs), "makes": matching(MAKES, docs)},
-        "code": {
-            "that of": matching(THAT_OF, sources),
-            "makes": matching(MAKES, sources),
-            "long first sentence": [
-                (place, text) for place, text in first_sentences(root) if number_of_words(text) > MOST_WORDS
-            ],
-        },
+        "code": {"that of": matching(THAT_OF, sources), "makes": matching(MAKES, sources)},
+        "first sentences": {folder: [item for item in long if item[0].startswith(f"{folder}/")] for folder in CODE},
     }
 
 

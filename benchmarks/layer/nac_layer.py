@@ -5,7 +5,7 @@ python benchmarks/layer/nac_layer.py nac-exact mha -T 1024
 python benchmarks/layer/nac_layer.py --device cuda
 
 Protocol of the NAC paper's Table 5: batch 1, 64 features, 4 heads, forward without gradients; then a training step
-(forward and backward). Each cell runs in a process of its own: milliseconds of the fastest run, and how far the peak
+(forward and backward). Each cell runs in its own process: milliseconds of the fastest run, and how far the peak
 of resident memory (CUDA: of allocated memory) rises above what was there before the first call. The last column is the
 training step over the forward.
 """

@@ -17,8 +17,8 @@ STRAIGHT = 0.012
 def lipschitz(activity: np.ndarray, dt: np.ndarray | float = 1.0) -> np.ndarray:
     """The steepest change of every neuron (thesis, Algorithm 15).
 
-    The algorithm as it is printed takes the largest difference with its sign; here it is that of absolute values, which
-    bounds the slope.
+    The algorithm as it is printed takes the largest difference with its sign; here it is the difference of absolute
+    values, which bounds the slope.
 
     Args:
         activity: (T, N), T at least 2.

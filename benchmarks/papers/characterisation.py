@@ -115,7 +115,7 @@ def settling_time(responses: np.ndarray, dt: float) -> np.ndarray:
         dt: Seconds between two frames.
 
     Returns:
-        Seconds, (U,); at most those of T / 2 - 1 frames.
+        Seconds, (U,); at most the time of T / 2 - 1 frames.
     """
     half = responses.shape[1] // 2
     initial, final = responses[:, half - 1 : half], responses[:, -1:]

@@ -30,7 +30,7 @@ class Budget:
 
     iterations: int
     rollouts: int
-    """Episodes of an estimate, each with a seed of its own."""
+    """Episodes of an estimate, each with its own seed."""
     steps: int
     """Steps of such an episode at most."""
     episodes: int

@@ -9,7 +9,7 @@ that sees a track for the first time is compared with one that has driven it som
 that the five actions reach, not a proof that they reach no more.
 
 `--both-pedals` takes away what five actions forbid: the wheels take any angle while a pedal is pressed. Gas and brake
-stay within those of the five actions, 0.2 and 0.8. Every sequence of the five actions is one of these, too.
+stay within the range of the five actions, 0.2 and 0.8. Every sequence of the five actions is one of these, too.
 """
 
 from __future__ import annotations

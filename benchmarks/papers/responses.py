@@ -57,7 +57,7 @@ class Responses(Experiment):
     epochs: int = 12
     learning_rate: float = 2e-3
     features: int = 64
-    """Features of the frozen encoder, that of the driver "expert" which comes with the package."""
+    """Features of the frozen encoder of the driver "expert" which comes with the package."""
 
     def drivers(self) -> dict[str, str]:
         return self._driving(self.features).drivers()

@@ -16,7 +16,7 @@ def ssim(x: np.ndarray, y: np.ndarray, data_range: float = 1.0) -> float:
     """Mean structural similarity (thesis, Eq. 6.5 and 6.6; Wang et al., IEEE Trans. Image Processing 13(4), 2004).
 
     All exponents are 1 and C3 = C2 / 2, C1 = (0.01 L)^2, C2 = (0.03 L)^2, so that luminance, contrast and structure
-    multiply to one fraction. Means and variances are those of a Gaussian window. Pixels whose window leaves the image
+    multiply to one fraction. Means and variances are taken in a Gaussian window. Pixels whose window leaves the image
     do not count.
 
     Args:

@@ -94,8 +94,8 @@ class Trajectory(Experiment):
 def redraw(core: Core, weight: float, bias: float) -> None:
     """Draw the weights of a core, normal with standard deviations `weight` and `bias`; time constants stay.
 
-    A synapse of LTC neurons conducts |w|, because Lemma 8 and 9 need positive conductances; its sign is that of its
-    reversal potential, +-1, which stays, as its sigmoid does. Leak potentials are biases.
+    A synapse of LTC neurons conducts |w|, because Lemma 8 and 9 need positive conductances; its sign is its
+    reversal potential's, +-1, which stays, as its sigmoid does. Leak potentials are biases.
     """
     for module in core.modules():
         if isinstance(module, nn.Linear):

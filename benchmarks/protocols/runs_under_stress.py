@@ -3,9 +3,9 @@
     nac-drive stress --drivers runs/gaps/{cfc,pdna-b,pdna-c,pdna-d,pdna-e}-{0,1,2,3,4} --perturb gap ... --out stress
     python benchmarks/protocols/runs_under_stress.py stress --baseline cfc --pulses runs/gaps
 
-A driver NAME-N is run N of core NAME. Intervals are 95 % bootstrap intervals over runs and tracks, those of differences
-are paired. With `--pulses`, the folder of the comparison, it reads the parameters of the trained pulses (PDNA, sections
-6.4 and 7.4) beside those at initialisation.
+A driver NAME-N is run N of core NAME. Intervals are 95 % bootstrap intervals over runs and tracks; intervals of
+differences are paired. With `--pulses`, the folder of the comparison, it reads the parameters of the trained pulses
+(PDNA, sections 6.4 and 7.4) beside those at initialisation.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Returns = dict[str, dict[int, list[float]]]
 
 
 def returns_of(folder: Path, mark: str) -> Returns:
-    """Return those of every driver of a comparison."""
+    """Return the returns of every driver of a comparison."""
     found: Returns = defaultdict(lambda: defaultdict(list))
     for line in (folder / "rows.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -37,7 +37,7 @@ def returns_of(folder: Path, mark: str) -> Returns:
 
 
 def grid(returns: dict[int, list[float]], tracks: list[int]) -> np.ndarray:
-    """Return those of every run on every track, (runs, tracks)."""
+    """Return the returns of every run on every track, (runs, tracks)."""
     return np.array([returns[track] for track in tracks]).T
 
 

@@ -3,7 +3,7 @@
     python benchmarks/speed/arena.py
     python benchmarks/speed/arena.py --drivers champion ppo-expert --speed 4 --seconds 20
 
-The server runs in a process of its own, on all cores that it may use. A client takes every frame as it comes and throws
+The server runs in its own process, on all cores that it may use. A client takes every frame as it comes and throws
 it away; a browser draws besides. At speed 1 the clock gives 50 frames a second at most; a higher speed shows what is
 left. When all cars have ended their episodes, the next track begins.
 """

@@ -3,7 +3,7 @@
     python benchmarks/speed/ppo.py [--rollouts 12] [--precision bf16-mixed --n-envs 32 --n-epochs 3]
 
 Both have the same environments, network, rollouts, batches and epochs. stable-baselines3 has a value network on the
-frames' features in place of the simulator's state, and a normal distribution in place of Beta.
+frames' features instead of the simulator's state, and a normal distribution instead of Beta.
 """
 
 from __future__ import annotations

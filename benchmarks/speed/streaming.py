@@ -6,7 +6,7 @@ python benchmarks/speed/streaming.py --data demos-100k   # keep the frames for t
 
 Speed: `train` with its default settings, in slices of --batches updates that alternate between memory and files. The
 medians of frames/s, and of the time of all threads per frame, which other work on the machine changes less.
-Memory: one whole epoch and its offline accuracy from the files, in a process of its own that the system refuses more
+Memory: one whole epoch and its offline accuracy from the files, in its own process that the system refuses more
 than --limit MB of private memory (RLIMIT_DATA: heap and writable mappings, on Linux; libraries in files do not count
 there), and its peak resident memory, which counts the libraries too.
 """

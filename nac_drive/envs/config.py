@@ -86,7 +86,7 @@ def make_env(
         The environment.
 
     Raises:
-        ValueError: For an unknown crash mode, or an environment that is a program of its own.
+        ValueError: For an unknown crash mode, or an environment that is its own program.
     """
     config = config or EnvConfig()
     return limited(masked(simulator(config, crash, render_mode), config), config)

@@ -32,7 +32,7 @@ class EnvSettings:
     of_car_racing: dict[str, Any]
     """Keywords that `CarRacing` alone has: domain_randomize and lap_complete_percent, where they were given."""
     limited: bool
-    """The environment has a limit of its own: `max_steps` was given, or there are perturbations."""
+    """The environment has its own limit: `max_steps` was given, or there are perturbations."""
 
     def make(self) -> gym.Env:
         """Make one environment, without gymnasium's limit."""

@@ -51,7 +51,7 @@ _KEPT = ("_info", "_dt", "seconds", "episode_return", "decisions", "command", "r
 
 
 class Car:
-    """One driver in an environment of its own.
+    """One driver in its own environment.
 
     Args:
         name: Name of the driver.

@@ -50,7 +50,7 @@ class DriverConfig:
     dt_input: bool = False
     """The core's input is the features plus an affine map of log(1 + dt / 0.02 s): a clock for cores without one."""
     zero_lost_frames: bool = False
-    """A frame that is black all over, as a lost one is under MISSING zero, reaches the core as zeros, in place of the
+    """A frame that is black all over, as a lost one is under MISSING zero, reaches the core as zeros, instead of the
     encoder's features of a black image."""
     dropout: float = 0.0
     """Fraction of convolutional features dropped in training."""

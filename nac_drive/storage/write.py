@@ -33,7 +33,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     temporary = temporary_path(path)
     with writing(path):
-        remove_leftovers(path)  # also a link in place of the temporary file
+        remove_leftovers(path)  # also a link instead of the temporary file
         try:
             with temporary.open("xb") as file:
                 file.write(content)

@@ -43,7 +43,7 @@ def random_actions(env: VectorEnv, frames: int) -> np.ndarray:
 
 
 def alone(env: gym.Env, seed: int, actions: np.ndarray) -> Iterator[tuple[Any, ...]]:
-    """Results of the environment, stepped by hand: after the end of an episode comes a reset in place of a step."""
+    """Results of the environment, stepped by hand: after the end of an episode comes a reset instead of a step."""
     yield (*env.reset(seed=seed), 0.0, False, False)
     ended = False
     for action in actions:

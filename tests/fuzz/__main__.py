@@ -1,6 +1,6 @@
 """Fuzz all readers and the command line: `python -m tests.fuzz --inputs 100000 --out docs/runs/fuzz.json`.
 
-Every target has a process of its own, so that a crash of a library is found too. The folder of a failure is kept.
+Every target has its own process, so that a crash of a library is found too. The folder of a failure is kept.
 `--engine atheris` lets the coverage of our code guide the changes of files; it needs the extra `fuzz`.
 """
 

@@ -181,7 +181,7 @@ def killed_at_every_operation(
         monkeypatch: Patches the operations.
         folder: The folder of the runs.
         train: train(path, resume=...) trains.
-        left: left(path) is the result, which must be that of a run without interruption.
+        left: left(path) is the result, which must equal the result of a run without interruption.
 
     Returns:
         The number of kills.

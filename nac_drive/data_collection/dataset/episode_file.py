@@ -201,7 +201,7 @@ def opened(path: Path, env: EnvConfig) -> Iterator[EpisodeReader]:
 
     Raises:
         DatasetError: If it is no episode file, if an array has another type or size than the summary and `env` say, or
-            if it would unpack to more than `LARGEST_RATIO` allows; also in place of an error in the block.
+            if it would unpack to more than `LARGEST_RATIO` allows; also instead of an error in the block.
     """
     with _named(path):
         size = _status(path).st_size

@@ -70,7 +70,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Light:
-    """Every pixel has a light of its own."""
+    """Every pixel has its own light."""
 
     light: NDArray[np.float32]
     """(H, W, 1) in [0, 1]."""

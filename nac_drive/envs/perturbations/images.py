@@ -196,7 +196,7 @@ class OcclusionBlobs(Corruption):
 
 @dataclass(frozen=True)
 class ColourChange(Corruption):
-    """Road and grass take other colours: each moves by `distance` in RGB (0-255), in a direction of its own.
+    """Road and grass take other colours: each moves by `distance` in RGB (0-255), in its own direction.
 
     The directions are drawn once. The colour of a pixel decides: green is grass, middle grey is road, a mixed pixel at
     the edge moves with both. Car, kerbs and status bar keep their colours. The two shades of grass keep their

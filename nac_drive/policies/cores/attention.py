@@ -116,7 +116,7 @@ class ReLUAttention(SlopedAttention):
 
         p_ts = relu(q_t.k_s / sqrt(D) - slope (t - s)),    y_t = W_o rms_norm([sum_s p_ts v_s of every head]) + b_o
 
-    This is the baseline that the NAC paper calls Linear Attention (appendix D.1): attention with a ReLU in place of the
+    This is the baseline that the NAC paper calls Linear Attention (appendix D.1): attention with a ReLU instead of the
     softmax. It is not the linear attention of `LinearAttention`. The weights are sparse and do not sum to 1. A head
     whose scores are all negative contributes 0. If all heads do, y = b_o.
 

@@ -34,7 +34,7 @@ class ODEFormer(Core):
     and without time: the ODE view of residual layers of Li et al. 2022, "ODE Transformer". So the window and the ages
     are ours, and u is depth, not time. Dropout is left out.
 
-    Each Euler step has a window of its own tokens, so a frame's influence reaches `euler_steps` windows far.
+    Each Euler step has its own window tokens, so a frame's influence reaches `euler_steps` windows far.
 
     State: of each Euler step in turn, the state of WindowCore on its d features.
 

@@ -23,7 +23,7 @@ class S4(StateSpaceCore):
 
     Lambda = -exp(a) + i w, P, B, C and the rate r are learned per channel; the rest is inherited from `StateSpaceCore`.
     Source: Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State Spaces", Theorem 1 and
-    section C.2. P P* in place of their P Q* keeps A stable in training (Goel et al. 2022, "It's Raw!").
+    section C.2. P P* instead of their P Q* keeps A stable in training (Goel et al. 2022, "It's Raw!").
     Lambda, P and B start as `diagonal_plus_low_rank` returns them.
 
     The bilinear rule, their Eq. 3, takes the true dt at every step. With delta = r dt / 2:

@@ -6,7 +6,7 @@ Its two uses are the sensory gate and the backbone.
     x'  = tanh(x (W_rec * M_rec) + u~ (W_in * M_in) + b)        disabled groups stay at 0
     y   = x'[output group] * w_out + b_out
 
-The paper leaves the activation open; tanh is used throughout. Inside, a neuron carries s = sigmoid(2 z) in place of
+The paper leaves the activation open; tanh is used throughout. Inside, a neuron carries s = sigmoid(2 z) instead of
 tanh(z) = 2 s - 1, the difference being fused into the weights: the same function, and sigmoid is several times faster
 than tanh on CPUs.
 

@@ -77,8 +77,8 @@ class NAC(nn.Module):
         value: Values v: "gated" (Eq. 13) or "input", the whole input of the key in every head, without a gate.
         wiring: Graph of the drawn wirings, a name in WIRINGS: "ncp" or "mlp".
         seed: Seed of the drawn wirings.
-        gate_wirings: Wirings of the gates of q, k and v, in place of drawn ones.
-        backbone: Wiring of the backbones, in place of a drawn one.
+        gate_wirings: Wirings of the gates of q, k and v, instead of drawn ones.
+        backbone: Wiring of the backbones, instead of a drawn one.
 
     Raises:
         ValueError: A setting is outside its range, or a wiring has the wrong size.

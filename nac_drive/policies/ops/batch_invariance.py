@@ -1,7 +1,7 @@
 """Batch invariance: a row gets the bits it gets alone.
 
 A product of one row and a product of many rows run in different kernels, which add in different orders (He et al. 2025,
-"Defeating Nondeterminism in LLM Inference"). Here every row of a batch is a product of its own, in one call for all.
+"Defeating Nondeterminism in LLM Inference"). Here every row of a batch is its own product, in one call for all.
 """
 
 from __future__ import annotations
