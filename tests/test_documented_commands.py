@@ -74,8 +74,8 @@ INSTANCES: dict[str, list[str]] = {
     ],
     "nac-drive train --core nac-2k": ["nac-drive train demos --out runs/nac-2k --core nac-2k"],
     "nac-drive dagger --control pulsed": ["nac-drive dagger --control pulsed --out runs/pulsed"],
-    "nac-drive dagger --expert controller --initial-episodes 16 --rounds 0 ...": [
-        "nac-drive dagger --expert controller --initial-episodes 16 --rounds=0 --validation-tracks val-10 "
+    "nac-drive dagger --expert controller --residual --initial-episodes 16 --rounds 0 ...": [
+        "nac-drive dagger --expert controller --residual --initial-episodes 16 --rounds=0 --validation-tracks val-10 "
         f"--out runs/{name} {core}"
         for name, core in (("single", "--core cnn --batch-size 128"), ("sequences", "--core-args num_heads=4"))
     ],
