@@ -33,7 +33,7 @@ from nac_drive.analysis.attention import (
     shuffled_keys,
     uniform_weights,
 )
-from nac_drive.evaluation.statistics import bootstrap
+from nac_drive.evaluation.intervals import bootstrap
 
 CHAMPIONS = ("champion-continuous", "champion-discrete")
 WEIGHTS: dict[str, Callable[[nd.Driver], AbstractContextManager[Any]]] = {

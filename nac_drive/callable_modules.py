@@ -1,7 +1,8 @@
 """Modules that are called by their name, as the function of that name in them.
 
-`nac_drive.reproduce` is a package and a function, and Python binds one of the two to the name. If it is the function,
-`import nac_drive.reproduce.run as run` fails. Here it is the module, and a call of the module calls the function.
+`nac_drive.data_collection.collect` is a module and a function, and Python binds one of the two to the name. If it is
+the function, `import nac_drive.data_collection.collect as module` fails. Here it is the module, and calling it calls
+the function.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -33,14 +33,14 @@ import tyro
 
 from nac_drive.envs import SPLITS, EnvConfig
 from nac_drive.envs import config as env_config
-from nac_drive.leaderboard import tasks
+from nac_drive.experiments import cost, experiment, learning, protocol
+from nac_drive.experiments.protocol import PaperEntry, Protocol
 from nac_drive.parallel import processes
 from nac_drive.policies.ops.threads import one_thread
-from nac_drive.reproduce import cost, learning, protocol
-from nac_drive.reproduce.protocol import Entry, Reproduction
 from nac_drive.training.ppo.config import PPOConfig
 from tests.commands import call
 from tests.documented import ROOT, expanded
+from tests.nac_drive.small import each_here
 
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
 RECORDED = 68
@@ -80,13 +80,13 @@ _BUDGET = {"iterations": 1, "rollouts": 1, "steps": 3, "episodes": 1}
 REPRODUCED: dict[str, dict[str, Any]] = {
     "circuits": {"runs": 1, "budgets": dict.fromkeys(("mountain-car", "car"), _BUDGET)},
     "cost": {"lengths": [4, 8], "passes": 1},
-    "driving": {
+    "cloning": {
         "episodes": 2, "runs": 1, "tracks": "test-1", "epochs": 1, "rounds": 1, "round_episodes": 1, "round_epochs": 1,
         "perturbations": ["gap:1"], "validation_tracks": "val-1",
     },
     "flow": {"graphs": 2, "runs": 1},
     "learning": {"runs": 1, "total_timesteps": 32, "validate_every": 32, "validation_tracks": "val-1"},
-    "passive": {"episodes": 5, "folds": 5, "tested_folds": 1, "epochs": 1},
+    "offline": {"episodes": 5, "folds": 5, "tested_folds": 1, "epochs": 1},
     "responses": {
         "units": [4], "width": 4, "driven_cells": 2, "runs": 1, "tracks": "test-1", "episodes": 2, "epochs": 1,
     },
@@ -276,7 +276,7 @@ def small_world(kept: Path) -> Iterator[Shell]:
         _work_here(patch)
         for module in (import_module("nac_drive.live.arena"), import_module("nac_drive.live.udacity")):
             patch.setattr(module, "serve", _until_it_answers(module.serve))
-        run = import_module("nac_drive.reproduce.run")
+        run = import_module("nac_drive.experiments.reproduce")
         patch.setattr(run, "load", small_protocol)
         patch.setattr(learning, "PPOConfig", SmallPPO)
         patch.setattr(run, "chosen", lambda table, only: protocol.chosen(table, only)[:1])
@@ -286,14 +286,9 @@ def small_world(kept: Path) -> Iterator[Shell]:
 def _work_here(patch: pytest.MonkeyPatch) -> None:
     """Do the work of processes in this one."""
 
-    def each_here(work: Callable[[Any], None], waiting: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
-        for task in waiting:
-            work(task)
-            yield task, 0
-
     patch.setattr(processes, "default_workers", lambda: 1)
     patch.setattr(import_module("nac_drive.training.ppo.run"), "default_workers", lambda: 1)
-    patch.setattr(tasks, "each_in_a_process", each_here)
+    patch.setattr(experiment, "each_in_a_process", each_here)
     patch.setattr(cost, "multiprocessing", SimpleNamespace(get_context=lambda kind: multiprocessing.dummy))
 
 
@@ -318,14 +313,14 @@ def _until_it_answers(serve: Callable[..., None]) -> Callable[..., None]:
     return served
 
 
-def small_protocol(name: str, protocols: Path) -> Reproduction:
+def small_protocol(name: str, protocols: Path) -> Protocol:
     """Return a protocol with the settings of `REPRODUCED`."""
     table = protocol.load(name, protocols)
     sizes = REPRODUCED.get(table.experiment, {})
     if "rounds" not in table.settings:
         sizes = {key: value for key, value in sizes.items() if key != "rounds"}  # not by DAgger
 
-    def smaller(entry: Entry) -> Entry:
+    def smaller(entry: PaperEntry) -> PaperEntry:
         return replace(entry, settings={key: sizes.get(key, value) for key, value in entry.settings.items()})
 
     entries = [smaller(entry) for entry in table.entries]

@@ -8,8 +8,8 @@ from typing import Any
 
 TIMES = ("seconds", "latency", "per_second", "memory")
 """Parts of the names of measured times, which differ between any two runs."""
-MACHINE = {"command.txt", "env.json"}
-"""Files that describe the process; they are not compared."""
+MACHINE = {"command.txt", "env.json", "latencies.json"}
+"""Files that describe the process or hold measured times; they are not compared."""
 DRAWN = {".png", ".html", ".md", ".mp4"}
 """Files that show times; only their presence is compared."""
 

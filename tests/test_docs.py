@@ -8,7 +8,7 @@ import pytest
 
 from nac_drive.cli.main import COMMANDS, _parse
 from nac_drive.cli.options import options, options_table, subcommands
-from nac_drive.leaderboard.tables import columns
+from nac_drive.experiments.leaderboard import columns
 from tests.commands import call
 from tests.documented import PAGES, ROOT, commands
 
@@ -88,7 +88,9 @@ def test_the_leaderboard_has_the_columns_of_today():
     headings = re.findall(r"^\| (driver .*) \|$", (ROOT / "docs/leaderboard.md").read_text(), re.MULTILINE)
     assert len(headings) == 2
     for heading in headings:
-        assert heading.split(" | ") == [name for name in columns() if name != "interventions/episode"]
+        assert heading.split(" | ") == [
+            column.heading for column in columns() if column.heading != "interventions/episode"
+        ]
 
 
 def test_the_page_of_the_command_line_holds_every_option():

@@ -17,7 +17,7 @@ from nac_drive.analysis.saliency import steering, steering_target
 from nac_drive.envs import ENVIRONMENTS, Augmentation, EnvSpec, Step
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.evaluation import video
-from nac_drive.evaluation.paired import evaluate_with_baseline
+from nac_drive.experiments.evaluation import evaluate_with_baseline
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.data.sequences import flipped
 from tests.nac_drive.small import TINY, config, dagger_config, nested

@@ -112,7 +112,7 @@ def find(folder: Path, suffix: str) -> Iterator[Path]:
 
 def test_every_module_is_imported_by_its_dotted_name():
     names = modules()
-    assert {"nac_drive.reproduce.run", "nac_drive.envs.rollout", "nac_drive.data_collection.collect"} < {*names}
+    assert {"nac_drive.experiments.reproduce", "nac_drive.envs.rollout", "nac_drive.data_collection.collect"} < {*names}
     for name in names:
         imported: dict[str, Any] = {}
         try:
@@ -128,7 +128,7 @@ def test_every_module_is_imported_by_its_dotted_name():
 @pytest.mark.parametrize(
     ("package", "name", "home"),
     [
-        ("nac_drive", "reproduce", "nac_drive.reproduce.run"),
+        ("nac_drive", "reproduce", "nac_drive.experiments.reproduce"),
         ("nac_drive.data_collection", "collect", "nac_drive.data_collection.collect"),
         ("nac_drive.envs", "rollout", "nac_drive.envs.rollout"),
         ("nac_drive.cli", "main", "nac_drive.cli.main"),

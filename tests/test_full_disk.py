@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nac_drive.leaderboard import tasks
+from nac_drive.experiments import experiment
 from tests.full_disk import RESUMABLE, Reference, prepare
 from tests.nac_drive.small import each_here
 
@@ -19,7 +19,7 @@ def base(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch):
     """Run the tasks of a comparison here, without the cost of a process each."""
-    monkeypatch.setattr(tasks, "each_in_a_process", each_here)
+    monkeypatch.setattr(experiment, "each_in_a_process", each_here)
 
 
 @pytest.mark.parametrize("command", [*RESUMABLE, "export-minari", "export-mp4", "inspect"])

@@ -20,10 +20,6 @@ def defined(tree: ast.Module) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-IN_EXPERIMENTS = {"Column", "Conditions", "Entry", "Progress", "Report", "Size", "Stress", "Task"}
-"""Names of the several machines for experiments, which become one."""
-
-
 def test_no_public_class_or_alias_is_defined_twice():
     places = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -31,7 +27,7 @@ def test_no_public_class_or_alias_is_defined_twice():
             places[name].append(str(path.relative_to(PACKAGE)))
     assert len(places) > 200
     twice = {name: files for name, files in places.items() if len(files) > 1}
-    assert twice.keys() <= IN_EXPERIMENTS, twice
+    assert twice == {}
 
 
 def test_classes_and_aliases_are_found():

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from nac_drive.evaluation.evaluate import Evaluation
-from nac_drive.evaluation.statistics import Interval, Summary
-from nac_drive.leaderboard.figures import draw_leaderboard
-from nac_drive.leaderboard.tables import Entry
+from nac_drive.evaluation.intervals import Interval
+from nac_drive.evaluation.statistics import Summary
+from nac_drive.experiments.figures import draw_leaderboard
+from nac_drive.experiments.leaderboard import RankedDriver
 
 
-def entry(result: dict[str, Any]) -> Entry:
+def entry(result: dict[str, Any]) -> RankedDriver:
     """The entry of one driver, without its episodes."""
     interval = Interval(**result["return_interval"])
     summary = Summary(result["driver"], result["tracks"], result, interval, result["run_returns"])
-    return Entry(
+    return RankedDriver(
         Evaluation([], summary),
         runs=result["runs"],
         validation_accuracy=result["validation_accuracy"],

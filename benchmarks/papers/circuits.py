@@ -16,9 +16,9 @@ from random_search import mean_of_worst, random_search
 
 from nac_drive.envs import SPLITS
 from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies import CORES
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, tap_withdrawal_circuit
-from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
 _POINTS = 20
 """Points of a learning curve."""
@@ -40,11 +40,11 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Circuits(Experiment):
+class Circuits(PaperExperiment):
     """Adaptive random search (Algorithm 5) for every agent. Fields are settings of a protocol."""
 
     budgets: dict[str, Budget]
-    """Task -> its budget."""
+    """PaperTask -> its budget."""
     runs: int = 5
     """Searches of every agent, with the seeds 0, 1, ... of parameters, noise and random circuits."""
     sigma: float = 0.3
@@ -55,7 +55,7 @@ class Circuits(Experiment):
     def places(self) -> list[Place]:
         return [(("task", task), ("run", run)) for run in range(self.runs) for task in self.budgets]
 
-    def measure(self, folder: Path, task: Task) -> Row:
+    def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return `return` (mean of the test), success, objective, curve, sparsity, parameters, and contributions."""
         place = dict(task.place)
         name, run = place["task"], place["run"]
@@ -89,23 +89,23 @@ class Circuits(Experiment):
                 row["contributions"] = contributions(potentials(agent, name), NEURONS, NEURONS[MOTOR])
         return row
 
-    def numbers(self, task: Task) -> dict[str, Any]:
+    def numbers(self, task: PaperTask) -> dict[str, Any]:
         numbers: dict[str, Any] = dict.fromkeys(("return", "success", "objective", "sparsity"), Number)
         return numbers | {
             "curve": list[tuple[Count, Number]], "parameters": Count, "contributions": dict[str, dict[str, str]] | None,
         }  # fmt: skip
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[ResultColumn]:
         columns = []
         for task in self.budgets:
             where = {"task": task}
             columns += [
-                Column(f"return_{task}", f"return, {task}", "return", where, 1),
-                Column(f"success_{task}", f"solved, %, {task}", "success", where, 0, of=partial(_solved, task)),
+                ResultColumn(f"return_{task}", f"return, {task}", "return", where, 1),
+                ResultColumn(f"success_{task}", f"solved, %, {task}", "success", where, 0, of=partial(_solved, task)),
             ]
         return [
             *columns,
-            Column("sparsity", "sparsity, %", "sparsity", {}, 0, of=lambda rows: 100 * rows[0]["sparsity"]),
+            ResultColumn("sparsity", "sparsity, %", "sparsity", {}, 0, of=lambda rows: 100 * rows[0]["sparsity"]),
         ]
 
     def describe(self) -> str:

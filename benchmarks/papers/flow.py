@@ -13,15 +13,15 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from nac_drive.evaluation.metrics import Number
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, SENSORY, tap_withdrawal_circuit
-from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
 _SYNAPSES = 28
 MOTORS = NEURONS[MOTOR]
 
 
 @dataclass(frozen=True)
-class Flow(Experiment):
+class Flow(PaperExperiment):
     """Graphs with random capacities (thesis, Algorithm 4). Fields are settings of a protocol."""
 
     graphs: int = 1000
@@ -33,7 +33,7 @@ class Flow(Experiment):
     def places(self) -> list[Place]:
         return [(("run", run),) for run in range(self.runs)]
 
-    def measure(self, folder: Path, task: Task) -> Row:
+    def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return for each motor neuron the ratio of the mean flows, the mean flows, and the part of graphs without."""
         run, wiring = dict(task.place)["run"], str(task.core_args["wiring"])
         seeds = range(run * self.graphs, (run + 1) * self.graphs)
@@ -56,15 +56,15 @@ class Flow(Experiment):
             flows.append([flow_to(capacities, NEURONS.index(motor)) for motor in MOTORS])
         return np.array(flows, dtype=float)
 
-    def numbers(self, task: Task) -> dict[str, Any]:
+    def numbers(self, task: PaperTask) -> dict[str, Any]:
         flows = {f"{name}_{motor}": Number for name in ("flow", "animal", "cut_off") for motor in MOTORS}
         return flows | {f"ratio_{motor}": Number | None for motor in MOTORS}
 
-    def columns(self) -> list[Column]:
-        ratios = [Column(motor, f"ratio, {motor}", f"ratio_{motor}", {}, 3) for motor in MOTORS]
-        flows = [Column(f"flow_{motor}", f"flow to {motor}", f"flow_{motor}", {}, 2) for motor in MOTORS]
+    def columns(self) -> list[ResultColumn]:
+        ratios = [ResultColumn(motor, f"ratio, {motor}", f"ratio_{motor}", {}, 3) for motor in MOTORS]
+        flows = [ResultColumn(f"flow_{motor}", f"flow to {motor}", f"flow_{motor}", {}, 2) for motor in MOTORS]
         cut_off = [
-            Column(f"cut_off_{motor}", f"{motor} cut off, %", f"cut_off_{motor}", {}, 1, 100) for motor in MOTORS
+            ResultColumn(f"cut_off_{motor}", f"{motor} cut off, %", f"cut_off_{motor}", {}, 1, 100) for motor in MOTORS
         ]
         return [*ratios, *flows, *cut_off]
 

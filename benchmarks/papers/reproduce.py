@@ -19,9 +19,9 @@ from rich.console import Console
 from trajectory import Trajectory
 
 from nac_drive.cli.reproduction import Reproduce
-from nac_drive.reproduce.experiment import Experiment
+from nac_drive.experiments.paper import PaperExperiment
 
-EXPERIMENTS: dict[str, type[Experiment]] = {
+EXPERIMENTS: dict[str, type[PaperExperiment]] = {
     "circuits": Circuits,
     "flow": Flow,
     "responses": Responses,

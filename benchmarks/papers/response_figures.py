@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from nac_drive.reproduce.experiment import Row
+from nac_drive.experiments.paper import Row
 from nac_drive.storage.figure import write_figure
 from nac_drive.storage.style import LARGE, PALETTE, looks_of, styled
 

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import t
 
-from nac_drive.evaluation.statistics import Interval
-from nac_drive.reproduce.experiment import Row
-from nac_drive.reproduce.page import rank_correlation
+from nac_drive.evaluation.intervals import Interval, rank_correlation
+from nac_drive.experiments.paper import Row
+from nac_drive.markdown import markdown_table
 
 PREDICTIONS = {"delta": "absolute delta response", "amplitude": "amplitude"}
 """Metrics whose absolute value ranks the cells -> their names in sentences."""
 DAMAGES = {"offline": "rise of the squared error", "driven": "loss of return"}
 """Kinds of damage -> their names in sentences."""
-_RESAMPLES = 2000
 
 
 def spread(values: np.ndarray, count: int) -> list[int]:
@@ -37,15 +36,8 @@ def correlation(rows: Sequence[Row], prediction: str, damage: str) -> Interval |
         where all predictions or damages are equal.
     """
     pairs = [pair for row in rows if (pair := _pair(row, prediction, damage)) is not None]
-    mean = float(np.mean([rank_correlation(*pair) for pair in pairs])) if pairs else float("nan")
-    if np.isnan(mean):
-        return None
-    rng = np.random.default_rng(0)
-    drawn = [
-        rank_correlation(*pair[:, rng.integers(pair.shape[1], size=(_RESAMPLES, pair.shape[1]))]) for pair in pairs
-    ]  # (runs, resamples)
-    low, high = np.nanquantile(np.mean(drawn, axis=0), [0.025, 0.975])
-    return Interval(mean, float(low), float(high))
+    interval = rank_correlation(*pairs) if pairs else None
+    return None if interval is None or np.isnan(interval.mean) else interval
 
 
 def _pair(row: Row, prediction: str, damage: str) -> np.ndarray | None:
@@ -64,17 +56,14 @@ def verdict(rows: Sequence[Row]) -> str:
         rows: Results of networks of one width.
     """
     headings = [f"{of}, {loss}" for of in PREDICTIONS.values() for loss in DAMAGES.values()]
-    lines = [
-        "Rank correlations of a prediction with the damage, with 95 % bootstrap intervals over cells:", "",
-        f"| printed as | {' | '.join(headings)} |", "|---|" + "---:|" * len(headings),
-    ]  # fmt: skip
+    lines = []
     above = dict.fromkeys([(prediction, damage) for prediction in PREDICTIONS for damage in DAMAGES], 0)
     entries = list(dict.fromkeys(row["entry"] for row in rows))
     for entry in entries:
         mine = [row for row in rows if row["entry"] == entry]
         found = {key: correlation(mine, *key) for key in above}
         above = {key: above[key] + (each is not None and each.low > 0) for key, each in found.items()}
-        lines.append(f"| {entry} | {' | '.join(map(_interval, found.values()))} |")
+        lines.append([entry, *map(_interval, found.values())])
     counts = "; ".join(
         f"{PREDICTIONS[prediction]} and {DAMAGES[damage]} in {count} of {len(entries)}"
         for (prediction, damage), count in above.items()
@@ -85,7 +74,8 @@ def verdict(rows: Sequence[Row]) -> str:
         f"**The response {word} the damage.** Cores whose interval lies above zero: {counts}. Without any relation, "
         f"about {0.025 * compared:.1f} of the {compared} intervals would lie there by chance."
     )
-    return "\n".join([*lines, "", sentence])
+    heading = "Rank correlations of a prediction with the damage, with 95 % bootstrap intervals over cells:"
+    return f"{heading}\n\n{markdown_table(['printed as', *headings], lines)}\n\n{sentence}"
 
 
 def capacity(rows: Sequence[Row]) -> str:

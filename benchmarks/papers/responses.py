@@ -26,10 +26,10 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import env_for
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.metrics import Number
-from nac_drive.leaderboard.compare import folder_name
+from nac_drive.experiments.cloning import DATASET, RUNS, Cloning
+from nac_drive.experiments.driving import folder_name
+from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of, record_of
 from nac_drive.policies import Driver, load_driver
-from nac_drive.reproduce.driving import DATASET, RUNS, Driving
-from nac_drive.reproduce.experiment import Column, Each, Experiment, Place, Row, Task, list_of, record_of
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.training.offline import counted
 from nac_drive.training.train import Splits, load_splits, train, train_plan
@@ -40,7 +40,7 @@ _EXTREMES = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
-class Responses(Experiment):
+class Responses(PaperExperiment):
     """Train each core at several widths, characterise its cells, and take them out one by one. Fields are settings."""
 
     units: list[int] = field(default_factory=lambda: [16, 32, 64, 128])
@@ -62,14 +62,14 @@ class Responses(Experiment):
     def drivers(self) -> dict[str, str]:
         return self._driving(self.features).drivers()
 
-    def prepare(self, folder: Path, each: Each) -> Iterator[str]:
+    def prepare(self, folder: Path, each: Map) -> Iterator[str]:
         """Record the episodes and compute the features."""
         return self._driving(self.features).prepare(folder, each)
 
     def places(self) -> list[Place]:
         return [(("units", units), ("run", run)) for run in range(self.runs) for units in self.units]
 
-    def measure(self, folder: Path, task: Task) -> Row:
+    def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return `return`, the mean and the sd over cells of METRICS, and rank correlations PREDICTION_DAMAGE.
 
         `cells` has each metric and `offline`, the increase of the squared error of steering on the validation tracks,
@@ -106,13 +106,13 @@ class Responses(Experiment):
         tested = driver if without is None else without_cell(driver, without)
         return round(evaluate(tested, self.tracks, env=env).summary.return_mean, 6)
 
-    def _driving(self, units: int) -> Driving:
-        return Driving(
+    def _driving(self, units: int) -> Cloning:
+        return Cloning(
             [], "continuous", self.expert, episodes=self.episodes, epochs=self.epochs, d_model=units,
             features=self.features, learning_rate=self.learning_rate,
         )  # fmt: skip
 
-    def numbers(self, task: Task) -> dict[str, Any]:
+    def numbers(self, task: PaperTask) -> dict[str, Any]:
         units = dict(task.place)["units"]
         of_cells = dict.fromkeys((*METRICS, "offline"), list_of(Number, units))
         numbers: dict[str, Any] = dict.fromkeys(("scale", "squared_error", "return"), Number)
@@ -127,17 +127,17 @@ class Responses(Experiment):
             numbers |= {key: Number | None, f"{key}_interval": list_of(Number, 2) | None}
         return numbers
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[ResultColumn]:
         where = {"units": self.width}
-        columns = [Column("return", "return", "return", where, 0)]
+        columns = [ResultColumn("return", "return", "return", where, 0)]
         for metric, (name, unit) in METRICS.items():
             heading = f"{name}, {unit}" if unit else name
             columns += [
-                Column(metric, heading, metric, where, 3),
-                Column(f"{metric}_sd", f"{name}, sd over cells", f"{metric}_sd", where, 3),
+                ResultColumn(metric, heading, metric, where, 3),
+                ResultColumn(f"{metric}_sd", f"{name}, sd over cells", f"{metric}_sd", where, 3),
             ]
         return columns + [
-            Column(key := f"{prediction}_{damage}", f"rank correlation, {of}, with {name}", key, where, 2)
+            ResultColumn(key := f"{prediction}_{damage}", f"rank correlation, {of}, with {name}", key, where, 2)
             for damage, name in (("offline", "damage offline"), ("driven", "damage driven"))
             for prediction, of in PREDICTIONS.items()
         ]

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from trajectory_length import circle, trajectory_length
 
 from nac_drive.evaluation.metrics import Number
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies import Core, build_core
 from nac_drive.policies.ops.liquid import LiquidNetwork, Synapses
 from nac_drive.policies.ops.sparse import SparseMatrix
-from nac_drive.reproduce.experiment import Column, Experiment, Place, Row, Task
 
 
 @dataclass(frozen=True)
-class Trajectory(Experiment):
+class Trajectory(PaperExperiment):
     """Lengths without any training. Fields are settings of a protocol.
 
     Widths are compared at the first variance, variances at the last width.
@@ -52,7 +52,7 @@ class Trajectory(Experiment):
             for network in range(self.networks)
         ]
 
-    def measure(self, folder: Path, task: Task) -> Row:
+    def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return the length."""
         place = dict(task.place)
         torch.manual_seed(place["network"])
@@ -60,12 +60,12 @@ class Trajectory(Experiment):
         redraw(core, (place["variance"] / place["width"]) ** 0.5, self.bias_variance**0.5)
         return {"length": trajectory_length(core, circle(self.frames), 2.0 * math.pi / self.frames)}
 
-    def numbers(self, task: Task) -> dict[str, Any]:
+    def numbers(self, task: PaperTask) -> dict[str, Any]:
         return {"length": Number}
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[ResultColumn]:
         return [
-            Column(
+            ResultColumn(
                 f"length_{width}_{variance:g}", f"N = {width}, σ² = {variance:g}", "length",
                 {"width": width, "variance": variance},
             )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +28,12 @@ import nac_drive as nd
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import Control
 from nac_drive.evaluation.statistics import Summary
-from nac_drive.leaderboard.tables import Entry, markdown_table
+from nac_drive.experiments.driving import Driving, episodes_of
+from nac_drive.experiments.driving import Entry as DrivingEntry
+from nac_drive.experiments.experiment import open_experiment
+from nac_drive.experiments.experiment import run as measure
+from nac_drive.experiments.leaderboard import RankedDriver, leaderboard
+from nac_drive.markdown import markdown_table
 from nac_drive.parallel.processes import Pool, default_workers
 from nac_drive.storage.write import write_atomically
 from nac_drive.training.offline import offline_accuracy
@@ -97,28 +101,22 @@ class Harness:
         with nd.worker_pool(options.workers) as pool:
             yield cls(options, pool)
 
-    def drive(self, cell: Cell, baseline: nd.Evaluation | None = None) -> nd.Evaluation:
-        """The evaluation of a cell, read from `out` where the same drivers drove the same tracks before."""
+    def drive(self, cell: Cell) -> nd.Evaluation:
+        """The evaluation of a cell; episodes that the same drivers drove on the same tracks before are kept."""
         env = replace(cell.env, max_steps=self.options.max_steps)
-        weights = [driver_hash(spec, env) for spec in (cell.driver, cell.expert) if spec]
-        key = json.dumps([asdict(replace(cell, env=env)), self.options.tracks, weights], sort_keys=True)
-        file = self.options.out / "evaluations" / f"{cell.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsonl"
-        if file.exists():
-            rows = [nd.EpisodeResult.from_dict(json.loads(line)) for line in file.read_text().splitlines()]
-        else:
-            rows = self._drive(cell, env)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, "".join(json.dumps(row.to_dict()) + "\n" for row in rows).encode())
-        return nd.Evaluation(rows, nd.summarise(rows, baseline.rows if baseline else None))
-
-    def _drive(self, cell: Cell, env: nd.EnvConfig) -> list[nd.EpisodeResult]:
         driver = nd.resolve_driver(cell.driver, env)
+        weights = [driver_hash(spec, env) for spec in (cell.driver, cell.expert) if spec]
         if cell.zero_core:
             driver.core = ZeroedCore(driver.core)  # type: ignore[attr-defined]
         expert = nd.resolve_driver(cell.expert, env) if cell.expert else None
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*was trained in another environment")  # a masked bar, shorter episodes
-            return nd.evaluate(driver, self.options.tracks, name=cell.name, env=env, expert=expert, pool=self.pool).rows
+        key = json.dumps([asdict(replace(cell, env=env)), self.options.tracks, weights], sort_keys=True)
+        sha256 = hashlib.sha256(key.encode()).hexdigest()
+        tracks = tuple(nd.track_seeds(self.options.tracks))
+        experiment = Driving((DrivingEntry(cell.name, sha256, env, driver, expert),), tracks)
+        folder = self.options.out / "evaluations" / f"{cell.name}-{sha256[:12]}"
+        with open_experiment(experiment, folder, resume=folder.exists()) as journal:
+            ((_, rows),) = episodes_of(measure(experiment, journal, pool=self.pool)).items()
+        return nd.Evaluation(rows, nd.summarise(rows))
 
     def train(self, protocol: Protocol, run: Run, dataset: nd.Demonstrations | None = None) -> Path:
         """The folder of a run, new or resumed."""
@@ -187,7 +185,7 @@ def champion(
         "zeroed": Cell("zeroed", driver, env, zero_core=True),
     }
     with Harness.open(options) as harness:
-        print(markdown_table([Entry(harness.drive(conditions[row])) for row in rows]))
+        print(leaderboard([RankedDriver(harness.drive(conditions[row])) for row in rows]).markdown())
 
 
 def baselines(
@@ -284,19 +282,19 @@ def cloning_methods(
 
 def cloning_table(results: Sequence[dict[str, Any]]) -> str:
     """Accuracies in percent; the gap is their difference."""
-    lines = [
-        "| core | method | frames | return | minimum | crashes/episode | offline % | on-policy % | gap |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    headings = (
+        "core", "method", "frames", "return", "minimum", "crashes/episode", "offline %", "on-policy %", "gap"
+    )  # fmt: skip
+    rows = []
     for row in results:
         returns, offline, on_policy = row["returns"], 100 * row["offline"], 100 * row["on_policy"]
         spread = np.std(returns, ddof=1) if len(returns) > 1 else 0.0
-        lines.append(
-            f"| {row['core']} | {row['method']} | {row['frames']:,} | {np.mean(returns):.0f} ± {spread:.0f} "
-            f"| {min(returns):.0f} | {row['crashes_per_episode']:.2f} | {offline:.1f} | {on_policy:.1f} "
-            f"| {offline - on_policy:+.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+        rows.append((
+            row["core"], row["method"], f"{row['frames']:,}", f"{np.mean(returns):.0f} ± {spread:.0f}",
+            f"{min(returns):.0f}", f"{row['crashes_per_episode']:.2f}", f"{offline:.1f}", f"{on_policy:.1f}",
+            f"{offline - on_policy:+.1f}",
+        ))  # fmt: skip
+    return markdown_table(headings, rows, "ll") + "\n"
 
 
 if __name__ == "__main__":

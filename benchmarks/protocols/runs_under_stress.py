@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import nac_drive as nd
-from nac_drive.evaluation.statistics import bootstrap, clearly_positive
+from nac_drive.evaluation.intervals import bootstrap, clearly_positive
 from nac_drive.policies.cores.pdna import PDNA, Pulse
 
 Cells = dict[tuple[str, str], dict[str, dict[tuple[int, int], float]]]

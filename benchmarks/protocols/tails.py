@@ -25,8 +25,8 @@ from nac_drive.envs import Control
 from nac_drive.envs.perturbations.mishaps import KINDS, draw_mishaps
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.evaluation.formulas import SOLVED_RETURN
+from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.evaluation.results import EpisodeResult
-from nac_drive.evaluation.statistics import bootstrap
 from nac_drive.parallel.processes import default_workers, worker_pool
 from nac_drive.storage.write import write_atomically
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.evaluation.statistics import bootstrap
-from nac_drive.leaderboard.compare import BASELINE
+from nac_drive.evaluation.intervals import bootstrap
+from nac_drive.experiments.compare import BASELINE
 
 Returns = dict[str, dict[int, list[float]]]
 """Driver -> track -> return of every run."""

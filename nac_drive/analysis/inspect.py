@@ -27,7 +27,7 @@ def inspect(
     folder: str | os.PathLike[str],
     control: Control | None = None,
     crash: CrashMode = "ignore",
-    perturbation: str = "",
+    perturbation: str | None = None,
     rerun: str | os.PathLike[str] | None = None,
     on_step: Callable[[str, Step], None] = lambda name, step: None,
 ) -> Path:
@@ -62,7 +62,8 @@ def inspect(
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be one or more with different names, got {', '.join(names) or 'none'}.")
     track_seeds([track])
-    parse_all(perturbation)
+    if perturbation is not None:
+        parse_all(perturbation)
     if rerun is not None:
         optional_module("rerun", "rerun")
     require_link_to_something(folder)

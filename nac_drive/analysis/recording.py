@@ -43,7 +43,7 @@ class Recording:
 
     driver: str
     track: int
-    perturbation: str
+    perturbation: str | None
     road: np.ndarray
     """(P, 2): the centre line, in simulator units."""
     frames: np.ndarray
@@ -86,7 +86,7 @@ def record(
     track: int,
     *,
     name: str,
-    perturbation: str = "",
+    perturbation: str | None = None,
     spec: EnvSpec = ENVIRONMENTS["car-racing"],
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Recording:

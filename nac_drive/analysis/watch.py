@@ -36,7 +36,7 @@ def watch(
     html: str | os.PathLike[str] | None = None,
     control: Control | None = None,
     crash: CrashMode = "ignore",
-    perturbation: str = "",
+    perturbation: str | None = None,
     view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
@@ -65,7 +65,8 @@ def watch(
             a video.
     """
     track_seeds([track])
-    parse_all(perturbation)
+    if perturbation is not None:
+        parse_all(perturbation)
     if video is not None and html is not None:
         raise ValueError("video and html: pass one of them; each drives an episode of its own.")
     if view is not None and video is None:

@@ -19,12 +19,11 @@ from tyro.conf import Positional
 import nac_drive as nd
 from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
 from nac_drive.cli.progress import ProgressMode, show_progress
-from nac_drive.cli.progress_bar import progress
-from nac_drive.cli.reporters import Progress
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
 from nac_drive.envs.views import ABOVE, Size, VideoView, View
+from nac_drive.events import Event
+from nac_drive.experiments.families import DEFAULT_PERTURBATIONS
 from nac_drive.parallel.processes import worker_pool
-from nac_drive.robustness.plan import DEFAULT_PERTURBATIONS
 
 
 @dataclass(frozen=True)
@@ -237,23 +236,24 @@ class Evaluate:
     """Parallel processes; 0: one per core. The result does not depend on it."""
     cluster: str | None = None
     """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT."""
+    progress: ProgressMode = "auto"
+    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every step, on stderr."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.leaderboard.tables import Entry, terminal_table
+        from nac_drive.experiments.leaderboard import RankedDriver, leaderboard
 
-        conditions: dict[str, Any] = {"crash": self.crash, "perturbation": self.perturb or ""}
-        with worker_pool(self.workers, self.cluster) as pool, Progress(console) as reports:
+        with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
             evaluations = nd.evaluate_with_baseline(
                 self.driver, self.tracks, baseline=None if self.baseline == "none" else self.baseline,
-                control=self.control, mask_bar=self.mask_bar, folder=self.out, resume=self.resume, pool=pool,
-                report=reports.evaluation_reporter(), **conditions,
+                control=self.control, mask_bar=self.mask_bar, crash=self.crash, perturbation=self.perturb,
+                folder=self.out, resume=self.resume, pool=pool, progress=progress,
             )  # fmt: skip
         if self.out:
-            from nac_drive.leaderboard.page import save_evaluation_report  # figures are slow to import
+            from nac_drive.experiments.evaluation_page import save_evaluation_page
 
-            save_evaluation_report(self.out, evaluations, self.tracks, self.driver, self.control, self.mask_bar)
-        setting = ", ".join(f"{key}={value}" for key, value in conditions.items() if value)
-        console.print(terminal_table([Entry(e) for e in evaluations], f"{self.tracks}, {setting}"))
+            save_evaluation_page(self.out, evaluations, self.tracks, self.driver, self.control, self.mask_bar)
+        setting = f"{self.tracks}, crash={self.crash}" + (f", perturbation={self.perturb}" if self.perturb else "")
+        console.print(leaderboard([RankedDriver(evaluation) for evaluation in evaluations]).terminal(setting))
         if self.out:
             console.print(f"report: {self.out / 'report.html'}", highlight=False, soft_wrap=True)
 
@@ -263,7 +263,7 @@ class Stress:
     """Drive several drivers under perturbations, level by level, on the same tracks: table, heat map, curves."""
 
     out: Path
-    """Folder for stress.md, its figures, rows.jsonl and summary.json; every episode is kept there when it ends."""
+    """Folder for report.html, its figures, rows.jsonl and summary.json; every episode is kept there when it ends."""
     drivers: tuple[str, ...] = ("champion", "expert")
     """Drivers: champion, expert, controller, or folders of drivers or runs. Differences are taken against the first."""
     perturb: tuple[str, ...] = DEFAULT_PERTURBATIONS
@@ -284,19 +284,21 @@ class Stress:
     """Parallel processes; 0: one per core. The result does not depend on it."""
     cluster: str | None = None
     """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT."""
+    progress: ProgressMode = "auto"
+    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every step, on stderr."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.robustness.page import save_page, terminal_stress, video_of
+        from nac_drive.experiments.stress_page import save_stress_page, terminal_stress, video_of
 
         EnvConfig(perturb=self.video)  # a bad one fails before the episodes
-        with worker_pool(self.workers, self.cluster) as pool, Progress(console) as reports:
+        with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
             result = nd.stress(
                 self.drivers, self.perturb, self.tracks, control=self.control, crash=self.crash, folder=self.out,
-                resume=self.resume, pool=pool, report=reports.stress_reporter(),
+                resume=self.resume, pool=pool, progress=progress,
             )  # fmt: skip
-        page = save_page(self.out, result)
+        page = save_stress_page(self.out, result, self.tracks, self.crash, self.drivers, self.control)
         console.print(terminal_stress(result))
-        console.print(f"page: {page}", highlight=False, soft_wrap=True)
+        console.print(f"report: {page}", highlight=False, soft_wrap=True)
         if self.video is not None:
             video = video_of(self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control, self.crash)
             console.print(f"video: {video}", highlight=False, soft_wrap=True)
@@ -332,10 +334,12 @@ class Watch:
                 "there is no display here to open a window on; pass --video episode.mp4 or --html episode.html."
             )
         name = driver_name(self.driver)
-        with progress(console, f"{name} on track {self.track}", EnvConfig.max_steps) as bar:
+        with show_progress(console) as progress:
+            job = f"{name} on track {self.track}"
             episode = nd.watch(
                 self.driver, self.track, video=self.video, html=self.html, control=self.control, crash=self.crash,
-                perturbation=self.perturb or "", view=self.view, on_step=lambda step: bar.update(step.index + 1),
+                perturbation=self.perturb, view=self.view,
+                on_step=lambda step: progress(Event(job, step.index + 1, EnvConfig.max_steps)),
             )  # fmt: skip
         outcome = episode.outcome
         console.print(
@@ -372,11 +376,14 @@ class Inspect:
     """Also write a file .rrd for the rerun viewer (needs the extra `rerun`)."""
 
     def run(self, console: Console) -> None:
-        with Progress(console) as reports:
+        with show_progress(console) as progress:
+
+            def on_step(name: str, step: Any) -> None:
+                progress(Event(f"inspect ({name})", step.index + 1, EnvConfig.max_steps))
+
             page = nd.inspect(
                 self.compare or self.driver, self.track, folder=self.out, control=self.control, crash=self.crash,
-                perturbation=self.perturb or "", rerun=self.rerun,
-                on_step=reports.inspection_reporter(EnvConfig.max_steps),
+                perturbation=self.perturb, rerun=self.rerun, on_step=on_step,
             )  # fmt: skip
         console.print(f"page: {page}", highlight=False, soft_wrap=True)
 

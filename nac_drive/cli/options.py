@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import tyro
 
 from nac_drive.cli.main import COMMANDS
+from nac_drive.markdown import markdown_table
 
 
 class Option(NamedTuple):
@@ -49,9 +50,9 @@ def options_table() -> str:
     """Return one table of options per command, as docs/cli.md shows them."""
     parts = []
     for name, command in subcommands():
-        rows = [f"| `{option.name}` | {option.default} | {option.meaning} |" for option in options(command)]
+        rows = [(f"`{option.name}`", option.default, option.meaning) for option in options(command)]
         heading = f"### `nac-drive {name}`\n\n{_text(inspect.getdoc(command))}"
-        parts.append("\n".join([heading, "", "| option | default | meaning |", "|---|---|---|", *rows]))
+        parts.append(f"{heading}\n\n{markdown_table(('option', 'default', 'meaning'), rows, 'lll')}")
     return "\n\n".join(parts)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.reporters import Progress
+from nac_drive.cli.progress import show_progress
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Reproduce:
 
         Args:
             console: Of the progress and the path of the page.
-            tables: `experiments`, `protocols` and `command` of `nac_drive.reproduce`, for tables of others.
+            tables: `experiments`, `protocols` and `command` of `reproduce`, for tables of others.
         """
-        with Progress(console) as reports:
+        with show_progress(console) as progress:
             page = nd.reproduce(
                 self.name, self.out, full=self.full, only=self.only, resume=self.resume,
-                workers=self.workers, report=reports.reproduction_reporter(), **tables,
+                workers=self.workers, progress=progress, **tables,
             )  # fmt: skip
         console.print(f"page: {page}", highlight=False, soft_wrap=True)

@@ -18,7 +18,6 @@ from tyro.conf import Positional
 
 import nac_drive as nd
 from nac_drive.cli.progress import ProgressMode, show_progress
-from nac_drive.cli.reporters import Progress
 from nac_drive.envs import Control, CrashMode
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
@@ -268,20 +267,20 @@ class Compare:
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
     def run(self, console: Console) -> None:
-        from nac_drive.leaderboard.tables import SHORT, terminal_table
+        from nac_drive.experiments.leaderboard import SHORT, leaderboard
 
         names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [name])]
         cores, options = tuple(dict.fromkeys(names)), self.options
         first = cores[0].split(",")[0] if cores else DriverConfig.core
         config = _plain(TrainConfig, replace(self.settings, driver=replace(self.settings.driver, core=first)))
-        with Progress(console) as reports:
+        with show_progress(console, options.progress) as progress:
             comparison = nd.compare(
                 cores, self.dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
                 shared_encoder=self.shared_encoder, expert=self.expert, crash=self.crash, device=options.device,
                 resume=options.resume, workers=options.workers, cluster=options.cluster,
-                report=reports.compare_reporter(self.shared_encoder + 1 + len(cores) * self.num_seeds),
+                progress=progress,
             )  # fmt: skip
-        console.print(terminal_table(comparison.entries, f"{self.tracks}, crash={self.crash}", SHORT))
+        console.print(leaderboard(comparison.drivers, SHORT).terminal(f"{self.tracks}, crash={self.crash}"))
         console.print(f"report: {self.out / 'report.html'}", highlight=False, soft_wrap=True)
         if comparison.failures:
             reasons = "; ".join(f"{name}: {why}" for name, why in comparison.failures.items())
@@ -304,16 +303,15 @@ class Demo:
     """Parallel processes; 0: one per core."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.demo import DemoConfig, demo, from_scratch
+        from nac_drive.experiments.demo import DemoConfig, demo, from_scratch
 
         report = self.out / "report.md"
         if report.exists():
             raise FileExistsError(f"the demo is done: {report}; remove {self.out} or pass --out to run it again.")
         settings = from_scratch() if self.from_scratch else DemoConfig()
         settings = settings.with_seed(self.seed)
-        with worker_pool(self.workers) as pool, Progress(console) as reports:
-            report_job = reports.demo_reporter(len(settings.baselines))
-            demo(settings, self.out, device=self.device, pool=pool, workers=self.workers, report=report_job)
+        with worker_pool(self.workers) as pool, show_progress(console) as progress:
+            demo(settings, self.out, device=self.device, pool=pool, workers=self.workers, progress=progress)
         console.print(Text(report.read_text()), soft_wrap=True)
         console.print(f"report: {report.with_suffix('.html')}", highlight=False, soft_wrap=True)
         console.print(f"video: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)

@@ -140,7 +140,7 @@ def require_environment(
         )
 
 
-def env_for(driver: Policy, control: Control | None = None, perturbation: str = "") -> EnvConfig:
+def env_for(driver: Policy, control: Control | None = None, perturbation: str | None = None) -> EnvConfig:
     """Return the environment of a driver's training.
 
     It has the control and the perturbations of the user.
@@ -156,7 +156,7 @@ def env_for(driver: Policy, control: Control | None = None, perturbation: str = 
         env = EnvConfig(control or EnvConfig.control)
     elif control and same_actions(control, env.control):
         env = replace(env, control=control)
-    return replace(env, perturb=perturbation or None)
+    return replace(env, perturb=perturbation)
 
 
 def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import gymnasium as gym
 
@@ -29,7 +27,6 @@ from nac_drive.evaluation.statistics import Summary, summarise
 from nac_drive.parallel.processes import Pool, pool_size
 from nac_drive.plain import whole
 from nac_drive.storage.names import shown
-from nac_drive.storage.write import write_atomically
 
 BATCH_SIZE = 16
 """Tracks that one process drives at a time: as many as `Driver.act_batch` takes in one pass."""
@@ -50,10 +47,9 @@ def evaluate(
     name: str | None = None,
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
-    perturbation: str = "",
+    perturbation: str | None = None,
     expert: Policy | str | os.PathLike[str] | None = None,
     baseline: Evaluation | None = None,
-    done: Sequence[EpisodeResult] = (),
     pool: Pool | None = None,
     batch_size: int = BATCH_SIZE,
     on_episode: Callable[[EpisodeResult], None] = lambda row: None,
@@ -74,7 +70,6 @@ def evaluate(
         expert: A driver, its name or its folder, queried at every decision. It sees clean frames, with the status bar
             as in its training. `agreement` is the fraction of decisions where the driver does the same.
         baseline: An evaluation on the same tracks that paired differences are taken against.
-        done: Rows of an interrupted call with the same arguments; their tracks are not driven again.
         pool: A `worker_pool`, here or on a cluster, or a `multiprocessing.Pool`; the result does not depend on it,
             latencies aside.
         batch_size: Number of tracks that one process drives at a time, if the driver is a `BatchPolicy`. Every other
@@ -102,16 +97,20 @@ def evaluate(
         expert = resolve_driver(expert, env)
     if expert is not None:
         require_environment("expert: the driver", expert, env)
-    _warn_of_other_env(driver, name, env)
-    batch_size = min(whole("batch_size", batch_size, 1), len(seeds) if isinstance(driver, BatchPolicy) else 1)
-    task = partial(_drive, pickle.dumps((driver, expert)), name, env, crash, batch_size)
-    found = {row.seed: row for row in done}
-    missing = [seed for seed in seeds if seed not in found]
-    for row in _in_pool(pool, task, missing, batch_size) if pool else task(missing):
+    warn_of_other_env(driver, name, env)
+    size = tracks_at_a_time(driver, batch_size)
+    task = partial(drive, driver, expert, env, name=name, crash=crash, batch_size=size)
+    found: dict[int, EpisodeResult] = {}
+    for row in _in_pool(pool, task, seeds, size) if pool else task(seeds):
         found[row.seed] = row
         on_episode(row)
     rows = [found[seed] for seed in seeds]
     return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
+
+
+def tracks_at_a_time(driver: Policy, batch_size: int = BATCH_SIZE) -> int:
+    """Return the number of tracks that one process drives at a time: one, unless the driver is a `BatchPolicy`."""
+    return whole("batch_size", batch_size, 1) if isinstance(driver, BatchPolicy) else 1
 
 
 def _in_pool(
@@ -128,35 +127,49 @@ def _as_list(task: Callable[[Sequence[int]], Iterator[EpisodeResult]], seeds: Se
     return list(task(seeds))
 
 
-def _drive(
-    drivers: bytes, name: str, config: EnvConfig, crash: CrashMode, batch_size: int, seeds: Sequence[int]
+def drive(
+    driver: Policy,
+    expert: Policy | None,
+    config: EnvConfig,
+    seeds: Sequence[int],
+    *,
+    name: str,
+    crash: CrashMode,
+    run: int | None = None,
+    batch_size: int = BATCH_SIZE,
 ) -> Iterator[EpisodeResult]:
-    """Drive tracks, `batch_size` at a time, and yield their rows as episodes end."""
-    shared: tuple[Policy, Policy | None] = pickle.loads(drivers)
+    """Drive tracks, `batch_size` at a time, and yield their rows as episodes end.
+
+    Copies drive. One copy of a `BatchPolicy` drives all tracks, as its state is explicit; any other driver is copied
+    for every episode, so that nothing carries over from one to the next.
+    """
+    pickled = pickle.dumps((driver, expert))
+    shared: tuple[Policy, Policy | None] = pickle.loads(pickled)
+    all_batched = all(copy is None or isinstance(copy, BatchPolicy) for copy in shared)
     running: dict[int, tuple[gym.Env, EpisodeMeter]] = {}
 
     def setups() -> Iterator[EpisodeSetup]:
         for seed in seeds:
-            # one network for all: its state is explicit. Nothing of another driver carries over between episodes
-            driver, expert = (
-                own if own is None or isinstance(own, BatchPolicy) else fresh
-                for own, fresh in zip(shared, pickle.loads(drivers), strict=True)
+            copies = shared if all_batched else pickle.loads(pickled)
+            at_wheel, asked = (
+                one_for_all if isinstance(one_for_all, BatchPolicy) else copy
+                for one_for_all, copy in zip(shared, copies, strict=True)
             )
             env, meter = running[seed] = make_env(config, crash=crash), EpisodeMeter(config.spec)
-            assert driver is not None
-            yield EpisodeSetup(env, driver, seed, expert, subscribers=[meter])
+            yield EpisodeSetup(env, at_wheel, seed, asked, subscribers=[meter])
 
     try:
         for setup, episode in rollouts(setups(), batch_size):
             env, meter = running.pop(setup.seed)
             env.close()
-            yield meter.result(name, episode, crash_mode=crash, perturbation=config.perturb or "")
+            yield meter.result(name, episode, crash_mode=crash, perturbation=config.perturb, run=run)
     finally:
         for env, _ in running.values():
             env.close()
 
 
-def _warn_of_other_env(driver: Policy, name: str, env: EnvConfig) -> None:
+def warn_of_other_env(driver: Policy, name: str, env: EnvConfig) -> None:
+    """Warn if `driver` was trained in another environment, perturbations aside."""
     trained = trained_env(driver)
     if trained is None:
         return
@@ -165,18 +178,3 @@ def _warn_of_other_env(driver: Policy, name: str, env: EnvConfig) -> None:
         before, now = asdict(trained), asdict(env)
         differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])
         warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=3)
-
-
-def save_evaluations(folder: str | os.PathLike[str], evaluations: Sequence[Evaluation]) -> None:
-    """Write `rows.jsonl` (one line per episode) and `summary.json` (one entry per driver).
-
-    Args:
-        folder: The folder; it is created if needed.
-        evaluations: The evaluations, one per driver.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = "".join(json.dumps(row.to_dict()) + "\n" for evaluation in evaluations for row in evaluation.rows)
-    write_atomically(folder / "rows.jsonl", rows.encode())
-    summaries = json.dumps([evaluation.summary.to_dict() for evaluation in evaluations], indent=2) + "\n"
-    write_atomically(folder / "summary.json", summaries.encode())

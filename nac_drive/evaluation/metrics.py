@@ -27,6 +27,7 @@ from nac_drive.evaluation.formulas import (
     steering_reversals,
 )
 from nac_drive.evaluation.trace import EpisodeTrace
+from nac_drive.markdown import markdown_table
 from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
 
 Count = Annotated[int, Meta(ge=0, le=10**9)]
@@ -40,7 +41,7 @@ EMPTY = "-"
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of the tables."""
 
     heading: str
@@ -60,7 +61,7 @@ class Aggregate:
     """Function of the values of all episodes."""
     doc: str
     """Name of the aggregate, such as mean."""
-    column: Column | None = None
+    column: TableColumn | None = None
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ class Metric:
     """The metric in one sentence."""
     difference: str | None = None
     """Key of summary.json for the paired difference from the baseline."""
-    difference_column: Column | None = None
+    difference_column: TableColumn | None = None
     kind: Any = Number
     """Type of the value, which rows that are read must have; `Number | None` for one that may be None."""
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[TableColumn]:
         """Its columns in the tables."""
         columns = [aggregate.column for aggregate in self.aggregate] + [self.difference_column]
         return [column for column in columns if column]
@@ -116,7 +117,7 @@ def _tenth_percentile(values: Sequence[float]) -> float:
     return float(np.percentile(values, 10))
 
 
-def mean_of(name: str, column: Column | None = None) -> tuple[Aggregate, ...]:
+def mean_of(name: str, column: TableColumn | None = None) -> tuple[Aggregate, ...]:
     """The mean alone, under the key `name`."""
     return (Aggregate(name, mean, "mean", column),)
 
@@ -133,7 +134,7 @@ def _cell(evaluation: Any, key: str, digits: int, scale: float) -> str:
     return number(evaluation.summary.metrics[key], digits, scale)
 
 
-def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: str = "") -> Column:
+def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: str = "") -> TableColumn:
     """A column of the number `key` of the summary.
 
     Args:
@@ -146,7 +147,7 @@ def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: 
     Returns:
         The column.
     """
-    return Column(heading, partial(_cell, key=key, digits=digits, scale=scale), doc)
+    return TableColumn(heading, partial(_cell, key=key, digits=digits, scale=scale), doc)
 
 
 def _return_cell(evaluation: Any) -> str:
@@ -232,7 +233,7 @@ METRICS: dict[str, Metric] = {
             (
                 Aggregate(
                     "return_mean", mean, "mean",
-                    Column("return ± sd", _return_cell, "Mean return ± standard deviation over episodes"),
+                    TableColumn("return ± sd", _return_cell, "Mean return ± standard deviation over episodes"),
                 ),
                 Aggregate("return_sd", sample_sd, "sample standard deviation"),
                 Aggregate(
@@ -250,7 +251,7 @@ METRICS: dict[str, Metric] = {
             unit="points",
             doc="Sum of native rewards: -0.1 a frame, +1000/N for each of the N tiles of the track.",
             difference="return_difference",
-            difference_column=Column(
+            difference_column=TableColumn(
                 "vs baseline [95 %]", _difference_cell,
                 "Mean difference of returns from the baseline on the same tracks, with its 95 % bootstrap interval.",
             ),
@@ -308,7 +309,7 @@ METRICS: dict[str, Metric] = {
             _outcome("interventions"),
             mean_of(
                 "interventions_per_episode",
-                Column(
+                TableColumn(
                     "interventions/episode", _interventions_cell,
                     "Restarts on the road after a crash; only where `crash` is intervene.",
                 ),
@@ -432,18 +433,19 @@ METRICS: dict[str, Metric] = {
 """All metrics by their names, in the order of the tables."""
 
 
-def columns() -> list[Column]:
+def columns() -> list[TableColumn]:
     """The columns of all metrics; a column without a sentence of its own has its metric's."""
     return [replace(column, doc=column.doc or metric.doc) for metric in METRICS.values() for column in metric.columns]
 
 
 def metrics_table() -> str:
     """All metrics as a GitHub markdown table, as docs/metrics.md shows it."""
-    lines = ["| key of a row | unit | meaning | keys of the summary | columns |", "| --- | --- | --- | --- | --- |"]
+    rows = []
     for metric in METRICS.values():
         keys = [f"`{aggregate.name}` ({aggregate.doc})" for aggregate in metric.aggregate]
         if metric.difference:
             keys.append(f"`{metric.difference}` (paired difference from the baseline)")
         headings = ", ".join(column.heading for column in metric.columns)
-        lines.append(f"| `{metric.name}` | {metric.unit} | {metric.doc} | {', '.join(keys)} | {headings} |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"`{metric.name}`", metric.unit, metric.doc, ", ".join(keys), headings))
+    names = ("key of a row", "unit", "meaning", "keys of the summary", "columns")
+    return markdown_table(names, rows, "lllll") + "\n"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
@@ -75,8 +76,10 @@ class EpisodeResult(EpisodeMetrics):
     seed: int
     """Seed of the track."""
     crash_mode: str
-    perturbation: str
-    """Specification of the perturbation, see `envs.perturb`; empty for none."""
+    perturbation: str | None
+    """Specification of the perturbation, see `envs.perturb`; None for none."""
+    run: int | None = None
+    """Seed of the driver's training, where a driver has several; None for a driver that is there already."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Name of a metric -> value, see METRICS. They are attributes, too."""
 
@@ -96,28 +99,36 @@ _CONDITIONS = tuple(item.name for item in fields(EpisodeResult) if item.name != 
 
 def row_type() -> Any:
     """Return the type of a row of rows.jsonl: the conditions, and every metric of METRICS with its kind."""
-    kinds = {"seed": Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]}
-    conditions = [(name, kinds.get(name, str)) for name in _CONDITIONS]
-    metrics = [(name, metric.kind) for name, metric in METRICS.items()]
-    return msgspec.defstruct("Row", [*conditions, *metrics], forbid_unknown_fields=True)
+    return _row_type(tuple(METRICS))
 
 
-def results_of(rows: Sequence[msgspec.Struct]) -> list[EpisodeResult]:
-    """Return the results that rows of `row_type` hold."""
-    return [EpisodeResult.from_dict(msgspec.structs.asdict(row)) for row in rows]
+@cache
+def _row_type(names: tuple[str, ...]) -> Any:
+    seed = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
+    conditions = [
+        ("driver", str), ("seed", seed), ("crash_mode", str), ("perturbation", str | None), ("run", seed | None)
+    ]  # fmt: skip
+    metrics = [(name, METRICS[name].kind) for name in names]
+    return msgspec.defstruct("EpisodeRow", [*conditions, *metrics], forbid_unknown_fields=True)
 
 
-def read_results(path: str | os.PathLike[str]) -> tuple[list[EpisodeResult], bool]:
-    """Read a rows.jsonl.
-
-    Returns:
-        The results, and whether the last row is cut off; it is left out.
+def episode_of(row: Mapping[str, Any]) -> EpisodeResult:
+    """Return the result that a row of rows.jsonl holds.
 
     Raises:
-        FileError: A whole row does not have all metrics of METRICS, of their kinds, as in an older version.
+        msgspec.ValidationError: Unless it has all conditions and metrics, of their kinds.
     """
-    rows, cut_off = read_json_lines(path, row_type(), "an episode of an evaluation", "evaluate into another folder")
-    return results_of(rows), cut_off
+    return EpisodeResult.from_dict(msgspec.structs.asdict(msgspec.convert(row, row_type())))
+
+
+def read_results(path: str | os.PathLike[str]) -> list[EpisodeResult]:
+    """Read the rows.jsonl of an evaluation, a stress test or a comparison.
+
+    Raises:
+        FileError: Unless every row has all metrics of METRICS, of their kinds.
+    """
+    rows, _ = read_json_lines(path, row_type(), "an episode of an evaluation", "evaluate into another folder")
+    return [EpisodeResult.from_dict(msgspec.structs.asdict(row)) for row in rows]
 
 
 class EpisodeMeter:
@@ -130,7 +141,9 @@ class EpisodeMeter:
     def __call__(self, step: Step) -> None:
         self._steps.append(replace(step, observation=np.empty(0)))  # 27 kB less
 
-    def result(self, driver: str, episode: Episode, *, crash_mode: str, perturbation: str = "") -> EpisodeResult:
+    def result(
+        self, driver: str, episode: Episode, *, crash_mode: str, perturbation: str | None = None, run: int | None = None
+    ) -> EpisodeResult:
         """The metrics of the episode that was driven.
 
         Args:
@@ -138,10 +151,11 @@ class EpisodeMeter:
             episode: The end of the episode, from `rollout`.
             crash_mode: The effect of a crash.
             perturbation: As `envs.perturb` takes it.
+            run: Seed of the driver's training, where it has several.
 
         Returns:
             The result, with a value of every metric in METRICS.
         """
         trace = EpisodeTrace(self._steps, episode, self._spec)
         metrics = {name: metric.per_episode(trace) for name, metric in METRICS.items()}
-        return EpisodeResult(driver, episode.seed, crash_mode, perturbation, metrics)
+        return EpisodeResult(driver, episode.seed, crash_mode, perturbation, run, metrics)

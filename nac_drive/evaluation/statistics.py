@@ -1,96 +1,17 @@
-"""Statistics of episodes: summaries, paired differences and bootstrap intervals. Pure functions of rows."""
+"""Summaries of the episodes of a driver, with paired differences. Pure functions of rows."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nac_drive.evaluation.intervals import Interval, bootstrap
 from nac_drive.evaluation.metrics import METRICS
 from nac_drive.evaluation.results import EpisodeResult, MetricValues
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with the ends of its 95 % bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def text(self, spec: str, scale: float = 1.0) -> str:
-        """Return the mean and the ends as text, such as "+3 [-1, +7]".
-
-        Args:
-            spec: Format of the numbers, such as "+.0f".
-            scale: Factor of the numbers.
-        """
-        mean, low, high = (f"{scale * value:{spec}}" for value in (self.mean, self.low, self.high))
-        return f"{mean} [{low}, {high}]"
-
-
-class Point(Interval):
-    """A mean without an interval: nothing could be resampled, and both ends are the mean."""
-
-    def text(self, spec: str, scale: float = 1.0) -> str:
-        """Return the mean alone as text."""
-        return f"{scale * self.mean:{spec}}"
-
-
-def clearly_positive(values: np.ndarray) -> bool:
-    """Return whether the mean of some values may divide others.
-
-    A ratio to a mean near 0, or below it, says nothing. The mean is clearly positive if its 95 % bootstrap interval
-    lies above 0; a single value, if it is above 0.
-
-    Args:
-        values: (N,), such as the returns of a driver on every track.
-    """
-    return bool(values.min() > 0 or (values.mean() > 0 and bootstrap(values[None]).low > 0))
-
-
-def bootstrap(grid: np.ndarray, baseline: np.ndarray | None = None) -> Interval:
-    """Mean of a metric, or its difference from a baseline, with the 95 % percentile bootstrap interval.
-
-    Tracks are resampled for both grids together, which pairs them. Runs are resampled for each grid, where there are
-    several (the pigeonhole bootstrap: Owen, Annals of Applied Statistics 1(2), 2007). 10 000 resamples, fixed seed.
-
-    Args:
-        grid: (runs, tracks) a metric of every run on every track.
-        baseline: (runs, tracks) the metric of the baseline on the same tracks; its mean is subtracted.
-
-    Returns:
-        The mean and the ends of its interval; a `Point` where nothing can be resampled.
-    """
-    grids = [grid] if baseline is None else [grid, baseline]
-    units = [np.arange(grid.shape[1]), *(np.arange(len(each)) for each in grids)]
-    drawable = [len(unit) > 1 for unit in units]
-
-    def difference(*drawn: np.ndarray, axis: int) -> np.ndarray:
-        indices = iter(drawn)
-        tracks, *rows = (
-            next(indices).astype(int) if able else unit for able, unit in zip(drawable, units, strict=True)
-        )
-        means = [
-            each[row[..., None], tracks[..., None, :]].mean(axis=(-2, -1))
-            for each, row in zip(grids, rows, strict=True)
-        ]
-        return means[0] if baseline is None else means[0] - means[1]
-
-    mean = float(grid.mean()) if baseline is None else float(grid.mean() - baseline.mean())
-    if not any(drawable):
-        return Point(mean, mean, mean)
-    from scipy import stats  # slow to import, and not every process resamples
-
-    interval = stats.bootstrap(
-        tuple(compress(units, drawable)), difference, n_resamples=10_000, method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
-    return Interval(mean, float(interval.low), float(interval.high))
 
 
 class SummaryMetrics(MetricValues):
@@ -176,7 +97,7 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
         raise ValueError(f"rows must be as many for every track, got (track, rows) {episodes.most_common()}.")
     if baseline and {row.seed for row in rows} != {row.seed for row in baseline}:
         raise ValueError("baseline must hold the same tracks: the comparison is paired.")
-    returns = _grid(rows, "episode_return")
+    returns = grid(rows, "episode_return")
     return Summary(
         driver=rows[0].driver,
         tracks=len(rows),
@@ -189,14 +110,14 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
         run_returns=returns.mean(axis=1).tolist(),
         versus=baseline[0].driver if baseline else None,
         differences={
-            metric.difference: bootstrap(_grid(rows, metric.name), _grid(baseline, metric.name)) if baseline else None
+            metric.difference: bootstrap(grid(rows, metric.name), grid(baseline, metric.name)) if baseline else None
             for metric in METRICS.values()
             if metric.difference
         },
     )
 
 
-def _grid(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
+def grid(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
     """A metric of every run on every track (runs, tracks), tracks in the order of their seeds."""
     tracks = sorted({row.seed for row in rows})
     return np.array([[row.metrics[name] for row in rows if row.seed == track] for track in tracks]).T

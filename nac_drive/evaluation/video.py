@@ -53,7 +53,7 @@ def record_video(
     name: str,
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
-    perturbation: str = "",
+    perturbation: str | None = None,
     view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:

@@ -12,6 +12,7 @@ import pickle
 import re
 import signal
 import socket
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -20,6 +21,7 @@ from threading import current_thread, main_thread
 from typing import Any
 
 from nac_drive.parallel.optional import optional_module
+from nac_drive.parallel.outcome import TaskOutcome
 from nac_drive.parallel.versions import installed_versions
 
 _ATTEMPTS = 4
@@ -59,19 +61,23 @@ class ClusterPool:
         """Yield the results in the order in which they come."""
         return (self._result(reference) for _, reference in self._finished(function, tasks))
 
-    def each(self, function: Callable[[Any], object], tasks: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    def each(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, TaskOutcome]]:
         """Call `function(task)` for each task.
 
         Yields:
-            (task, exit code) as tasks end, 0 or 1: a task whose process dies every time costs no other task.
+            (task, outcome) as tasks end: one that fails, or whose process dies every time, costs no other task.
+
+        Raises:
+            ClusterError: If a machine of the cluster cannot do the work.
         """
         for task, reference in self._finished(function, tasks):
             try:
-                self._result(reference)
-            except ChildProcessError:
-                yield task, 1
-            else:
-                yield task, 0
+                yield task, TaskOutcome(self._result(reference))
+            except ClusterError:
+                raise
+            except Exception as error:
+                text = "".join(traceback.format_exception(error))
+                yield task, TaskOutcome(error=text.splitlines()[-1], traceback=text)
 
     def _finished(
         self, function: Callable[[Any], Any], tasks: Iterable[Any], *, in_order: bool = False

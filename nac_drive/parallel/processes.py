@@ -13,12 +13,14 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import connection, parent_process
+from multiprocessing import Pipe, connection, parent_process
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
 from typing import Any, Protocol
 
 from nac_drive.parallel.cluster import ClusterPool, cluster_pool
+from nac_drive.parallel.outcome import TaskOutcome, outcome_of
 from nac_drive.parallel.signals import interrupts_held, release_interrupts
 from nac_drive.parallel.spawning import reason_of_end, require_spawn
 from nac_drive.plain import whole
@@ -143,7 +145,9 @@ def pool_size(pool: Pool) -> int:
     return pool.size() if isinstance(pool, Workers | ClusterPool) else default_workers()
 
 
-def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
+def each_in_a_process(
+    function: Callable[[Any], Any], tasks: Iterable[Any], workers: int
+) -> Iterator[tuple[Any, TaskOutcome]]:
     """Call `function(task)` for each task in a spawned process.
 
     Args:
@@ -152,23 +156,29 @@ def each_in_a_process(function: Callable[[Any], None], tasks: Iterable[Any], wor
         workers: Processes at a time, of one thread each.
 
     Yields:
-        (task, exit code) as processes end: a process that dies costs its own task alone.
+        (task, outcome) as processes end: a task that fails, or whose process dies, costs no other task.
     """
     workers, waiting = number_of_workers(workers), iter(tasks)
     require_spawn("start it from the main process")
-    running: dict[int, tuple[SpawnProcess, Any]] = {}
+    running: dict[Any, tuple[SpawnProcess, Any]] = {}  # the end of a pipe -> the process at its other end
     try:
         while True:
             for task in islice(waiting, workers - len(running)):
-                process = _QuietProcess(target=_alone, args=(function, task), daemon=True)
+                result, sender = Pipe(duplex=False)
+                process = _QuietProcess(target=_alone, args=(function, task, sender), daemon=True)
                 process.start()
-                running[process.sentinel] = process, task
+                sender.close()  # so that the end of the process is the end of the pipe
+                running[result] = process, task
             if not running:
                 return
-            for sentinel in connection.wait(list(running)):
-                process, task = running.pop(sentinel)  # type: ignore[call-overload]
+            for result in connection.wait(list(running)):
+                process, task = running.pop(result)
+                try:
+                    outcome = result.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    outcome = None
                 process.join()
-                yield task, process.exitcode or 0
+                yield task, outcome or TaskOutcome(error=f"its process died ({process.exitcode})")
     finally:
         for process, _ in running.values():
             process.terminate()
@@ -205,9 +215,9 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _alone(function: Callable[[Any], None], task: Any) -> None:
+def _alone(function: Callable[[Any], Any], task: Any, sender: Connection) -> None:
     init_worker()
-    function(task)
+    sender.send(outcome_of(function, task))
 
 
 def init_worker() -> None:

@@ -21,7 +21,7 @@ from nac_drive import cli
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import CarRacing, EnvConfig
-from nac_drive.leaderboard import tasks
+from nac_drive.experiments import experiment
 from nac_drive.parallel.processes import Workers
 from nac_drive.training.trainer import Trainer
 from tests.fuzz.readers import driver
@@ -178,5 +178,5 @@ def work_is_not_done() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for holder, name in places:
             stack.enter_context(mock.patch.object(holder, name, _start))
-        stack.enter_context(mock.patch.object(tasks, "each_in_a_process", _start))
+        stack.enter_context(mock.patch.object(experiment, "each_in_a_process", _start))
         yield

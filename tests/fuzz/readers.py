@@ -17,21 +17,21 @@ import yaml
 from hypothesis.strategies import SearchStrategy
 from torch import nn
 
+from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dataset.action_log import encode_action_log, read_action_log
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.folder import Conditions, evaluation_folder
-from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.evaluation.results import EpisodeResult, episode_of
 from nac_drive.evaluation.statistics import summarise
-from nac_drive.leaderboard.tasks import Task, result_of
+from nac_drive.events import silent
+from nac_drive.experiments.compare import measured_latencies
+from nac_drive.experiments.driving import Driving, Entry
+from nac_drive.experiments.experiment import open_experiment
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.export import export
 from nac_drive.policies.onnx_driver import load_onnx
-from nac_drive.robustness.folder import Conditions as StressConditions
-from nac_drive.robustness.folder import DriverUnderTest, stress_folder
-from nac_drive.training.config import TrainConfig
 from nac_drive.training.data.features import frozen_features
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
@@ -180,7 +180,6 @@ def resume_run(folder: Path) -> None:
 # Evaluations and comparisons
 
 ENV = EnvConfig(max_steps=5)
-CONDITIONS = Conditions("lstm", "0" * 64, None, None, ENV, [3, 4], "ignore", "")
 
 
 @lru_cache(maxsize=1)
@@ -189,55 +188,25 @@ def results() -> list[EpisodeResult]:
     return evaluate("controller", [3, 4], name="lstm", env=ENV).rows
 
 
+def experiment() -> Driving:
+    return Driving((Entry("lstm", "0" * 64, ENV, Controller()),), (3, 4))
+
+
 def evaluation(folder: Path) -> None:
-    """An evaluation that was interrupted after its last episode."""
-    with evaluation_folder(folder / "results", CONDITIONS) as opened:
+    """An experiment that was interrupted after its last episode, with its times."""
+    with open_experiment(experiment(), folder / "results") as journal:
         for row in results():
-            opened.append(row)
+            journal.append(row.to_dict())
+    (folder / "results" / "latencies.json").write_text('{"lstm": 0.5}')
 
 
 def resume_evaluation(folder: Path) -> None:
-    with evaluation_folder(folder / "results", CONDITIONS, resume=True) as opened:
-        rows = opened.rows_of(0)
+    with open_experiment(experiment(), folder / "results", resume=True) as journal:
+        rows = [episode_of(row) for row in journal.rows.values()]
         summarise(rows) if rows else None
         assert {row.seed for row in rows} <= {3, 4}
-
-
-STRESS = StressConditions([DriverUnderTest("lstm", "0" * 64, ENV)], [3, 4], [""], "ignore")
-
-
-def stress_test(folder: Path) -> None:
-    """A stress test that was interrupted after its last episode."""
-    with stress_folder(folder / "stress", STRESS) as opened:
-        for row in results():
-            opened.append(row)
-
-
-def resume_stress(folder: Path) -> None:
-    with stress_folder(folder / "stress", STRESS, resume=True) as opened:
-        assert {row.seed for row in opened.finished} <= {3, 4}
-
-
-def task(folder: Path) -> Task:
-    return Task("lstm", folder / "lstm-0", folder / "data", TrainConfig(), "expert", (3, 4), "ignore", "cpu")
-
-
-def comparison(folder: Path) -> None:
-    """One finished run of a comparison, beside its dataset."""
-    dataset(folder)
-    found = task(folder)
-    found.run.mkdir()
-    accuracy = {"accuracy": 0.5, "macro_f1": None, "at_changes": 0.25}
-    result = {"parameters": 10, "core_parameters": 5, "training_seconds": 1.5, "validation": accuracy}
-    found.done.write_text(json.dumps({**result, "rows": [row.to_dict() for row in results()]}))
-    found.latency.write_text(json.dumps({"latency_ms": 0.5}))
-
-
-def read_result(folder: Path) -> None:
-    result = result_of(task(folder))
-    rows = [EpisodeResult.from_dict(row) for row in result["rows"]]
-    assert [row.seed for row in rows] == [3, 4]
-    assert np.isfinite([summarise(rows).return_mean, result["training_seconds"], result["latency_ms"]]).all()
+    (seconds,) = measured_latencies(experiment(), {"lstm": []}, folder / "results", silent).values()
+    assert np.isfinite(seconds)
 
 
 # Features of a frozen encoder, and exported drivers
@@ -317,9 +286,7 @@ TARGETS: dict[str, Target] = {
         evaluation, "results/conditions.json", mutations.json_file, resume_evaluation, writes=True
     ),
     "evaluation-rows": Target(evaluation, "results/rows.jsonl", mutations.json_lines, resume_evaluation, writes=True),
-    "stress-conditions": Target(stress_test, "stress/conditions.json", mutations.json_file, resume_stress, writes=True),
-    "comparison-result": Target(comparison, "lstm-0/result.json", mutations.json_file, read_result),
-    "comparison-latency": Target(comparison, "lstm-0/latency.json", mutations.json_file, read_result),
+    "comparison-latencies": Target(evaluation, "results/latencies.json", mutations.json_file, resume_evaluation),
     "features": Target(
         featured, "data/features/*/*.safetensors", mutations.safetensors, read_features, refuses=False, writes=True
     ),

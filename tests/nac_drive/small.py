@@ -19,6 +19,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import Control, EnvConfig
 from nac_drive.events import Event, Progress
+from nac_drive.parallel.outcome import TaskOutcome, outcome_of
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
 from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
@@ -137,15 +138,12 @@ def train_dagger(settings: DaggerConfig, folder: Path, **keywords: Any) -> Path:
     return dagger(settings, folder, **{"expert": "controller", "device": "cpu", **keywords})
 
 
-def each_here(function: Callable[[Any], None], waiting: Iterable[Any], workers: int) -> Iterator[tuple[Any, int]]:
+def each_here(
+    function: Callable[[Any], Any], waiting: Iterable[Any], workers: int
+) -> Iterator[tuple[Any, TaskOutcome]]:
     """Replacement of `each_in_a_process`: tasks run here, without the cost of a process each."""
     for task in waiting:
-        code = 0
-        try:
-            function(task)
-        except SystemExit as end:
-            code = int(str(end.code))
-        yield task, code
+        yield task, outcome_of(function, task)
 
 
 class Stop(BaseException):

@@ -8,7 +8,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
-from nac_drive.leaderboard.tasks import Task, result_of, run_tasks
+from nac_drive.experiments import experiment
+from nac_drive.experiments.compare import compare
 from nac_drive.parallel import cluster
 from nac_drive.parallel.cluster import ClusterError, ClusterPool, cluster_pool
 from nac_drive.parallel.processes import worker_pool
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import TINY, dagger_config, results, train_dagger
+from tests.nac_drive.small import TINY, config, dagger_config, results, train_dagger
 from tests.parallel.work import DiesOnce, kill_itself, refuse, report, report_when_released, threads
 
 pytestmark = pytest.mark.timeout(600)
@@ -97,7 +97,10 @@ def test_an_error_of_the_work_comes_through(pool):
 def test_a_task_that_always_dies_costs_no_other_and_is_one_line(address, monkeypatch):
     monkeypatch.setattr(cluster, "_ATTEMPTS", 1)
     with cluster_pool(address) as pool:
-        assert dict(pool.each(kill_itself, [1, 2, 3])) == {1: 0, 2: 1, 3: 0}
+        ended = dict(pool.each(kill_itself, [1, 2, 3]))
+        assert [ended[task].error.partition(" died")[0] for task in (1, 2, 3)] == ["", "ChildProcessError: a task", ""]
+        ((_, refused),) = pool.each(refuse, [3])
+        assert refused.error == "ValueError: no 3"
         with pytest.raises(ChildProcessError, match=r"^a task died 1 times on the cluster.*fewer CPUs"):
             list(pool.imap(kill_itself, [2]))
 
@@ -127,17 +130,16 @@ def test_dagger_is_that_of_one_process(pool, tmp_path, one_thread):
 
 
 def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(address, dataset, tmp_path):
-    task = Task(
-        "controller", tmp_path / "run", dataset.path, None, "controller", (3,), "ignore", "auto"
-    )  # fmt: skip
-    started: list[Any] = []
-    assert run_tasks([task], 0, lambda name, row: started.append(row), address) == {}
-    assert started[0] == {"started": True}
-    (row,) = result_of(task)["rows"]
-    (expected,) = evaluate("controller", [3], env=dataset.meta.env).rows
-    assert {**row, "latency_ms": 0} == {**expected.to_dict(), "latency_ms": 0}
-    with pytest.raises(ClusterError, match=r"does not see .*; put both on storage that all machines share"):
-        run_tasks([replace(task, run=tmp_path / "nowhere" / "run")], 0, lambda name, row: None, address)
+    settings = config("cnn", epochs=1, encoder="compact")
+    arguments: dict[str, Any] = {"config": settings, "expert": "controller"}
+    here = compare(("cnn",), dataset, [3], tmp_path / "here", device="cpu", **arguments)
+    there = compare(("cnn",), dataset, [3], tmp_path / "there", cluster=address, workers=0, **arguments)
+    assert [[row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in there.drivers] == [
+        [row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in here.drivers
+    ]
+    assert (tmp_path / "there" / "cnn-0" / "metrics.jsonl").exists()
+    with pytest.raises(ClusterError, match=r"does not see .*; put it on storage that all machines share"):
+        experiment._on_cluster(str(tmp_path), tmp_path / "nowhere", (None, ()))  # type: ignore[arg-type]
 
 
 # No cluster

@@ -14,12 +14,12 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
-from nac_drive.demo import DemoConfig, demo
-from nac_drive.evaluation.paired import evaluate_with_baseline
-from nac_drive.leaderboard.compare import compare
+from nac_drive.experiments.compare import compare
+from nac_drive.experiments.demo import DemoConfig, demo
+from nac_drive.experiments.evaluation import evaluate_with_baseline
+from nac_drive.experiments.reproduce import reproduce
+from nac_drive.experiments.stress import stress
 from nac_drive.policies import CheckpointError, Driver, DriverConfig, load_driver, save_driver
-from nac_drive.reproduce.run import reproduce
-from nac_drive.robustness.stress import stress
 from nac_drive.storage.links import require_own_files
 from nac_drive.storage.lock import locked
 from nac_drive.storage.read import FileError
@@ -31,14 +31,16 @@ from tests.nac_drive.small import config, dagger_config, train, train_dagger
 RESULTS = ("conditions.json", "rows.jsonl", "summary.json", "figure.png", "report.html", ".lock")
 FILES = {
     "evaluate": RESULTS,
-    "stress": (*RESULTS, "heatmap.png", "curves.png", "survival.png", "stress.md", "video.mp4"),
+    "stress": (*RESULTS, "heatmap.png", "curves.png", "survival.png", "table.md", "video.mp4"),
     "compare": (
-        *RESULTS, "config.yaml", "learning_curves.png", "table.md", "results.json", "cnn-0/config.yaml",
-        "cnn-0/result.json", "cnn-0/latency.json", "cnn-0/failed.txt", "cnn-0/metrics.jsonl",
+        *RESULTS, "latencies.json", "learning_curves.png", "table.md", "results.json", "cnn-0/config.yaml",
+        "cnn-0/failed.txt", "cnn-0/metrics.jsonl",
         "cnn-0/checkpoints/checkpoints.json", "cnn-0/checkpoints/step_1/model.safetensors",
     ),
-    "reproduce": ("settings.json", "results.jsonl", "thesis-6.6.md", "learning_curves.png", "runs/lstm-0/config.yaml"),
-    "demo": ("nac-exact/config.yaml", "nac-exact/dataset/meta.json", "report.md", "lstm.mp4", "baselines/config.yaml"),
+    "reproduce": ("conditions.json", "rows.jsonl", "thesis-6.6.md", "learning_curves.png", "runs/lstm-0/config.yaml"),
+    "demo": (
+        "nac-exact/config.yaml", "nac-exact/dataset/meta.json", "report.md", "lstm.mp4", "comparison/conditions.json",
+    ),
 }  # fmt: skip
 """Files of folders that commands go on in."""
 

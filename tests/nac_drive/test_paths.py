@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import nac_drive as nd
-from nac_drive.leaderboard import tasks
+from nac_drive.experiments import experiment
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.run_folder import RunFolder
-from tests.nac_drive.small import config, dagger_config, nested
+from tests.nac_drive.small import config, dagger_config, each_here, nested
 
 ENV = nd.EnvConfig(max_steps=60)
 FEW = {"rounds": 0, "initial_episodes": 1, "initial_epochs": 1, "max_steps": 52}
@@ -94,7 +94,7 @@ CALLS: dict[str, Callable[[Kind, Path, Path, Path], Any]] = {
 @pytest.mark.parametrize("kind", [os.fspath])  # Path is what the other tests pass
 @pytest.mark.parametrize("name", CALLS)
 def test_paths_are_text_or_paths(name, kind, dataset, trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "each_in_a_process", lambda work, waiting, _: ((task, work(task)) for task in waiting))
+    monkeypatch.setattr(experiment, "each_in_a_process", each_here)
     with one_thread():
         result = CALLS[name](kind, dataset.path, trained, tmp_path / "out")
     assert isinstance(result, Path)

@@ -19,17 +19,17 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig
-from nac_drive.evaluation.paired import evaluate_with_baseline
-from nac_drive.leaderboard import compare as comparison
-from nac_drive.leaderboard.compare import compare
+from nac_drive.experiments import compare as comparison
+from nac_drive.experiments import reproduce as reproduction
+from nac_drive.experiments.cloning import Cloning
+from nac_drive.experiments.compare import compare
+from nac_drive.experiments.evaluation import evaluate_with_baseline
+from nac_drive.experiments.offline import Offline
+from nac_drive.experiments.protocol import PaperEntry, Protocol
+from nac_drive.experiments.reproduce import EXPERIMENTS as SHIPPED
+from nac_drive.experiments.reproduce import reproduce
+from nac_drive.experiments.stress import stress
 from nac_drive.policies import Driver, DriverConfig, save_driver
-from nac_drive.reproduce import run as reproduction
-from nac_drive.reproduce.driving import Driving
-from nac_drive.reproduce.passive import Passive
-from nac_drive.reproduce.protocol import Entry, Reproduction
-from nac_drive.reproduce.run import EXPERIMENTS as SHIPPED
-from nac_drive.reproduce.run import reproduce
-from nac_drive.robustness.stress import stress
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.run import ppo
 from tests.data_collection.recordings import contents
@@ -48,7 +48,7 @@ SOURCES = {
 }
 """Names of options that are paths of drivers, data sets or action logs, or may be."""
 EXPERIMENTS = SHIPPED | PAPERS
-REFUSED = r"dataset has|sha256: |other settings \(drivers|has changed;|is not the action log's"
+REFUSED = r"dataset has|sha256: |other conditions \(drivers|has changed;|is not the action log's"
 CONTINUOUS = EnvConfig("continuous", max_steps=3)
 DISCRETE = EnvConfig(max_steps=3)
 
@@ -122,7 +122,7 @@ def comparing(option: str) -> Callable[..., None]:
 def reproducing(experiment: str, option: str, **settings: Any) -> Callable[..., None]:
     def begin(source: Path, folder: Path, data: Path, resume: bool) -> None:
         named = {**settings, option: str(source)}
-        table = Reproduction("T", "S", experiment, "d", [Entry("A", "cnn")], settings=named)
+        table = Protocol("T", "S", experiment, "d", [PaperEntry("A", "cnn")], settings=named)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reproduction, "load", lambda *_: table)
             interrupted(reproduce, "tiny", folder, resume=resume, workers=1, experiments=EXPERIMENTS)
@@ -157,9 +157,9 @@ CASES: dict[tuple[str, str], tuple[Callable[..., None], EnvConfig, Begin]] = {
     ("compare", "expert"): (driver_at, DISCRETE, comparing("expert")),
     ("compare", "init_from"): (driver_at, DISCRETE, comparing("init_from")),
     ("compare", "freeze_encoder_from"): (driver_at, DISCRETE, comparing("freeze_encoder_from")),
-    ("driving", "expert"): (driver_at, CONTINUOUS, reproducing("driving", "expert", perturbations=[])),
-    ("driving", "encoder_from"): (driver_at, CONTINUOUS, reproducing("driving", "encoder_from", perturbations=[])),
-    ("passive", "driver"): (driver_at, DISCRETE, reproducing("passive", "driver")),
+    ("cloning", "expert"): (driver_at, CONTINUOUS, reproducing("cloning", "expert", perturbations=[])),
+    ("cloning", "encoder_from"): (driver_at, CONTINUOUS, reproducing("cloning", "encoder_from", perturbations=[])),
+    ("offline", "driver"): (driver_at, DISCRETE, reproducing("offline", "driver")),
     ("responses", "expert"): (driver_at, CONTINUOUS, reproducing("responses", "expert")),
 }  # fmt: skip
 """Command or experiment, and its option -> what makes a source, its environment, and what begins or resumes work."""
@@ -189,9 +189,9 @@ def test_a_source_that_was_replaced_is_refused_and_nothing_changes(
     def stop(*arguments: Any, **keywords: Any) -> Any:
         raise Stop
 
-    monkeypatch.setattr(comparison, "run_tasks", stop)
+    monkeypatch.setattr(comparison, "run", stop)
     monkeypatch.setattr("nac_drive.training.ppo.run.closed_loop", stop)
-    for kind in (Driving, Passive, Responses):
+    for kind in (Cloning, Offline, Responses):
         monkeypatch.setattr(kind, "prepare", stop)
     make, env, begin = CASES[command, option]
     source, folder = tmp_path / "source", tmp_path / "out"

@@ -18,9 +18,9 @@ import nac_drive as nd
 from nac_drive.analysis import recording
 from nac_drive.envs import CORRUPTIONS, PERTURBATIONS, Episode, Step
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
+from nac_drive.experiments import stress_page as page
 from nac_drive.live.race import Race
 from nac_drive.policies import Driver, DriverConfig, save_driver
-from nac_drive.robustness import page
 from tests.commands import call
 
 TRACK, FRAMES = 900_001, 16
@@ -50,7 +50,7 @@ def _without_maps(monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
 
 
-def row_of(driver: Path, spec: str = "", **settings: Any) -> EpisodeResult:
+def row_of(driver: Path, spec: str | None = None, **settings: Any) -> EpisodeResult:
     (row,) = nd.evaluate(driver, [TRACK], perturbation=spec, **settings).rows
     return row.with_metrics(latency_ms=0.0)
 
@@ -92,7 +92,7 @@ def recorded(driver: Path, spec: str, crash: Any, folder: Path, note: Callable[[
     nd.record_video(folder / "x.mp4", loaded, TRACK, name="x", perturbation=spec, crash=crash, on_step=note)
 
 
-@pytest.mark.parametrize("spec", ["", *TIMED, "gap:2,frame-rate:3"])
+@pytest.mark.parametrize("spec", [None, *TIMED, "gap:2,frame-rate:3"])
 def test_every_place_shows_the_episode_that_was_measured(driver, spec, tmp_path):
     expected = row_of(driver, spec).metrics
     slow = (in_a_window, in_a_video, recorded) if spec == "gap:3" else ()
@@ -100,7 +100,7 @@ def test_every_place_shows_the_episode_that_was_measured(driver, spec, tmp_path)
         assert shown(show, driver, spec, "ignore", tmp_path) == expected, show.__name__
 
 
-@pytest.mark.parametrize("spec", ["", *TIMED])
+@pytest.mark.parametrize("spec", [None, *TIMED])
 def test_a_race_drives_the_episode_that_was_measured(driver, spec, monkeypatch):
     expected = row_of(driver, spec)
     race = Race({"mine": driver}, ["mine"], TRACK)
@@ -137,7 +137,7 @@ def test_the_video_of_a_stress_test_shows_an_episode_of_it(driver, tmp_path, mon
 
     monkeypatch.setattr(page, "record_video", record)
     monkeypatch.setattr(nd, "stress", lambda *_, **__: None)  # its figures take the time
-    for name in ("save_page", "terminal_stress"):
+    for name in ("save_stress_page", "terminal_stress"):
         monkeypatch.setattr(page, name, lambda *_: "")
     (tmp_path / "out").mkdir()
     command = ("stress", "--drivers", str(driver), "--tracks", str(TRACK), "--crash", "terminate")

@@ -14,21 +14,22 @@ import pytest
 from matplotlib.axes import Axes
 from rich.console import Console
 
-from nac_drive.evaluation.evaluate import Evaluation, save_evaluations
+from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.statistics import summarise
-from nac_drive.leaderboard.figures import draw_leaderboard
-from nac_drive.leaderboard.page import save_evaluation_report
-from nac_drive.leaderboard.tables import Entry, save_results, terminal_table
-from nac_drive.reproduce.cost import Cost
-from nac_drive.reproduce.driving import Driving
-from nac_drive.reproduce.experiment import Task
-from nac_drive.reproduce.learning import Learning
-from nac_drive.reproduce.page import save_page as save_reproduction
-from nac_drive.reproduce.protocol import Entry as Line
-from nac_drive.reproduce.protocol import Reproduction
-from nac_drive.robustness.page import save_page, stress_table, terminal_stress
-from nac_drive.robustness.plan import families
-from nac_drive.robustness.stress import Stress, _cells
+from nac_drive.experiments.cloning import Cloning
+from nac_drive.experiments.cost import Cost
+from nac_drive.experiments.evaluation import save_summaries
+from nac_drive.experiments.evaluation_page import save_evaluation_page
+from nac_drive.experiments.families import families
+from nac_drive.experiments.figures import draw_leaderboard
+from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results
+from nac_drive.experiments.learning import Learning
+from nac_drive.experiments.paper import PaperTask
+from nac_drive.experiments.paper_page import save_page as save_reproduction
+from nac_drive.experiments.protocol import PaperEntry as Line
+from nac_drive.experiments.protocol import Protocol
+from nac_drive.experiments.stress import StressResult, stress_cells
+from nac_drive.experiments.stress_page import save_stress_page, stress_table, terminal_stress
 from tests.nac_drive.evaluation.rows import row
 
 SPREAD = re.compile(r"± [0-9]|[0-9] \[[-+]?[0-9]|\bnan\b")
@@ -41,7 +42,7 @@ def evaluations(tracks: int) -> list[Evaluation]:
     return [Evaluation(expert, summarise(expert)), Evaluation(mine, summarise(mine, expert))]
 
 
-def stressed(tracks: int, undisturbed: float = 900.0) -> Stress:
+def stressed(tracks: int, undisturbed: float = 900.0) -> StressResult:
     """Two drivers under one perturbation; the second one scores `undisturbed` without it."""
     rows = {
         (name, spec): [
@@ -49,9 +50,9 @@ def stressed(tracks: int, undisturbed: float = 900.0) -> Stress:
             for seed in range(tracks)
         ]
         for name, clean in (("one", 900.0), ("two", undisturbed))
-        for spec, value in (("", clean), ("gap:3", clean / 2))
+        for spec, value in ((None, clean), ("gap:3", clean / 2))
     }
-    return Stress(["one", "two"], families(["gap:3"]), rows, _cells(["one", "two"], ["", "gap:3"], rows))
+    return StressResult(["one", "two"], families(["gap:3"]), rows, stress_cells(rows))
 
 
 def printed(table: Any) -> str:
@@ -74,25 +75,25 @@ def reproduced(folder: Path, experiment: Any, tracks: int) -> str:
         }
         for entry, scale in (("A", 1), ("B", 3))
     ]  # fmt: skip
-    table = Reproduction("T", "S", "learning", "d", [Line("A", "cnn"), Line("B", "lstm")])
+    table = Protocol("T", "S", "learning", "d", [Line("A", "cnn"), Line("B", "lstm")])
     return save_reproduction(folder / "page.md", table, experiment, rows, "command").read_text()
 
 
 def shown(tracks: int, folder: Path) -> dict[str, str]:
     """Name of an output -> its text, for drivers of so many episodes."""
     measured = evaluations(tracks)
-    entries = [Entry(evaluation, runs=1) for evaluation in measured]
+    entries = [RankedDriver(evaluation, runs=1) for evaluation in measured]
     save_results(folder, entries)
-    save_evaluations(folder, measured)
+    save_summaries(folder, measured)
     stress = stressed(tracks)
     return {
-        "terminal": printed(terminal_table(entries, "title")),
+        "terminal": printed(leaderboard(entries).terminal("title")),
         "table.md": (folder / "table.md").read_text(),
-        "report.html": save_evaluation_report(folder, measured, list(range(tracks)), "mine").read_text(),
-        "stress": stress_table(stress),
-        "stress.md": save_page(folder, stress).read_text(),
+        "report.html": save_evaluation_page(folder, measured, list(range(tracks)), "mine").read_text(),
+        "stress": stress_table(stress).markdown(),
+        "stress.html": save_stress_page(folder, stress, list(range(tracks))).read_text(),
         "learning": reproduced(folder, Learning(runs=1), tracks),
-        "driving": reproduced(folder, Driving(["gap:3"], runs=1), tracks),
+        "driving": reproduced(folder, Cloning(["gap:3"], runs=1), tracks),
     }
 
 
@@ -118,17 +119,17 @@ def test_only_bars_of_several_episodes_are_drawn(tracks: int, tmp_path: Path, mo
         return real(self, x, y, yerr=yerr, xerr=xerr, **style)
 
     monkeypatch.setattr(Axes, "errorbar", errorbar)
-    save_evaluation_report(tmp_path, evaluations(tracks), list(range(tracks)), "mine")
-    draw_leaderboard(tmp_path / "leaderboard.png", [Entry(each) for each in evaluations(tracks)])
+    save_evaluation_page(tmp_path, evaluations(tracks), list(range(tracks)), "mine")
+    draw_leaderboard(tmp_path / "leaderboard.png", [RankedDriver(each) for each in evaluations(tracks)])
     assert drawn == [tracks > 1] * 4
 
 
 def test_one_pass_has_no_deviation(monkeypatch: pytest.MonkeyPatch):
-    from nac_drive.reproduce import cost
+    from nac_drive.experiments import cost
 
     monkeypatch.setattr(cost, "_peak", lambda *arguments, **keywords: None)  # the system does not say
     measured = cost._measure(
-        Cost(lengths=[4], d_model=4, passes=1), Task("x", "gru", {}, (("length", 4), ("device", "cpu")))
+        Cost(lengths=[4], d_model=4, passes=1), PaperTask("x", "gru", {}, (("length", 4), ("device", "cpu")))
     )
     assert (measured["seconds_sd"], measured["megabytes"]) == (None, None)
 
@@ -144,9 +145,11 @@ def test_what_a_driver_keeps_of_nothing_is_not_shown(
     monkeypatch.setattr(
         Axes, "imshow", lambda self, data, **k: (colors.append(np.asarray(data)), real(self, data, **k))[1]
     )
-    page = save_page(tmp_path, result).read_text()
-    kept = [[cell.strip() for cell in line.split("|")[5:7]] for line in page.splitlines() if "| two |" in line]
-    assert kept == [["-", ""], ["-", "-"]]
+    save_stress_page(tmp_path, result, [0, 1, 2])
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    kept = [[cell.strip() for cell in line.split("|")[5:7]] for line in lines if "| two |" in line]
+    assert [cells[0] for cells in kept] == ["-", "-"]
+    assert "area %" in lines[0]
     assert "| - (" in printed(terminal_stress(result)).replace("│", "|").replace("  ", " ")
     assert np.isnan(colors[0][1]).all()
     assert np.isfinite(colors[0][0]).all()

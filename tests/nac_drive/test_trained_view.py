@@ -13,9 +13,8 @@ import torch
 import nac_drive as nd
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig, make_env, rollout
-from nac_drive.evaluation.paired import evaluate_with_baseline
-from nac_drive.leaderboard.tasks import Task
-from nac_drive.leaderboard.tasks import _drive as drive_task
+from nac_drive.experiments.compare import _Protocol
+from nac_drive.experiments.evaluation import evaluate_with_baseline
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training import trainer
 from tests.nac_drive.small import TINY, dagger_config, score_of_weights
@@ -98,8 +97,14 @@ def test_the_labels_of_dagger_are_the_experts_own(masked, drivers, tmp_path, mon
 def test_the_expert_of_a_comparison_drives_as_alone(masked, drivers, tmp_path):
     env = replace(CLEAN, mask_bar=not masked)
     nd.collect(tmp_path / "data", "controller", env=env, seeds=[TRACK])
-    task = Task("x", tmp_path / "x", tmp_path / "data", None, str(drivers[masked]), (TRACK,), "ignore", "cpu")
-    (row,) = drive_task(task, task.tracks, with_expert=True).rows
+    protocol = _Protocol(
+        nd.Demonstrations.open(tmp_path / "data"), tmp_path, [TRACK], str(drivers[masked]), "ignore", nd.TrainConfig(),
+        1, False,
+    )  # fmt: skip
+    expert, run = protocol.experiment({"lstm": nd.TrainConfig()}, "cpu").entries
+    assert expert.env == replace(env, mask_bar=masked)
+    assert run.env == env
     (alone,) = nd.evaluate(drivers[masked], [TRACK], env=replace(env, mask_bar=masked)).rows
+    (row,) = nd.evaluate(drivers[masked], [TRACK], env=expert.env, expert=run.expert).rows
     assert row.steering_rate_rms == alone.steering_rate_rms
     assert row.agreement == 1.0

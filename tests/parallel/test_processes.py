@@ -194,8 +194,12 @@ def test_running_work_is_given_up_when_the_block_is_interrupted(tmp_path):
 
 @HANGS
 def test_a_process_that_dies_costs_its_own_task_alone():
-    ended = dict(each_in_a_process(leave_or_die, [0, 1, 2, 3], 2))
-    assert ended == {0: 0, 1: 3, 2: -signal.SIGKILL, 3: 0}
+    ended = dict(each_in_a_process(leave_or_die, range(5), 2))
+    assert [ended[task].value for task in (0, 3)] == [bytes(200_000)] * 2
+    assert [ended[task].error for task in range(5)] == [
+        "", "its process died (3)", "its process died (-9)", "", "ValueError: no 4"
+    ]  # fmt: skip
+    assert "leave_or_die" in ended[4].traceback
 
 
 @HANGS

@@ -70,13 +70,16 @@ def refuse(task: int) -> int:
     raise ValueError(f"no {task}")
 
 
-def leave_or_die(task: int) -> None:
-    """Task 0 needs one thread, 1 exits with 3, 2 is killed, 3 is done."""
+def leave_or_die(task: int) -> bytes:
+    """Task 0 needs one thread, 1 exits with 3, 2 is killed, 3 is done, 4 fails."""
     kill_itself(task)
     if task == 0 and threads(task) != 1:
         sys.exit(4)
     if task == 1:
         sys.exit(3)
+    if task == 4:
+        raise ValueError("no 4")
+    return bytes(200_000)  # more than a pipe holds
 
 
 def meet_and_stay(pipes: tuple[Path, Path]) -> None:

@@ -32,6 +32,7 @@ from nac_drive.envs.perturbations.mishaps import Mishaps
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.envs.wrappers import BAR_TOP
+from nac_drive.markdown import markdown_table
 from nac_drive.plain import whole
 from nac_drive.suggest import did_you_mean
 
@@ -231,10 +232,10 @@ def perturbation_table() -> str:
     Settings and effects come from the fields and the docstrings of `PERTURBATIONS`.
     """
     rows = [
-        f"| `{name}` | {_settings(levels)} | {' '.join((getdoc(type(levels[0])) or '').split())} |"
+        (f"`{name}`", _settings(levels), " ".join((getdoc(type(levels[0])) or "").split()))
         for name, levels in PERTURBATIONS.items()
     ]
-    return "\n".join(["| name | settings, level by level | effect |", "|---|---|---|", *rows])
+    return markdown_table(("name", "settings, level by level", "effect"), rows, "lll")
 
 
 def _settings(levels: Sequence[Perturbation]) -> str:

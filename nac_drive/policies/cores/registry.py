@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from nac_drive.markdown import markdown_table
 from nac_drive.policies.cores.attention import LinearAttention, Performer, ReLUAttention, SoftmaxAttention
 from nac_drive.policies.cores.base import Core, CoreFactory
 from nac_drive.policies.cores.cfc import CfC, WiredCfC
@@ -312,14 +313,11 @@ def core_table() -> str:
 
     Parameters count a core with 64 features in and out, at its defaults.
     """
-    lines = [
-        "| core | parameters | time | model, source, main departure from it |",
-        "|---|---:|---|---|",
-    ]
+    rows = []
     with torch.random.fork_rng(devices=[]):
         for name, factory in CORES.items():
             core = factory(64, 64)
             parameters = sum(parameter.numel() for parameter in core.parameters())
             time = "yes" if core.continuous_time else "no"
-            lines.append(f"| `{name}` | {parameters:,} | {time} | {factory.about} |")
-    return "\n".join(lines)
+            rows.append((f"`{name}`", f"{parameters:,}", time, factory.about))
+    return markdown_table(("core", "parameters", "time", "model, source, main departure from it"), rows, "lrll")

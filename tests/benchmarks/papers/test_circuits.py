@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,11 @@ from reproduce import PROTOCOLS
 from torch import nn
 
 from nac_drive.envs import SPLITS, CarRacing, wrap_angle
+from nac_drive.experiments import reproduce as run
+from nac_drive.experiments.paper import PaperTask
+from nac_drive.experiments.protocol import load
 from nac_drive.policies import build_core
 from nac_drive.policies.wiring.tap_withdrawal import NEURONS
-from nac_drive.reproduce import run
-from nac_drive.reproduce.experiment import Task
-from nac_drive.reproduce.protocol import load
 
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tap-withdrawal": ("tap-withdrawal", {"unfolds": 3}),
@@ -201,12 +202,10 @@ def test_a_small_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(world, "steps", steps)
     small = replace(load("thesis-4.4", PROTOCOLS), settings={"runs": 2, "budgets": budgets})
     monkeypatch.setattr(run, "load", lambda *_: small)
-    rows: list[dict[str, Any]] = []
     only = ["ONC", "Random circuit", "MLP"]
     kinds = {"circuits": Circuits}
-    page = run.reproduce(
-        "thesis-4.4", tmp_path / "out", only=only, workers=1, experiments=kinds, report=rows.append
-    ).read_text()
+    page = run.reproduce("thesis-4.4", tmp_path / "out", only=only, workers=1, experiments=kinds).read_text()
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text().splitlines()]
     assert len(rows) == 3 * 2 * 2
     for row in rows:
         assert row["sparsity"] == pytest.approx(93 / 121 if row["core"] == "tap-withdrawal" else 0.0)
@@ -251,7 +250,7 @@ def test_a_row_is_that_of_the_search_and_of_other_episodes(
     monkeypatch.setattr(MountainCar, "solved", solved)
     budget = Budget(iterations=3, rollouts=3, steps=20, episodes=2, worst=2)
     experiment = Circuits({"mountain-car": budget}, sigma=0.7, alpha=1.5, patience=4)
-    row = experiment.measure(Path(), Task("LSTM", "lstm", {}, (("task", "mountain-car"), ("run", 2))))
+    row = experiment.measure(Path(), PaperTask("LSTM", "lstm", {}, (("task", "mountain-car"), ("run", 2))))
     ((start, settings),) = searched
     bounds = settings.pop("bounds")
     assert settings == {"iterations": 3, "sigma": 0.7, "alpha": 1.5, "patience": 4}

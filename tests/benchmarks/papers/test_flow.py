@@ -11,9 +11,9 @@ import pytest
 from flow import Flow, flow_to
 from reproduce import PROTOCOLS
 
+from nac_drive.experiments.paper import PaperTask
+from nac_drive.experiments.protocol import load
 from nac_drive.policies.wiring.tap_withdrawal import NEURONS, tap_withdrawal_circuit
-from nac_drive.reproduce.experiment import Task
-from nac_drive.reproduce.protocol import load
 
 SIZE = len(NEURONS)
 FWD = NEURONS.index("FWD")
@@ -60,15 +60,15 @@ def test_the_ratio_is_one_for_the_same_circuit_and_finite_without_flow(monkeypat
     experiment = Flow(graphs=30, runs=2)
     place = experiment.places()[1]
     assert place == (("run", 1),)
-    first = experiment.measure(Path(), Task("x", "tap-withdrawal", {"wiring": "a"}, place))
-    assert first == experiment.measure(Path(), Task("x", "tap-withdrawal", {"wiring": "a"}, place))
+    first = experiment.measure(Path(), PaperTask("x", "tap-withdrawal", {"wiring": "a"}, place))
+    assert first == experiment.measure(Path(), PaperTask("x", "tap-withdrawal", {"wiring": "a"}, place))
     for motor in ("FWD", "REV"):
         assert first[f"ratio_{motor}"] == pytest.approx(first[f"animal_{motor}"] / first[f"flow_{motor}"])
         assert first[f"cut_off_{motor}"] > 0  # some circuits have no flow at all
         assert 1.0 < first[f"ratio_{motor}"] < 2.0
         assert 0 < first[f"flow_{motor}"] < 28 * 0.5
     monkeypatch.setattr(flow, "tap_withdrawal_circuit", lambda *arguments: tap_withdrawal_circuit())
-    same = replace(experiment, rho=1.0).measure(Path(), Task("x", "tap-withdrawal", {"wiring": "d"}, place))
+    same = replace(experiment, rho=1.0).measure(Path(), PaperTask("x", "tap-withdrawal", {"wiring": "d"}, place))
     assert same["ratio_FWD"] == same["ratio_REV"] == 1.0
     assert same["flow_FWD"] == same["flow_REV"] == 28  # all capacities are E, and one synapse reaches a motor neuron
 
@@ -76,7 +76,7 @@ def test_the_ratio_is_one_for_the_same_circuit_and_finite_without_flow(monkeypat
 def test_the_numbers_of_a_row_are_means_over_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     flows = iter((np.array([[2.0, 4.0], [4.0, 8.0]]), np.array([[1.0, 0.0], [3.0, 2.0]])))  # the animal's, then drawn
     monkeypatch.setattr(Flow, "_flows", lambda *arguments: next(flows))
-    row = Flow(graphs=2).measure(Path(), Task("x", "tap-withdrawal", {"wiring": "a"}, (("run", 0),)))
+    row = Flow(graphs=2).measure(Path(), PaperTask("x", "tap-withdrawal", {"wiring": "a"}, (("run", 0),)))
     assert row == {
         "ratio_FWD": 1.5, "flow_FWD": 2.0, "animal_FWD": 3.0, "cut_off_FWD": 0.0,
         "ratio_REV": 6.0, "flow_REV": 1.0, "animal_REV": 6.0, "cut_off_REV": 0.5,

@@ -12,9 +12,9 @@ import pytest
 from reproduce import COMMAND, EXPERIMENTS, PROTOCOLS, main
 
 from nac_drive.cli.reproduction import Reproduce
-from nac_drive.reproduce.protocol import REPRODUCTIONS, SCRIPTED, load, names_in
-from nac_drive.reproduce.run import EXPERIMENTS as SHIPPED
-from nac_drive.reproduce.run import RESULTS
+from nac_drive.experiments.journal import ROWS
+from nac_drive.experiments.protocol import REPRODUCTIONS, SCRIPTED, load, names_in
+from nac_drive.experiments.reproduce import EXPERIMENTS as SHIPPED
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks/papers/reproduce.py"
 
@@ -42,7 +42,7 @@ def test_worker_processes_measure_a_table_and_a_resumed_script_adds_lines(tmp_pa
     assert done.returncode == 0, done.stderr
     done = run(*words, "--only", second, "--resume", script=script, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in (tmp_path / "out" / RESULTS).read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "out" / ROWS).read_text().splitlines()]
     assert [(row["entry"], row["run"]) for row in rows] == [(first, 0), (first, 1), (second, 0), (second, 1)]
     page = (tmp_path / "out" / "thesis-4.1.md").read_text()
     assert "    python benchmarks/papers/reproduce.py thesis-4.1 --out out\n" in page

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from response_figures import METRICS, draw_ablation, draw_capacity, draw_distributions
 
-from nac_drive.reproduce.experiment import Row
+from nac_drive.experiments.paper import Row
 
 CELLS, DRIVEN = 6, [4, 0, 2]
 

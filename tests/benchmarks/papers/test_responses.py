@@ -17,10 +17,10 @@ from responses import Responses, _scale
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.evaluation.intervals import spearman
+from nac_drive.experiments.cloning import DATASET, RUNS, Cloning
+from nac_drive.experiments.paper import PaperTask, Row, require_numbers
 from nac_drive.policies import Driver, DriverConfig, load_driver
-from nac_drive.reproduce.driving import DATASET, RUNS, Driving
-from nac_drive.reproduce.experiment import Row, Task, require_numbers
-from nac_drive.reproduce.page import rank_correlation
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 from tests.nac_drive.small import demonstrations
@@ -29,7 +29,7 @@ from tests.nac_drive.small import demonstrations
 def test_a_row_holds_what_networks_without_a_cell_do(tmp_path: Path):
     demonstrations(tmp_path / DATASET, "continuous", tracks=4)
     experiment = Responses(units=[6], width=6, driven_cells=2, tracks="test-1", episodes=4, epochs=1)
-    task = Task("LSTM", "lstm", {}, experiment.places()[0])
+    task = PaperTask("LSTM", "lstm", {}, experiment.places()[0])
     row = experiment.measure(tmp_path, task)
     require_numbers(json.loads(json.dumps(row, allow_nan=False)), experiment, task)
     (run,) = (tmp_path / RUNS).iterdir()
@@ -89,7 +89,7 @@ def test_damage_is_positive_where_a_network_without_the_cell_is_worse(tmp_path: 
     labels, errors_of = data.load(data.split(0.1)[1]).labels, []
     monkeypatch.setattr(Responses, "_drive", drive)
     monkeypatch.setattr(responses, "ablated_predictions", predictions)
-    row = experiment.measure(tmp_path, Task("LSTM", "lstm", {}, experiment.places()[0]))
+    row = experiment.measure(tmp_path, PaperTask("LSTM", "lstm", {}, experiment.places()[0]))
     assert row["return"] == 900.0
     assert scales == [row["scale"]]
     for metric in METRICS:
@@ -102,7 +102,7 @@ def test_damage_is_positive_where_a_network_without_the_cell_is_worse(tmp_path: 
     expected = [0.01 * ((cell + 2) ** 2 - 1) for cell in range(6)]
     assert row["cells"]["offline"] == pytest.approx(expected, rel=1e-4)
     amplitudes = np.array(row["cells"]["amplitude"])[index]
-    expected_rank = rank_correlation(amplitudes, np.array(row["driven"]["lost"]))
+    expected_rank = spearman(amplitudes, np.array(row["driven"]["lost"]))
     assert row["amplitude_driven"] == pytest.approx(expected_rank)
 
 
@@ -195,7 +195,7 @@ def test_the_page_shows_the_table_of_one_width_and_all_figures(tmp_path: Path):
 
 def test_single_cells_are_those_of_drivers_that_learned_as_the_settings_say():
     experiment = Responses(expert="champion", episodes=7, epochs=3, learning_rate=4e-3, features=40)
-    assert experiment._driving(24) == Driving(
+    assert experiment._driving(24) == Cloning(
         [], "continuous", "champion", episodes=7, epochs=3, d_model=24, features=40, learning_rate=4e-3
     )
     values = torch.from_numpy(np.random.default_rng(0).permutation(np.linspace(-3.0, 5.0, 101)).reshape(-1, 1))

@@ -13,9 +13,9 @@ import trajectory
 from trajectory import Trajectory, redraw
 from trajectory_length import circle
 
+from nac_drive.experiments.paper import PaperTask
 from nac_drive.policies import build_core
 from nac_drive.policies.cores.ltc import LTC
-from nac_drive.reproduce.experiment import Task
 
 
 @pytest.mark.parametrize("name", ["ct-rnn", "ode-rnn"])
@@ -57,7 +57,7 @@ def test_lengths_come_from_the_seed_and_the_longest_is_named() -> None:
     rows = []
     for entry, core in (("A", "ltc"), ("B", "ct-rnn")):
         for place in places:
-            task = Task(entry, core, {}, place)
+            task = PaperTask(entry, core, {}, place)
             first, second = (experiment.measure(Path(), task)["length"] for _ in range(2))
             assert first == second > 0
             rows.append({"entry": entry, **dict(place), "length": first})
@@ -75,7 +75,7 @@ def test_weights_have_the_variance_of_their_place_and_the_circle_takes_two_pi_se
     monkeypatch.setattr(trajectory, "trajectory_length", lambda core, inputs, dt: seen.append((inputs, dt)) or 3.5)
     experiment = Trajectory(frames=20, bias_variance=9.0)
     place = (("width", 25), ("variance", 4.0), ("network", 1))
-    assert experiment.measure(Path(), Task("x", "ct-rnn", {}, place)) == {"length": 3.5}
+    assert experiment.measure(Path(), PaperTask("x", "ct-rnn", {}, place)) == {"length": 3.5}
     drawn, (inputs, dt) = seen
     assert drawn == (25, pytest.approx(0.4), 3.0)
     assert dt == pytest.approx(2 * math.pi / 20)

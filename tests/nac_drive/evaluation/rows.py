@@ -6,7 +6,7 @@ from typing import Any
 
 from nac_drive.evaluation.results import EpisodeResult
 
-CONDITIONS = {"driver": "one", "seed": 0, "crash_mode": "ignore", "perturbation": ""}
+CONDITIONS = {"driver": "one", "seed": 0, "crash_mode": "ignore", "perturbation": None, "run": None}
 
 
 def row(seed: int = 0, **values: Any) -> EpisodeResult:

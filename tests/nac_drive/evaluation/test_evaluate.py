@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -17,7 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig, make_env, perturb, rollout
-from nac_drive.evaluation.evaluate import Evaluation, evaluate, save_evaluations
+from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import Driver, DriverConfig
@@ -218,13 +217,3 @@ def test_no_tracks_are_refused():
 def test_a_track_that_is_named_twice_is_refused():
     with pytest.raises(ValueError, match=r"tracks must name every track once, got \[5, 6, 5\]"):
         evaluate(Controller(), [5, 6, 5])
-
-
-def test_rows_and_summaries_are_saved(tmp_path):
-    evaluations = [evaluate(Controller(), SEEDS[:2], name=name, env=ENV) for name in ("one", "two")]
-    save_evaluations(tmp_path / "new" / "folder", evaluations)
-    lines = (tmp_path / "new" / "folder" / "rows.jsonl").read_text().splitlines()
-    assert [EpisodeResult.from_dict(json.loads(line)) for line in lines] == [row for e in evaluations for row in e.rows]
-    summaries = json.loads((tmp_path / "new" / "folder" / "summary.json").read_text())
-    assert [summary["driver"] for summary in summaries] == ["one", "two"]
-    assert summaries[0]["return_interval"] == asdict(evaluations[0].summary.return_interval)

@@ -12,8 +12,9 @@ import pytest
 
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig, Episode, Step
-from nac_drive.evaluation.evaluate import evaluate, save_evaluations
+from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.formulas import recovered_fraction
+from nac_drive.evaluation.intervals import Interval
 from nac_drive.evaluation.metrics import (
     METRICS,
     Aggregate,
@@ -26,9 +27,9 @@ from nac_drive.evaluation.metrics import (
     metrics_table,
     number_column,
 )
-from nac_drive.evaluation.results import EpisodeMeter, EpisodeMetrics, EpisodeResult
-from nac_drive.evaluation.statistics import Interval, SummaryMetrics, summarise
-from nac_drive.leaderboard.tables import Entry, cells, save_results, training_columns_table
+from nac_drive.evaluation.results import EpisodeMeter, EpisodeMetrics, EpisodeResult, episode_of
+from nac_drive.evaluation.statistics import SummaryMetrics, summarise
+from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results, training_columns_table
 from tests.nac_drive.evaluation.rows import CONDITIONS, row
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -157,13 +158,13 @@ def test_a_new_metric_is_in_rows_summary_and_table(monkeypatch, tmp_path):
     assert evaluation.rows[0].top_speed == speeds[0]  # type: ignore[attr-defined]
     assert min(speeds) > 1
     assert evaluation.summary.metrics["top_speed_mean"] == pytest.approx(np.mean(speeds))
-    save_evaluations(tmp_path, [evaluation])
-    save_results(tmp_path, [Entry(evaluation)])
-    assert f'"top_speed": {speeds[0]}' in (tmp_path / "rows.jsonl").read_text()
-    assert f'"top_speed_max": {max(speeds)}' in (tmp_path / "summary.json").read_text()
+    save_results(tmp_path, [RankedDriver(evaluation)])
+    row = evaluation.rows[0].to_dict()
+    assert row["top_speed"] == speeds[0]
+    assert episode_of(row) == evaluation.rows[0]
     assert f'"top_speed_max": {max(speeds)}' in (tmp_path / "results.json").read_text()
-    headings, (texts,) = cells([Entry(evaluation)])
-    assert dict(zip(headings, texts, strict=True))["top speed"] == f"{np.mean(speeds):.1f}"
+    table = leaderboard([RankedDriver(evaluation)])
+    assert dict(zip(table.headings, table.rows[0], strict=True))["top speed"] == f"{np.mean(speeds):.1f}"
     (line,) = [line for line in metrics_table().splitlines() if "top_speed" in line]
     assert "units/s | The highest speed. | `top_speed_mean` (mean), `top_speed_max` (max) | top speed |" in line
 

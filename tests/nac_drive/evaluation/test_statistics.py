@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from nac_drive.evaluation.statistics import bootstrap, summarise
+from nac_drive.evaluation.intervals import bootstrap
+from nac_drive.evaluation.statistics import summarise
 from tests.nac_drive.evaluation.rows import row
 
 

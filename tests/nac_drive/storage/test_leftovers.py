@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from nac_drive.evaluation.paired import evaluate_with_baseline
-from nac_drive.leaderboard.page import save_evaluation_report
+from nac_drive.experiments.evaluation import evaluate_with_baseline
+from nac_drive.experiments.evaluation_page import save_evaluation_page
+from nac_drive.experiments.stress import stress
+from nac_drive.experiments.stress_page import save_stress_page
 from nac_drive.policies import Driver, DriverConfig, save_driver
-from nac_drive.robustness.page import save_page
-from nac_drive.robustness.stress import stress
 from tests.nac_drive.small import config, score_of_weights, train
 
 DEAD = 4_194_304
@@ -24,11 +24,12 @@ ENV = {"control": "discrete", "mask_bar": False, "max_steps": 3}
 
 def evaluating(folder: Path, driver: Path, dataset: Any, resume: bool) -> None:
     evaluations = evaluate_with_baseline(driver, [5], baseline=None, folder=folder, resume=resume)
-    save_evaluation_report(folder, evaluations, [5], str(driver))
+    save_evaluation_page(folder, evaluations, [5], str(driver))
 
 
 def stressing(folder: Path, driver: Path, dataset: Any, resume: bool) -> None:
-    save_page(folder, stress([driver], ["gap:3"], [5], crash="terminate", folder=folder, resume=resume))
+    result = stress([driver], ["gap:3"], [5], crash="terminate", folder=folder, resume=resume)
+    save_stress_page(folder, result, [5])
 
 
 def training(folder: Path, driver: Path, dataset: Any, resume: bool) -> None:

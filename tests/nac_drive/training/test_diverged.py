@@ -11,14 +11,13 @@ import torch
 from nac_drive.cli.main import main
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.events import Event, Progress, silent
-from nac_drive.leaderboard.tasks import Task as LeaderboardTask
-from nac_drive.leaderboard.tasks import _train_and_evaluate
+from nac_drive.experiments import offline
+from nac_drive.experiments.cloning import DATASET, Cloning
+from nac_drive.experiments.driving import Training
+from nac_drive.experiments.offline import Offline
+from nac_drive.experiments.paper import PaperTask, Row
 from nac_drive.policies import load_driver
 from nac_drive.policies.action_heads import ContinuousActionHead, DiscreteActionHead
-from nac_drive.reproduce import passive
-from nac_drive.reproduce.driving import DATASET, Driving
-from nac_drive.reproduce.experiment import Row, Task
-from nac_drive.reproduce.passive import Passive
 from nac_drive.storage.lock import FolderInUseError
 from nac_drive.training import trainer
 from nac_drive.training.finite import DivergedError
@@ -120,34 +119,33 @@ def by_ppo(rate: float, dataset: Demonstrations, folder: Path) -> Any:
 
 
 def by_passive(rate: float, dataset: Demonstrations, folder: Path, control: Any = "discrete", **settings: Any) -> Row:
-    experiment = Passive(
+    experiment = Offline(
         control, cells=[("tracks", 5)], folds=3, d_model=8, encoder="pooled", epochs=3, end_to_end=True,
         learning_rate=rate, **settings,
     )  # fmt: skip
-    return experiment.measure(dataset.path.parent, Task("LSTM", "lstm", {}, experiment.places()[0]))
+    return experiment.measure(dataset.path.parent, PaperTask("LSTM", "lstm", {}, experiment.places()[0]))
 
 
 def by_encoder(rate: float, dataset: Demonstrations, folder: Path) -> Any:
-    experiment = Passive(folds=3, d_model=8, encoder="pooled", epochs=3, learning_rate=rate)
-    (folder / passive.DATASET).symlink_to(dataset.path)
-    (folder / passive.ENCODERS).mkdir()
-    passive._train_encoder(experiment, folder, experiment._encoder_task("tracks", 0))
+    experiment = Offline(folds=3, d_model=8, encoder="pooled", epochs=3, learning_rate=rate)
+    (folder / offline.DATASET).symlink_to(dataset.path)
+    (folder / offline.ENCODERS).mkdir()
+    offline._train_encoder(experiment, folder, experiment._encoder_task("tracks", 0))
     return [*folder.rglob("*.safetensors")]
 
 
 def by_driving(rate: float, dataset: Demonstrations, folder: Path) -> Row:
-    experiment = Driving(
+    experiment = Cloning(
         [], "discrete", encoder="pooled", encoder_from=None, d_model=8, sequence_length=16, runs=1, epochs=2,
         learning_rate=rate,
     )  # fmt: skip
     (folder / DATASET).symlink_to(dataset.path)
-    return experiment.measure(folder, Task("LSTM", "lstm", {}, experiment.places()[0]))
+    return experiment.measure(folder, PaperTask("LSTM", "lstm", {}, experiment.places()[0]))
 
 
 def by_compare(rate: float, dataset: Demonstrations, folder: Path) -> Any:
     settings = config("cnn", epochs=2, sequence_length=1, batch_size=8, learning_rate=rate)
-    task = LeaderboardTask("cnn", folder / "run", dataset.path, settings, "controller", (0,), "ignore", "cpu")
-    return _train_and_evaluate(task)
+    return Training(settings, dataset.path, "cpu").driver(folder / "run")
 
 
 TRAINERS = [by_train, by_dagger, by_ppo, by_passive, by_encoder, by_driving, by_compare]
@@ -155,7 +153,7 @@ TRAINERS = [by_train, by_dagger, by_ppo, by_passive, by_encoder, by_driving, by_
 
 @pytest.mark.parametrize("trainer_of", TRAINERS)
 def test_a_rate_without_sense_is_refused_by_every_trainer(trainer_of, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(passive, "DATASET", dataset.path.name)
+    monkeypatch.setattr(offline, "DATASET", dataset.path.name)
     with pytest.raises(ValueError, match=r"learning_rate must be at most 10, got 1e\+30"):
         trainer_of(1e30, dataset, tmp_path)
 
@@ -163,7 +161,7 @@ def test_a_rate_without_sense_is_refused_by_every_trainer(trainer_of, dataset, t
 @pytest.mark.parametrize("trainer_of", [trainer_of for trainer_of in TRAINERS if trainer_of is not by_ppo])
 def test_every_trainer_that_diverges_ends_with_an_error_and_without_results(trainer_of, dataset, tmp_path, monkeypatch):
     """At a rate that no setting allows. PPO at such a rate: tests of its own."""
-    monkeypatch.setattr(passive, "DATASET", dataset.path.name)
+    monkeypatch.setattr(offline, "DATASET", dataset.path.name)
     monkeypatch.setattr("nac_drive.training.config.HIGHEST_RATE", 1e31)
     with pytest.raises(DivergedError, match=r"the training has diverged: .* (is nan|not finite); "):
         trainer_of(1e30, dataset, tmp_path)
@@ -175,7 +173,7 @@ def test_every_trainer_that_diverges_ends_with_an_error_and_without_results(trai
 def test_a_passive_test_that_diverges_has_no_row(request, monkeypatch, control, epoch, where):
     """Not even after an epoch that was good."""
     data: Demonstrations = request.getfixturevalue("dataset" if control == "discrete" else "continuous")
-    monkeypatch.setattr(passive, "DATASET", data.path.name)
+    monkeypatch.setattr(offline, "DATASET", data.path.name)
     losses: list[float] = []
 
     def spoilt(name: str, real: Any) -> Any:
@@ -189,7 +187,7 @@ def test_a_passive_test_that_diverges_has_no_row(request, monkeypatch, control, 
 
     head = DiscreteActionHead if control == "discrete" else ContinuousActionHead
     monkeypatch.setattr(head, "loss", staticmethod(spoilt("training", head.loss)))
-    monkeypatch.setattr(passive._Fold, "_loss", spoilt("stopping", passive._Fold._loss))
+    monkeypatch.setattr(offline._Fold, "_loss", spoilt("stopping", offline._Fold._loss))
     expected = (
         rf"loss of LSTM, fold 0 over tracks, (in|after) epoch {epoch} is nan; lower learning_rate in the protocol"
     )

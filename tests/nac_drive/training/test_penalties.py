@@ -15,11 +15,11 @@ import torch
 
 import nac_drive
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.experiments import offline
+from nac_drive.experiments.offline import Offline, _Fold
+from nac_drive.experiments.paper import PaperTask
 from nac_drive.policies import CORES, Driver
 from nac_drive.policies.cores.base import Core
-from nac_drive.reproduce import passive
-from nac_drive.reproduce.experiment import Task
-from nac_drive.reproduce.passive import Passive, _Fold
 from nac_drive.training import trainer
 from nac_drive.training.ppo.update import Learner
 from tests.nac_drive.small import TINY, config, dagger_config, score_of_weights, train, train_dagger
@@ -47,8 +47,8 @@ def by_ppo(core: str, dataset: Demonstrations, folder: Path) -> None:
 
 
 def passively(core: str, dataset: Demonstrations, folder: Path) -> None:
-    experiment = Passive(folds=3, d_model=8, encoder="pooled", epochs=1)
-    task = Task(core, core, {}, (("split", "tracks"), ("length", 5), ("fold", 0)))
+    experiment = Offline(folds=3, d_model=8, encoder="pooled", epochs=1)
+    task = PaperTask(core, core, {}, (("split", "tracks"), ("length", 5), ("fold", 0)))
     _Fold(experiment, dataset.path.parent, task).train(Driver(experiment._driver_config(core, {})))
 
 
@@ -56,7 +56,7 @@ TRAINERS: dict[str, Train] = {
     "training/trainer.py by train": by_cloning,
     "training/trainer.py by dagger": by_dagger,
     "training/ppo/update.py": by_ppo,
-    "reproduce/passive.py": passively,
+    "experiments/offline.py": passively,
 }
 """File that takes steps of an optimizer -> a short training."""
 PENALISED = [name for name, factory in CORES.items() if getattr(factory.core, "penalty", None) is not Core.penalty]
@@ -103,7 +103,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, core: type[Core]) -> Iterator[dict[
 @pytest.mark.parametrize("core", PENALISED)
 def test_the_penalty_is_in_every_loss_with_the_weight_1(core, name, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
-    monkeypatch.setattr(passive, "DATASET", dataset.path.name)
+    monkeypatch.setattr(offline, "DATASET", dataset.path.name)
     kind: Any = CORES[core].core
     with watched(monkeypatch, kind) as seen:
         TRAINERS[name](core, dataset, tmp_path)

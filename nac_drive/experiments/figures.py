@@ -1,0 +1,272 @@
+"""Figures of the results of several drivers, in one style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure  # pyplot would change the backend of a notebook
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
+
+from nac_drive.evaluation.formulas import SOLVED_RETURN
+from nac_drive.evaluation.intervals import Interval, survival
+from nac_drive.experiments.driving import UNDISTURBED
+from nac_drive.experiments.leaderboard import RankedDriver
+from nac_drive.experiments.stress import StressResult
+from nac_drive.storage.figure import write_figure
+from nac_drive.storage.style import HEAT_MAP, PALETTE, SMALL, SOFT, colour_of, ink_on, looks_of, styled
+
+EPISODES_CAPTION = "Return of every episode, mean and 95 % interval."
+LEADERBOARD_CAPTION = (
+    "Left: returns of all episodes, mean of each run (|), mean and 95 % interval. Right: agreement with the expert."
+)
+LEARNING_CAPTION = (
+    "Learning curves, mean over the runs of a core and their range. Left: loss on the training sequences. "
+    "Right: return on the validation tracks."
+)
+HEAT_MAP_CAPTION = "Return kept, % of the driver's own undisturbed return, and the return in brackets."
+STRESS_CURVES_CAPTION = "Return at every level of every perturbation, with 95 % intervals."
+SURVIVAL_CAPTION = "Fraction of episodes without a crash over time, at the highest level of every perturbation."
+
+_ONE_COLUMN = 20
+"""Most lines of a legend in one column."""
+_MOST_PANELS = 4
+"""Panels in a line of a figure."""
+
+
+@styled()
+def draw_episodes(path: Path, drivers: Sequence[RankedDriver]) -> None:
+    """Draw returns on every track with mean and interval; beside them, for drivers trained by DAgger, their rounds.
+
+    Args:
+        path: The new PNG.
+        drivers: The drivers, from left to right.
+    """
+    trained = [driver for driver in drivers if any("frames" in row for rows in driver.histories for row in rows)]
+    width = max(5.5, 1.4 * len(drivers))
+    figure = Figure(figsize=(width + 5 if trained else width, 4), layout="constrained")
+    axes = figure.subplots(1, 2 if trained else 1, squeeze=False)
+    looks = looks_of(driver.summary.driver for driver in drivers)
+    axis = axes[0, 0]
+    for place, driver in enumerate(drivers):
+        returns = [row.episode_return for row in driver.evaluation.rows]
+        interval, color = driver.summary.return_interval, looks[driver.summary.driver].color
+        spread = place + np.linspace(-0.15, 0.15, len(returns))
+        axis.scatter(spread, returns, s=22, alpha=0.5, color=color, linewidths=0)
+        axis.errorbar(
+            place, interval.mean, _ends(interval), fmt="D", color=color, markeredgecolor="black", capsize=5, zorder=3
+        )
+        axis.annotate(f"{interval.mean:.0f}", (place + 0.2, interval.mean), va="center", fontsize=SMALL)
+    _solved(axis.axhline)
+    axis.set_xticks(range(len(drivers)), [driver.summary.driver for driver in drivers])
+    axis.set_xlim(-0.5, len(drivers) - 0.3)
+    axis.grid(axis="x", visible=False)
+    axis.set_ylabel("return of an episode")
+    axis.set_title("Every track, mean, 95 % interval")
+    if trained:
+        _draw_rounds(axes[0, 1], trained)
+    write_figure(path, figure)
+
+
+def _draw_rounds(axis: Any, trained: Sequence[RankedDriver]) -> None:
+    """Draw the validation of every round of DAgger over the labelled frames."""
+    for driver in trained:
+        name = driver.summary.driver
+        rows = [row for row in driver.histories[0] if "frames" in row]
+        frames = [row["frames"] / 1000 for row in rows]
+        returns = np.array([row["returns"] for row in rows])  # (rounds, tracks)
+        axis.plot(frames, returns, ".", color=colour_of(name), alpha=0.4, markersize=6, markeredgewidth=0)
+        axis.plot(frames, returns.mean(axis=1), "o-", color=colour_of(name), label=f"{name}, mean")
+    _solved(axis.axhline)
+    axis.set_xlabel("labelled frames, thousands")
+    axis.set_ylabel("return of an episode")
+    axis.set_title("Validation after every round")
+    axis.legend(loc="lower right")
+
+
+@styled()
+def draw_leaderboard(path: Path, drivers: Sequence[RankedDriver]) -> None:
+    """Draw one line per driver: returns of all episodes, means of the runs, mean and interval, and accuracies.
+
+    Args:
+        path: The new PNG.
+        drivers: The drivers, the first on top.
+    """
+    figure = Figure(figsize=(11, 1.6 + 0.27 * len(drivers)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+    blue, green = PALETTE[:2]
+    for line, driver in enumerate(drivers):
+        summary, returns = driver.summary, [row.episode_return for row in driver.evaluation.rows]
+        interval, color = summary.return_interval, colour_of(summary.driver)
+        left.scatter(returns, np.full(len(returns), line), s=14, alpha=0.35, color=color, linewidths=0)
+        means = summary.run_returns if driver.runs else []
+        left.plot(means, [line] * len(means), "|", ms=11, mew=1.5, color="black", zorder=4)
+        left.errorbar(
+            interval.mean, line, xerr=_ends(interval), fmt="D", ms=5, color=color, mec="black", capsize=3, zorder=3
+        )
+        for fraction, mark, color, fill in (
+            (driver.validation_accuracy, "o", blue, blue), (driver.validation_at_changes, "^", green, green),
+            (summary.agreement, "o", blue, "white"),
+        ):  # fmt: skip
+            if fraction is not None:
+                right.plot(100 * fraction, line, mark, ms=5, color=color, markerfacecolor=fill)
+    _solved(left.axvline)
+    left.set_yticks(range(len(drivers)), [driver.summary.driver for driver in drivers])
+    left.set_ylim(len(drivers) - 0.4, -0.6)
+    left.set_xlabel("return of an episode")
+    right.set_xlabel("actions equal to the expert's, %")
+    for label, mark, color, fill in (
+        ("validation tracks", "o", blue, blue), ("validation, where the action changes", "^", green, green),
+        ("on its own states", "o", blue, "white"),
+    ):  # fmt: skip
+        right.plot([], [], mark, ms=5, color=color, markerfacecolor=fill, label=label)
+    figure.legend(loc="outside upper right", ncols=3, columnspacing=1)
+    for axis in (left, right):
+        axis.grid(axis="x", visible=False)
+    write_figure(path, figure)
+
+
+@styled()
+def draw_learning_curves(path: Path, drivers: Sequence[RankedDriver]) -> None:
+    """Draw training loss and mean validation return by epoch: one line per driver, the range of its runs shaded.
+
+    Args:
+        path: The new PNG.
+        drivers: Trained drivers; the legend has their order.
+    """
+    names = [driver.summary.driver for driver in drivers]
+    looks = looks_of(names)
+    lines = -(-len(names) // 2) if len(names) > _ONE_COLUMN else len(names)
+    figure = Figure(figsize=(11, max(4.0, 0.6 + 0.19 * lines)), layout="constrained")
+    axes = figure.subplots(1, 2, sharex=True)
+    for axis, key, label in zip(axes, ("loss", "return_mean"), ("training loss", "validation return"), strict=True):
+        for name, driver in zip(names, drivers, strict=True):
+            epochs, values = _by_epoch(driver.histories, key)
+            look = looks[name]
+            style = {"color": look.color, "linestyle": look.linestyle}
+            axis.plot(epochs, [np.mean(runs) for runs in values], marker="o", ms=2.5, lw=1.3, label=name, **style)
+            low, high = ([end(runs) for runs in values] for end in (min, max))
+            axis.fill_between(epochs, low, high, color=look.color, alpha=0.12, linewidth=0)
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(label)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    low, high = axes[0].dataLim.intervaly
+    if 0 < low < high / 5:
+        axes[0].set_yscale("log")
+        axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes[0].yaxis.set_minor_locator(NullLocator())
+        axes[0].yaxis.set_major_formatter("{x:g}")
+    _solved(axes[1].axhline)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside right upper", ncols=1 + (lines < len(names)), handlelength=3
+    )
+    write_figure(path, figure)
+
+
+def _by_epoch(runs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[list[int], list[list[float]]]:
+    """Return the epochs in which `key` was measured, and its values in each of them, one per run."""
+    values: dict[int, list[float]] = {}
+    for row in (row for rows in runs for row in rows if key in row):
+        values.setdefault(row["step"], []).append(row[key])
+    epochs = sorted(values)
+    return epochs, [values[epoch] for epoch in epochs]
+
+
+@styled()
+def draw_heat_map(path: Path, result: StressResult) -> None:
+    """Draw the fraction of its own undisturbed return that every driver keeps, and its return."""
+    specs = result.specs
+    cells = [[result.cells[name, spec] for spec in specs] for name in result.drivers]
+    fractions = [[cell.fraction_kept.mean if cell.fraction_kept else np.nan for cell in row] for row in cells]
+    figure = Figure(figsize=(2.6 + 0.72 * len(specs), 2.0 + 0.55 * len(result.drivers)), layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(np.array(fractions), cmap=HEAT_MAP, vmin=0.0, vmax=1.0, aspect="auto")
+    for (row, column), value in np.ndenumerate(fractions):
+        kept = "-" if np.isnan(value) else f"{100 * value:.0f}"
+        text = f"{kept}\n({cells[row][column].return_mean.mean:.0f})"
+        ink = "black" if np.isnan(value) else ink_on(colormaps[HEAT_MAP](float(np.clip(value, 0, 1))))
+        axis.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
+    axis.grid(visible=False)
+    axis.set_xticks(range(len(specs)), specs, rotation=45, ha="right")
+    labels = [f"{name} ({result.cells[name, UNDISTURBED].return_mean.mean:.0f})" for name in result.drivers]
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_title("Return kept, % of the own undisturbed return (return)")
+    figure.colorbar(image, ax=axis, shrink=0.8, format=PercentFormatter(1.0))
+    write_figure(path, figure)
+
+
+@styled()
+def draw_stress_curves(path: Path, result: StressResult) -> None:
+    """Draw the returns over the levels of every perturbation, with intervals."""
+    figure, axes = _panels(len(result.families))
+    looks = looks_of(result.drivers)
+    ends = [end for cell in result.cells.values() for end in (cell.return_mean.low, cell.return_mean.high)]
+    for axis, family in zip(axes, result.families, strict=True):
+        axis.set_ylim(min(0.0, 1.05 * min(ends)), 1.05 * max(ends) if max(ends) > 0 else 1.0)
+        for name, look in looks.items():
+            intervals = [result.cells[name, spec].return_mean for spec in (UNDISTURBED, *family.specs)]
+            levels = np.arange(len(intervals))
+            axis.plot(
+                levels, [interval.mean for interval in intervals], marker=look.marker, color=look.color,
+                linestyle=look.linestyle, label=name,
+            )  # fmt: skip
+            axis.fill_between(
+                levels, [interval.low for interval in intervals], [interval.high for interval in intervals],
+                color=look.color, alpha=0.15, linewidth=0,
+            )  # fmt: skip
+        axis.set_title(family.name)
+        axis.set_xticks(range(1 + len(family.specs)))
+        axis.set_xlabel("level" if len(family.specs) > 1 else "without (0), with (1)")
+        axis.set_ylabel("return")
+    _finish(path, figure, axes)
+
+
+@styled()
+def draw_survival(path: Path, result: StressResult) -> None:
+    """Draw the fraction of episodes without a crash over time, at the highest level of every perturbation."""
+    figure, axes = _panels(len(result.families))
+    looks = looks_of(result.drivers)
+    times = np.linspace(0.0, 20.0, 401)
+    for axis, family in zip(axes, result.families, strict=True):
+        for name, look in looks.items():
+            crashes = [row.first_crash_time for row in result.rows[name, family.specs[-1]]]
+            axis.step(
+                times, survival(crashes, times), where="post", color=look.color, linestyle=look.linestyle, label=name
+            )
+        axis.set_title(family.specs[-1])
+        axis.set_ylim(-0.03, 1.03)
+        axis.set_xlabel("seconds")
+        axis.set_ylabel("episodes without a crash")
+    _finish(path, figure, axes)
+
+
+def _panels(count: int) -> tuple[Figure, list[Any]]:
+    columns = min(_MOST_PANELS, count)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(max(4.0, 3.2 * columns), 0.6 + 2.7 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).flatten().tolist()
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, axes[:count]
+
+
+def _finish(path: Path, figure: Figure, axes: Sequence[Any]) -> None:
+    """Write panels with one legend for all."""
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), _MOST_PANELS))
+    write_figure(path, figure)
+
+
+def _solved(line: Any) -> None:
+    """Draw the return from which CarRacing counts as solved, by `axhline` or `axvline`."""
+    line(SOLVED_RETURN, color=SOFT, linewidth=0.8, linestyle="--")
+
+
+def _ends(interval: Interval) -> list[list[float]] | None:
+    """Return the lengths of an error bar; None for a point, as of one value."""
+    if interval.low == interval.high:
+        return None
+    return [[interval.mean - interval.low], [interval.high - interval.mean]]

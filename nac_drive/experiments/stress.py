@@ -1,0 +1,203 @@
+"""Drive several drivers under perturbations, level by level, on the same tracks.
+
+FOLDER/conditions.json  rows.jsonl (one row per finished episode)  summary.json  table.md  report.html  heatmap.png
+curves.png  survival.png
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, require_environment, resolve_driver
+from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
+from nac_drive.evaluation.intervals import Interval, PairedTest, area_under_curve, bootstrap, paired, ratio
+from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.evaluation.statistics import grid
+from nac_drive.events import Progress, silent
+from nac_drive.experiments.driving import UNDISTURBED, Driving, Entry, Episodes, episodes_of
+from nac_drive.experiments.evaluation import SUMMARY
+from nac_drive.experiments.experiment import open_experiment, run
+from nac_drive.experiments.families import DEFAULT_PERTURBATIONS, Family, families
+from nac_drive.parallel.processes import Pool
+from nac_drive.storage.write import write_atomically
+
+FILES = (SUMMARY, "table.md", "report.html", "heatmap.png", "curves.png", "survival.png")
+"""Files beside conditions.json and rows.jsonl."""
+
+
+@dataclass(frozen=True)
+class StressCell:
+    """One driver under one perturbation."""
+
+    driver: str
+    perturbation: str | None
+    """Specification; None for the undisturbed world."""
+    tracks: int
+    return_mean: Interval
+    return_min: float
+    fraction_kept: Interval | None
+    """Mean return over the driver's own mean return undisturbed, with its 95 % bootstrap interval; None unless the
+    latter is `clearly_positive`."""
+    degradation: Interval
+    """Own return undisturbed - return (PDNA, Eq. 7, of returns in place of accuracies)."""
+    crashes_per_episode: float
+    interventions_per_episode: float
+    crash_free: float
+    """Fraction of episodes without a crash."""
+    first_crash_time: float | None
+    """Median seconds until the first crash, of the episodes with one; None without any."""
+    versus: PairedTest | None
+    """Against the first driver; None for the first driver itself."""
+
+
+def stress_cell(
+    rows: Sequence[EpisodeResult], clean: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] | None
+) -> StressCell:
+    """Summarise one driver under one perturbation.
+
+    Args:
+        rows: Its episodes, as many for every track.
+        clean: Its episodes in the undisturbed world.
+        baseline: The episodes of the first driver under the same perturbation; None for the first driver itself.
+
+    Raises:
+        ValueError: Unless all have the same tracks: the comparison is paired.
+    """
+    tracks = {row.seed for row in rows}
+    for others in (clean, baseline or rows):
+        if {row.seed for row in others} != tracks:
+            raise ValueError("rows must hold the same tracks for every driver and perturbation: they are compared.")
+    returns, undisturbed = (grid(episodes, "episode_return") for episodes in (rows, clean))
+    first_crashes = [row.first_crash_time for row in rows if row.first_crash_time is not None]
+    return StressCell(
+        driver=rows[0].driver,
+        perturbation=rows[0].perturbation,
+        tracks=len(tracks),
+        return_mean=bootstrap(returns),
+        return_min=float(returns.min()),
+        fraction_kept=ratio(returns, undisturbed),
+        degradation=bootstrap(undisturbed, returns),
+        crashes_per_episode=float(np.mean([row.crashes for row in rows])),
+        interventions_per_episode=float(np.mean([row.interventions for row in rows])),
+        crash_free=1.0 - len(first_crashes) / len(rows),
+        first_crash_time=float(np.median(first_crashes)) if first_crashes else None,
+        versus=None if baseline is None else paired(returns, grid(baseline, "episode_return")),
+    )
+
+
+def stress_cells(rows: Episodes) -> dict[tuple[str, str | None], StressCell]:
+    """Summarise every driver under every perturbation; differences are taken against the first driver."""
+    first = next(iter(rows))[0]
+    return {
+        (name, spec): stress_cell(episodes, rows[name, UNDISTURBED], None if name == first else rows[first, spec])
+        for (name, spec), episodes in rows.items()
+    }
+
+
+@dataclass(frozen=True)
+class StressResult:
+    """Episodes and statistics of a stress test."""
+
+    drivers: list[str]
+    """Names, in their order; differences are taken against the first."""
+    families: list[Family]
+    rows: Episodes
+    """(driver, specification) -> its episodes, in the order of the tracks; the specification None is undisturbed."""
+    cells: dict[tuple[str, str | None], StressCell]
+    """(driver, specification) -> statistics."""
+
+    @property
+    def specs(self) -> list[str]:
+        """Specifications of all perturbations."""
+        return [spec for family in self.families for spec in family.specs]
+
+    def area(self, driver: str, family: Family) -> float | None:
+        """Return the mean fraction of the return that a driver keeps over the levels, see `area_under_curve`.
+
+        Returns:
+            None where it cannot be said what a driver keeps, see `StressCell.fraction_kept`.
+        """
+        kept = [self.cells[driver, spec].fraction_kept for spec in family.specs]
+        fractions = [fraction.mean for fraction in kept if fraction is not None]
+        return area_under_curve(fractions) if len(fractions) == len(kept) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        return {
+            "drivers": self.drivers,
+            "families": [asdict(family) for family in self.families],
+            "cells": [asdict(cell) for cell in self.cells.values()],
+            "areas": {
+                name: {family.name: self.area(name, family) for family in self.families} for name in self.drivers
+            },
+        }
+
+
+def stress(
+    drivers: Sequence[str | os.PathLike[str]],
+    perturbations: Sequence[str] = DEFAULT_PERTURBATIONS,
+    tracks: str | Sequence[int] = "test-10",
+    *,
+    control: Control | None = None,
+    crash: CrashMode = "ignore",
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    pool: Pool | None = None,
+    progress: Progress = silent,
+) -> StressResult:
+    """Drive every driver under every perturbation, and undisturbed.
+
+    All drivers meet the same tracks and the same random numbers, so their returns can be compared track by track.
+
+    Args:
+        drivers: Names or folders, see `resolve_driver`. The first is the baseline of differences.
+        perturbations: NAME (all levels), NAME:MISSING, or specifications, see `families`.
+        tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
+        control: Control of shipped drivers and the controller; a cloned driver knows its own.
+        crash: The effect of a crash. With intervene, interventions per episode are counted.
+        folder: Gets rows.jsonl row by row as episodes end, then summary.json, the page and its figures; None keeps
+            nothing.
+        resume: Go on with the missing episodes in `folder`. Drivers, perturbations and tracks may have grown.
+        pool: See `evaluate`; no result depends on it, latencies aside.
+        progress: Called with an event for every episode.
+
+    Returns:
+        Rows and statistics.
+
+    Raises:
+        FileNotFoundError: If there is no such driver, or nothing to resume.
+        FileExistsError: If `folder` holds anything and `resume` is off.
+        ValueError: For a bad argument, two drivers of one name or of different environments, and if `folder` was begun
+            under other conditions, is damaged, in use, or cannot be written.
+    """
+    chosen, seeds = families(perturbations), track_seeds(tracks)
+    entries = tuple(_entry(spec, control) for spec in drivers)
+    names = [entry.name for entry in entries]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"drivers must be at least one, each with a name of its own, got {names}; rename a folder.")
+    for entry in entries:  # differences to the first would compare two worlds
+        assert entry.driver is not None
+        require_environment(f"driver {entry.name!r}", entry.driver, entries[0].env)
+    specs = [UNDISTURBED, *(spec for family in chosen for spec in family.specs)]
+    experiment = Driving(entries, tuple(seeds), tuple(specs), crash, "a stress test")
+    with open_experiment(experiment, folder, files=FILES, resume=resume) as journal:
+        rows = episodes_of(run(experiment, journal, pool=pool, job="stress", progress=progress))
+        result = StressResult(names, chosen, rows, stress_cells(rows))
+        if journal.folder:
+            write_atomically(journal.folder / SUMMARY, (json.dumps(result.to_dict(), indent=2) + "\n").encode())
+    return result
+
+
+def _entry(spec: str | os.PathLike[str], control: Control | None) -> Entry:
+    """Return a driver with the name of its run, if its folder is a checkpoint of one."""
+    driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
+    env, path = env_for(driver, control), Path(spec)
+    name = driver_name(path.parent.parent if path.parent.name == "checkpoints" else path)
+    return Entry(name, driver_hash(spec, env), env, driver)

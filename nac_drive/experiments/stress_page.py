@@ -1,0 +1,184 @@
+"""The page, the tables and the video of a stress test."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table as TerminalTable
+
+from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
+from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
+from nac_drive.evaluation.intervals import Interval
+from nac_drive.evaluation.metrics import EMPTY, TableColumn, number
+from nac_drive.evaluation.video import record_video, side_by_side
+from nac_drive.experiments.driving import UNDISTURBED
+from nac_drive.experiments.figures import (
+    HEAT_MAP_CAPTION,
+    STRESS_CURVES_CAPTION,
+    SURVIVAL_CAPTION,
+    draw_heat_map,
+    draw_stress_curves,
+    draw_survival,
+)
+from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
+from nac_drive.experiments.stress import StressCell, StressResult
+from nac_drive.experiments.table import Table
+from nac_drive.storage.figure import try_to_draw
+from nac_drive.storage.write import write_atomically
+
+
+def stress_table(result: StressResult) -> Table:
+    """Return every driver under every perturbation."""
+    first = result.drivers[0]
+    areas = {
+        (name, family.specs[-1]): number(result.area(name, family), 0, 100)
+        for name in result.drivers
+        for family in result.families
+    }
+    columns = [
+        TableColumn("perturbation", lambda cell: cell.perturbation or "none", "Perturbation and its level."),
+        TableColumn("driver", lambda cell: cell.driver, "Name of the driver."),
+        TableColumn(
+            "return [95 %]", lambda cell: cell.return_mean.text(".0f"),
+            "Mean return with its 95 % bootstrap interval over tracks.",
+        ),
+        TableColumn("min", lambda cell: f"{cell.return_min:.0f}", "Smallest return."),
+        TableColumn(
+            "kept % [95 %]", lambda cell: _text(cell.fraction_kept, ".0f", 100),
+            "Percentage of the driver's own undisturbed mean return, with its interval.",
+        ),
+        TableColumn(
+            "area %", lambda cell: areas.get((cell.driver, cell.perturbation), EMPTY),
+            "Mean of the percentage kept over all levels, at the highest one.",
+        ),
+        TableColumn("crashes", lambda cell: f"{cell.crashes_per_episode:.2f}", "Crashes per episode."),
+        TableColumn(
+            "interventions", lambda cell: f"{cell.interventions_per_episode:.2f}",
+            "Times per episode that the car was put back on the road.",
+        ),
+        TableColumn(
+            "vs first [95 %]", lambda cell: _text(cell.versus and cell.versus.difference, "+.0f"),
+            f"Mean difference of returns from {first} on the same tracks, with its 95 % bootstrap interval.",
+        ),
+        TableColumn(
+            "p", lambda cell: number(cell.versus and cell.versus.p_value, 3),
+            "Of the paired t-test of these differences, two-sided.",
+        ),
+        TableColumn(
+            "d", lambda cell: EMPTY if not cell.versus or cell.versus.effect_size is None
+            else f"{cell.versus.effect_size:+.2f}",
+            "Cohen's d of these differences: mean over standard deviation.",
+        ),
+        TableColumn(
+            "wins %", lambda cell: number(cell.versus and cell.versus.win_rate, 0, 100),
+            f"Percentage of tracks with a larger return than {first}; a draw counts one half.",
+        ),
+    ]  # fmt: skip
+    cells: list[StressCell] = [
+        result.cells[name, spec] for spec in (UNDISTURBED, *result.specs) for name in result.drivers
+    ]
+    return Table.of(
+        columns, cells, f"Differences are taken from the first driver, {first}, on the same tracks.", names=2
+    )
+
+
+def _text(interval: Interval | None, spec: str, scale: float = 1.0) -> str:
+    return EMPTY if interval is None else interval.text(spec, scale)
+
+
+def save_stress_page(
+    folder: Path,
+    result: StressResult,
+    tracks: str | Sequence[int],
+    crash: CrashMode = "ignore",
+    drivers: Sequence[str | os.PathLike[str]] = (),
+    control: Control | None = None,
+) -> Path:
+    """Write table.md, the figures and report.html.
+
+    Args:
+        folder: The folder of the stress test.
+        result: Its result.
+        tracks: Named tracks, or their seeds.
+        crash: The effect of a crash.
+        drivers: The drivers as a command takes them, in the order of `result.drivers`.
+        control: The control that a command chose; None for the drivers' own.
+
+    Returns:
+        The page.
+    """
+    table = stress_table(result)
+    write_atomically(folder / "table.md", f"{table.markdown()}\n".encode())
+    figures = []
+    drawings = [
+        (draw_heat_map, PageFigure("heatmap.png", "Return kept", HEAT_MAP_CAPTION)),
+        (draw_stress_curves, PageFigure("curves.png", "Level by level", STRESS_CURVES_CAPTION)),
+        (draw_survival, PageFigure("survival.png", "First crashes", SURVIVAL_CAPTION)),
+    ]
+    if all(cell.first_crash_time is None for cell in result.cells.values()):
+        drawings.pop()
+    for draw, figure in drawings:
+        if try_to_draw(draw, folder / figure.file, result):
+            figures.append(figure)
+    worst = min((row for rows in result.rows.values() for row in rows), key=lambda row: row.episode_return)
+    paths = {name: os.fspath(path) for name, path in zip(result.drivers, drivers, strict=bool(drivers))}
+    page = Page(
+        "Stress test",
+        f"{', '.join(result.drivers)} drove the tracks {track_names(tracks)} once each, undisturbed and under "
+        f"every perturbation (docs/perturbations.md). {conditions(crash)} All drivers met the same tracks and the same "
+        "random numbers.",
+        table, figures,
+        commands=inspect_command([paths[worst.driver]], worst, control) if paths else "",
+    )  # fmt: skip
+    return page.save_html(folder)
+
+
+def terminal_stress(result: StressResult) -> TerminalTable:
+    """Return the return that every driver keeps, for the terminal."""
+    columns = [
+        TableColumn("perturbation", lambda spec: spec or "none"),
+        *(TableColumn(name, lambda spec, name=name: _kept(result.cells[name, spec])) for name in result.drivers),
+    ]
+    table = Table.of(columns, (UNDISTURBED, *result.specs))
+    return table.terminal("Return kept, % of the driver's own undisturbed return (mean return)")
+
+
+def _kept(cell: StressCell) -> str:
+    return f"{number(cell.fraction_kept and cell.fraction_kept.mean, 0, 100)} ({cell.return_mean.mean:.0f})"
+
+
+def video_of(
+    path: Path,
+    drivers: Sequence[str | os.PathLike[str]],
+    tracks: str | Sequence[int],
+    spec: str,
+    control: Control | None = None,
+    crash: CrashMode = "ignore",
+) -> Path:
+    """Write a video of up to four drivers on the first track under one perturbation.
+
+    The episodes are those that `stress` measures.
+
+    Args:
+        path: The new file; an existing one is replaced.
+        drivers: Names or folders, see `resolve_driver`.
+        tracks: See `track_seeds`.
+        spec: The perturbation, see `envs.perturb`.
+        control: Control of shipped drivers.
+        crash: The effect of a crash, see `CarRacing`.
+
+    Returns:
+        `path`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        videos = []
+        for number, name in enumerate(drivers[:4]):
+            videos.append(Path(folder) / f"{number}.mp4")
+            driver = resolve_driver(name, EnvConfig(control=control) if control else None)
+            env = env_for(driver, control, spec)
+            record_video(videos[-1], driver, track_seeds(tracks)[0], name=driver_name(name), env=env, crash=crash)
+        side_by_side(path, videos, columns=2 if len(videos) > 2 else None)
+    return path

@@ -1,1 +1,0 @@
-"""Comparison of several drivers: runs, ranking, tables and figures."""

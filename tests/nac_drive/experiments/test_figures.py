@@ -1,0 +1,70 @@
+"""Learning curves: every line is the mean of its runs, and lines can be told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from nac_drive.evaluation.evaluate import Evaluation
+from nac_drive.evaluation.statistics import summarise
+from nac_drive.experiments.figures import draw_learning_curves
+from nac_drive.experiments.leaderboard import RankedDriver
+from tests.nac_drive.evaluation.rows import row
+
+
+@pytest.fixture
+def figures(monkeypatch) -> list[Any]:
+    """The figures that are saved."""
+    saved: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: saved.append(self))
+    return saved
+
+
+def run(*losses: float, **returns: float) -> list[dict[str, Any]]:
+    """Rows of epochs from 1 on; `e3=700.0` is the validation return of epoch 3."""
+    return [
+        {"step": epoch, "loss": loss, **({"return_mean": returns[f"e{epoch}"]} if f"e{epoch}" in returns else {})}
+        for epoch, loss in enumerate(losses, 1)
+    ]
+
+
+def trained(name: str, *runs: list[dict[str, Any]]) -> RankedDriver:
+    """A driver with the rows of metrics.jsonl of its runs."""
+    rows = [row(driver=name)]
+    return RankedDriver(Evaluation(rows, summarise(rows)), runs=len(runs), histories=tuple(map(tuple, runs)))
+
+
+def test_a_line_is_the_mean_of_the_runs_in_their_range(figures, tmp_path):
+    runs = [run(1.0, 0.5, 0.25, e1=100.0, e3=500.0), run(3.0, 1.5, 0.75, e1=300.0, e3=900.0)]
+    draw_learning_curves(tmp_path / "x.png", [trained("lstm", *runs), trained("cnn", run(2.0, 1.0, e2=50.0))])
+    (figure,) = figures
+    loss, returns = figure.axes
+    lines = [[line.get_xydata().tolist() for line in axis.lines[:2]] for axis in (loss, returns)]
+    assert lines[0] == [[[1, 2.0], [2, 1.0], [3, 0.5]], [[1, 2.0], [2, 1.0]]]
+    assert lines[1] == [[[1, 200.0], [3, 700.0]], [[2, 50.0]]]
+    shaded = returns.collections[0].get_paths()[0].vertices
+    assert {tuple(corner) for corner in shaded} == {(1, 100), (1, 300), (3, 500), (3, 900)}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["lstm", "cnn"]
+    assert loss.get_yscale() == "log"  # from 0.25 to 3
+
+
+@pytest.mark.parametrize("losses", [(0.5, 0.4), (2.0, 0.0, -1.0)])
+def test_losses_without_a_wide_positive_range_have_a_linear_axis(losses, figures, tmp_path):
+    draw_learning_curves(tmp_path / "x.png", [trained("lds", run(*losses, e1=1.0))])
+    assert figures[0].axes[0].get_yscale() == "linear"
+
+
+def test_forty_lines_differ_and_their_legend_stays_inside_the_figure(figures, tmp_path):
+    draw_learning_curves(tmp_path / "x.png", [trained(f"core-{i}", run(1.0, i + 1.0, e2=float(i))) for i in range(40)])
+    (figure,) = figures
+    figure.draw_without_rendering()
+    looks = {(line.get_color(), str(line._dash_pattern)) for line in figure.axes[0].lines}
+    assert len(looks) == 40
+    box = figure.legends[0].get_window_extent()
+    assert figure.bbox.contains(*box.p0)
+    assert figure.bbox.contains(*box.p1)
+    assert box.x0 > max(axis.get_window_extent().x1 for axis in figure.axes)
+    assert np.isfinite(figure.axes[1].dataLim.get_points()).all()

@@ -1,0 +1,100 @@
+"""One comparison in a terminal, in markdown and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from nac_drive.evaluation.evaluate import Evaluation
+from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.evaluation.statistics import summarise
+from nac_drive.experiments.leaderboard import SHORT, RankedDriver, columns, leaderboard, save_results
+from tests.nac_drive.evaluation.rows import row
+
+
+def result(driver: str, seed: int, episode_return: float, **values: Any) -> EpisodeResult:
+    measured = {"completion": 0.987, "off_road_fraction": 0.034, "crashes": 1, "driving_score": 62.0, "latency_ms": 2.5}
+    return row(seed, driver=driver, episode_return=episode_return, **{**measured, **values})
+
+
+def ranked() -> list[RankedDriver]:
+    expert = [result("expert", seed, value) for seed, value in ((1, 900.0), (2, 920.0))]
+    mine = [
+        result("mine", seed, value, agreement=0.75, crash_mode="intervene")
+        for seed, value in ((1, 870.0), (2, 890.0), (1, 890.0), (2, 910.0))
+    ]
+    return [
+        RankedDriver(Evaluation(expert, summarise(expert))),
+        RankedDriver(
+            Evaluation(mine, summarise(mine, expert)),
+            runs=2,
+            parameters=12_345,
+            core_parameters=5_432,
+            neurons=64,
+            synapses=5_120,
+            validation_accuracy=0.9,
+            validation_at_changes=0.456,
+            training_seconds=61.2,
+        ),
+    ]
+
+
+UNFILLED = {
+    "vs baseline [95 %]", "agreement %", "validation %", "changes %", "neurons", "synapses", "core", "parameters",
+    "each run", "trained s", "interventions/episode",
+}  # fmt: skip
+"""Columns that stay empty for a driver that was not trained here and was not put back on the road."""
+
+
+def parse(markdown: str) -> list[dict[str, str]]:
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.strip().split("\n")]
+    headings, rule, *rows = lines
+    assert all(set(cell) <= set("-:") for cell in rule)
+    assert {len(line) for line in lines} == {len(headings)}
+    return [dict(zip(headings, row, strict=True)) for row in rows]
+
+
+def test_the_markdown_table_shows_the_results():
+    expert, mine = parse(leaderboard(ranked()).markdown())
+    assert list(mine) == [column.heading for column in columns()]
+    assert (expert["driver"], expert["return ± sd"], expert["min"]) == ("expert", "910 ± 14", "900")
+    assert (mine["driver"], mine["return ± sd"], mine["vs baseline [95 %]"]) == ("mine", "890 ± 16", "-20 [-30, -10]")
+    assert (mine["completion %"], mine["off road %"], mine["crashes/episode"]) == ("98.7", "3.4", "1.00")
+    assert (expert["interventions/episode"], mine["interventions/episode"]) == ("-", "0.00")
+    assert (mine["agreement %"], mine["validation %"], mine["parameters"]) == ("75.0", "90.0", "12,345")
+    assert (mine["ms/act"], mine["trained s"]) == ("2.50", "61")
+    assert (mine["changes %"], mine["core"], mine["each run"]) == ("45.6", "5,432", "880 900")
+    assert (mine["neurons"], mine["synapses"]) == ("64", "5,120")
+    assert (expert[">= 900 %"], mine[">= 900 %"]) == ("100", "25")
+    empty = {expert[name] for name in UNFILLED}
+    assert len(empty) == 1
+    assert not any(character.isalnum() for character in empty.pop())
+
+
+def test_empty_columns_are_left_out():
+    table, every = leaderboard(ranked()[:1]), [column.heading for column in columns()]
+    assert set(every) - set(table.headings) == UNFILLED
+    assert [len(row) for row in table.rows] == [len(table.headings)]
+    assert leaderboard(ranked()).headings == every
+
+
+def test_the_terminal_shows_the_same_cells():
+    texts = leaderboard(ranked())
+    table = texts.terminal("title")
+    assert [column.header for column in table.columns] == texts.headings
+    assert list(zip(*(column.cells for column in table.columns), strict=True)) == [tuple(row) for row in texts.rows]
+    assert table.caption == "Return: mean ± standard deviation over episodes. Baseline: expert, on the same tracks."
+    short = leaderboard(ranked(), SHORT).terminal("title")
+    assert [column.header for column in short.columns] == list(SHORT)
+    assert list(short.columns[1].cells) == [row[1] for row in texts.rows]
+
+
+def test_results_are_saved_as_numbers(tmp_path):
+    save_results(tmp_path, ranked())
+    saved = json.loads((tmp_path / "results.json").read_text())
+    assert saved[1]["parameters"] == 12_345
+    assert [(row["neurons"], row["synapses"]) for row in saved] == [(None, None), (64, 5_120)]
+    assert (saved[1]["runs"], saved[1]["run_returns"]) == (2, [880.0, 900.0])
+    assert saved[0]["return_interval"] == asdict(ranked()[0].summary.return_interval)
+    assert (tmp_path / "table.md").read_text().startswith(leaderboard(ranked()).markdown())

@@ -1,0 +1,107 @@
+"""The HTML page: complete in itself, and the same results as the table."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.envs import EnvConfig
+from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.experiments.evaluation_page import save_evaluation_page
+from nac_drive.experiments.leaderboard import leaderboard
+from nac_drive.experiments.page import Page, PageFigure, PageLink, conditions
+from tests.nac_drive.experiments.test_leaderboard import ranked
+
+
+class ReadPage(HTMLParser):
+    """Texts of the table, and every address that the page loads or links to; checks that elements are closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.addresses: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href") and value != "data:,"]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("th", "td"):
+            self.rows[-1].append("")
+        if tag not in ("meta", "img", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"th", "td"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def page_of(*figures: PageFigure, **changed: Any) -> Page:
+    return Page("A & B", "<once> each", leaderboard(ranked()), figures, **changed)
+
+
+def test_the_page_has_the_cells_of_the_table_and_needs_no_other_file(tmp_path):
+    (tmp_path / "figure.png").write_bytes(b"\x89PNG")
+    text = page_of(PageFigure("figure.png", "Figure", "one & two")).save_html(tmp_path).read_text()
+    page, table = ReadPage(text), leaderboard(ranked())
+    assert page.rows == [table.headings, *table.rows]
+    assert page.addresses == ["data:image/png;base64,iVBORw=="]
+    assert "<title>A &amp; B</title>" in text
+    assert "<p>&lt;once&gt; each</p>" in text
+    assert "<figcaption>one &amp; two</figcaption>" in text
+    assert "mean ± standard deviation over episodes. Baseline: expert, on the same tracks." in text
+    meanings = re.findall(r"<dt>(.*?)</dt><dd>(.+?)</dd>", text)
+    assert [html.unescape(heading) for heading, _ in meanings] == table.headings
+
+
+def test_a_video_is_played_from_its_file_beside_the_page(tmp_path):
+    text = page_of(video=PageLink("a.mp4", "v"), commands="nac-drive").save_html(tmp_path).read_text()
+    assert ReadPage(text).addresses == ["a.mp4", "a.mp4"]
+    assert "<pre>nac-drive</pre>" in text
+    text = page_of(episode=PageLink("e.html", "e")).save_html(tmp_path).read_text()
+    assert ReadPage(text).addresses == ["e.html"]
+
+
+def test_markdown_says_the_same(tmp_path):
+    (tmp_path / "figure.png").write_bytes(b"\x89PNG")
+    content = page_of(
+        PageFigure("figure.png", "Figure", "caption"), video=PageLink("a.mp4", "v*"), episode=PageLink("e.html", "e"),
+        commands="one\ntwo",
+    )  # fmt: skip
+    text = content.save_markdown(tmp_path, "x.md").read_text()
+    assert text.startswith("# A & B\n\n\\<once\\> each\n\n| driver |")
+    assert leaderboard(ranked()).markdown() in text
+    assert re.findall(r"\]\((.+?)\)", text) == ["figure.png", "a.mp4", "e.html"]
+    assert "v\\*" in text
+    assert text.endswith("    one\n    two\n")
+
+
+@pytest.mark.parametrize("baseline", [False, True])
+def test_an_evaluation_reports_its_conditions(baseline, tmp_path):
+    evaluations = [
+        evaluate(Controller(), [5], name=name, env=EnvConfig(max_steps=3), perturbation="frame-rate:3")
+        for name in ("expert", "me")[not baseline :]
+    ]
+    text = save_evaluation_page(tmp_path, evaluations, "5", "runs/me", "discrete").read_text()
+    assert "<h1>Evaluation of me</h1>" in text
+    assert "me drove the tracks 5 once each." in text
+    assert "with the native reward; crashes are counted. Perturbation: frame-rate:3." in text
+    assert ("expert drove the same tracks and was queried at every frame of me." in text) == baseline
+    assert ReadPage(text).addresses[0].startswith("data:image/png;base64,")
+    assert "nac-drive inspect --driver runs/me --track 5 --control discrete --perturb frame-rate:3 --out seen" in text
+
+
+def test_conditions():
+    assert "a crash ends the episode" in conditions("terminate")
+    assert "restarts on the road" in conditions("intervene")
+    assert "of at most 1000 frames" in conditions("ignore", max_steps=1000)

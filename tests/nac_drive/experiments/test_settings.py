@@ -1,0 +1,150 @@
+"""Every setting of an experiment reaches the training and the test that it is for."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nac_drive.data_collection.dart import NoiseConfig
+from nac_drive.envs import SPLITS, EnvConfig
+from nac_drive.experiments import cloning, learning
+from nac_drive.experiments.cloning import Cloning
+from nac_drive.experiments.learning import Learning
+from nac_drive.experiments.paper import PaperTask
+from nac_drive.policies import DriverConfig, save_driver
+from nac_drive.policies.driver import Driver
+from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
+from nac_drive.training.ppo.config import PPOConfig
+from tests.nac_drive.small import nested
+
+CHANGED = Cloning(
+    ["gap:1"], "discrete", expert="champion-discrete", noise=0.3, episodes=5, runs=2, tracks="test-4",
+    crash="intervene", encoder="pooled", encoder_from="runs/other", features=24, d_model=16, epochs=7,
+    sequence_length=17, batch_size=3, learning_rate=4e-3, encoder_learning_rate=5e-4, curve_weight=0.25, rounds=2,
+    round_episodes=6, round_epochs=9, validation_tracks="val-3", zero_lost_frames=True, clamp="gap:2",
+)  # fmt: skip
+TASK = PaperTask("GRU, wide", "gru", {}, (("run", 1),))
+COMMON: dict[str, Any] = {
+    "driver": DriverConfig(
+        "gru", {}, encoder="pooled", features=24, d_model=16, control="discrete", zero_lost_frames=True
+    ),
+    "data": DataConfig(17, 3, curve_weight=0.25),
+    "optim": OptimConfig(4e-3, freeze_encoder_from="runs/other", encoder_learning_rate=5e-4),
+    "validation": EvalConfig("val-3"),
+    "seed": 1,
+}
+TRAINED = {
+    "train": TrainConfig(**COMMON, epochs=7, validate_every=7),
+    "dagger": DaggerConfig(
+        **COMMON, rounds=2, initial_episodes=5, episodes=6, initial_epochs=7, epochs=9, noise=0.3,
+        final_learning_rate=8e-4,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trainer", ["train", "dagger"])
+def test_a_driving_test_trains_and_drives_as_its_settings_say(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    usual = Cloning(["gap:1"])
+    assert all(getattr(CHANGED, name.name) != getattr(usual, name.name) for name in fields(Cloning)[1:])
+    calls: list[tuple[str, Any]] = []
+
+    def train(config: Any, *places: Path, **settings: Any) -> Path:
+        calls.append((trainer, (config, [place.name for place in places], settings)))
+        small = DriverConfig("gru", encoder="pooled", d_model=8, control="discrete")
+        save_driver(tmp_path / "best", Driver(small))
+        return tmp_path / "best"
+
+    def stress(drivers: Any, *arguments: Any, **settings: Any) -> Any:
+        calls.append(("stress", (drivers, arguments, settings)))
+        numbers = {"": [(800.0, 1), (1000.0, 2)], "gap:1": [(600.0, 5), (120.0, 9)]}
+        return SimpleNamespace(rows={
+            ("best", spec): [SimpleNamespace(episode_return=each, interventions=count) for each, count in episodes]
+            for spec, episodes in numbers.items()
+        })  # fmt: skip
+
+    monkeypatch.setattr(cloning, trainer, train)
+    monkeypatch.setattr(cloning, "stress", stress)
+    experiment = CHANGED if trainer == "dagger" else replace(CHANGED, rounds=0)
+    row = experiment.measure(tmp_path, TASK)
+    expert = {"expert": "champion-discrete"} if trainer == "dagger" else {}
+    (_, (config, folders, settings)), (_, (drivers, arguments, tested)) = calls
+    assert config == TRAINED[trainer]
+    assert settings == {"device": "cpu", "resume": False, **expert}
+    assert folders[-1].endswith("-1")
+    assert folders[:-1] == ([] if trainer == "dagger" else [cloning.DATASET])
+    assert (drivers, arguments, tested) == (
+        [tmp_path / "best"], (["gap:1"], "test-4"), {"crash": "intervene"}
+    )  # fmt: skip
+    core = Driver(DriverConfig("gru", encoder="pooled", d_model=8)).core
+    numbers = {name: value for name, value in row.items() if name != "episodes"}
+    assert numbers == pytest.approx({
+        "parameters": sum(weight.numel() for weight in core.parameters()),
+        "return_": 900.0, "interventions_": 1.5, "return_gap:1": 360.0, "interventions_gap:1": 7.0, "lost_gap:1": 0.6,
+    })  # fmt: skip
+    assert row["episodes"] == {
+        "": {"return": [800.0, 1000.0], "interventions": [1, 2]},
+        "gap:1": {"return": [600.0, 120.0], "interventions": [5, 9]},
+    }
+
+
+def test_the_episodes_of_a_driving_test_are_recorded_as_its_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    calls: list[Any] = []
+
+    def collect(folder: Path, expert: str, **settings: Any) -> str:
+        calls.append((folder.name, expert, settings))
+        return "recorded"
+
+    monkeypatch.setattr(cloning, "collect", collect)
+    monkeypatch.setattr(cloning, "train_plan", lambda config, dataset, device: (config, dataset, device))
+    monkeypatch.setattr(cloning, "load_splits", lambda plan, dataset: calls.append(plan))
+    assert [*CHANGED.prepare(tmp_path, map)] == []  # DAgger records its own
+    assert [*replace(CHANGED, rounds=0).prepare(tmp_path, map)] == ["5 episodes", "features"]
+    env = EnvConfig("discrete")
+    recording = {"env": env, "seeds": SPLITS["train"][:5], "noise": NoiseConfig(0.3), "workers": 0, "resume": False}
+    recorded, (config, dataset, device) = calls
+    assert recorded == (cloning.DATASET, "champion-discrete", recording)
+    assert (config.optim, config.driver.encoder, dataset, device) == (
+        COMMON["optim"], COMMON["driver"].encoder, "recorded", "cpu"
+    )  # fmt: skip
+    assert [*replace(CHANGED, rounds=0, encoder_from=None).prepare(tmp_path, map)] == ["5 episodes"]
+
+
+@pytest.mark.parametrize(("threshold", "first"), [(800.0, 1000), (810.0, 1000), (811.0, None)])
+def test_a_learning_curve_is_that_of_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: float, first: int | None
+):
+    configs: list[PPOConfig] = []
+
+    def ppo(config: PPOConfig, folder: Path, *, resume: bool) -> Path:
+        assert not resume
+        configs.append(config)
+        save_driver(folder, Driver(config.driver))
+        return folder
+
+    def rows(folder: Path) -> Any:
+        curve = [(0, [-50.0, -60.0]), (1000, [790.0, 830.0]), (2000, [700.0, 720.0])]
+        return SimpleNamespace(rows=lambda: [{"step": step, "returns": returns} for step, returns in curve])
+
+    monkeypatch.setattr(learning, "ppo", ppo)
+    monkeypatch.setattr(learning, "RunFolder", SimpleNamespace(open=rows))
+    experiment = Learning(
+        "discrete", runs=3, total_timesteps=9000, validate_every=1000, validation_tracks="val-2", dense=48,
+        threshold=threshold,
+    )  # fmt: skip
+    assert all(getattr(experiment, name.name) != getattr(Learning(), name.name) for name in fields(Learning)[:-1])
+    (tmp_path / learning.RUNS).mkdir()
+    row = experiment.measure(tmp_path, TASK)
+    driver = DriverConfig("gru", {}, encoder="pooled", d_model=128, dense=48, control="discrete")
+    assert configs == [
+        nested(PPOConfig(), driver=driver, seed=1, total_timesteps=9000, validate_every=1000, validation_tracks="val-2")
+    ]
+    assert (row["best"], row["last"], row["first"]) == (810.0, 710.0, first)
+    assert [dict(place)["run"] for place in experiment.places()] == [0, 1, 2]
