@@ -149,7 +149,7 @@ def env_for(driver: Policy, control: Control | None = None, perturbation: str | 
         driver: A driver. One that was not trained drives in `EnvConfig`.
         control: The control of a driver that was not trained. It also puts a driver of continuous control under pulsed
             control, and the other way round.
-        perturbation: Perturbations in place of those of the training, see `envs.perturb`; none by default.
+        perturbation: Perturbations instead of the training's, see `envs.perturb`; none by default.
     """
     env = trained_env(driver)
     if env is None:

@@ -1,1 +1,1 @@
-"""Training: behaviour cloning, DAgger and PPO, their settings and their run folders."""
+"""Behaviour cloning, DAgger and PPO: settings, loops, run folders."""

@@ -219,7 +219,7 @@ class TrainConfig(CloningConfig):
             self.perturbed().check()
 
     def perturbed(self) -> TrainConfig:
-        """Return the same settings with `perturb` among the perturbations that augment the sequences."""
+        """Return the same settings, augmented by `perturb`, too."""
         specs = self.perturb.split(",") if self.perturb else []
         return replace(self, data=replace(self.data, augment=(*self.data.augment, *specs)), perturb=None)
 
@@ -229,7 +229,7 @@ def paper_recipe() -> TrainConfig:
 
     Three convolutions with dropout 0.2, NAC with 64 features and 16 heads (the default of the NAC cores), 64 dense
     units, Adam at 1e-4, batches of 32, 100 epochs; no flips, no moving average. One
-    difference: the table names no sequence length, and the published accuracies are those of sequences of one frame
+    difference: the table names no sequence length, and the published accuracies belong to sequences of one frame
     (docs/cloning.md), on which a memory learns nothing; sequences here have the least length, 16 frames.
 
     Returns:
@@ -246,7 +246,7 @@ def paper_recipe() -> TrainConfig:
 
 @dataclass(frozen=True)
 class DaggerConfig(CloningConfig):
-    """Settings of `dagger`. The control is that of `driver`."""
+    """Settings of `dagger`. `driver` has the control."""
 
     max_steps: int = 1000
     """Frames before an episode is truncated."""

@@ -1,4 +1,6 @@
-"""DAgger: a driver learns on the states that it reaches itself, labelled by the expert.
+"""DAgger: a driver learns on its own states.
+
+The expert labels them.
 
 Ross, Gordon and Bagnell, AISTATS 2011, arXiv 1011.0686. Round 0 is the expert's episodes under action noise; in every
 later round a mixture policy of learner and expert drives new tracks (`data_collection.mixture`), the expert labels
@@ -89,7 +91,7 @@ def dagger(
         FileNotFoundError: If there is no run to resume.
         ValueError: If the device is not there, the expert has another control or environment, a frozen encoder or
             initial weights do not fit the driver, or the run was started with other settings or by an older version.
-        DatasetError: If episodes cannot be written, or those of a finished round are damaged.
+        DatasetError: If episodes cannot be written, or episodes of a finished round are damaged.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
     """
@@ -216,7 +218,9 @@ class _Rounds:
 
 
 def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, float]:
-    """Fraction of the frames driven by the learner after the zoom where its action is the expert's.
+    """Fraction of frames on which learner and expert agree.
+
+    They are driven by the learner, after the zoom.
 
     Of a person it is the fraction that the person corrected.
     """

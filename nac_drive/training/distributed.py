@@ -1,7 +1,9 @@
-"""Training in several processes, each on its part of every batch, by lightning-fabric's data-parallel strategy.
+"""Training in several processes, each on its part of batches.
+
+lightning-fabric's data-parallel strategy joins them.
 
 The parts make up the batch of one process, and the gradients of the parts are averaged by their weights: loss and
-weights are those of one process, up to rounding and the random masks of dropout.
+weights equal one process's, up to rounding and the random masks of dropout.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def _has_bfloat16() -> bool:
 
 @contextmanager
 def deaths_in_one_line(fabric: Fabric) -> Iterator[None]:
-    """Turn the error of a lost connection into a ChildProcessError of one line."""
+    """Turn a lost connection into a ChildProcessError of one line."""
     try:
         yield
     except RuntimeError as error:  # of gloo, NCCL and the store of torch.distributed alike
@@ -116,7 +118,9 @@ def deaths_in_one_line(fabric: Fabric) -> Iterator[None]:
 
 
 def own_rows(batch: int, fabric: Fabric) -> np.ndarray:
-    """Return the rows of a batch of `batch` sequences that this process trains on.
+    """Return the rows of a batch for this process.
+
+    The batch has `batch` sequences.
 
     A process for which a short last batch has no row gets one that `of_the_batch` gives no weight.
     """
@@ -127,7 +131,7 @@ def own_rows(batch: int, fabric: Fabric) -> np.ndarray:
 def of_the_batch(
     loss: Tensor, fraction: Tensor, sequences: Sequences, batch: int, fabric: Fabric
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Turn the results of this process's rows into those of the whole batch.
+    """Turn this process's results into the whole batch's.
 
     Args:
         loss: Weighted mean over the frames of the rows, ().
@@ -137,7 +141,7 @@ def of_the_batch(
         fabric: Its processes.
 
     Returns:
-        The loss to differentiate, whose gradients the processes average to that of the batch; the loss of the batch,
+        The loss to differentiate, whose gradients the processes average to the batch's; the loss of the batch,
         and its fraction of right actions.
     """
     if fabric.world_size == 1:

@@ -1,4 +1,7 @@
-"""Training that diverged: seen at the first number that is not finite."""
+"""Training that diverged, seen at the first such number.
+
+Such a number is not finite.
+"""
 
 from __future__ import annotations
 

@@ -6,9 +6,11 @@ import os
 
 
 def is_main_process() -> bool:
-    """Return whether this process writes, validates and reports: of several that train together, the first one.
+    """Return whether this process writes, validates and reports.
 
-    The variables are those of torchrun (RANK), and of lightning-fabric's own launcher (NODE_RANK and LOCAL_RANK).
+    Of several that train together, the first one does.
+
+    The variables come from torchrun (RANK), and from lightning-fabric's own launcher (NODE_RANK and LOCAL_RANK).
     """
     ranks = ("RANK",) if "RANK" in os.environ else ("NODE_RANK", "LOCAL_RANK")
     return all(os.environ.get(rank, "0") == "0" for rank in ranks)

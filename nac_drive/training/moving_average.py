@@ -1,4 +1,7 @@
-"""A moving average of the weights, which is validated and saved in place of the weights."""
+"""A moving average of the weights.
+
+It is validated and saved instead of the weights.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from torch.optim.swa_utils import AveragedModel
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """Return the exponential moving average of a model's weights, to be updated after every update of the model.
+    """Return the exponential moving average of a model's weights.
+
+    It is updated after every update of the model.
 
     Args:
         model: The model; the average begins with its weights.
@@ -19,7 +24,9 @@ def averaged(model: nn.Module, decay: float) -> AveragedModel:
 
 
 def moving_average(decay: float, average: Tensor, weight: Tensor, updates: Tensor | int) -> Tensor:
-    """One update of the average, with the decay min(`decay`, (1 + updates) / (10 + updates)).
+    """Return the updated average.
+
+    The decay is min(`decay`, (1 + updates) / (10 + updates)).
 
     Early averages span few updates, so that the random first weights soon have no part in them.
     """

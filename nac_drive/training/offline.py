@@ -1,4 +1,7 @@
-"""Offline accuracy: how often a driver takes the expert's action, frame by frame. Definitions: docs/metrics.md."""
+"""Offline accuracy: how often driver and expert agree.
+
+They are compared frame by frame. Definitions: docs/metrics.md.
+"""
 
 from __future__ import annotations
 
@@ -64,13 +67,18 @@ def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bo
 
 
 def counted(frames: Frames) -> NDArray[np.bool_]:
-    """Return the mask (N,) of the frames that predictions are compared on: labelled, and after the zoom."""
+    """Return the mask (N,) of the compared frames.
+
+    They are labelled, and lie after the zoom.
+    """
     return ~frames.zooming if frames.labelled is None else ~frames.zooming & frames.labelled
 
 
 @torch.no_grad()
 def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: Tensor | None = None) -> Accuracy:
-    """Measure how well `driver`, streaming over whole episodes, predicts the expert labels.
+    """Measure how well `driver` predicts the expert's labels.
+
+    It streams over whole episodes.
 
     The zoom at the start of an episode, and frames without a label, are seen but not counted.
 
@@ -104,7 +112,7 @@ def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: T
 
 
 def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Mark the frames whose label differs from that of the frame before, within their episode.
+    """Mark the frames whose label differs from the last one.
 
     Args:
         labels: (N,) discrete actions or (N, 3) continuous ones.
@@ -120,7 +128,10 @@ def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def macro_f1(predicted: NDArray, labels: NDArray) -> float:
-    """Unweighted mean of the F1 scores of the actions that occur in `labels` or `predicted`."""
+    """Unweighted mean of the actions' F1 scores.
+
+    Actions count that occur in `labels` or `predicted`.
+    """
     scores = []
     for action in np.union1d(predicted, labels):
         hits = np.sum((predicted == action) & (labels == action))

@@ -1,4 +1,4 @@
-"""Adam, with a rate of its own for the encoder where one is asked for."""
+"""Adam, with another rate for the encoder if asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def adam(driver: Driver, rate: float, encoder_rate: float | None = None) -> torc
     Args:
         driver: The driver.
         rate: The learning rate.
-        encoder_rate: That of the encoder's weights; None for `rate`.
+        encoder_rate: The rate of the encoder's weights; None for `rate`.
     """
     if encoder_rate is None:
         return torch.optim.Adam(driver.parameters(), rate)
@@ -29,6 +29,6 @@ def adam(driver: Driver, rate: float, encoder_rate: float | None = None) -> torc
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate from now on; that of the encoder keeps its ratio to it."""
+    """Set the learning rate. The encoder's is scaled by the same factor."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get(_FACTOR, 1.0)

@@ -1,4 +1,7 @@
-"""The door of a training: it is settled once, before it has a folder."""
+"""The door of a training, which is settled once.
+
+It is settled before it has a folder.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class TrainingPlan(Generic[Config]):
     """A training with settled settings and loaded drivers."""
 
     config: Config
-    """Settings; control and frames of the driver are those of `env`."""
+    """Settings; `env` decides control and frames of the driver."""
     env: EnvConfig
     """The environment of the driver."""
     device: torch.device
@@ -66,7 +69,7 @@ class TrainingPlan(Generic[Config]):
             env: The environment of the driver.
             device: `auto`, `cpu` or `cuda`.
             facts: More keys of config.yaml, such as the dataset and its hash.
-            moved: Keys that may differ on resume; those of `optim` that name drivers are added.
+            moved: Keys that may differ on resume; keys of `optim` that name drivers are added.
             grown: Keys whose number may be larger on resume.
 
         Raises:

@@ -1,4 +1,6 @@
-"""The folder of one run of train, dagger or ppo: config, command, machine, a row of metrics per step, checkpoints.
+"""The folder of one run of train, dagger or ppo.
+
+It holds config, command, machine, a row of metrics per step, checkpoints.
 
 RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/checkpoints.json
 
@@ -92,7 +94,9 @@ class RunFolder:
 
     @classmethod
     def require(cls, path: Path, resume: bool) -> None:
-        """Check that a folder holds a run to resume, or that a new one can be started in it, before work begins.
+        """Check that a run can be resumed or started.
+
+        It is checked before work begins.
 
         The main process checks for all that train together.
 
@@ -151,12 +155,12 @@ class RunFolder:
         return read_yaml(self.path / _CONFIG, dict[str, Any], "a run's config", "start a new run")
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:
-        """Require `config` to be that of the run. `keep_config` then writes the settings that may differ.
+        """Require `config` to be the run's. `keep_config` then writes the settings that may differ.
 
         Args:
             config: The config to go on with.
-            moved: Keys that may differ, such as `dataset`; those of nested settings are joined by dots.
-            grown: Keys whose number may be larger than that of the run.
+            moved: Keys that may differ, such as `dataset`; keys of nested settings are joined by dots.
+            grown: Keys whose number may be larger than in the run.
 
         Raises:
             ValueError: Keys differ, which are named, or an older version started the run.
@@ -184,7 +188,10 @@ class RunFolder:
             )
 
     def keep_config(self, config: dict[str, Any]) -> None:
-        """Write the config of a run that goes on: moved and grown settings replace those on disk."""
+        """Write the config of a run that goes on.
+
+        Moved and grown settings replace the settings on disk.
+        """
         if flatten(self.config) != flatten(yaml.safe_load(yaml.safe_dump(config))):
             self._write_config(config)
 
@@ -203,7 +210,9 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows so far; a line cut off by a crash is left out.
+        """Return all whole rows so far.
+
+        A line cut off by a crash is left out.
 
         Raises:
             FileError: The file is damaged, or holds a step twice or in another order.
@@ -230,14 +239,16 @@ class RunFolder:
         write_atomically(self.path / _METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
 
     def last_row_is_best(self) -> bool:
-        """Return whether the last row has a `score` above that of every other row."""
+        """Return whether the last row has the highest `score`."""
         *others, score = (row.get("score", -math.inf) for row in self.rows())
         return all(score > other for other in (-math.inf, *others))
 
     # Steps
 
     def finish_step(self, row: dict[str, Any], write: Callable[[Path], None]) -> None:
-        """Log the row of a step, save its checkpoint, and let `best` point there if its score is the highest.
+        """Log the row of a step and save its checkpoint.
+
+        `best` points there if its score is the highest.
 
         The row comes first: on resume, a row without a checkpoint is dropped and its step repeated.
 
@@ -256,7 +267,9 @@ class RunFolder:
             self.mark_best(checkpoint)
 
     def rewind(self) -> Path | None:
-        """Return to the last checkpoint: drop later rows, and mark the checkpoint if it is the best.
+        """Return to the last checkpoint.
+
+        Later rows are dropped. The checkpoint is marked if it is the best.
 
         What killed processes left is removed.
 
@@ -288,7 +301,7 @@ class RunFolder:
     # Checkpoints
 
     def checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Save a checkpoint, which appears as a whole; `last` then points to it.
+        """Save a checkpoint as a whole, and mark it `last`.
 
         Checkpoints that are neither the last nor the best are removed. A step that `last` points to already is kept as
         it is.
@@ -326,7 +339,9 @@ class RunFolder:
         self._record(best=folder)
 
     def checkpoint_folder(self, name: str) -> Path | None:
-        """The folder of the `last` or `best` checkpoint; None before the first.
+        """Return the folder of the `last` or `best` checkpoint.
+
+        None before the first.
 
         Raises:
             FileError: The record of checkpoints is damaged, or the folder is missing.
@@ -362,7 +377,10 @@ class RunFolder:
 
 
 def _vacant(path: Path) -> bool:
-    """Return whether `path` is free or holds a creation that was killed before config.yaml was there."""
+    """Return whether a run can be created at `path`.
+
+    It is free, or holds a creation that was killed before config.yaml was there.
+    """
     if not path.exists():
         return True
     unfinished = re.compile(rf"{re.escape(_CONFIG)}\.[0-9]{{1,10}}\.tmp")
@@ -370,7 +388,7 @@ def _vacant(path: Path) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A setting in a message: what a file holds may be long."""
+    """Return a setting in a message, shortened if long."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]} ..."
 
@@ -380,7 +398,10 @@ def _is_larger(value: Any, than: Any) -> bool:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return versions, hardware and git commit, which a reader needs to run the training again."""
+    """Return versions, hardware and git commit.
+
+    A reader needs them to run the training again.
+    """
     commit = subprocess.run(
         ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -45,7 +45,7 @@ class SB3VecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self):
-        """Step all environments with these actions, and reset those whose episode has ended."""
+        """Step all environments, and reset ended ones."""
         observations, rewards, terminations, truncations, list_of_infos = self._env.step(self._actions)
         infos: Any = list_of_infos
         for info, terminated, truncated in zip(infos, terminations, truncations, strict=True):
@@ -68,7 +68,7 @@ class SB3VecEnv(VecEnv):
         return [values[index] for index in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
-        """Set an attribute of all environments, or of those at `indices`."""
+        """Set an attribute of all environments, or at `indices`."""
         values = [value] * self.num_envs if indices is None else list(self.envs.get_attr(attr_name))
         for index in self._get_indices(indices):
             values[index] = value

@@ -1,4 +1,7 @@
-"""Behaviour cloning: a driver learns the expert's actions from sequences of frames with their true time steps."""
+"""Behaviour cloning: a driver learns the expert's actions.
+
+It learns from sequences of frames with their true time steps.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def train_plan(config: TrainConfig, dataset: Demonstrations, device: str = "auto
     """Resolve a training of `train`.
 
     Args:
-        config: Settings that were checked. Control and frames of the driver are those of the dataset.
+        config: Settings that were checked. The dataset decides control and frames of the driver.
         dataset: The demonstrations.
         device: `auto`, `cpu` or `cuda`.
 
@@ -127,7 +130,7 @@ def train(
     the steering error on the validation tracks picks the best.
 
     Args:
-        config: Settings. Control and frame shape are those of the dataset.
+        config: Settings. The dataset decides control and frame shape.
         dataset: The demonstrations, or their folder.
         folder: The folder of the run.
         device: `auto`, `cpu` or `cuda`.

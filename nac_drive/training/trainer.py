@@ -1,4 +1,4 @@
-"""Training a driver from labelled frames: the loop of `train` and `dagger`."""
+"""The loop of `train` and `dagger` over labelled frames."""
 
 from __future__ import annotations
 
@@ -101,11 +101,14 @@ class Trainer:
 
     @property
     def driver(self) -> Driver:
-        """The driver that is validated and saved: the learner, or the moving average of its weights."""
+        """Return the driver that is validated and saved.
+
+        It is the learner, or the moving average of its weights.
+        """
         return self._learner if self._ema is None else self._ema.module  # type: ignore[return-value]
 
     def best(self) -> Path:
-        """Return the folder of the best checkpoint, when all processes are done."""
+        """Return the best checkpoint's folder, when all processes are done."""
         self.fabric.barrier()
         best = self.run.checkpoint_folder("best")
         assert best is not None
@@ -205,7 +208,10 @@ class Trainer:
         return metrics | ({"accuracy": correct / seen} if classified else {})
 
     def validate(self) -> dict[str, Any]:
-        """Let the driver drive the validation tracks; returns keys of a row, see `closed_loop`."""
+        """Let the driver drive the validation tracks.
+
+        Return keys of a row, see `closed_loop`.
+        """
         self.driver.eval()
         return closed_loop(self.driver, self.plan.env, self.plan.config.validation.tracks, self.pool, self.progress)
 
@@ -273,7 +279,10 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
 
 
 def _freeze_encoder(learner: Driver, driver: Driver) -> None:
-    """Take over the encoder of `driver` and freeze it: `epoch` then trains on features."""
+    """Take over the encoder of `driver` and freeze it.
+
+    `epoch` then trains on features.
+    """
     mine, other = learner.config, driver.config
     of_encoder = attrgetter("encoder", "encoder_features", "frame_shape")
     if of_encoder(mine) != of_encoder(other):

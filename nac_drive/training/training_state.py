@@ -1,4 +1,7 @@
-"""The state of a training beside its weights: the optimizer's moments and a few numbers."""
+"""The state of a training: the optimizer's and some numbers.
+
+Weights are saved elsewhere.
+"""
 
 from __future__ import annotations
 

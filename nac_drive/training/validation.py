@@ -1,4 +1,7 @@
-"""The closed-loop validation of train, dagger and ppo: the score that picks the best checkpoint."""
+"""The closed-loop validation of train, dagger and ppo.
+
+Its score picks the best checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,18 @@ def returns_note(row: dict[str, Any]) -> str:
 
 
 def validation_score(returns: Sequence[float]) -> float:
-    """Mean - 0.5 sd of the returns, so that one failed episode costs more than its part of the mean."""
+    """Return mean - 0.5 sd of the returns.
+
+    One failed episode costs more than its part of the mean.
+    """
     return float(np.mean(returns) - 0.5 * np.std(returns))
 
 
 def on_cpu(driver: Driver) -> Driver:
-    """A copy on the CPU, in evaluation mode, free of the hooks of a trainer: worker processes can load it."""
+    """Return a copy on the CPU, in evaluation mode.
+
+    It is free of the hooks of a trainer: worker processes can load it.
+    """
     with torch.random.fork_rng(devices=[]):  # building draws initial weights; copying must not move the generator
         copy = Driver(driver.config)
     copy.load_state_dict({name: tensor.cpu() for name, tensor in driver.state_dict().items()})

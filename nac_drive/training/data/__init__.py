@@ -1,1 +1,4 @@
-"""From a dataset to batches: sequences, features of a frozen encoder, augmentation, and memory."""
+"""From a dataset to batches.
+
+Sequences, features of a frozen encoder, augmentation, and memory.
+"""

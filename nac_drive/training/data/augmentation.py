@@ -24,7 +24,9 @@ def augmented(
     bar_top: int | None,
     black: Tensor | None = None,
 ) -> Sequences:
-    """Put each sequence under one of `specs` or leave it clean, all equally likely.
+    """Put each sequence under one of `specs`, or none.
+
+    All are equally likely.
 
     Static perturbations are drawn once per sequence; noise is drawn per frame. Frames are lost, and actions delayed,
     after the images have changed: the sequence then holds the queries of a driver, with the seconds between them. Those
@@ -64,7 +66,7 @@ def _changed(frames: Tensor, drawn: Sequence[Augmented], rng: np.random.Generato
 def _retimed(
     sequences: Sequences, drawn: Sequence[Augmented], rng: np.random.Generator, black: Tensor | None
 ) -> Sequences:
-    """Return the queries of a driver along sequences whose images have changed."""
+    """Return the queries along sequences with changed images."""
     batch, length = sequences.dt.shape
     shown, labels = np.zeros((2, batch, length), dtype=np.int64)  # (B, T) each
     dt, present = sequences.dt.cpu().numpy().copy(), np.zeros((batch, length), dtype=np.float32)

@@ -1,4 +1,7 @@
-"""The effects of `envs.perturbations.effects` on a GPU: equal images for equal draws, noise of its own generator."""
+"""The effects of `envs.perturbations.effects` on a GPU.
+
+Equal draws give equal images. Noise has its own generator.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Features of a frozen encoder: computed block by block, and kept beside the dataset for the next run.
+"""Features of a frozen encoder, kept for the next run.
+
+They are computed block by block, and lie in the dataset's folder.
 
 DATASET/features/ENCODER/EPISODE.safetensors: ENCODER is the hash of all that decides the features, EPISODE is the hash
 of the episode's file, 32 digits of each. A file is signed with a key of this user: features that came with a dataset of
@@ -53,7 +55,7 @@ def frozen_features(
         frames: E episodes of N frames, in memory or in their files.
         env: The environment; it may mask the status bar.
         device: Where the features go.
-        flips: True for the features of the flipped frames, False for those of the frames.
+        flips: True for the features of the flipped frames, False for the frames' own.
         dataset: The dataset folder of the episodes, where features are looked for and kept; None for neither. A file
             there that is damaged, does not belong to encoder and episode, or was not written by this user, is written
             again.
@@ -95,7 +97,10 @@ def frozen_features(
 
 
 def encoder_key(encoder: nn.Module, env: EnvConfig, device: torch.device, flip: bool) -> str:
-    """Return the SHA-256 of all that decides the features of a frame: encoder, weights, mask, flip, kind of device."""
+    """Return the SHA-256 of what decides a frame's features.
+
+    It covers encoder, weights, mask, flip, kind of device.
+    """
     spec = env.spec
     changes = (env.mask_bar and spec.bar_top, flip and (spec.bar_top, spec.flipped_bar_columns))
     digest = hashlib.sha256(f"{encoder} {encoder.training} {changes} {device.type}".encode())
@@ -106,7 +111,9 @@ def encoder_key(encoder: nn.Module, env: EnvConfig, device: torch.device, flip: 
 
 
 def sign(secret: bytes, encoder: str, episode: str, features: Tensor) -> str:
-    """Return the keyed hash by which the features (N, d) of an episode are recognised as this user's own.
+    """Return the keyed hash of an episode's features (N, d).
+
+    It tells that this user computed them.
 
     Args:
         secret: The result of `own_key`.
@@ -138,7 +145,10 @@ class _Cache:
             self._give_up("it is a link")
 
     def load(self, episode: str, length: int) -> Tensor | None:
-        """Return the features (N, d) of the episode with this SHA-256; None without sound ones of this user."""
+        """Return the features (N, d) of the episode with a hash.
+
+        The hash is a SHA-256. None without sound features of this user.
+        """
         path = self._path(episode)
         size = 4 * length * self._width
         try:

@@ -1,4 +1,4 @@
-"""Changes of the images that a driver is trained on: masked, flipped, moved to one side."""
+"""Images of training that are masked, flipped or moved."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def move(frames: Tensor, labels: Tensor, pixels: np.ndarray, steering: float, sp
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:
-    """`frames` (N, 96, 96, 3), with a black status bar if `env` masks it: changed in place."""
+    """Black out the status bar of `frames` if `env` does.
+
+    `frames` (N, 96, 96, 3) are changed in place.
+    """
     if env.mask_bar and env.spec.bar_top is not None:
         frames[:, env.spec.bar_top :] = 0
     return frames

@@ -1,4 +1,4 @@
-"""Memory of this process: the part that frames may take, and the most that was in use."""
+"""Memory of this process: for frames, and in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 def read_episodes(
     dataset: Demonstrations, seeds: Sequence[int], device: torch.device, *, stream: bool = False
 ) -> Frames:
-    """Read episodes of a dataset, into memory if the frames of the whole dataset fit into `frame_memory`.
+    """Read episodes of a dataset, into memory if they fit.
+
+    The frames of the whole dataset must fit into `frame_memory`.
 
     Args:
         dataset: The dataset.
@@ -35,9 +37,11 @@ def read_episodes(
 
 
 def frame_memory(device: torch.device) -> int:
-    """Return how many bytes of decoded frames may stay in memory; more are read from their files again and again.
+    """Return how many bytes of decoded frames stay in memory.
 
-    A quarter of the memory that this process may use: that of the machine, the container or `ulimit`, whichever is
+    More are read from their files again and again.
+
+    A quarter of the memory that this process may use: the machine's, the container's or `ulimit`'s, whichever is
     least. On a GPU at most half of its free memory.
 
     Args:
@@ -50,7 +54,10 @@ def frame_memory(device: torch.device) -> int:
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that this process may use: the least of all limits."""
+    """Return the bytes of memory that this process may use.
+
+    It is the least of all limits.
+    """
     limits = [_ELSEWHERE]
     with suppress(AttributeError, ValueError, OSError):  # not on Windows
         limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
@@ -68,7 +75,7 @@ def usable_memory() -> int:
 def peak_memory_mb(device: torch.device) -> float | None:
     """Return the most memory so far, in megabytes (10^6 bytes).
 
-    On a GPU it is that of the tensors there, otherwise the resident memory of this process; None where the system does
+    On a GPU it counts the tensors there, otherwise the resident memory of this process; None where the system does
     not say (it is Linux that does).
     """
     if device.type == "cuda":

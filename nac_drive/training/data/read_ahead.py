@@ -17,7 +17,9 @@ _BYTES_AHEAD = 2**26
 
 
 def read_ahead(read: Callable[[Item], _Result], items: Iterable[Item], size: int) -> Iterator[_Result]:
-    """Yield `read(item)` of all items in their order, while threads read the next ones.
+    """Yield `read(item)` of all items, in order.
+
+    Threads read the next ones meanwhile.
 
     Closing the iterator waits for the reads that have begun.
 

@@ -1,4 +1,4 @@
-"""Sequences of frames for training, from memory or from the episode files."""
+"""Sequences of frames for training, from memory or files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sequences:
     """(B, T); None where all frames weigh the same."""
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return the mean (,) of values (B, T) over the frames with a weight."""
+        """Return the mean of values (B, T) with a weight."""
         values = values.float()
         if self.weight is None:
             return values.mean()
@@ -49,7 +49,10 @@ class Sequences:
         return Sequences(self.frames[rows], self.labels[rows], self.dt[rows], weight)
 
     def move(self, pixels: np.ndarray, steering: float, spec: EnvSpec) -> None:
-        """Move the frames to one side, and steer back; see `images.move`."""
+        """Move the frames to one side, and steer back.
+
+        See `images.move`.
+        """
         move(self.frames, self.labels, pixels, steering, spec)
 
 
@@ -81,7 +84,7 @@ class TrainingData:
         env: The environment of the driver.
         device: Where frames and labels are kept.
         encoder: If given, sequences hold its features in place of frames. They are computed once, in the mode that the
-            encoder is in: those of the frames and, if the config flips, those of the flipped frames.
+            encoder is in: features of the frames and, if the config flips, of the flipped frames.
         dataset: The dataset folder beside whose episodes the features are kept for the next run, see
             `frozen_features`; None keeps none.
 
@@ -176,7 +179,9 @@ class TrainingData:
         return torch.from_numpy(values).to(self.device)
 
     def starts(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the sequences of one epoch, which tile every episode from a random phase on.
+        """Draw the sequences of one epoch.
+
+        They tile every episode from a random phase on.
 
         Sequences without a label are left out.
 
@@ -227,7 +232,9 @@ class TrainingData:
         return Sequences(frames, labels, dt, weight)
 
     def read_ahead(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor | None]:
-        """Read the frames of the next batches from their files while one is trained on.
+        """Read the frames of the next batches from files.
+
+        It happens while one is trained on.
 
         Args:
             batches: First rows of the sequences of each batch.
@@ -245,7 +252,10 @@ class TrainingData:
             yield from repeat(None, len(batches))
 
     def _read(self, starts: np.ndarray) -> Tensor:
-        """Copy the frames (B, T, 96, 96, 3) of sequences, masked; those in files to memory that a GPU can read."""
+        """Copy the frames (B, T, 96, 96, 3) of sequences, masked.
+
+        Frames in files go to memory that a GPU can read.
+        """
         places = [(part.frames, rows) for part, rows in self._places(starts)]
         if not any(isinstance(frames, StoredFrames) for frames, _ in places):
             return torch.stack([frames[rows] for frames, rows in places])  # type: ignore[misc]
@@ -260,7 +270,10 @@ class TrainingData:
         return result
 
     def _places(self, starts: np.ndarray, flip: np.ndarray | None = None) -> list[tuple[_Part, slice]]:
-        """The part of each sequence and its rows there; those with `flip` among flipped features."""
+        """Return the part of each sequence, and its rows there.
+
+        Sequences with `flip` are among flipped features.
+        """
         places = []
         for number, part in enumerate(np.searchsorted(self._begins, starts, side="right") - 1):
             first = int(starts[number]) - self._begins[part]
@@ -271,5 +284,8 @@ class TrainingData:
 
 
 def curve_weights(labels: np.ndarray, alpha: float) -> np.ndarray:
-    """Return the weights (N,) exp(alpha |steering|) of continuous actions (N, 3), float32."""
+    """Return the weights (N,) exp(alpha |steering|) of actions.
+
+    The actions (N, 3) are continuous; weights are float32.
+    """
     return np.exp(alpha * np.abs(labels[:, 0])).astype(np.float32)

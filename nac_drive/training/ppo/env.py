@@ -1,4 +1,7 @@
-"""The environment that PPO learns in, one alone: the plain form of `envs.BatchedEnvs`."""
+"""The environment that PPO learns in, one alone.
+
+It is the plain form of `envs.BatchedEnvs`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ _FACTS = ("speed", "lateral_offset", "heading_error", "wheels_off_road", "comple
 
 
 class TrainingEnv(gym.Wrapper):
-    """Draws a training track and an augmentation at every reset, subtracts penalties, scales the reward, ends early.
+    """Environment with tracks, augmentation, penalties and early ends.
+
+    A reset draws a training track and an augmentation. Rewards are scaled.
 
     An episode ends early after `patience` frames without a new tile. It then pays for the time that was left as for the
     last frames: to miss a tile and drive on in vain costs as much as without the early end. The first episode after
@@ -56,7 +61,7 @@ class TrainingEnv(gym.Wrapper):
         return self._effect(observation), info
 
     def step(self, action):
-        """Step with the reward of training, and the augmentation of the episode on the observation."""
+        """Step with the reward and the augmentation of training."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         frames = round(info["dt"] * FRAMES_PER_SECOND)
         self.native_return += float(reward)
@@ -79,7 +84,10 @@ class TrainingEnv(gym.Wrapper):
         return self._effect(observation), reward, terminated, truncated, info
 
     def privileged(self) -> np.ndarray:
-        """Return the simulator's state (`EnvSpec.privileged`) and the fraction of the time that has passed, (K,)."""
+        """Return the simulator's state and the passed time, (K,).
+
+        The state is `EnvSpec.privileged`. Time is a fraction.
+        """
         known = self._describe(self.env.unwrapped, self._info)
         return np.append(known, np.float32(self._frames / self._max_steps))
 
@@ -94,7 +102,7 @@ def training_track(rng: np.random.Generator) -> int:
 
 
 def first_limit(rng: np.random.Generator, max_steps: int) -> int:
-    """Draw the frame at which the first episode of an environment is cut."""
+    """Draw the frame that cuts an environment's first episode."""
     return int(rng.integers(max_steps // 4, max_steps + 1))
 
 

@@ -1,4 +1,7 @@
-"""The environments that a policy drives at the same time: a batch of compiled code, or single ones in turn."""
+"""The environments that a policy drives at once.
+
+They are a batch of compiled code, or single ones in turn.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +55,16 @@ class RolloutEnvs(Protocol):
     """(E, K) float32: the simulator's states that these frames show."""
 
     def start_at(self, timesteps: int) -> None:
-        """Begin new episodes, and draw all random numbers from (seed, rank, timesteps) on."""
+        """Begin new episodes, with new random numbers.
+
+        They are drawn from (seed, rank, timesteps) on.
+        """
 
     def step(self, actions: np.ndarray, penalty_share: float = 1.0) -> Outcome:
-        """Take one action, (E,) or (E, 3), in every environment; this fraction of the penalties is subtracted."""
+        """Take one action in every environment, (E,) or (E, 3).
+
+        This fraction of the penalties is subtracted.
+        """
         ...
 
     def close(self) -> None:
@@ -124,9 +133,11 @@ class SingleEnvs:
 
 
 class BatchedEnvs:
-    """`TrainingEnv` around `ActionRepeat`, of many environments in one `World`, see `RolloutEnvs`.
+    """Many `TrainingEnv` around `ActionRepeat` in one `World`.
 
-    Tracks, rewards, ends, states and frames are those of `SingleEnvs`, bit for bit. Augmentations that draw noise for
+    See `RolloutEnvs`.
+
+    Tracks, rewards, ends, states and frames equal `SingleEnvs`', bit for bit. Augmentations that draw noise for
     every frame draw other noise.
 
     Args:
@@ -165,7 +176,10 @@ class BatchedEnvs:
         self.privileged = self._states()
 
     def step(self, actions: np.ndarray, penalty_share: float = 1.0) -> Outcome:
-        """Hold the actions, draw the last frames, begin the episodes that are next, see `RolloutEnvs`."""
+        """Hold the actions and begin the next episodes.
+
+        The last frames are drawn, see `RolloutEnvs`.
+        """
         config, cars = self._config, self._world.cars
         rewards, frames, durations, terminated, crashed = self._hold(actions)
         self._frames += frames
@@ -193,7 +207,9 @@ class BatchedEnvs:
         return Outcome(after, rewards, durations, terminated, ended, dt, returns)
 
     def _hold(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Step every car until its episode ends, at most `action_repeat` frames.
+        """Step every car until its episode ends.
+
+        At most `action_repeat` frames are driven.
 
         Returns:
             Native rewards, frames and seconds of each car, whether its episode ended by gymnasium's rules or a crash,

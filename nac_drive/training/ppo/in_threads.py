@@ -1,4 +1,7 @@
-"""Work that threads share: compiled code and torch, which leave Python's lock to the other threads."""
+"""Work that threads share.
+
+Compiled code and torch leave Python's lock to the other threads.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ _Result = TypeVar("_Result")
 
 
 def in_threads(function: Callable[[_Task], _Result], tasks: Sequence[_Task], threads: int) -> list[_Result]:
-    """Call `function` with every task, and let torch compute on one thread in each call.
+    """Call `function` with every task, in threads.
+
+    Torch computes on one thread in each call.
 
     Args:
         function: Must not depend on the order of the calls.

@@ -1,4 +1,6 @@
-"""The policy that PPO trains: a driver, the spread of the actions around its own, and a value network.
+"""The policy that PPO trains.
+
+It is a driver, the spread of the actions around its own, and a value network.
 
 Steer, gas and brake are drawn from Beta distributions with one mode, whose means are the driver's action: a bounded
 action needs no clipping (Petrazzini and Antonelo, arXiv 2111.02202). Or they are drawn from normal distributions before
@@ -65,7 +67,9 @@ class ActorCritic(nn.Module):
         )
 
     def forward(self, prepared: Tensor, dt: Tensor, state: State) -> tuple[Distribution, State]:
-        """Return the distributions of samples (B, T) or (B, T, 3), see `actions`, and the driver's new state.
+        """Return the distributions of samples, and the driver's state.
+
+        Samples are (B, T) or (B, T, 3), see `actions`. The state is new.
 
         Args:
             prepared: Frames as the driver's encoder prepares them, (B, T, ...).
@@ -119,7 +123,10 @@ class ActorCritic(nn.Module):
 
 
 def _start(distribution: str, noise: float) -> Tensor:
-    """Return the bias (3,) of the spread: an action in its middle deviates by `noise` times its range."""
+    """Return the bias (3,) of the spread of actions.
+
+    An action in its middle deviates by `noise` times its range.
+    """
     if distribution == "gaussian":  # tanh has the slope 1 at 0 and a range of 2, sigmoid 1/4 and 1
         return (noise * torch.tensor([2.0, 4.0, 4.0])).log()
     more = 0.25 / noise**2 - 1 - 4  # the variance of Beta(c / 2, c / 2) is 1 / (4 (c + 1)), and c is 4 + more

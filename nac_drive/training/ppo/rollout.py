@@ -1,4 +1,6 @@
-"""Rollouts of PPO: the environments in parts, each driven by a thread with a copy of the policy.
+"""Rollouts of PPO, in threads.
+
+Each drives a part of the environments with a copy of the policy.
 
 Drawing, stepping and the operations of torch leave Python's lock to the other threads. The parts follow from the number
 of environments alone and have random numbers of their own, so the rollout does not depend on the number of threads.
@@ -56,7 +58,10 @@ class Rollout:
 
 
 def parts_of(n_envs: int) -> list[range]:
-    """Return the ranks of each part: two parts or more, as two cores are common."""
+    """Return the ranks of each part.
+
+    There are two parts or more, as two cores are common.
+    """
     count = max(n_envs // _ENVS_PER_PART, min(n_envs, 2))
     return [range(rank * n_envs // count, (rank + 1) * n_envs // count) for rank in range(count)]
 
@@ -161,7 +166,10 @@ class Rollouts:
         ]
 
     def start_at(self, timesteps: int, seed: int) -> None:
-        """Begin new episodes in all environments, and draw all random numbers from here."""
+        """Begin new episodes in all environments.
+
+        All random numbers are drawn from here.
+        """
         for number, part in enumerate(self._parts):
             part.start_at(timesteps, np.random.default_rng((seed, number)))
 

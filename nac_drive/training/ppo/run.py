@@ -1,4 +1,6 @@
-"""PPO: a driver learns by driving, from random weights or from a cloned driver, with any core.
+"""PPO: a driver learns by driving, with any core.
+
+It begins with random weights or as a cloned driver.
 
 PPO: Schulman et al., arXiv 1707.06347. PPO from a clone of a privileged expert: Chen et al., "Learning by Cheating",
 arXiv 1912.12294. Threads drive some environments each with a copy of the policy (`rollout`); then threads
@@ -128,7 +130,10 @@ def build_policy(plan: TrainingPlan[PPOConfig]) -> ActorCritic:
 
 
 def _random(config: PPOConfig) -> Driver:
-    """A driver whose first actions hardly depend on the frame: half gas and no brake, or all actions alike."""
+    """Make a driver whose first actions hardly depend on frames.
+
+    They are half gas and no brake, or all actions alike.
+    """
     driver = Driver(config.driver)
     if isinstance(driver.core, NoisyCfC):
         raise ValueError(
@@ -168,7 +173,10 @@ def _init_from(plan: TrainingPlan[PPOConfig]) -> Driver:
 
 
 def _penalty_share(config: PPOConfig, step: int) -> float:
-    """Return the fraction of the penalties that counts after so many frames."""
+    """Return the fraction of the penalties that counts now.
+
+    It depends on the frames so far.
+    """
     if config.optim.init_from or not config.reward.penalty_warmup_steps:
         return 1.0
     return min(step / config.reward.penalty_warmup_steps, 1.0)
@@ -229,13 +237,19 @@ class _Training:
             rollouts.close()
 
     def _start_over(self, rollouts: Rollouts) -> np.random.Generator:
-        """Begin new episodes and draw all random numbers from here: a run that is resumed here does the same."""
+        """Begin new episodes and draw all random numbers anew.
+
+        A run that is resumed here does the same.
+        """
         seeds = np.random.SeedSequence((self._config.seed, self._step))
         rollouts.start_at(self._step, int(seeds.generate_state(1)[0]))
         return np.random.default_rng(seeds)
 
     def validate_once(self) -> None:
-        """Drive the validation tracks, log the row and save the checkpoint, unless this step has one."""
+        """Validate, log the row and save the checkpoint.
+
+        A step that has one already is left out.
+        """
         step, rows = self._step, self._run.rows()
         if rows and rows[-1]["step"] >= step:
             return

@@ -1,4 +1,7 @@
-"""An update of PPO: advantages, sequences for backpropagation through time, and the clipped loss."""
+"""An update of PPO: advantages, sequences, and clipped loss.
+
+Sequences serve backpropagation through time.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def advantages(
     Args:
         rewards: (T, E).
         values: (T, E), before each action.
-        next_values: (T, E), after it; where an episode was cut by a time limit, that of its last state.
+        next_values: (T, E), after it; where a time limit cut an episode, the value of its last state.
         terminated: (T, E) bool: nothing follows.
         ended: (T, E) bool: the next row belongs to another episode.
         discounts: (T, E), of what follows each action.
@@ -52,7 +55,9 @@ def advantages(
 
 
 def cut(starts: np.ndarray, length: int) -> np.ndarray:
-    """Cut a rollout into sequences that begin where an episode does, or at a multiple of `length`.
+    """Cut a rollout into sequences.
+
+    They begin where an episode does, or at a multiple of `length`.
 
     Args:
         starts: (T, E) bool: an episode begins.
@@ -118,7 +123,10 @@ class Learner:
 
     @property
     def driver(self) -> Driver:
-        """The driver that is validated and saved: the policy's, or the moving average of its weights."""
+        """Return the driver that is validated and saved.
+
+        It is the policy's, or the moving average of its weights.
+        """
         return self.policy.driver if self.average is None else self.average.module  # type: ignore[return-value]
 
     def update(
@@ -151,7 +159,10 @@ class Learner:
         return {name: float(np.mean(values)) for name, values in totals.items()}
 
     def _data(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Return advantages, the targets of the value network, and the arrays of the rollout that the loss reads."""
+        """Return advantages, targets, and arrays of the loss.
+
+        The targets are the value network's. The arrays are parts of the rollout.
+        """
         config = self._config
         with torch.no_grad():
             values = self.policy.values(torch.from_numpy(rollout.privileged)).numpy()
@@ -200,7 +211,10 @@ class Learner:
     def _loss(
         self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool, actions: int
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return a shard's part of the loss of a batch of so many actions, and its parts of the metrics."""
+        """Return a shard's part of the loss and metrics.
+
+        The batch has so many actions.
+        """
         config = self._config
         rows, columns, lengths = sequences.T
         steps = np.arange(lengths.max())

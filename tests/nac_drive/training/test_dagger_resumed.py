@@ -58,7 +58,7 @@ def test_interrupted_anywhere_it_ends_the_same_and_keeps_its_episodes(straight, 
 
 
 def test_more_rounds_end_where_an_uninterrupted_run_ends_and_fewer_are_refused(tmp_path, monkeypatch):
-    """At a constant rate: otherwise that of later rounds follows from their number."""
+    """At a constant rate: otherwise the rate of later rounds follows from their number."""
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     constant = {**TINY, "learning_rate": 1e-3, "final_learning_rate": 1e-3}
     whole, run = tmp_path / "whole", tmp_path / "run"

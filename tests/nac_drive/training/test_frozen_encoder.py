@@ -73,7 +73,7 @@ def test_a_frozen_encoder_is_that_of_the_other_driver_and_the_rest_learns(datase
 def test_a_frozen_run_takes_the_steps_of_an_end_to_end_run_whose_encoder_does_not_move(
     dataset, source, tmp_path, monkeypatch
 ):
-    """A second route: the same run on frames, its encoder set to that of the other driver and held still."""
+    """A second route: the same run on frames, its encoder set to the other driver's and held still."""
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     settings = config("lstm", freeze_encoder_from=str(source), dropout=0.0, epochs=1, ema_decay=0.5)
     frozen = load_driver(train(settings, dataset, tmp_path / "frozen"))
