@@ -64,6 +64,7 @@ _AS_ABOVE = "--freeze-encoder-from expert --expert controller --batch-size 16"
 INSTANCES: dict[str, list[str]] = {
     "nac-drive COMMAND [OPTIONS]": ["nac-drive evaluate"],
     "nac-drive COMMAND --help": ["nac-drive evaluate --help"],
+    "nac-drive reproduce TABLE": ["nac-drive reproduce --help"],
     "nac-drive reproduce NAME --out NAME": ["nac-drive reproduce nac-table5 --out table5"],
     "nac-drive reproduce NAME --out NAME --resume --only LSTM nac-exact": [
         "nac-drive reproduce nac-table5 --out table5 --resume --only LSTM nac-exact",

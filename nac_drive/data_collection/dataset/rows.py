@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,6 +64,10 @@ class EpisodeSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, r
             edges = [0, *map(int, self.corrections.replace(":", " ").split()), self.length]
             if edges != sorted(edges):
                 raise ValueError(f"corrections must rise from 0 to {self.length} frames, got {self.corrections!r}")
+
+
+with suppress(msgspec.ValidationError):  # msgspec 0.22 crashes if several threads use a type for the first time
+    msgspec.convert({}, EpisodeSummary)
 
 
 class _StoredRow(EpisodeSummary, kw_only=True):
