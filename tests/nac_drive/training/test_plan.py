@@ -49,8 +49,9 @@ def test_a_named_driver_is_loaded_and_hashed_once(tmp_path, monkeypatch, kind):
         monkeypatch.setattr(
             plan_module, name, lambda spec, env, name=name, real=real: loaded.append((name, spec)) or real(spec, env)
         )
-    settings: Any = nested(config("cnn") if kind == "train" else PPOConfig(), **names)
-    plan = TrainingPlan.resolve(settings, ENV, device="cpu", facts={"dataset": "demos"}, moved=("dataset",))
+    base: Any = config("cnn") if kind == "train" else PPOConfig()
+    facts = {"dataset": "demos"}
+    plan = TrainingPlan.resolve(nested(base, **names), ENV, device="cpu", facts=facts, moved=("dataset",))
     if kind == "train":
         build_learner(plan)
         assert plan.encoder is not None
