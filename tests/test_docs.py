@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 
 import pytest
@@ -82,6 +83,17 @@ def _accepts(words: list[str]) -> bool:
     except SystemExit:
         return False
     return True
+
+
+def test_names_of_the_reference_exist():
+    """Names of the package itself may be short; the pages set the module."""
+    for page in (ROOT / "docs/api").glob("*.md"):
+        module = ""
+        for directive, name in re.findall(r"^\.\. (currentmodule|auto\w+):: (\S+)", page.read_text(), re.MULTILINE):
+            if directive == "currentmodule":
+                module = name
+            else:
+                pkgutil.resolve_name(name if name.startswith("nac_drive.") else f"{module}.{name}")
 
 
 def test_the_leaderboard_has_the_columns_of_today():
