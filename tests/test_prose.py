@@ -38,8 +38,8 @@ WORDS = {
 
 MOST: dict[str, dict[str, int]] = {
     "docs": {"that of": 0, "makes": 0},
-    "code": {"that of": 55, "makes": 1},
-    "first sentences": {"nac_drive": 480, "benchmarks": 225, "tests": 550},
+    "code": {"that of": 0, "makes": 0},
+    "first sentences": {"nac_drive": 370, "benchmarks": 210, "tests": 540},
 }
 """Violations that are left, by rule. These numbers may only fall."""
 

@@ -3,7 +3,7 @@
     python benchmarks/papers/reproduce.py thesis-4.4 --out thesis-4.4
     python benchmarks/papers/reproduce.py thesis-4.4 --out thesis-4.4-full --full
 
-The tables are the files of `protocols/`. Options, folders and pages are those of `nac-drive reproduce`.
+The tables are the files of `protocols/`. Options, folders and pages are the same as in `nac-drive reproduce`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class DatasetImportUdacity:
     out: Path
     """Folder of the new dataset."""
     steering_offset: float = STEERING_OFFSET
-    """Added to the steering of the left camera, subtracted from that of the right one; 0 leaves both cameras out."""
+    """Added to the steering of the left camera, subtracted from the steering of the right one; 0 leaves both cameras
+    out."""
     episode_frames: int = EPISODE_FRAMES
     """The recording is cut into episodes of so many frames, so that some can be kept out of training."""
     first_track: int = 0

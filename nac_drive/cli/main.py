@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     error; any other failure of stdout is reported in one line at the end.
 
     Args:
-        arguments: The words of the command line; those of this process by default.
+        arguments: The words of the command line; by default this process's.
 
     Returns:
         The exit status: 0; 1 after one line that a training diverged; 2 after one line that names what was wrong and

@@ -29,7 +29,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 @dataclass(frozen=True)
 class _DriverOptions(DriverConfig):
-    """Encoder, core and action head; control and frame shape are those of the environment."""
+    """Encoder, core and action head; the environment decides control and frame shape."""
 
     core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
     """Settings of the core, such as top_k=4 window=64."""
@@ -40,7 +40,7 @@ class _DriverOptions(DriverConfig):
 
 @dataclass(frozen=True)
 class _DriverAndControl(_DriverOptions):
-    """Encoder, core and action head; the frame shape is that of the environment."""
+    """Encoder, core and action head; the environment decides the frame shape."""
 
     control: Control = "discrete"
     """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,

@@ -63,9 +63,10 @@ def evaluate(
         driver: The driver, its name, or its folder (see `resolve_driver`).
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         name: The driver's name in the rows, in which characters that do not print become escapes.
-        env: The environment; that of the driver's training by default, without perturbations.
+        env: The environment; by default the environment of the driver's training, without perturbations.
         crash: The effect of a crash, see `CarRacing`.
-        perturbation: See `envs.perturb`, in place of that of `env`; the same perturbation for every driver on the same
+        perturbation: See `envs.perturb`, instead of the perturbation of `env`; the same perturbation for every driver
+        on the same
             track.
         expert: A driver, its name or its folder, queried at every decision. It sees clean frames, with the status bar
             as in its training. `agreement` is the fraction of decisions where the driver does the same.

@@ -182,7 +182,7 @@ class PairedTest:
 
 
 def paired(returns: NDArray[np.float64], baseline: NDArray[np.float64]) -> PairedTest:
-    """Compare returns with those of a baseline on the same tracks.
+    """Compare returns with a baseline's on the same tracks.
 
     Args:
         returns: (runs, tracks); the tests take the mean over runs on every track.

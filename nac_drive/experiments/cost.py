@@ -41,7 +41,7 @@ class Cost(PaperExperiment):
 
     def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return seconds, seconds_sd, throughput, megabytes, and parameters; in a fresh process."""
-        context = multiprocessing.get_context("spawn")  # peak memory is that of a process
+        context = multiprocessing.get_context("spawn")  # peak memory belongs to a process
         with context.Pool(1) as pool:
             return pool.apply(_measure, (self, task))
 

@@ -236,7 +236,7 @@ def _isolated(
             yield part, outcome
         return
     waiting = started()
-    for first in islice(waiting, 1):  # the device is that of all parts
+    for first in islice(waiting, 1):  # all parts have the same device
         with cluster_pool(cluster, workers, gpus=experiment.gpus) as pool:
             work = partial(_on_cluster, os.getcwd(), folder)
             for (_, part), outcome in pool.each(work, chain([first], waiting)):

@@ -12,7 +12,7 @@ from nac_drive.envs.perturbations.registry import parse
 DEFAULT_PERTURBATIONS = (
     "gaussian-noise", "frame-drop:zero", "frame-drop:skip", "gap", "frame-rate", "action-delay", "weak-tyres",
 )  # fmt: skip
-"""Those of a stress test that names none."""
+"""Families of a stress test that names none."""
 
 
 @dataclass(frozen=True)

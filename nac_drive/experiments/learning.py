@@ -93,7 +93,7 @@ class Learning(PaperExperiment):
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
-        """Draw the learning curves, and compare the last returns with those of the first entry."""
+        """Draw the learning curves, and compare the last returns with the first entry's."""
         if not rows:
             return ""
         drawn = try_to_draw(draw_curves, folder / FIGURE, rows)

@@ -88,7 +88,7 @@ class PaperExperiment(ABC):
     def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return the numbers of a task; called in any process, on one thread.
 
-        `self` has the settings of the task's entry, which may differ from those of the table (`Entry.settings`).
+        `self` has the settings of the task's entry, which may differ from the table's (`Entry.settings`).
         """
 
     @abstractmethod

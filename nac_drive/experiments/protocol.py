@@ -65,7 +65,7 @@ class Protocol:
     """Settings that `full` changes: the size of the paper."""
 
     def core_args(self, entry: PaperEntry) -> dict[str, Any]:
-        """Return the settings of an entry's core: its own, and those of all that it accepts."""
+        """Return the settings of an entry's core: its own, and the settings of all that it accepts."""
         common = {key: value for key, value in self.args.items() if key in CORES[entry.core].accepted}
         return common | entry.args
 

@@ -50,7 +50,7 @@ def test_one_run_is_paired_by_track_as_scipy_does_it():
 
 
 def test_runs_are_resampled_too():
-    """If runs alone differ, or tracks alone, the interval is that of a plain mean over them; runs of the baseline
+    """If runs alone differ, or tracks alone, the interval belongs to a plain mean over them; runs of the baseline
     count alike."""
     by_run = np.random.default_rng(3).normal(size=8)[:, None]
     half = stats.norm.ppf(0.975) * by_run.std() / np.sqrt(8)
