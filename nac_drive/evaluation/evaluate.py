@@ -1,4 +1,7 @@
-"""Driving in closed loop on named tracks, many at a time, with the same result for any number of them."""
+"""Driving in closed loop on named tracks.
+
+Many tracks are driven at a time, with the same result for any number of them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ BATCH_SIZE = 16
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The rows of one driver, in the order of the tracks, and their summary."""
+    """The rows of one driver, by track, and their summary."""
 
     rows: list[EpisodeResult]
     summary: Summary
@@ -110,14 +113,20 @@ def evaluate(
 
 
 def tracks_at_a_time(driver: Policy, batch_size: int = BATCH_SIZE) -> int:
-    """Return the number of tracks that one process drives at a time: one, unless the driver is a `BatchPolicy`."""
+    """Return the number of tracks of one process at a time.
+
+    It is one, unless the driver is a `BatchPolicy`.
+    """
     return whole("batch_size", batch_size, 1) if isinstance(driver, BatchPolicy) else 1
 
 
 def _in_pool(
     pool: Pool, task: Callable[[Sequence[int]], Iterator[EpisodeResult]], seeds: Sequence[int], batch_size: int
 ) -> Iterator[EpisodeResult]:
-    """Yield the rows of a task that each process does for some of the seeds at a time."""
+    """Yield the rows of a task for some seeds at a time.
+
+    Each process does some of the seeds.
+    """
     size = max(1, min(batch_size, -(-len(seeds) // pool_size(pool))))
     parts = [seeds[start : start + size] for start in range(0, len(seeds), size)]
     for rows in pool.imap_unordered(partial(_as_list, task), parts):
@@ -139,7 +148,9 @@ def drive(
     run: int | None = None,
     batch_size: int = BATCH_SIZE,
 ) -> Iterator[EpisodeResult]:
-    """Drive tracks, `batch_size` at a time, and yield their rows as episodes end.
+    """Drive tracks and yield their rows as episodes end.
+
+    `batch_size` of them are driven at a time.
 
     Copies drive. One copy of a `BatchPolicy` drives all tracks, as its state is explicit; any other driver is copied
     for every episode, so that nothing carries over from one to the next.

@@ -35,7 +35,10 @@ def steering_of(action: Any, spec: EnvSpec = CAR_RACING) -> float:
 
 
 def agrees(action: Any, expert_action: Any) -> bool:
-    """Return whether two actions are the same: equal (discrete), or within 0.1 in steering (continuous)."""
+    """Return whether two actions are the same.
+
+    Discrete ones are equal, continuous ones within 0.1 in steering.
+    """
     if np.ndim(action):
         return abs(steering_of(action) - steering_of(expert_action)) <= STEER_TOLERANCE
     return int(action) == int(expert_action)
@@ -47,17 +50,25 @@ def driving_score(completion: float, crashes: int, off_road_fraction: float) -> 
 
 
 def autonomy(interventions: int, seconds: float) -> float:
-    """1 - 6 s x interventions / time, at least 0: the fraction of time without a human driver."""
+    """Return the fraction of time without a human driver.
+
+    It is 1 - 6 s x interventions / time, at least 0.
+    """
     return max(0.0, 1.0 - INTERVENTION_SECONDS * interventions / seconds)
 
 
 def steering_rate_rms(steering: Sequence[float] | np.ndarray, frames_per_second: int = 50) -> float:
-    """Root mean square of the change of the steering command per second, from one command per frame."""
+    """Return the root mean square of the steering rate.
+
+    It is the command's change per second, from one command per frame.
+    """
     return float(np.sqrt(np.mean(np.square(np.diff(steering))))) * frames_per_second if len(steering) > 1 else 0.0
 
 
 def steering_reversals(steering: Sequence[float] | np.ndarray, frames_per_second: int = 50) -> float:
-    """Changes of the sign of the steering command per second, from one command per frame.
+    """Return how often the steering command changes its sign.
+
+    It counts changes per second, from one command per frame.
 
     Frames without steering keep the last sign.
     """
@@ -71,7 +82,7 @@ DRIVING_SPEED = 5.0
 
 
 def is_wrong_way(heading_error: float, speed: float) -> bool:
-    """Return whether the car drives along the road the other way round.
+    """Return whether the car drives the wrong way round.
 
     Args:
         heading_error: Radians from the direction of the road.
@@ -92,7 +103,9 @@ def is_on_course(wheels_off_road: int, heading_error: float, speed: float) -> bo
 
 
 def recovered_fraction(falls: Sequence[int], on_course: np.ndarray, frames: int) -> float | None:
-    """Return the fraction of falls after which the car is on course for some time; None without a fall.
+    """Return the fraction of falls that the car recovers from.
+
+    It is on course for some time afterwards. None without a fall.
 
     Args:
         falls: Frames after which the car has to recover.

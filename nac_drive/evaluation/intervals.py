@@ -1,4 +1,7 @@
-"""Means, ratios and rank correlations with 95 % bootstrap intervals, and tests of paired returns. Pure functions."""
+"""Means, ratios and correlations with intervals, and paired tests.
+
+Intervals are 95 % bootstrap intervals. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ class Interval:
 
 
 class Point(Interval):
-    """A value without an interval: nothing could be resampled, and both ends are the value."""
+    """Return an interval of a single value.
+
+    Nothing could be resampled: both ends are the value.
+    """
 
     def text(self, spec: str, scale: float = 1.0) -> str:
         """Return the value alone as text."""
@@ -43,7 +49,9 @@ class Point(Interval):
 
 
 def resampled(statistic: Callable[..., NDArray[np.float64]], sizes: Sequence[int]) -> Interval:
-    """Return a statistic of several samples with its 95 % percentile bootstrap interval.
+    """Return a statistic of samples with its interval.
+
+    It is the 95 % percentile bootstrap interval.
 
     Samples of more than one unit are resampled, each by itself; 10,000 resamples, fixed seed. A resample for which the
     statistic is NaN is left out.
@@ -79,7 +87,9 @@ def resampled(statistic: Callable[..., NDArray[np.float64]], sizes: Sequence[int
 
 
 def bootstrap(grid: NDArray[np.float64], baseline: NDArray[np.float64] | None = None) -> Interval:
-    """Return the mean of a metric, or its difference from a baseline, with its interval.
+    """Return the mean of a metric with its interval.
+
+    With a baseline, it is the difference from it.
 
     Tracks are resampled for both grids together, which pairs them. Runs are resampled for each grid, where there are
     several (the pigeonhole bootstrap: Owen, Annals of Applied Statistics 1(2), 2007).
@@ -116,7 +126,9 @@ def clearly_positive(values: NDArray[np.float64]) -> bool:
 
 
 def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Interval | None:
-    """Return the ratio of the means with its interval; tracks are resampled in pairs.
+    """Return the ratio of the means with its interval.
+
+    Tracks are resampled in pairs.
 
     Resamples whose mean of the reference is not positive, at most 2.5 % of them, are left out.
 
@@ -142,7 +154,10 @@ def ratio(returns: NDArray[np.float64], reference: NDArray[np.float64]) -> Inter
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Spearman's rank correlation along the last axis; NaN where all values of a side are equal."""
+    """Return Spearman's rank correlation along the last axis.
+
+    It is NaN where all values of a side are equal.
+    """
     from scipy.stats import rankdata
 
     ranks = [rankdata(values, axis=-1) for values in (a, b)]
@@ -152,7 +167,9 @@ def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
 
 
 def rank_correlation(*pairs: NDArray[np.float64]) -> Interval:
-    """Return the mean rank correlation of some samples, with its interval over the pairs of each.
+    """Return the mean rank correlation with its interval.
+
+    The pairs of each sample are resampled.
 
     Args:
         *pairs: (2, N) each, both sides of a sample.
@@ -202,7 +219,9 @@ def paired(returns: NDArray[np.float64], baseline: NDArray[np.float64]) -> Paire
 
 
 def area_under_curve(fractions: Sequence[float]) -> float:
-    """Return the mean fraction kept over levels 0 to L, by the trapezoidal rule: 1 for a driver that loses nothing.
+    """Return the mean fraction kept over levels 0 to L.
+
+    The trapezoidal rule gives 1 for a driver that loses nothing.
 
     Args:
         fractions: Fraction kept at level 1 to L; at level 0 it is 1.

@@ -1,4 +1,6 @@
-"""Metrics of closed-loop driving: one `Metric` each, from an episode's steps to the tables and to docs/metrics.md.
+"""Metrics of closed-loop driving, one `Metric` each.
+
+A metric leads from an episode's steps to the tables and to docs/metrics.md.
 
 A new metric is one more `Metric` in METRICS: it is then in rows.jsonl, and in summary.json and the tables as it says.
 `EpisodeMetrics` and `SummaryMetrics` repeat its keys with their types, for type checkers.
@@ -94,7 +96,10 @@ class Metric:
 
 
 def mean(values: Sequence[Any]) -> float | None:
-    """Mean of the values that are not None; None without any."""
+    """Return the mean of the values that are not None.
+
+    None without any.
+    """
     measured = [value for value in values if value is not None]
     return float(np.mean(measured)) if measured else None
 
@@ -434,7 +439,10 @@ METRICS: dict[str, Metric] = {
 
 
 def columns() -> list[TableColumn]:
-    """The columns of all metrics; a column without a sentence of its own has its metric's."""
+    """Return the columns of all metrics.
+
+    A column without its own sentence has its metric's.
+    """
     return [replace(column, doc=column.doc or metric.doc) for metric in METRICS.values() for column in metric.columns]
 
 

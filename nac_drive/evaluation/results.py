@@ -1,4 +1,7 @@
-"""The metrics of an episode: measured by a subscriber of the rollout, written as a row of rows.jsonl."""
+"""The metrics of an episode, as a row of rows.jsonl.
+
+A subscriber of the rollout measures them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from nac_drive.storage.read import read_json_lines
 
 
 class MetricValues:
-    """A record whose `metrics` can be read as attributes: `row.crashes` is `row.metrics["crashes"]`.
+    """A record whose `metrics` can be read as attributes.
+
+    `row.crashes` is `row.metrics["crashes"]`.
 
     A subclass names the attributes and their types, for editors and type checkers.
     """
@@ -41,7 +46,10 @@ class MetricValues:
 
 
 class EpisodeMetrics(MetricValues):
-    """The type of every metric of an episode, in the order of METRICS, which says what they are."""
+    """The type of every metric of an episode.
+
+    METRICS has the same order, and says what they are.
+    """
 
     episode_return: float
     length: int
@@ -98,7 +106,10 @@ _CONDITIONS = tuple(item.name for item in fields(EpisodeResult) if item.name != 
 
 
 def row_type() -> Any:
-    """Return the type of a row of rows.jsonl: the conditions, and every metric of METRICS with its kind."""
+    """Return the type of a row of rows.jsonl.
+
+    It has the conditions, and every metric of METRICS with its kind.
+    """
     return _row_type(tuple(METRICS))
 
 

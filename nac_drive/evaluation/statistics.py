@@ -118,7 +118,10 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
 
 
 def grid(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:
-    """A metric of every run on every track (runs, tracks), tracks in the order of their seeds."""
+    """Return a metric of every run and track, (runs, tracks).
+
+    Tracks have the order of their seeds.
+    """
     tracks = sorted({row.seed for row in rows})
     return np.array([[row.metrics[name] for row in rows if row.seed == track] for track in tracks]).T
 

@@ -37,16 +37,25 @@ class EpisodeTrace:
         return int(self.frames.sum()) / self.spec.frames_per_second
 
     def per_frame(self, value: Callable[[Step], Any]) -> np.ndarray:
-        """(F,) the value of the step that each frame of the simulator belongs to."""
+        """Return the value of each frame's step, (F,).
+
+        Frames are the simulator's.
+        """
         return np.repeat([value(step) for step in self.steps], self.frames)
 
     def after_zoom(self, value: Callable[[Step], Any]) -> np.ndarray:
-        """`per_frame` without the zoom-in animation; a single 0 for an episode that ended in it."""
+        """Return `per_frame` without the zoom-in animation.
+
+        It is a single 0 for an episode that ended in it.
+        """
         driving = ~self.per_frame(lambda step: step.info["zooming"])
         return self.per_frame(value)[driving] if driving.any() else np.zeros(1)
 
     def seconds_until(self, event: Callable[[Step], Any]) -> float | None:
-        """Seconds to the end of the first step for which `event` holds; None without one."""
+        """Return the seconds until `event` holds for a step.
+
+        They count to the end of the first such step; None without one.
+        """
         for end, step in zip(self.frames.cumsum(), self.steps, strict=True):
             if event(step):
                 return int(end) / self.spec.frames_per_second

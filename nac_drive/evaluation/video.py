@@ -1,4 +1,7 @@
-"""Videos of driving: one driver with its telemetry drawn on the images, or several drivers side by side."""
+"""Videos of driving: one driver, or several side by side.
+
+Telemetry is drawn on the images of one driver.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,9 @@ def record_video(
     view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
-    """Drive one episode and write it as a video in real time, 600x400, 25 images a second.
+    """Drive one episode and write it as a video.
+
+    The video runs in real time, 600x400, 25 images a second.
 
     The suffix decides the format: .mp4, .webm, or .gif (300x200, 12.5 images a second). Under a perturbation the video
     shows the world, not the observation of the driver. Of another environment it shows `EnvSpec.video_image`. A step
@@ -213,7 +218,10 @@ def _write_gif(temporary: Path, path: Path) -> Iterator[Callable[[np.ndarray], N
 
 
 class _Overlay:
-    """Subscribes to a rollout; draws action, return, progress, off-road state and latency on each rendered image."""
+    """Subscribes to a rollout and draws on each image.
+
+    It draws action, return, progress, off-road state and latency.
+    """
 
     def __init__(
         self, env: gym.Env, spec: EnvSpec, name: str, seed: int, image: Callable[[Any], np.ndarray], write: Any
@@ -238,7 +246,9 @@ class _Overlay:
 
 
 def _image_of(config: EnvConfig, view: VideoView | None) -> Callable[[Any], np.ndarray]:
-    """Return the function that makes an image of the video from the simulator.
+    """Return the function that makes a video's image.
+
+    It reads the simulator.
 
     Raises:
         ValueError: For a view that the environment does not have.
@@ -254,7 +264,10 @@ def _image_of(config: EnvConfig, view: VideoView | None) -> Callable[[Any], np.n
 
 
 def _fitted(image: np.ndarray) -> np.ndarray:
-    """Return an image (H, W, 3) in the size of the video, with black margins where its shape is another one."""
+    """Return an image (H, W, 3) in the video's size.
+
+    It has black margins where its shape is another one.
+    """
     height, width = image.shape[:2]
     if (height, width) == (_HEIGHT, _WIDTH):
         return np.ascontiguousarray(image)
