@@ -36,7 +36,7 @@ def read(folder: Path) -> Cells:
         row = json.loads(line)
         core, run = row["driver"].rsplit("-", 1)
         for metric in METRICS:
-            found[core, row["perturbation"]][metric][int(run), row["seed"]] = row[metric]
+            found[core, row["perturbation"] or ""][metric][int(run), row["seed"]] = row[metric]
     return found
 
 
