@@ -193,7 +193,7 @@ def draw_heat_map(path: Path, result: StressResult) -> None:
     axis.set_xticks(range(len(specs)), specs, rotation=45, ha="right")
     labels = [f"{name} ({result.cells[name, UNDISTURBED].return_mean.mean:.0f})" for name in result.drivers]
     axis.set_yticks(range(len(labels)), labels)
-    axis.set_title("Return kept, % of the own undisturbed return (return)")
+    axis.set_title("Return kept, % (return)")
     figure.colorbar(image, ax=axis, shrink=0.8, format=PercentFormatter(1.0))
     write_figure(path, figure)
 

@@ -33,6 +33,7 @@ from nac_drive.storage.write import write_atomically
 def stress_table(result: StressResult) -> Table:
     """Return every driver under every perturbation."""
     first = result.drivers[0]
+    intervene = any(row.crash_mode == "intervene" for rows in result.rows.values() for row in rows)
     areas = {
         (name, family.specs[-1]): number(result.area(name, family), 0, 100)
         for name in result.drivers
@@ -56,7 +57,7 @@ def stress_table(result: StressResult) -> Table:
         ),
         TableColumn("crashes", lambda cell: f"{cell.crashes_per_episode:.2f}", "Crashes per episode."),
         TableColumn(
-            "interventions", lambda cell: f"{cell.interventions_per_episode:.2f}",
+            "interventions", lambda cell: f"{cell.interventions_per_episode:.2f}" if intervene else EMPTY,
             "Times per episode that the car was put back on the road.",
         ),
         TableColumn(

@@ -66,7 +66,7 @@ LIBRARY = FOLDER / library_name()
 
 
 def source_digest(folder: Path = FOLDER) -> str:
-    """Return a digest of the C files and this file.
+    """Return a digest of the C files and the compilers' flags.
 
     It has 16 hexadecimal digits. An installed wheel has no C files: there it is "".
     """
@@ -74,9 +74,10 @@ def source_digest(folder: Path = FOLDER) -> str:
     if not sources:
         return ""
     digest = hashlib.sha256()
-    for path in [*sources, Path(__file__)]:
+    for path in sources:
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    digest.update(repr((FLAGS, _ZIG_FLAGS)).encode())
     return digest.hexdigest()[:16]
 
 
