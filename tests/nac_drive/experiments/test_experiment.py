@@ -84,12 +84,13 @@ def test_rows_have_the_order_of_the_tasks_and_the_folder_holds_nothing_else(fini
     assert measured(Powers(), None) == results
 
 
-@pytest.mark.parametrize("together", [1, 4])
-def test_processes_and_parts_change_no_row(together, finished, tmp_path):
+def test_processes_and_parts_change_no_row(finished, tmp_path):
     events: list[Event] = []
     with worker_pool(2) as pool:
-        measured(Powers(together=together), tmp_path / "pool", pool=pool, job="powers", progress=events.append)
-    measured(Powers(together=together, isolated=True), tmp_path / "isolated", workers=2)
+        measured(Powers(), tmp_path / "pool", pool=pool, job="powers", progress=events.append)
+        measured(Powers(together=4), tmp_path / "parts", pool=pool)
+    measured(Powers(together=3, isolated=True), tmp_path / "isolated", workers=2)
+    assert contents(tmp_path / "parts") == contents(finished)
     assert contents(tmp_path / "pool") == contents(tmp_path / "isolated") == contents(finished)
     assert (events[-1].job, events[-1].done, events[-1].total) == ("powers", 6, 6)
 
