@@ -376,13 +376,18 @@ class Inspect:
     """Also write a file .rrd for the rerun viewer (needs the extra `rerun`)."""
 
     def run(self, console: Console) -> None:
+        from nac_drive.data_collection.drivers import driver_name
+
+        drivers = self.compare or (self.driver,)
+        places = {driver_name(driver): place for place, driver in enumerate(drivers)}
         with show_progress(console) as progress:
 
             def on_step(name: str, step: Any) -> None:
-                progress(Event(f"inspect ({name})", step.index + 1, EnvConfig.max_steps))
+                done = places[name] + (step.index + 1) / EnvConfig.max_steps
+                progress(Event("inspect", done, len(drivers), name))
 
             page = nd.inspect(
-                self.compare or self.driver, self.track, folder=self.out, control=self.control, crash=self.crash,
+                drivers, self.track, folder=self.out, control=self.control, crash=self.crash,
                 perturbation=self.perturb, rerun=self.rerun, on_step=on_step,
             )  # fmt: skip
         console.print(f"page: {page}", highlight=False, soft_wrap=True)

@@ -255,6 +255,7 @@ def _videos(folder: Path, drivers: Mapping[str, Policy], track: int, env: EnvCon
                 path, driver, track, name=path.stem, env=replace(env, mask_bar=env_for(driver).mask_bar),
                 on_step=lambda step, job=f"video ({path.stem})": progress(Event(job, step.index + 1, env.max_steps)),
             )  # fmt: skip
+            progress(Event(f"video ({path.stem})", env.max_steps, env.max_steps))
     side_by_side(folder / VIDEO, videos, columns=2)
     progress(Event("video (side by side)", 1, 1))
 
@@ -272,6 +273,7 @@ def _episode_page(path: Path, drivers: Mapping[str, Policy], track: int, env: En
                     on_step=lambda step, job=f"record ({name})": progress(Event(job, step.index + 1, env.max_steps)),
                 )
             )  # fmt: skip
+        progress(Event(f"record ({name})", env.max_steps, env.max_steps))
     save_episode_page(path, recordings, f"{' and '.join(drivers)} on track {track}")
 
 

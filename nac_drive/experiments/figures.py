@@ -45,7 +45,7 @@ def draw_episodes(path: Path, drivers: Sequence[RankedDriver]) -> None:
         path: The new PNG.
         drivers: The drivers, from left to right.
     """
-    trained = [driver for driver in drivers if any("frames" in row for rows in driver.histories for row in rows)]
+    trained = [driver for driver in drivers if any(map(_rounds, driver.histories))]
     width = max(5.5, 1.4 * len(drivers))
     figure = Figure(figsize=(width + 5 if trained else width, 4), layout="constrained")
     axes = figure.subplots(1, 2 if trained else 1, squeeze=False)
@@ -71,11 +71,16 @@ def draw_episodes(path: Path, drivers: Sequence[RankedDriver]) -> None:
     write_figure(path, figure)
 
 
+def _rounds(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows of rounds of DAgger, which collected episodes and were validated."""
+    return [row for row in history if {"episodes_return_mean", "frames", "returns"} <= row.keys()]
+
+
 def _draw_rounds(axis: Any, trained: Sequence[RankedDriver]) -> None:
     """Draw the validation of every round of DAgger over the labelled frames."""
     for driver in trained:
         name = driver.summary.driver
-        rows = [row for row in driver.histories[0] if "frames" in row]
+        rows = _rounds(driver.histories[0])
         frames = [row["frames"] / 1000 for row in rows]
         returns = np.array([row["returns"] for row in rows])  # (rounds, tracks)
         axis.plot(frames, returns, ".", color=colour_of(name), alpha=0.4, markersize=6, markeredgewidth=0)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import pytest
 import torch
 
@@ -105,7 +106,7 @@ def test_every_frame_of_a_video_is_reported(finished):
     frames = CONFIG.training.max_steps
     for name in NAMES:
         events = [(event.done, event.total) for event in finished[2] if event.job == f"video ({name})"]
-        assert events == [(frame, frames) for frame in range(1, frames + 1)]
+        assert events == [*((frame, frames) for frame in range(1, frames + 1)), (frames, frames)]
     assert Event("video (side by side)", 1, 1) in finished[2]
 
 
@@ -114,6 +115,7 @@ def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
     rows = [json.loads(line) for line in (folder / "comparison" / "rows.jsonl").read_text().splitlines()]
     assert [(row["driver"], row["seed"]) for row in rows] == [(name, 900_005) for name in NAMES]
     frames = f"DAgger, {Demonstrations.open(folder / 'nac-exact' / 'dataset').info()['frames']:,} frames"
+    assert cv2.imread(str(folder / "figure.png")) is not None
     markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
     for row in rows:
         cell = f"{row['episode_return']:.0f}"  # one episode has no deviation
