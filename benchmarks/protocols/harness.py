@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import tyro
-from protocols import Method, Protocol, Run, baselines_protocol, cloning_protocol  # the file beside this one
+from run_plans import Method, Protocol, Run, baselines_protocol, cloning_protocol  # the file beside this one
 from torch import Tensor, nn
 
 import nac_drive as nd

@@ -84,8 +84,9 @@ class _Bars:
             self._tasks[job] = self._bars.add_task(job, total=event.total, note="")
             self._unfinished[job] = None
         task = self._tasks[job]
-        kept = {"note": note} if note else {}
-        self._bars.update(task, completed=event.done, total=event.total, **kept)
+        self._bars.update(task, completed=event.done, total=event.total)
+        if note:  # the last one stays
+            self._bars.update(task, note=note)
         if event.done >= event.total:
             del self._unfinished[job]
             if inside:

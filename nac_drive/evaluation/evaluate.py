@@ -168,6 +168,7 @@ def drive(
                 for one_for_all, copy in zip(shared, copies, strict=True)
             )
             env, meter = running[seed] = make_env(config, crash=crash), EpisodeMeter(config.spec)
+            assert at_wheel is not None
             yield EpisodeSetup(env, at_wheel, seed, asked, subscribers=[meter])
 
     try:

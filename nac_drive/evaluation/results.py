@@ -115,8 +115,8 @@ def row_type() -> Any:
 
 @cache
 def _row_type(names: tuple[str, ...]) -> Any:
-    seed = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
-    conditions = [
+    seed: Any = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
+    conditions: list[Any] = [
         ("driver", str), ("seed", seed), ("crash_mode", str), ("perturbation", str | None), ("run", seed | None)
     ]  # fmt: skip
     metrics = [(name, METRICS[name].kind) for name in names]

@@ -235,6 +235,7 @@ def _isolated(
         for (_, part), outcome in each_in_a_process(partial(_all_rows, folder), started(), workers):
             yield part, outcome
         return
+    assert folder is not None
     waiting = started()
     for first in islice(waiting, 1):  # all parts have the same device
         with cluster_pool(cluster, workers, gpus=experiment.gpus) as pool:

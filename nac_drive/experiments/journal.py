@@ -159,7 +159,7 @@ def _require_own(folder: Path, kind: str, resume: bool) -> None:
         raise FileError(f"{folder} is not the folder of {kind}: {CONDITIONS} is missing; {_FIX}.")
 
 
-def _require_same(folder: Path, kind: str, conditions: dict[str, Any], grows: Sequence[str]) -> None:
+def _require_same(folder: Path, kind: str, conditions: Mapping[str, Any], grows: Sequence[str]) -> None:
     """Check that rows of before were measured under these conditions.
 
     Raises:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
 from nac_drive.cli import progress as module
-from nac_drive.cli.progress import show_progress
+from nac_drive.cli.progress import ProgressMode, show_progress
 from nac_drive.events import Event, message
 
 EVENTS = [
@@ -28,7 +29,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(moments)))
 
 
-def shown(events, *, terminal: bool, mode="auto") -> str:
+def shown(events: Sequence[Event], *, terminal: bool, mode: ProgressMode = "auto") -> str:
     stream = io.StringIO()
     with show_progress(Console(file=stream, force_terminal=terminal, width=200), mode) as report:
         for event in events:

@@ -17,6 +17,7 @@ import torch
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.experiments import cloning, learning
 from nac_drive.experiments.cloning import Cloning
+from nac_drive.experiments.driving import Episodes
 from nac_drive.experiments.learning import Learning
 from nac_drive.experiments.paper import PaperTask, require_numbers
 from nac_drive.experiments.stress import StressResult
@@ -42,8 +43,10 @@ def test_what_is_lost_is_unknown_without_a_clearly_positive_return(
     undisturbed: list[float], lost: float | None, experiment: Cloning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def stress(drivers: Any, *arguments: Any, **keywords: Any) -> Any:
-        returns = {"": undisturbed, DROP: [value / 2 for value in undisturbed]}
-        rows = {("x", spec): [row(episode_return=value) for value in values] for spec, values in returns.items()}
+        returns = {None: undisturbed, DROP: [value / 2 for value in undisturbed]}
+        rows: Episodes = {
+            ("x", spec): [row(episode_return=value) for value in values] for spec, values in returns.items()
+        }
         return StressResult(["x"], [], rows, {})
 
     monkeypatch.setattr(cloning, "stress", stress)
