@@ -220,9 +220,10 @@ def _compare(
         Entry(learner.name, driver_hash(best, env), bare, resolve_driver(best, env), expert),
     ]
     for core in config.baselines:
-        own = replace(training, driver=replace(training.driver, core=core))
-        sha256 = hashlib.sha256(json.dumps(asdict(own), sort_keys=True).encode()).hexdigest()
-        entries.append(Entry(core, sha256, bare, expert=expert, training=Training(own, dataset, device), run=own.seed))
+        baseline = replace(training, driver=replace(training.driver, core=core))
+        sha256 = hashlib.sha256(json.dumps(asdict(baseline), sort_keys=True).encode()).hexdigest()
+        run_of_core = Training(baseline, dataset, device)
+        entries.append(Entry(core, sha256, bare, expert=expert, training=run_of_core, run=training.seed))
     settings = {"dataset_sha256": Demonstrations.open(dataset).fingerprint()}
     experiment = Driving(
         tuple(entries), tuple(track_seeds(config.tracks)), (env.perturb,), kind="the comparison of a demo",

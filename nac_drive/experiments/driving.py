@@ -93,7 +93,7 @@ class Driving(Experiment):
 
     @property
     def isolated(self) -> bool:  # type: ignore[override]
-        """Whether runs are trained: each has a process of its own then."""
+        """Runs are trained, each in a process."""
         return any(entry.training for entry in self.entries)
 
     @property

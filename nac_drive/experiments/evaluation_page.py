@@ -38,7 +38,7 @@ def save_evaluation_page(
         The page.
     """
     drivers, folder = [RankedDriver(evaluation) for evaluation in evaluations], Path(folder)
-    drawn = try_to_draw(draw_episodes, folder / _FIGURE, drivers)
+    has_figure = try_to_draw(draw_episodes, folder / _FIGURE, drivers)
     names = [driver.summary.driver for driver in drivers]
     row, worst = evaluations[-1].rows[0], min(evaluations[-1].rows, key=lambda row: row.episode_return)
     expert = f" {names[0]} drove the same tracks and was queried at every frame of {names[-1]}." * (len(names) > 1)
@@ -46,7 +46,7 @@ def save_evaluation_page(
         f"Evaluation of {names[-1]}",
         f"{names[-1]} drove the tracks {track_names(tracks)} once each. "
         f"{conditions(row.crash_mode, row.perturbation)}{expert}",
-        leaderboard(drivers), [PageFigure(_FIGURE, "Figure", EPISODES_CAPTION)] * drawn,
+        leaderboard(drivers), [PageFigure(_FIGURE, "Figure", EPISODES_CAPTION)] * has_figure,
         commands=inspect_command([driver], worst, control, as_trained=mask_bar is None),
     )  # fmt: skip
     return page.save_html(folder)

@@ -190,8 +190,8 @@ def draw_heat_map(path: Path, result: StressResult) -> None:
     axis = figure.subplots()
     image = axis.imshow(np.array(fractions), cmap=HEAT_MAP, vmin=0.0, vmax=1.0, aspect="auto")
     for (row, column), value in np.ndenumerate(fractions):
-        kept = "-" if np.isnan(value) else f"{100 * value:.0f}"
-        text = f"{kept}\n({cells[row][column].return_mean.mean:.0f})"
+        percent = "-" if np.isnan(value) else f"{100 * value:.0f}"
+        text = f"{percent}\n({cells[row][column].return_mean.mean:.0f})"
         ink = "black" if np.isnan(value) else ink_on(colormaps[HEAT_MAP](float(np.clip(value, 0, 1))))
         axis.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
     axis.grid(visible=False)

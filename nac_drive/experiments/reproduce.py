@@ -53,18 +53,18 @@ class PaperTable(Experiment):
         """Return the table of a protocol."""
         measurements = {}
         for entry in protocol.entries:
-            own = msgspec.convert({**settings, **entry.settings}, type(experiment))
+            variant = msgspec.convert({**settings, **entry.settings}, type(experiment))
             for place in experiment.places():
                 task = PaperTask(entry.name, entry.core, protocol.core_args(entry), place, entry.settings)
-                measurements[_task(task).key] = own, task
+                measurements[_task(task).key] = variant, task
         drivers = {
-            driver: sha256 for own, _ in measurements.values() for driver, sha256 in own.drivers().items()
+            driver: sha256 for variant, _ in measurements.values() for driver, sha256 in variant.drivers().items()
         }  # fmt: skip
         return cls(name, settings, drivers, measurements, experiment)
 
     @property
     def alone(self) -> bool:  # type: ignore[override]
-        """Whether nothing else may run beside a measurement."""
+        """Nothing else may run during a measurement."""
         return self.experiment.alone
 
     def conditions(self) -> dict[str, Any]:
