@@ -30,7 +30,7 @@ from nac_drive.evaluation.statistics import summarise
 from nac_drive.events import Event, Progress, message, silent
 from nac_drive.experiments.driving import Driving, Entry, Episodes, Training, episodes_of
 from nac_drive.experiments.evaluation import SUMMARY, save_summaries
-from nac_drive.experiments.experiment import open_experiment, run
+from nac_drive.experiments.experiment import in_own_processes, open_experiment, run
 from nac_drive.experiments.figures import (
     LEADERBOARD_CAPTION,
     LEARNING_CAPTION,
@@ -39,7 +39,7 @@ from nac_drive.experiments.figures import (
 )
 from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
-from nac_drive.parallel.processes import each_in_a_process, number_of_workers
+from nac_drive.parallel.processes import number_of_workers
 from nac_drive.plain import whole
 from nac_drive.policies import CORES, load_driver
 from nac_drive.storage.figure import try_to_draw
@@ -133,7 +133,7 @@ def compare(
         journal.begin()  # before any run is trained
         assert journal.folder is not None
         if shared_encoder:
-            encoder = _trained_encoder(protocol, device, workers, progress)
+            encoder = _trained_encoder(protocol, device, cluster, progress)
             configs = {core: on_features(own, str(encoder)) for core, own in configs.items()}
         experiment = protocol.with_features(experiment, configs, journal.rows, progress)
         results = run(experiment, journal, workers=workers, cluster=cluster, job="runs", progress=progress)
@@ -292,7 +292,7 @@ def on_features(config: TrainConfig, encoder: str) -> TrainConfig:
     return replace(config, data=data, optim=optim)
 
 
-def _trained_encoder(protocol: _Protocol, device: str, workers: int, progress: Progress) -> Path:
+def _trained_encoder(protocol: _Protocol, device: str, cluster: str | None, progress: Progress) -> Path:
     """Return the run of the shared encoder, trained in a process of its own."""
     config, run_folder = protocol.config, protocol.folder / _ENCODER
     frames = config.data.sequence_length * config.data.batch_size
@@ -300,7 +300,8 @@ def _trained_encoder(protocol: _Protocol, device: str, workers: int, progress: P
     config = replace(_with(config, core="cnn", core_args={}), data=single)
     progress(message(_ENCODER, "started"))
     training = Training(config, protocol.dataset.path, device)
-    for _, outcome in each_in_a_process(_train, [(training, run_folder)], 1):
+    work, gpus = [(training, run_folder)], int(device == "cuda")
+    for _, outcome in in_own_processes(_train, work, protocol.folder, cluster=cluster, gpus=gpus):
         if outcome.error:
             raise ValueError(f"the shared encoder could not be trained: {outcome.error}")
     return run_folder

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from socket import gethostname
 from typing import Any, ClassVar
@@ -18,7 +17,7 @@ from nac_drive.events import Event, Progress, message, silent
 from nac_drive.experiments.journal import Journal, Row, open_journal
 from nac_drive.parallel.cluster import ClusterError, cluster_pool
 from nac_drive.parallel.outcome import TaskOutcome
-from nac_drive.parallel.processes import Pool, each_in_a_process, number_of_workers, pool_size
+from nac_drive.parallel.processes import Pool, each_in_a_process, pool_size
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.write import WriteError, remove_leftovers, write_atomically, writing
 
@@ -230,22 +229,47 @@ def _isolated(
             progress(message(job, f"{part[0].entry} started"))
             yield experiment.for_part(part), part
 
-    number_of_workers(workers)  # a bad number fails here
+    work = partial(_all_rows, folder)
+    ended = in_own_processes(work, started(), folder, workers=workers, cluster=cluster, gpus=experiment.gpus)
+    for (_, part), outcome in ended:
+        yield part, outcome
+
+
+def in_own_processes(
+    function: Callable[[Any], Any],
+    items: Iterable[Any],
+    folder: Path | None,
+    *,
+    workers: int = 1,
+    cluster: str | None = None,
+    gpus: int = 0,
+) -> Iterator[tuple[Any, TaskOutcome]]:
+    """Call `function(item)` in a process for each item, here or on a cluster.
+
+    Args:
+        function: Must be importable by name, as its items are pickled.
+        items: The next one is taken when a process is free.
+        folder: The folder that all machines of a cluster must see.
+        workers: Processes at a time, 0 for one per core.
+        cluster: A Ray cluster, see `cluster_pool`.
+        gpus: GPUs that each process has to itself on a cluster.
+
+    Yields:
+        (item, outcome) as processes end: one that fails or dies costs no other.
+
+    Raises:
+        ClusterError: If the cluster cannot be used, or one of its machines does not see `folder`.
+    """
     if cluster is None:
-        for (_, part), outcome in each_in_a_process(partial(_all_rows, folder), started(), workers):
-            yield part, outcome
+        yield from each_in_a_process(function, items, workers)
         return
     assert folder is not None
-    waiting = started()
-    for first in islice(waiting, 1):  # all parts have the same device
-        with cluster_pool(cluster, workers, gpus=experiment.gpus) as pool:
-            work = partial(_on_cluster, os.getcwd(), folder)
-            for (_, part), outcome in pool.each(work, chain([first], waiting)):
-                yield part, outcome
+    with cluster_pool(cluster, workers, gpus=gpus) as pool:
+        yield from pool.each(partial(_on_cluster, os.getcwd(), folder, function), items)
 
 
-def _on_cluster(working: str, folder: Path, work: tuple[Experiment, Sequence[Task]]) -> list[Row]:
-    """Measure a part in a process of the cluster, in the working folder of the command."""
+def _on_cluster(working: str, folder: Path, function: Callable[[Any], Any], item: Any) -> Any:
+    """Call `function(item)` in a process of the cluster, in the working folder of the command."""
     try:
         os.chdir(working)
         seen = folder.is_dir()
@@ -256,7 +280,7 @@ def _on_cluster(working: str, folder: Path, work: tuple[Experiment, Sequence[Tas
             f"machine {gethostname()} of the cluster does not see {folder.absolute()}; put it on storage that all "
             "machines share, and start the command there."
         )
-    return _all_rows(folder, work)
+    return function(item)
 
 
 def _keep_traceback(journal: Journal, entry: str, text: str) -> None:

@@ -129,17 +129,25 @@ def test_dagger_is_that_of_one_process(pool, tmp_path, one_thread):
     assert results(tmp_path / "there") == results(tmp_path / "here")
 
 
-def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(address, dataset, tmp_path):
+def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(
+    address, dataset, tmp_path, monkeypatch
+):
     settings = config("cnn", epochs=1, encoder="compact")
     arguments: dict[str, Any] = {"config": settings, "expert": "controller"}
+    arguments["shared_encoder"] = True
     here = compare(("cnn",), dataset, [3], tmp_path / "here", device="cpu", **arguments)
+
+    def refuse_here(*_: object) -> None:
+        raise AssertionError("nothing may run on this machine beside the cluster")
+
+    monkeypatch.setattr(experiment, "each_in_a_process", refuse_here)
     there = compare(("cnn",), dataset, [3], tmp_path / "there", cluster=address, workers=0, **arguments)
     assert [[row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in there.drivers] == [
         [row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in here.drivers
     ]
     assert (tmp_path / "there" / "cnn-0" / "metrics.jsonl").exists()
     with pytest.raises(ClusterError, match=r"does not see .*; put it on storage that all machines share"):
-        experiment._on_cluster(str(tmp_path), tmp_path / "nowhere", (None, ()))  # type: ignore[arg-type]
+        experiment._on_cluster(str(tmp_path), tmp_path / "nowhere", len, ())
 
 
 # No cluster

@@ -21,7 +21,6 @@ from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.events import Event
-from nac_drive.experiments import compare as compare_module
 from nac_drive.experiments import driving, experiment
 from nac_drive.experiments.compare import Comparison, compare
 from nac_drive.experiments.driving import folder_name
@@ -81,8 +80,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def in_this_process(monkeypatch) -> None:
-    for module in (experiment, compare_module):
-        monkeypatch.setattr(module, "each_in_a_process", each_here)
+    monkeypatch.setattr(experiment, "each_in_a_process", each_here)
 
 
 @pytest.fixture(scope="module")
