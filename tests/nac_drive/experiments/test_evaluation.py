@@ -22,7 +22,7 @@ from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.storage.read import FileError
 from tests.data_collection.recordings import contents
 from tests.nac_drive.evaluation.rows import row
-from tests.nac_drive.forged import forged
+from tests.nac_drive.forged import require_the_same_or_a_refusal
 
 TRACKS = "900001,5,7"
 ENV = {"control": "discrete", "mask_bar": False, "max_steps": 3}
@@ -141,24 +141,9 @@ OTHERS: list[dict[str, Any]] = [
 
 def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tmp_path, known_rows):
     evaluated(drivers, tmp_path / "whole")
-    whole, outcomes = contents(tmp_path / "whole"), {True: 0, False: 0}
-    lines = whole["rows.jsonl"].decode().splitlines(keepends=True)
-    for seed in range(40):
-        folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / str(seed)))
-        (folder / "rows.jsonl").write_text("".join(forged(seed, lines, OTHERS)))
-        before = contents(folder)
-        try:
-            evaluated(drivers, folder, resume=True)
-        except FileError as error:
-            message = str(error)
-            assert message.startswith(f"{folder / 'rows.jsonl'}, line ")
-            assert message.isprintable(), message
-            assert contents(folder) == before
-            outcomes[False] += 1
-        else:
-            assert contents(folder) == whole, seed
-            outcomes[True] += 1
-    assert min(outcomes.values()) > 2
+    require_the_same_or_a_refusal(
+        tmp_path / "whole", tmp_path, OTHERS, lambda folder: evaluated(drivers, folder, resume=True), seeds=40, least=2
+    )
 
 
 def of_tracks(*tracks: int) -> Driving:

@@ -22,7 +22,7 @@ from nac_drive.storage.lock import FolderInUseError, locked
 from nac_drive.storage.read import FileError
 from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
-from tests.nac_drive.forged import forged
+from tests.nac_drive.forged import require_the_same_or_a_refusal
 
 
 @dataclass(frozen=True)
@@ -219,24 +219,9 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(finished, tmp_path):
-    whole, outcomes = contents(finished), {True: 0, False: 0}
-    lines = whole[ROWS].decode().splitlines(keepends=True)
-    for seed in range(60):
-        folder = Path(shutil.copytree(finished, tmp_path / str(seed)))
-        (folder / ROWS).write_text("".join(forged(seed, lines, OTHERS)))
-        before = contents(folder)
-        try:
-            measured(Powers(), folder, resume=True)
-        except FileError as error:
-            message = str(error)
-            assert message.startswith(f"{folder / ROWS}, line ")
-            assert message.isprintable(), message
-            assert contents(folder) == before
-            outcomes[False] += 1
-        else:
-            assert contents(folder) == whole, seed
-            outcomes[True] += 1
-    assert min(outcomes.values()) > 5
+    require_the_same_or_a_refusal(
+        finished, tmp_path, OTHERS, lambda folder: measured(Powers(), folder, resume=True), seeds=60, least=5
+    )
 
 
 def test_a_row_that_is_no_result_stops_the_experiment_and_keeps_the_others(tmp_path):

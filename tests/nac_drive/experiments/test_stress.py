@@ -26,7 +26,7 @@ from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
 from tests.nac_drive.evaluation.rows import row
 from tests.nac_drive.experiments.test_page import ReadPage
-from tests.nac_drive.forged import forged
+from tests.nac_drive.forged import require_the_same_or_a_refusal
 
 TRACKS, WORDS = [900001, 5], ["frame-drop:zero", "gap:3"]
 SPECS = [None, "frame-drop:1:zero", "frame-drop:2:zero", "frame-drop:3:zero", "gap:3"]
@@ -176,24 +176,10 @@ def test_damaged_rows_give_the_same_files_or_are_refused_in_one_line(drivers, tm
     known_returns(monkeypatch, lambda name, spec, seed: seed / 7)
     monkeypatch.setattr("nac_drive.evaluation.intervals._RESAMPLES", 10)
     run(drivers, tmp_path / "whole", words=["gap:3"])
-    whole, outcomes = contents(tmp_path / "whole"), {True: 0, False: 0}
-    lines = whole["rows.jsonl"].decode().splitlines(keepends=True)
-    for seed in range(30):
-        folder = Path(shutil.copytree(tmp_path / "whole", tmp_path / str(seed)))
-        (folder / "rows.jsonl").write_text("".join(forged(seed, lines, OTHERS)))
-        before = contents(folder)
-        try:
-            run(drivers, folder, words=["gap:3"], resume=True)
-        except FileError as error:
-            message = str(error)
-            assert message.startswith(f"{folder / 'rows.jsonl'}, line ")
-            assert message.isprintable(), message
-            assert contents(folder) == before
-            outcomes[False] += 1
-        else:
-            assert contents(folder) == whole, seed
-            outcomes[True] += 1
-    assert min(outcomes.values()) > 5
+    require_the_same_or_a_refusal(
+        tmp_path / "whole", tmp_path, OTHERS, lambda folder: run(drivers, folder, words=["gap:3"], resume=True),
+        seeds=30, least=5,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
