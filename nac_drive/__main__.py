@@ -6,13 +6,18 @@ from nac_drive.memory import NO_MEMORY, out_of_memory
 
 
 def main() -> int:
-    """Run one command and return its exit status, also where its modules do not fit into the memory."""
+    """Run one command and return its exit status, also where its modules are missing or do not fit into the memory."""
     try:
         from nac_drive.cli.main import main as run
     except (ImportError, MemoryError) as error:
-        if not out_of_memory(error):
+        if out_of_memory(error):
+            print(f"nac-drive: {NO_MEMORY}", file=sys.stderr)
+        elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("nac_drive"):
+            # the simulator alone is installed (docs/simulator.md)
+            missing = f"{error.name}, which is not installed; run pip install nac-drive."
+            print(f"nac-drive: the command line needs {missing}", file=sys.stderr)
+        else:
             raise
-        print(f"nac-drive: {NO_MEMORY}", file=sys.stderr)
         return 2
     return run()
 
