@@ -49,7 +49,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "merging nothing": (("dataset", "merge", "--out", "new"), ("no episode", "at least one")),
     # Settings
-    "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("unknown name 'mamba'", "lstm")),
+    "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("'mamba' is unknown", "lstm")),
     "mistyped core": (("train", "data", "--out", "new", "--core", "lstmm", *SHORT), ("Did you mean 'lstm'?",)),
     "mistyped command": (("evalute",), ("no command 'evalute'", "Did you mean 'evaluate'?", "--help")),
     "unknown core key": ((*TRAIN, "--core-args", "foo=1"), ("core_args", "foo")),

@@ -19,7 +19,7 @@ LINKS = ("envs", "policies", "data_collection")
 """Links at the top of the repository to folders of the package."""
 SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
-_BASE = {"suggest", "plain", "storage"}
+_BASE = {"suggest", "plain", "storage", "plugins", "registry"}
 _DATA = _BASE | {"events", "parallel", "envs", "policies", "data_collection"}
 _RESULTS = _DATA | {"evaluation", "analysis"}
 
@@ -31,9 +31,11 @@ MAY_IMPORT = {
     "markdown": set(),
     "memory": set(),
     "storage": set(),
-    "parallel": {"plain"},
-    "envs": {"suggest", "plain", "markdown", "callable_modules", "parallel"},
-    "policies": _BASE | {"markdown"},
+    "plugins": {"suggest"},
+    "registry": {"plugins", "suggest"},
+    "parallel": {"plain", "plugins", "registry"},
+    "envs": {"suggest", "plain", "registry", "markdown", "callable_modules", "parallel"},
+    "policies": _BASE | {"markdown", "registry"},
     "data_collection": (_DATA | {"callable_modules"}) - {"data_collection"},
     "evaluation": _DATA | {"markdown"},
     "analysis": _DATA | {"evaluation"},

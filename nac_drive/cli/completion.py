@@ -55,7 +55,7 @@ def with_names(script: str) -> str:
 def names_of() -> dict[tuple[str, ...], list[str]]:
     """Options -> names that they take. Loads torch."""
     from nac_drive.data_collection.controller.controller import CONTROLLERS
-    from nac_drive.envs import PERTURBATIONS, RECORDABLE, SPLITS
+    from nac_drive.envs import PERTURBATIONS, SPLITS, recordable
     from nac_drive.policies import CORES, ENCODERS, PRETRAINED
 
     drivers = sorted({*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED), *CONTROLLERS})
@@ -67,5 +67,5 @@ def names_of() -> dict[tuple[str, ...], list[str]]:
         ("--encoder",): list(ENCODERS),
         ("--tracks", "--validation-tracks"): tracks,
         ("--perturb",): list(PERTURBATIONS),
-        ("--augment",): list(RECORDABLE),
+        ("--augment",): recordable(),
     }

@@ -26,6 +26,7 @@ from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
 from nac_drive.memory import NO_MEMORY, out_of_memory
 from nac_drive.parallel.signals import Terminated, termination_raised
+from nac_drive.plugins import load_plugin
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import WriteError
 from nac_drive.suggest import did_you_mean
@@ -67,7 +68,9 @@ COMMANDS: dict[str, Any] = {
 _DESCRIPTION = (
     "Collect demonstrations of CarRacing, train cloned drivers (NAC, LSTM, CfC and others), and measure how they "
     "drive. Start with `nac-drive demo`, or `nac-drive watch --driver champion --video episode.mp4`. An error is one "
-    "line; with NAC_DRIVE_TRACEBACK=1 in the environment it comes with its traceback."
+    "line; with NAC_DRIVE_TRACEBACK=1 in the environment it comes with its traceback. "
+    "Every command takes --plugin FILE.py or --plugin MODULE: it is imported first, and adds cores, environments, "
+    "drivers and more."
 )
 _FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
 _WIDTH_OF_LOGS = 160
@@ -107,6 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    try:
+        arguments = _with_plugins(arguments)
+    except (ValueError, OSError) as error:
+        return _report(str(error))
     if arguments == ["--version"]:
         print(f"nac-drive {nac_drive.__version__}")
         return 0
@@ -131,6 +138,24 @@ def _run(arguments: list[str]) -> int:
             message = f"{message.removesuffix('.')}{_to_go_on(command)}."
         return _report(message, getattr(error, "exit_status", 2))
     return 0
+
+
+def _with_plugins(arguments: list[str]) -> list[str]:
+    """Load the plug-ins of `--plugin`, and return the other words.
+
+    Raises:
+        FileNotFoundError, ValueError: See `load_plugin`.
+    """
+    words, others = iter(arguments), []
+    for word in words:
+        if word == "--plugin" or word.startswith("--plugin="):
+            source = word.partition("=")[2] or next(words, "")
+            if not source:
+                raise ValueError("--plugin: needs a Python file or a module, got nothing; such as --plugin mine.py.")
+            load_plugin(source)
+        else:
+            others.append(word)
+    return others
 
 
 def _report(message: str, status: int = 2) -> int:

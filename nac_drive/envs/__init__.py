@@ -9,12 +9,12 @@ from nac_drive.envs.perturbations.frames import ActionRepeat
 from nac_drive.envs.perturbations.registry import (
     CORRUPTIONS,
     PERTURBATIONS,
-    RECORDABLE,
     Augmentation,
     draw_effect,
     parse_corruptions,
     perturb,
     perturbation_table,
+    recordable,
 )
 from nac_drive.envs.rollout import BatchPolicy, Episode, EpisodeSetup, Policy, Step, rollout, rollouts, trained_view
 from nac_drive.envs.saved_state import CarState
@@ -44,7 +44,6 @@ __all__ = [
     "FRAME_SHAPE",
     "LARGEST_SEED",
     "PERTURBATIONS",
-    "RECORDABLE",
     "SPLITS",
     "TRACK_HALF_WIDTH",
     "UDACITY",
@@ -79,6 +78,7 @@ __all__ = [
     "parse_corruptions",
     "perturb",
     "perturbation_table",
+    "recordable",
     "rollout",
     "rollouts",
     "same_actions",

@@ -360,7 +360,10 @@ def _video_image(simulator: CarRacing) -> Any:
     return simulator.render()
 
 
-ENVIRONMENTS["car-racing"] = EnvSpec(
+ENVIRONMENTS.ship(
+    "car-racing",
+    EnvSpec(
     _make_car_racing, regions=regions, video_image=_video_image, views={"seat": seat_facts}, privileged=car_state,
     privileged_size=CAR_STATE_SIZE,
+    ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.suggest import did_you_mean
+from nac_drive.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class EnvSpec:
         return len(self.steering)
 
 
-ENVIRONMENTS: dict[str, EnvSpec] = {}
+ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", {})
 """Name -> track environment, for `EnvConfig.environment`. `envs.car_racing` adds CarRacing."""
 
 
@@ -78,9 +78,4 @@ def environment(name: str) -> EnvSpec:
     Raises:
         ValueError: There is none.
     """
-    if name not in ENVIRONMENTS:
-        raise ValueError(
-            f"environment must be one of {sorted(ENVIRONMENTS)}, got {name!r}; import the module that adds it first."
-            + did_you_mean(name, ENVIRONMENTS)
-        )
-    return ENVIRONMENTS[name]
+    return ENVIRONMENTS.require(name)

@@ -134,6 +134,9 @@ def udacity_frame(image: np.ndarray) -> np.ndarray:
     return cv2.resize(image[_SKY:-_BONNET], SHAPE[1::-1], interpolation=cv2.INTER_AREA)
 
 
-ENVIRONMENTS[UDACITY] = EnvSpec(
+ENVIRONMENTS.ship(
+    UDACITY,
+    EnvSpec(
     None, SHAPE, frames_per_second=10, bar_top=None, flipped_bar_columns=None,
+    ),
 )  # fmt: skip

@@ -23,6 +23,8 @@ from typing import Any
 from nac_drive.parallel.optional import optional_module
 from nac_drive.parallel.outcome import TaskOutcome
 from nac_drive.parallel.versions import installed_versions
+from nac_drive.plugins import VARIABLE, load_plugins
+from nac_drive.registry import inherit, pickled_additions
 
 _ATTEMPTS = 4
 """A task whose process or machine dies is run again until it has been tried this often."""
@@ -85,11 +87,12 @@ class ClusterPool:
         """Yield each finished task with the reference to its result."""
         ray, waiting = self._ray, iter(tasks)
         sent = ray.put(pickle.dumps(function))  # once, not with every task
+        brought = ray.put((os.environ.get(VARIABLE, ""), pickled_additions()))
         running: dict[Any, Any] = {}  # reference -> task
         try:
             while True:
                 for task in islice(waiting, max(0, self.size() - len(running))):
-                    running[self._work.remote(_versions(), sent, pickle.dumps(task))] = task
+                    running[self._work.remote(_versions(), brought, sent, pickle.dumps(task))] = task
                 if not running:
                     return
                 reference = next(iter(running)) if in_order else ray.wait(list(running))[0][0]
@@ -181,10 +184,10 @@ def _require_answer(address: str, fix: str) -> None:
         raise ClusterError(f"cluster {address} does not answer ({error.strerror or error}); {fix}.") from None
 
 
-def _work(versions: dict[str, str], function: bytes, task: bytes) -> Any:
+def _work(versions: dict[str, str], brought: tuple[str, dict[str, bytes]], function: bytes, task: bytes) -> Any:
     """Do one task in a process of the cluster.
 
-    `function` and `task` are unpickled once the versions are known.
+    `function` and `task` are unpickled once the versions are known and the user's plug-ins are loaded.
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is loaded with the first task
     here = _versions()
@@ -193,11 +196,15 @@ def _work(versions: dict[str, str], function: bytes, task: bytes) -> Any:
             f"machine {socket.gethostname()} has {_listed(here, differing)}, this one has "
             f"{_listed(versions, differing)}; install the same versions on all machines."
         )
+    os.environ[VARIABLE], additions = brought
+    inherit(additions)
     try:
+        load_plugins(installed=False)
         call, argument = pickle.loads(function), pickle.loads(task)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, FileNotFoundError) as error:
         raise ClusterError(
-            f"machine {socket.gethostname()} cannot load the work ({error}); install the package that defines it there."
+            f"machine {socket.gethostname()} cannot load the work ({error}); install the package that defines it "
+            "there, or keep the plug-in in storage that all machines share."
         ) from None
     return call(argument)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -24,6 +24,8 @@ from nac_drive.parallel.outcome import TaskOutcome, outcome_of
 from nac_drive.parallel.signals import interrupts_held, release_interrupts
 from nac_drive.parallel.spawning import reason_of_end, require_spawn
 from nac_drive.plain import whole
+from nac_drive.plugins import load_plugins
+from nac_drive.registry import inherit, pickled_additions
 
 MOST_WORKERS = 1024
 """Largest number of processes that may be asked for."""
@@ -73,7 +75,7 @@ class Workers:
         require_spawn("pass workers=1")
         self._count = count
         self._context = _QuietContext()
-        self._executor = ProcessPoolExecutor(count, self._context, init_worker)
+        self._executor = ProcessPoolExecutor(count, self._context, init_worker, (pickled_additions(),))
 
     def size(self) -> int:
         """Return the number of processes."""
@@ -158,14 +160,14 @@ def each_in_a_process(
     Yields:
         (task, outcome) as processes end: a task that fails, or whose process dies, costs no other task.
     """
-    workers, waiting = number_of_workers(workers), iter(tasks)
+    workers, waiting, additions = number_of_workers(workers), iter(tasks), pickled_additions()
     require_spawn("start it from the main process")
     running: dict[Any, tuple[SpawnProcess, Any]] = {}  # the end of a pipe -> the process at its other end
     try:
         while True:
             for task in islice(waiting, workers - len(running)):
                 result, sender = Pipe(duplex=False)
-                process = _QuietProcess(target=_alone, args=(function, task, sender), daemon=True)
+                process = _QuietProcess(target=_alone, args=(function, task, sender, additions), daemon=True)
                 process.start()
                 sender.close()  # so that the end of the process is the end of the pipe
                 running[result] = process, task
@@ -215,15 +217,18 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _alone(function: Callable[[Any], Any], task: Any, sender: Connection) -> None:
-    init_worker()
+def _alone(function: Callable[[Any], Any], task: Any, sender: Connection, additions: Mapping[str, bytes]) -> None:
+    init_worker(additions)
     sender.send(outcome_of(function, task))
 
 
-def init_worker() -> None:
+def init_worker(additions: Mapping[str, bytes]) -> None:
     """Make this process a worker of one thread.
 
-    It prints no traceback on Ctrl-C and ends with its parent.
+    It prints no traceback on Ctrl-C and ends with its parent. It knows the plug-ins of its parent.
+
+    Args:
+        additions: The parent's additions to registries, see `pickled_additions`.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports it
     release_interrupts()
@@ -231,6 +236,8 @@ def init_worker() -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     Thread(target=_end_with_parent, daemon=True).start()
+    inherit(additions)
+    load_plugins(installed=False)  # before a task is unpickled that holds an object of theirs
 
 
 def _end_with_parent() -> None:

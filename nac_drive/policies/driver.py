@@ -18,7 +18,6 @@ from nac_drive.policies.cores.registry import build_core
 from nac_drive.policies.encoders import ENCODERS, Encoder, zero_black
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ranges import seconds
-from nac_drive.suggest import did_you_mean
 
 LONGEST_DT = 1e9
 """Largest seconds between two frames; every core gives finite numbers up to there."""
@@ -46,10 +45,7 @@ class Driver(nn.Module):
         """Configuration of the environment that it was trained in; set by `load_driver`."""
         self.meta: dict[str, Any] = {}
         """Notes saved with the driver; set by `load_driver`."""
-        if config.encoder not in ENCODERS:
-            hint = did_you_mean(str(config.encoder), ENCODERS)
-            raise ValueError(f"encoder: must be one of {sorted(ENCODERS)}, got {config.encoder!r}.{hint}")
-        self.encoder = ENCODERS[config.encoder](config.frame_shape, config.encoder_features, config.dropout)
+        self.encoder = ENCODERS.require(config.encoder)(config.frame_shape, config.encoder_features, config.dropout)
         self.clock = nn.Linear(1, config.encoder_features) if config.dt_input else None
         self.core = build_core(config.core, config.encoder_features, config.d_model, **config.core_args)
         self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)

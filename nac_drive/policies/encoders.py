@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nac_drive.policies.encoder_base import FRAMES_PER_CHUNK, Encoder, last_maps, strided_convolutions
 from nac_drive.policies.thesis_encoders import BojarskiEncoder, ThesisEncoder
+from nac_drive.registry import Registry
 
 
 class ConvEncoder(Encoder):
@@ -181,11 +182,17 @@ COMPACT = ((16, 5, 2), (32, 3, 1), (32, 3, 1), (16, 3, 1))
 """576 features, a third of the parameters. Without padding every stride of 2 may leave out the last row and column. The
 paper's convolutions miss five of a frame's 96 rows and columns, with half of the speed gauge; these miss none."""
 
-ENCODERS: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
-    "paper": partial(ConvEncoder, layers=PAPER),
-    "compact": partial(ConvEncoder, layers=COMPACT),
-    "pooled": PooledEncoder,
-    "thesis": ThesisEncoder,
-    "bojarski": BojarskiEncoder,
-}
+EncoderFactory = Callable[[tuple[int, int, int], int, float], nn.Module]
+
+ENCODERS: Registry[EncoderFactory] = Registry(
+    "encoder",
+    {
+        "paper": partial(ConvEncoder, layers=PAPER),
+        "compact": partial(ConvEncoder, layers=COMPACT),
+        "pooled": PooledEncoder,
+        "thesis": ThesisEncoder,
+        "bojarski": BojarskiEncoder,
+    },
+    adapt=lambda name, encoder: encoder,
+)
 """Name -> (frame_shape, features, dropout) -> module: frames (..., H, W, 3) -> features (..., features)."""

@@ -34,9 +34,9 @@ from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.envs.wrappers import BAR_TOP
 from nac_drive.markdown import markdown_table
 from nac_drive.plain import whole
-from nac_drive.suggest import did_you_mean
+from nac_drive.registry import Registry
 
-PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
+_SHIPPED: dict[str, tuple[Perturbation, ...]] = {
     "gaussian-noise": (GaussianNoise(0.1), GaussianNoise(0.2), GaussianNoise(0.3)),
     "salt-and-pepper": (SaltAndPepper(0.02), SaltAndPepper(0.05), SaltAndPepper(0.15)),
     "brightness": (Brightness(1.3), Brightness(1.6), Brightness(2.0)),
@@ -56,15 +56,19 @@ PERTURBATIONS: dict[str, tuple[Perturbation, ...]] = {
     "weak-tyres": (TyreGrip(0.9), TyreGrip(0.75), TyreGrip(0.6)),
     "mishaps": (Mishaps(1), Mishaps(2), Mishaps(4)),
 }
+PERTURBATIONS: Registry[tuple[Perturbation, ...]] = Registry("perturbation", _SHIPPED)
 """Name -> settings of level 1, 2, 3 (and 4)."""
 
-CORRUPTIONS = tuple(name for name, levels in PERTURBATIONS.items() if isinstance(levels[0], Corruption))
-"""Names of the perturbations that change images only."""
+CORRUPTIONS = tuple(name for name, levels in _SHIPPED.items() if isinstance(levels[0], Corruption))
+"""Names of the shipped perturbations that change images only."""
 
-RECORDABLE = tuple(
-    name for name, levels in PERTURBATIONS.items() if isinstance(levels[0], Corruption | TimedPerturbation)
-)
-"""Names of the perturbations that recorded sequences can be put under: images, lost frames and late actions."""
+
+def recordable() -> list[str]:
+    """Return the names of the perturbations that recorded sequences can be put under.
+
+    They change images, lose frames or delay actions.
+    """
+    return [name for name, levels in PERTURBATIONS.items() if isinstance(levels[0], Corruption | TimedPerturbation)]
 
 
 @dataclass(frozen=True)
@@ -195,17 +199,17 @@ class Augmentation:
     randomisation).
 
     Raises:
-        ValueError: For a specification that `parse` refuses, or a perturbation that is not `RECORDABLE`.
+        ValueError: For a specification that `parse` refuses, or a perturbation that is not `recordable`.
     """
 
     specs: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for part in (part for spec in self.specs for part in parse(spec)):
-            if part.name not in RECORDABLE:
+            if part.name not in recordable():
                 raise ValueError(
                     f"augment: perturbation {part.name!r} needs the simulator; recorded frames take "
-                    f"{', '.join(RECORDABLE)}. Record under it with `collect --perturb` or `dagger --perturb`."
+                    f"{', '.join(recordable())}. Record under it with `collect --perturb` or `dagger --perturb`."
                 )
 
     @property
@@ -261,11 +265,7 @@ def _part(part: str, spec: str) -> Part | None:
             "such as shadows:2+frame-drop:1:skip."
         )
     name, level, missing = match[1], int(match[2]), match[3]
-    if name not in PERTURBATIONS:
-        raise ValueError(
-            f"perturbation {name!r} is unknown; choose from {sorted(PERTURBATIONS)}.{did_you_mean(name, PERTURBATIONS)}"
-        )
-    levels = PERTURBATIONS[name]
+    levels = PERTURBATIONS.require(name)
     if level > len(levels):
         raise ValueError(f"perturbation {name!r} has the levels 1 to {len(levels)} (0 is none), got {level}.")
     perturbation = levels[max(level, 1) - 1]

@@ -34,7 +34,7 @@ from nac_drive.policies.cores.s4d import S4D
 from nac_drive.policies.cores.tap_withdrawal import TapWithdrawal
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 from nac_drive.policies.ranges import check_number, check_type, check_whole
-from nac_drive.suggest import did_you_mean
+from nac_drive.registry import Registry
 
 _NAC = (
     "num_heads",
@@ -73,7 +73,7 @@ _CIRCUIT = ("units", "neurons", "iterations")
 _PURE = ("backbone_units",)
 _UNITS = ("backbone_units", "time_unit")
 
-CORES: dict[str, CoreFactory] = {
+_SHIPPED: dict[str, CoreFactory] = {
     # Neuronal Attention Circuits; nac-block is a layer only, see NACCore
     "nac-exact": _nac(
         "nac-exact", "Neuronal Attention Circuit over the last 8 frames ([nac.md](nac.md)); exact logits"
@@ -238,6 +238,7 @@ CORES: dict[str, CoreFactory] = {
     ),
     "circuitnet-lp": CoreFactory(CircuitNet, "the same with products", _CIRCUIT, attention=False, product=True),
 }
+CORES: Registry[CoreFactory] = Registry("core", _SHIPPED)
 """Name -> factory: `CORES["lstm"](input_size, output_size, **settings)`. No two names make the same function at their
 default settings. A new core is a file with its class, a line here, and a test that inherits CoreContract."""
 
@@ -298,12 +299,10 @@ def build_core(name: str, input_size: int, output_size: int, /, **settings: Any)
     Raises:
         ValueError: The name or a setting is unknown, or a setting does not fit.
     """
-    if name not in CORES:
-        hint = did_you_mean(str(name), CORES)
-        raise ValueError(f"core: unknown name {name!r}; known are {', '.join(CORES)}.{hint}")
-    _check_settings(name, {key: value for key, value in settings.items() if key in CORES[name].accepted})
+    factory = CORES.require(name)
+    _check_settings(name, {key: value for key, value in settings.items() if key in factory.accepted})
     try:
-        return CORES[name](input_size, output_size, **settings)
+        return factory(input_size, output_size, **settings)
     except TypeError as error:
         raise ValueError(f"core_args: a setting of {name!r} has the wrong type, got {settings} ({error}).") from error
 

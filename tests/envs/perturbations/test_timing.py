@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from nac_drive.envs import PERTURBATIONS, RECORDABLE, Augmentation, EnvConfig, make_env, perturb
+from nac_drive.envs import PERTURBATIONS, Augmentation, EnvConfig, make_env, perturb, recordable
 from nac_drive.envs.perturbations.dynamics import ActionDelay
 from nac_drive.envs.perturbations.effects import Chain
 from nac_drive.envs.perturbations.frames import FrameLoss, Gaps, Missing
@@ -236,9 +236,9 @@ def test_gaps_of_a_recording_lose_their_fraction_of_it_anywhere(fraction, pieces
 
 
 def test_names_that_can_be_trained_under():
-    assert {*TIMED} < {*RECORDABLE}
-    assert {"gaussian-noise", "shadows"} < {*RECORDABLE}
-    assert not {"weak-tyres", "action-noise"} & {*RECORDABLE}
+    assert {*TIMED} < {*recordable()}
+    assert {"gaussian-noise", "shadows"} < {*recordable()}
+    assert not {"weak-tyres", "action-noise"} & {*recordable()}
     with pytest.raises(ValueError, match=r"'weak-tyres' needs the simulator; recorded frames take .*collect --perturb"):
         Augmentation(["gap:1+weak-tyres:1"])
 

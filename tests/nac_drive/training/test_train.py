@@ -417,7 +417,7 @@ def test_without_validation_tracks_there_is_no_accuracy_on_them(dataset, tmp_pat
     [
         ({"core": "lstmm"}, "core: unknown name 'lstmm'.* Did you mean 'lstm'"),
         ({"core_args": {"windw": 4}}, r"unknown \['windw'\]"),
-        ({"encoder": "papr"}, "encoder: must be one of .* Did you mean 'paper'"),
+        ({"encoder": "papr"}, "encoder 'papr' is unknown; .* Did you mean 'paper'"),
         ({"init_from": "exprt"}, "no folder exprt .* Did you mean 'expert'"),
     ],
 )

@@ -75,7 +75,9 @@ def test_a_core_stays_on_the_device_of_its_arguments(name: str, monkeypatch: pyt
 
 
 def test_an_unknown_core_lists_the_known_and_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"core: unknown name 'lstmm'.*nac-exact, nac-euler.* Did you mean 'lstm'\?"):
+    with pytest.raises(
+        ValueError, match=r"core 'lstmm' is unknown; choose from attention, .*nac-exact.* Did you mean 'lstm'\?"
+    ):
         build_core("lstmm", 5, 8)
 
 

@@ -1,0 +1,236 @@
+"""Plug-ins: Python files and modules of the user that add cores, environments, drivers and other parts.
+
+A plug-in is imported because the user named it: by `--plugin`, in the variable NAC_DRIVE_PLUGINS, in a reference such
+as `mine.py:MinGRU`, or by installing a package with an entry point of the group `nac_drive`. A name that a run, a
+dataset or another file holds never imports anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nac_drive.suggest import did_you_mean
+
+VARIABLE = "NAC_DRIVE_PLUGINS"
+"""Environment variable with the plug-ins of this process and of its workers, separated as PATH is."""
+GROUP = "nac_drive"
+"""Group of the entry points of installed plug-ins."""
+
+_REFERENCE = re.compile(r"(?P<source>.*\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A loaded plug-in, as a run's config.json names it."""
+
+    module: str
+    """Name of the module, such as `mine`."""
+    source: str
+    """What to pass to --plugin: the file or the module."""
+    version: str
+    """Version of the package that holds it, or SHA-256 of the file."""
+
+    @property
+    def file(self) -> str:
+        """The name of the file, without its folder; the name of the module for an installed one."""
+        return Path(self.source).name
+
+
+_loaded: dict[str, Plugin] = {}
+_busy = False
+_entry_points_loaded = False
+
+
+def load_plugin(source: str | os.PathLike[str]) -> Plugin:
+    """Import a plug-in, in this process and in the workers that it starts later.
+
+    Args:
+        source: A Python file, or the dotted name of a module that is installed or lies in the current folder.
+
+    Returns:
+        The plug-in. A second call with the same source imports nothing.
+
+    Raises:
+        FileNotFoundError: There is no such file or module.
+        ValueError: Its name is taken by another module, or its import fails.
+    """
+    text = os.fspath(source)
+    if text.endswith(".py"):
+        text = os.path.abspath(text)
+    for plugin in _loaded.values():
+        if plugin.source == text:
+            return plugin
+    module = _import_file(Path(text)) if text.endswith(".py") else _import_module(text)
+    plugin = _loaded[module.__name__] = Plugin(module.__name__, text, _version(module))
+    sources = [*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
+    if text not in sources:
+        os.environ[VARIABLE] = os.pathsep.join([*sources, text])
+    return plugin
+
+
+def load_plugins(*, installed: bool = True) -> None:
+    """Import the plug-ins of NAC_DRIVE_PLUGINS and those of installed packages, once.
+
+    Args:
+        installed: Whether to look for installed packages, which takes some milliseconds.
+
+    Raises:
+        FileNotFoundError, ValueError: See `load_plugin`.
+    """
+    global _busy, _entry_points_loaded
+    if _busy:  # a plug-in reads a registry while it is imported
+        return
+    _busy = True
+    try:
+        for source in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+            load_plugin(source)
+        if installed and not _entry_points_loaded:
+            _entry_points_loaded = True
+            for entry_point in metadata.entry_points(group=GROUP):
+                module = _import_module(entry_point.module)
+                _loaded.setdefault(module.__name__, Plugin(module.__name__, entry_point.module, _version(module)))
+    finally:
+        _busy = False
+
+
+def plugin_of(value: Any) -> Plugin | None:
+    """Return the plug-in that defines a class or function. None for one from elsewhere."""
+    return _loaded.get(getattr(value, "__module__", None) or "")
+
+
+def attribute_of_plugin(name: str) -> Any:
+    """Return the object behind a dotted name such as `mine.MinGRU`, if its module is a loaded plug-in.
+
+    Raises:
+        KeyError: It is not, or the plug-in has no such object.
+    """
+    module, _, attribute = name.rpartition(".")
+    if module not in _loaded or not hasattr(sys.modules[module], attribute):
+        raise KeyError(name)
+    return getattr(sys.modules[module], attribute)
+
+
+def is_reference(text: str) -> bool:
+    """Return whether a text has the form FILE.py:NAME or MODULE:NAME."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def named_object(text: str) -> str:
+    """Load the plug-in of a reference that the user typed, and return the dotted name of the object.
+
+    Args:
+        text: FILE.py:NAME or MODULE:NAME, such as `mine.py:MinGRU`. Any other text is returned as it is.
+
+    Returns:
+        A name such as `mine.MinGRU`, which registries know from now on.
+
+    Raises:
+        FileNotFoundError: There is no such file or module.
+        ValueError: It has no such object.
+    """
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        return text
+    plugin, name = load_plugin(match["source"]), match["name"]
+    module = sys.modules[plugin.module]
+    if not hasattr(module, name):
+        public = [word for word in vars(module) if not word.startswith("_")]
+        raise ValueError(f"{text}: {match['source']} defines no {name!r}.{did_you_mean(name, public)}")
+    return f"{plugin.module}.{name}"
+
+
+def missing_plugin(name: str, saved: Iterable[dict[str, str]] = ()) -> str:
+    """Return the advice for a name that a plug-in may define, with a leading space. It is empty without one.
+
+    Args:
+        name: The unknown name.
+        saved: Plug-ins that a folder names, as `Plugin` has them.
+    """
+    module = name.rpartition(".")[0]
+    for plugin in saved:
+        if plugin.get("name") == name:
+            return f" It comes from the plug-in {plugin['module']}; pass --plugin {plugin['file']}."
+    if module and module not in _loaded:
+        return f" It comes from the plug-in {module}; pass --plugin {module}.py, with its folder."
+    return ""
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = path.stem
+    if not path.is_file():
+        raise FileNotFoundError(f"plugin: there is no file {path}; pass a Python file or the name of a module.")
+    if not name.isidentifier():
+        raise ValueError(f"plugin: the name of {path.name} must be a Python name, such as my_model.py; rename it.")
+    taken = name in sys.modules or name in sys.stdlib_module_names or _is_installed(name, path)
+    if taken:
+        raise ValueError(f"plugin: another module has the name of {path.name}; rename the file.")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for the modules beside it
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _import_error(path.name, error) from error
+    return module
+
+
+def _is_installed(name: str, path: Path) -> bool:
+    """Return whether another module of that name could be imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return False
+    return spec.origin is None or not os.path.exists(spec.origin) or not path.samefile(spec.origin)
+
+
+def _import_module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _import_error(name, error) from error
+        file = f"; did you mean {name}.py?" if os.path.exists(f"{name}.py") else ""
+        raise FileNotFoundError(
+            f"plugin: there is no module {name!r}; pass a Python file, or a module that is installed{file}."
+        ) from None
+    except Exception as error:
+        raise _import_error(name, error) from error
+
+
+def _import_error(source: str, error: Exception) -> ValueError:
+    frames, place = error.__traceback__, ""
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        place = f"{Path(file).name}:{frames.tb_lineno}: " if not file.startswith("<") else place
+        frames = frames.tb_next
+    return ValueError(f"plugin {source} cannot be imported: {place}{type(error).__name__}: {error}.")
+
+
+def _version(module: ModuleType) -> str:
+    """Return the version of a module's package, or the SHA-256 of its file."""
+    top = module.__name__.partition(".")[0]
+    packages = metadata.packages_distributions().get(top) if _in_packages(module) else None
+    if packages:
+        return f"{packages[0]} {metadata.version(packages[0])}"
+    file = getattr(module, "__file__", None)
+    return f"sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()}" if file else "unknown"
+
+
+def _in_packages(module: ModuleType) -> bool:
+    return "site-packages" in Path(getattr(module, "__file__", None) or "").parts
