@@ -69,7 +69,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no epochs": ((*TRAIN, "--epochs", "0"), ("epochs", "at least 1", "0")),
     "long sequences": ((*TRAIN, "--sequence-length", "500"), ("sequence_length", "longest episode", "60 frames")),
     "unknown validation tracks": ((*TRAIN, "--validation-tracks", "val-99"), ("val-99", "25 tracks")),
-    "bad fraction": ((*TRAIN, "--validation-fraction", "1.5"), ("validation_fraction", "[0, 1)")),
+    "bad fraction": ((*TRAIN, "--set", "validation_fraction=1.5"), ("validation_fraction", "[0, 1)")),
     "negative workers": ((*TRAIN, "--workers", "-1"), ("workers must lie in 0 to 1,024", "got -1")),
     "a core's setting of no plain value": ((*TRAIN, "--core-args", "foo=[1]"), ("neither a number nor a word",)),
     "a core's setting nested deeply": ((*TRAIN, "--core-args", "foo=" + "[" * 5000), ("neither a number",)),
@@ -83,7 +83,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "DAgger with an expert of another control": (
         (*DAGGER, "--expert", "continuous_driver"), ("made for continuous control", "--control continuous")
     ),
-    "DAgger with too large a beta": ((*DAGGER, "--beta", "2"), ("beta", "[0, 1]", "got 2")),
+    "DAgger with too large a beta": ((*DAGGER, "--set", "beta=2"), ("beta", "[0, 1]", "got 2")),
     "DAgger without episodes": ((*DAGGER, "--episodes", "0"), ("episodes", "at least 1", "0")),
     "DAgger over a run": (("dagger", "--out", "run", *BASE), ("run already exists", "--resume")),
     "no DAgger to resume": ((*DAGGER, "--resume"), ("not a run folder",)),
@@ -99,7 +99,10 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("cannot resume run", "data.batch_size: run has 2, got 9"),
     ),
     "resume on another dataset": (
-        ("train", "continuous_data", "--out", "run", "--core", "cnn", "--resume", *SHORT, "--validation-fraction", "0"),
+        (
+            "train", "continuous_data", "--out", "run", "--core", "cnn", "--resume", *SHORT,
+            "--set", "validation_fraction=0",
+        ),
         ("cannot resume run", "dataset"),
     ),
     "compare unknown": (

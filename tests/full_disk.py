@@ -31,15 +31,25 @@ from tests.same_files import contents, differences
 
 DISK = "disk"
 """The folder where the small disk is, beside the dataset `data` and the driver `driver`."""
-_SMALL = ["--d-model", "8", "--dense", "8", "--validation-tracks", "3", "--device", "cpu", "--workers", "1"]
+_SMALL = [
+    "--set",
+    "driver.d_model=8",
+    "driver.dense=8",
+    "--validation-tracks",
+    "3",
+    "--device",
+    "cpu",
+    "--workers",
+    "1",
+]
 _DRIVE = ["--workers", "1"]
 RESUMABLE: dict[str, list[str]] = {
     "collect": ["collect", "--driver", "controller", "--episodes", "2", *_DRIVE],
     "train": ["train", "data", "--core", "cnn", "--epochs", "2", "--sequence-length", "16", "--batch-size", "2",
               *_SMALL],
     "dagger": ["dagger", "--expert", "controller", "--core", "cnn", "--rounds", "2", "--initial-episodes", "1",
-               "--episodes", "1", "--initial-epochs", "1", "--epochs", "1", "--max-steps", "20", "--sequence-length",
-               "16", *_SMALL],
+               "--episodes", "1", "--initial-epochs", "1", "--epochs", "1", "--sequence-length", "16",
+               "--set", "max_steps=20", *_SMALL],
     "ppo": ["ppo", "--total-timesteps", "64", "--n-envs", "1", "--n-steps", "32", "--batch-size", "32", "--n-epochs",
             "1", "--value-warmup-steps", "32", "--validate-every", "64", "--validation-tracks", "3"],
     "evaluate": ["evaluate", "--driver", "driver", "--tracks", "3,4,5", "--baseline", "controller", *_DRIVE],

@@ -61,7 +61,7 @@ SIZES: dict[str, dict[str, str]] = {
     "compare": {"--epochs": "1", "--num-seeds": "1", "--sequence-length": "16", **_VALIDATED, **_MEASURED},
     "dagger": {
         "--initial-episodes": "1", "--rounds": "1", "--episodes": "1", "--initial-epochs": "1", "--epochs": "1",
-        "--sequence-length": "16", "--max-steps": str(DRIVEN), **_VALIDATED,
+        "--sequence-length": "16", "--set": f"max_steps={DRIVEN}", **_VALIDATED,
     },
     "evaluate": _MEASURED,
     "ppo": {
@@ -106,7 +106,7 @@ ADDED = {
 
 
 TEXTS = {
-    " --precision bf16-mixed": "",  # emulated, and ten times as slow, on processors without it
+    " optim.precision=bf16-mixed": "",  # emulated, and ten times as slow, on processors without it
     "--drivers all nac-exact,window=32 mha,window=8": "--drivers nac-exact,window=32 mha,window=8",
     "cnn lstm gru cfc mtan nac-sharp nac-exact mha ct-gru pdna-c pdna-e ncp ltc nac-exact,num_heads=4,gain=8,recency=2,"
     "output=riemann": "lstm mtan nac-sharp",
@@ -173,7 +173,9 @@ def reduced(words: list[str]) -> list[str]:
     name = " ".join(words[:2]) if words[:1] == ["dataset"] else "".join(words[:1])
     words = [re.sub(NAMED_TRACKS, r"\1-1", re.sub(r"^(\d+),[\d,]+$", r"\1", word)) for word in words]
     for option, value in ({} if "--help" in words else SIZES.get(name, {})).items():
-        if option in words:
+        if option == "--set":
+            words += [option, value]
+        elif option in words:
             start = words.index(option) + 1
             end = next((i for i in range(start, len(words)) if words[i].startswith("--")), len(words))
             words[start:end] = [value]

@@ -148,8 +148,8 @@ def test_a_damaged_run_is_reported_in_one_line(here, capsys, name):
     file.write_bytes(b"[" + file.read_bytes()[:50])
     before = contents(here)
     settings = (
-        "--learning-rate", "1e-3", "--ema-decay", "0", "--batch-size", "2", "--no-horizontal-flip",
-        "--encoder", "paper", "--dropout", "0.2", "--validation-fraction", "0.34", "--validate-every", "1",
+        "--learning-rate", "1e-3", "--batch-size", "2", "--set", "optim.ema_decay=0", "data.horizontal_flip=false",
+        "driver.dropout=0.2", "validation_fraction=0.34", "--encoder", "paper", "--validate-every", "1",
     )  # fmt: skip
     line = refused(
         capsys, "train", "data", "--out", "run", "--core", "cnn", "--no-residual", "--resume", *SHORT, *settings
@@ -242,9 +242,9 @@ def test_train_resume_evaluate_watch_and_inspect(here, capsys):
 
 
 def test_dagger(here, capsys):
-    short = ("--max-steps", "55", "--sequence-length", "1", "--rounds", "1")
+    short = ("--set", "max_steps=55", "--sequence-length", "1", "--rounds", "1")
     short += ("--initial-episodes", "1", "--episodes", "1")
-    arguments = (*DAGGER, *short, "--expert", "controller", "--validation-tracks", "800000", "--first-track", "7")
+    arguments = (*DAGGER, *short, "--expert", "controller", "--validation-tracks", "800000", "--set", "first_track=7")
     assert call(*arguments) == 0
     message = capsys.readouterr().out.replace(str(here) + "/", "")
     assert "round 1: 110 frames, loss " in message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,17 @@ import pytest
 import nac_drive
 from nac_drive import cli
 from nac_drive.cli import completion, driving, training
+from nac_drive.cli.options import options as options_of
+from nac_drive.cli.options import other_settings
+from nac_drive.cli.settings import TrainingCommand
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.policies import CORES, PRETRAINED, DriverConfig
 from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig, paper_recipe
 from nac_drive.training.ppo.config import PPOConfig
-from tests.commands import call
+from nac_drive.training.settings import CONFIGS, settings
+from tests.commands import call, refused
 from tests.nac_drive.small import nested
 
-_ENV = {"frame_shape", "num_actions"}
-HIDDEN = {
-    "train": {"control", *_ENV}, "compare": {"control", "core", *_ENV}, "dagger": {"environment", *_ENV},
-    "ppo": {"dropout", *_ENV},
-}  # fmt: skip
-"""Settings of the library that a command takes from the environment or from another option."""
 POSITIONAL = {
     "train": {"dataset"},
     "compare": {"dataset"},
@@ -34,19 +32,9 @@ POSITIONAL = {
     "completion": {"shell"},
     "reproduce": {"name"},
 }
-OPTIONS = {
-    "train": training._TrainOptions, "compare": training._CompareOptions, "dagger": training._DaggerOptions,
-    "ppo": training._PpoOptions,
-}  # fmt: skip
-
-
-def names_of_settings(config: Any) -> set[str]:
-    """Names of all settings of a config and of its nested configs."""
-    names = set()
-    for setting in fields(config):
-        value = getattr(config, setting.name)
-        names |= names_of_settings(value) if is_dataclass(value) else {setting.name}
-    return {"validation_tracks" if name == "tracks" else name for name in names}
+TRAINING: dict[str, type[TrainingCommand]] = {
+    name: command for name, command in cli.COMMANDS.items() if issubclass(command, TrainingCommand)
+}
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch, command: type, *arguments: str) -> Any:
@@ -62,9 +50,8 @@ def parsed(monkeypatch: pytest.MonkeyPatch, command: type, *arguments: str) -> A
 def test_help_names_every_option(command, capsys):
     assert call(command, "--help") == 0
     text = capsys.readouterr().out
-    options = {setting.name for setting in fields(cli.COMMANDS[command])} - {"settings", "options"}
-    if command in OPTIONS:
-        options |= names_of_settings(OPTIONS[command]()) - HIDDEN.get(command, set())
+    options = {setting.name for setting in fields(cli.COMMANDS[command])} - {"source", "options"}
+    options |= {"config", "set"} if command in TRAINING else set()
     if hasattr(cli.COMMANDS[command], "options") or command in ("train", "compare", "dagger"):
         options |= {setting.name for setting in fields(training.TrainingOptions)}
     positional = POSITIONAL.get(command, set())
@@ -118,17 +105,21 @@ def test_a_mistyped_option_gets_a_hint(capsys):
 # Options and configs
 
 
-def train_config(command: Any) -> TrainConfig:
-    return training._plain(TrainConfig, command.settings)
+@pytest.mark.parametrize("command", TRAINING)
+def test_a_training_has_few_options_and_docs_name_its_other_settings(command):
+    kind = TRAINING[command]
+    assert len(options_of(kind)) <= 30
+    names = {setting.name for setting in kind.OPTIONS.values()} | {option.name for option in other_settings(kind)}
+    assert names | kind.FIXED.keys() == settings(CONFIGS[kind.TRAINS]).keys()
 
 
 def test_the_options_of_train_are_those_of_the_library(monkeypatch):
     words = ("train", "data", "--out", "new")
-    assert train_config(parsed(monkeypatch, training.Train, *words)) == TrainConfig()
+    assert parsed(monkeypatch, training.Train, *words).settings() == TrainConfig()
     options = ("--core-args", "top_k=4", "gate=true", "seed=null", "--core", "cnn", "--sequence-length", "1")
     core_args = {"top_k": 4, "gate": True, "seed": None}
     expected = nested(TrainConfig(), core="cnn", core_args=core_args, sequence_length=1)
-    assert train_config(parsed(monkeypatch, training.Train, *words, *options)) == expected
+    assert parsed(monkeypatch, training.Train, *words, *options).settings() == expected
 
 
 @pytest.mark.parametrize("recipe", [("--recipe", "paper"), ("--recipe=paper",)])
@@ -136,29 +127,30 @@ def test_the_recipe_of_the_paper_replaces_the_defaults(monkeypatch, recipe):
     words = ("train", "data", "--out", "new")
     command = parsed(monkeypatch, training.Train, *words, *recipe)
     assert (command.dataset, command.out) == (Path("data"), Path("new"))
-    assert train_config(command) == paper_recipe() != TrainConfig()
-    changed = train_config(parsed(monkeypatch, training.Train, *words, "--epochs", "3", *recipe, "--dropout", "0.1"))
-    assert changed == nested(paper_recipe(), epochs=3, dropout=0.1)
+    assert command.settings() == paper_recipe() != TrainConfig()
+    other = ("--epochs", "3", *recipe, "--set", "driver.dropout=0.1", "--learning-rate", "1e-3")
+    changed = parsed(monkeypatch, training.Train, *words, *other).settings()
+    assert changed == nested(paper_recipe(), epochs=3, dropout=0.1, learning_rate=1e-3)
 
 
 def test_the_options_of_dagger_are_those_of_the_library(monkeypatch):
     first = parsed(monkeypatch, training.Dagger, "dagger", "--out", "new")
-    assert (first.expert, training._plain(DaggerConfig, first.settings)) == ("expert", DaggerConfig())
-    options = ("--core-args", "top_k=4", "--episodes", "3", "--noise", "0.2", "--mask-bar", "--augment", "fog:1")
+    assert (first.expert, first.settings()) == ("expert", DaggerConfig())
+    options = ("--core-args", "top_k=4", "--episodes", "3", "--set", "noise=0.2", "data.mask_bar=true")
     words = ("dagger", "--out", "new", "--expert", "controller", *options, "--workers", "2", "--resume")
     second = parsed(monkeypatch, training.Dagger, *words)
     assert (second.expert, second.options.workers, second.options.resume) == ("controller", 2, True)
-    with pytest.raises(ValueError, match="'fog' is unknown"):
-        training._plain(DaggerConfig, second.settings)
-    settings = replace(second.settings, data=replace(second.settings.data, augment=()))
     expected = nested(DaggerConfig(), core_args={"top_k": 4}, episodes=3, noise=0.2, mask_bar=True)
-    assert training._plain(DaggerConfig, settings) == expected
+    assert second.settings() == expected
+    third = parsed(monkeypatch, training.Dagger, *words, "--set", "data.augment=fog:1")
+    with pytest.raises(ValueError, match="'fog' is unknown"):
+        third.settings()
 
 
 def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
     first = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new")
-    assert (training._plain(PPOConfig, first.settings), first.resume) == (PPOConfig(), False)
-    options = (
+    assert (first.settings(), first.resume) == (PPOConfig(), False)
+    options = [
         "--control",
         "continuous",
         "--core",
@@ -170,11 +162,11 @@ def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
         "--n-envs",
         "8",
         "--resume",
-    )
+    ]
     second = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new", *options)
     assert second.resume
     expected = nested(PPOConfig(), core="lstm", control="continuous", init_from="clone", gamma=0.9, n_envs=8)
-    assert training._plain(PPOConfig, second.settings) == expected
+    assert second.settings() == expected
 
 
 def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeypatch):
@@ -185,6 +177,53 @@ def test_one_core_may_be_compared_with_the_settings_that_it_alone_allows(monkeyp
         call(*words)
     assert configs == [nested(TrainConfig(), core="cnn", sequence_length=1)]
     assert call("compare", "data", "--out", "new", "--core", "cnn") == 2  # --drivers names them
+
+
+# Words of --set
+
+
+def test_every_kind_of_setting_is_read_by_its_type(monkeypatch):
+    words = ["--set", "optim.ema_decay=0", "data.horizontal_flip=false", "data.augment=shadows:1,line:2", "size=96,96"]
+    words += ["--set", "view=above", "training_tracks=none", "final_learning_rate=1e-3", "driver.core_args.top_k=3"]
+    config = parsed(monkeypatch, training.Dagger, "dagger", "--out", "new", *words, "--rounds", "2").settings()
+    expected = nested(
+        DaggerConfig(), ema_decay=0.0, horizontal_flip=False, augment=("shadows:1", "line:2"), size=(96, 96), rounds=2,
+        training_tracks=None, final_learning_rate=1e-3, core_args={"top_k": 3},
+    )  # fmt: skip
+    assert config == expected
+
+
+def test_an_option_counts_more_than_set_and_later_words_more_than_earlier_ones(monkeypatch):
+    words = ("train", "data", "--out", "new", "--epochs", "3", "--set", "epochs=4", "seed=1", "--set", "seed=2")
+    assert parsed(monkeypatch, training.Train, *words).settings() == nested(TrainConfig(), epochs=3, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ema_decay=0", "there is no setting 'ema_decay'. Did you mean 'optim.ema_decay'?"),
+        ("data.shfit=3", "Did you mean 'data.shift'?"),
+        ("optim=3", "there is no setting 'optim'"),
+        ("data.shift", "set must be KEY=VALUE, got 'data.shift'"),
+        ("=3", "set must be KEY=VALUE"),
+        ("data.shift=1.5", "data.shift must be a whole number, got '1.5'"),
+        ("data.mask_bar=maybe", "data.mask_bar must be true or false, got 'maybe'"),
+        ("optim.ema_decay=much", "optim.ema_decay must be a number, got 'much'"),
+        ("optim.ema_decay=2", "ema_decay must lie in [0, 1), got 2.0"),
+        ("driver.control=pulsed", "driver.control is decided by the dataset"),
+        ("driver.num_actions=2", "driver.num_actions is decided by the environment"),
+        ("driver.core_args.top_k=[1]", "neither a number nor a word"),
+    ],
+)
+def test_a_bad_word_of_set_is_refused_in_one_line(word, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(capsys, "train", "data", "--out", "new", "--set", word)
+    assert not list(tmp_path.iterdir())
+
+
+def test_compare_has_the_cores_of_drivers(capsys):
+    line = refused(capsys, "compare", "data", "--out", "new", "--set", "driver.core_args.top_k=3")
+    assert "driver.core_args is decided by --drivers" in line
 
 
 @pytest.mark.parametrize("word", ["none", "None"])

@@ -97,10 +97,12 @@ INSTANCES: dict[str, list[str]] = {
         "--learning-rate 2e-3 --validation-tracks 800000,800004 --tracks 900000,900004",
     ],
     "nac-drive compare broken --out runs/lead-clockless ...": [
-        f"nac-drive compare broken --out runs/lead-clockless --clockless --drivers mtan --num-seeds 2 {_AS_ABOVE}",
+        "nac-drive compare broken --out runs/lead-clockless --set driver.clockless=true --drivers mtan --num-seeds 2 "
+        f"{_AS_ABOVE}",
     ],
     "nac-drive compare broken --out runs/lead-dt ...": [
-        f"nac-drive compare broken --out runs/lead-dt --dt-input --drivers lstm --num-seeds 2 {_AS_ABOVE}",
+        "nac-drive compare broken --out runs/lead-dt --set driver.dt_input=true --drivers lstm --num-seeds 2 "
+        f"{_AS_ABOVE}",
     ],
     "nac-drive compare broken --out runs/ablation ...": [
         f"nac-drive compare broken --out runs/ablation {_AS_ABOVE} --drivers nac-exact,num_heads=4,gain=8,value=input",

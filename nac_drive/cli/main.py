@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import tyro
@@ -23,6 +24,7 @@ from nac_drive.cli.exporting import Export
 from nac_drive.cli.live import Arena, ServeUdacity
 from nac_drive.cli.output import Output
 from nac_drive.cli.reproduction import Reproduce
+from nac_drive.cli.settings import TrainingCommand
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
 from nac_drive.memory import NO_MEMORY, out_of_memory
 from nac_drive.parallel.signals import Terminated, termination_raised
@@ -210,10 +212,11 @@ def _parse(arguments: list[str]) -> Any:
     if arguments and arguments[0] in COMMANDS:
         name, *words = arguments
         command = COMMANDS[name]
-        # A command may read other defaults off its words, as train does for --recipe paper.
-        defaults = command.defaults(words) if hasattr(command, "defaults") else None
-        keywords = {} if defaults is None else {"default": defaults}
-        return tyro.cli(command, args=words, prog=f"nac-drive {name}", config=_FLAT, **keywords)
+        parse = partial(tyro.cli, command, args=words, prog=f"nac-drive {name}", config=_FLAT)
+        options = parse()
+        if isinstance(options, TrainingCommand) and (defaults := options.as_defaults()) is not None:
+            options = parse(default=defaults)
+        return options
     return tyro.extras.subcommand_cli_from_dict(
         COMMANDS, args=arguments, prog="nac-drive", description=_DESCRIPTION, config=_FLAT
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -12,7 +10,9 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import tyro
 
 from nac_drive.cli.main import COMMANDS
+from nac_drive.cli.settings import TrainingCommand, meaning, meanings
 from nac_drive.markdown import markdown_table
+from nac_drive.training.settings import CONFIGS, settings
 
 
 class Option(NamedTuple):
@@ -51,14 +51,27 @@ def options_table() -> str:
     parts = []
     for name, command in subcommands():
         rows = [(f"`{option.name}`", option.default, option.meaning) for option in options(command)]
-        heading = f"### `nac-drive {name}`\n\n{_text(inspect.getdoc(command))}"
+        heading = f"### `nac-drive {name}`\n\n{' '.join((inspect.getdoc(command) or '').split())}"
         parts.append(f"{heading}\n\n{markdown_table(('option', 'default', 'meaning'), rows, 'lll')}")
+        if issubclass(command, TrainingCommand):
+            rows = [(f"`{option.name}`", option.default, option.meaning) for option in other_settings(command)]
+            parts.append(f"Settings for `--set`:\n\n{markdown_table(('setting', 'default', 'meaning'), rows, 'lll')}")
     return "\n\n".join(parts)
+
+
+def other_settings(command: type[TrainingCommand]) -> list[Option]:
+    """Return the settings of a training that are no options of its command, for `--set`."""
+    options = {setting.name for setting in command.OPTIONS.values()}
+    return [
+        Option(setting.name, _typed(setting.default), meaning(setting).replace("|", "\\|"))
+        for setting in settings(CONFIGS[command.TRAINS]).values()
+        if setting.name not in options and setting.name not in command.FIXED
+    ]
 
 
 def _options(kind: type, given: dict[str, Any]) -> Iterator[Option]:
     """Yield the options of the dataclass `kind`, whose defaults `given` replaces."""
-    hints, meanings = get_type_hints(kind, include_extras=True), _meanings(kind)
+    hints, texts = get_type_hints(kind, include_extras=True), meanings(kind)
     for setting in fields(kind):
         markers = getattr(hints[setting.name], "__metadata__", ())
         default = setting.default if setting.default_factory is MISSING else setting.default_factory()
@@ -70,19 +83,8 @@ def _options(kind: type, given: dict[str, Any]) -> Iterator[Option]:
             continue
         own = next((marker.name for marker in markers if getattr(marker, "name", None)), setting.name)
         name = own.upper() if tyro.conf.Positional in markers else f"--{own.replace('_', '-')}"
-        yield Option(name, _typed(default), meanings[setting.name])
-
-
-def _meanings(kind: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a dataclass and of its bases."""
-    found = {}
-    for base in reversed(kind.__mro__[:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-                found[field.target.id] = _text(ast.literal_eval(text.value))
-    return found
+        text = next((marker.help for marker in markers if getattr(marker, "help", None)), None)
+        yield Option(name, _typed(default), (text or texts[setting.name]).replace("|", "\\|"))
 
 
 def _typed(default: Any) -> str:
@@ -94,8 +96,3 @@ def _typed(default: Any) -> str:
     if default is None or default == ():
         return "none"
     return f"`{' '.join(map(str, default)) if isinstance(default, tuple) else default}`"
-
-
-def _text(docstring: str | None) -> str:
-    """Return a docstring as one line of a table."""
-    return " ".join((docstring or "").split()).replace("|", "\\|")

@@ -5,11 +5,9 @@ The work of a command is imported when it runs: help and errors in options come 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -18,112 +16,22 @@ from tyro.conf import Positional
 
 import nac_drive as nd
 from nac_drive.cli.progress import ProgressMode, show_progress
-from nac_drive.envs import Control, CrashMode
+from nac_drive.cli.settings import Source, TrainingCommand, with_settings
+from nac_drive.envs import CrashMode
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
-from nac_drive.training.config import DaggerConfig, EvalConfig, TrainConfig, core_settings, paper_recipe
-from nac_drive.training.ppo.config import PPOConfig
+from nac_drive.training.config import TrainConfig, paper_recipe
 
 Device = Literal["auto", "cpu", "cuda"]
 
 
-@dataclass(frozen=True)
-class _DriverOptions(DriverConfig):
-    """Encoder, core and action head; the environment decides control and frame shape."""
-
-    core_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()  # type: ignore[assignment]
-    """Settings of the core, such as top_k=4 window=64."""
-    control: tyro.conf.Suppress[str] = DriverConfig.control
-    frame_shape: tyro.conf.Suppress[tuple[int, int, int]] = DriverConfig.frame_shape
-    num_actions: tyro.conf.Suppress[int] = DriverConfig.num_actions
-
-
-@dataclass(frozen=True)
-class _DriverAndControl(_DriverOptions):
-    """Encoder, core and action head; the environment decides the frame shape."""
-
-    control: Control = "discrete"
-    """discrete (nothing, right, left, gas, brake), continuous (steer, gas, brake), or pulsed (the same three numbers,
-    carried out by the discrete actions)."""
-
-
-@dataclass(frozen=True)
-class _DriverOfEveryCore(_DriverOptions):
-    """Encoder, core and action head; --drivers names the cores."""
-
-    core: tyro.conf.Suppress[str] = DriverConfig.core
-
-
-@dataclass(frozen=True)
-class _ValidationOptions(EvalConfig):
-    """The closed-loop validation, which picks the best checkpoint."""
-
-    tracks: Annotated[str, tyro.conf.arg(name="validation-tracks")] = EvalConfig.tracks
-
-
-@dataclass(frozen=True)
-class _TrainOptions(TrainConfig):
-    """Options of `train`."""
-
-    driver: _DriverOptions = field(default_factory=_DriverOptions)
-    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
-
-
-@dataclass(frozen=True)
-class _CompareOptions(TrainConfig):
-    """Options of `compare` for every run."""
-
-    driver: _DriverOfEveryCore = field(default_factory=_DriverOfEveryCore)
-    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
-
-
-@dataclass(frozen=True)
-class _DaggerOptions(DaggerConfig):
-    """Options of `dagger`."""
-
-    driver: _DriverAndControl = field(default_factory=_DriverAndControl)
-    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
-    environment: tyro.conf.Suppress[str] = DaggerConfig.environment
-
-
-@dataclass(frozen=True)
-class _DriverOfPpo(_DriverAndControl):
-    """Encoder, core and action head of a driver from random weights; with --init-from only --control counts."""
-
-    core: str = PPOConfig().driver.core
-    """Sequence model: a name in CORES, see docs/drivers.md; cnn has no memory."""
-    encoder: str = PPOConfig().driver.encoder
-    """Convolutions: pooled (grey, half the size, and the status bar), compact (sees the whole frame), paper, thesis or
-    bojarski."""
-    d_model: int = PPOConfig().driver.d_model
-    dropout: tyro.conf.Suppress[float] = DriverConfig.dropout
-
-
-@dataclass(frozen=True)
-class _PpoOptions(PPOConfig):
-    """Options of `ppo`."""
-
-    driver: _DriverOfPpo = field(default_factory=_DriverOfPpo)
-    validation: _ValidationOptions = field(default_factory=_ValidationOptions)
-
-
-def _plain(kind: type, options: Any) -> Any:
-    """Return the config `kind` of options that were parsed.
-
-    Raises:
-        ValueError: A setting is bad.
-    """
-    core_args = core_settings(options.driver.core_args)
-    driver: dict[str, Any] = {**_values(DriverConfig, options.driver), "core_args": core_args}
-    parts = {"driver": DriverConfig(**driver), "validation": EvalConfig(options.validation.tracks)}
-    config = kind(**(_values(kind, options) | parts))
-    config.check()
-    return config
-
-
-def _values(kind: type, settings: Any) -> dict[str, Any]:
-    """Return the settings that a config of `kind` has."""
-    return {setting.name: getattr(settings, setting.name) for setting in fields(kind)}
+_DRIVER = ("driver.core", "driver.core_args", "driver.encoder")
+_CLONING = (
+    *_DRIVER, "driver.residual", "data.sequence_length", "data.batch_size", "data.augment", "optim.learning_rate",
+    "optim.init_from", "optim.freeze_encoder_from", "validation.tracks", "seed", "epochs", "validate_every", "perturb",
+)  # fmt: skip
+"""Settings that are options of `train`."""
+_OF_DATASET = {"driver.control": "the dataset"}
 
 
 @dataclass(frozen=True)
@@ -153,70 +61,45 @@ class _SharedOptions(TrainingOptions):
     """Machines that share every batch: start the same command on each (docs/scale.md)."""
 
 
-@dataclass(frozen=True)
-class Ppo:
-    """Train a driver by PPO, from random weights or from a cloned driver (--init-from)."""
-
-    out: Path
-    """Folder of the new run."""
-    settings: Annotated[_PpoOptions, tyro.conf.arg(name="")] = field(default_factory=_PpoOptions)
-    resume: bool = False
-    """Go on from the last checkpoint; the timesteps may have grown."""
-    progress: ProgressMode = "auto"
-    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
-
-    def run(self, console: Console) -> None:
-        config = _plain(PPOConfig, self.settings)
-        with show_progress(console, self.progress) as progress:
-            best = nd.ppo(config, self.out, resume=self.resume, progress=progress)
-        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Train:
+@with_settings("train", *_CLONING, fixed=_OF_DATASET)
+@dataclass(frozen=True, kw_only=True)
+class Train(TrainingCommand):
     """Train a driver on a dataset by behaviour cloning."""
 
-    dataset: Positional[Path]
-    """Folder of the dataset."""
+    dataset: Annotated[Positional[Path | None], tyro.conf.arg(metavar="[DATASET]")] = None
+    """Folder of the dataset; with --config it may be left out."""
     out: Path
     """Folder of the new run."""
     recipe: Literal["default", "paper"] = "default"
     """paper: the settings of the NAC paper's Table 4, in place of the defaults; options given here still count."""
-    settings: Annotated[_TrainOptions, tyro.conf.arg(name="")] = field(default_factory=_TrainOptions)
+    source: Annotated[Source, tyro.conf.arg(name="")] = field(default_factory=Source)
     options: Annotated[_SharedOptions, tyro.conf.arg(name="")] = field(default_factory=_SharedOptions)
 
     def run(self, console: Console) -> None:
-        config = _plain(TrainConfig, self.settings)
+        config, dataset = self.settings(), _named(self.dataset)
         with (
             worker_pool(self.options.workers, self.options.cluster) as pool,
             show_progress(console, self.options.progress) as progress,
         ):
             best = nd.train(
-                config, self.dataset, self.out, device=self.options.device, devices=self.options.devices,
+                config, dataset, self.out, device=self.options.device, devices=self.options.devices,
                 nodes=self.options.nodes, resume=self.options.resume,
                 pool=pool, progress=progress,
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
-    @classmethod
-    def defaults(cls, words: Sequence[str]) -> Train | None:
-        """Return the command whose options are the defaults for `words`; None for the ordinary defaults."""
-        recipe = next((following for word, following in pairwise((*words, "")) if word == "--recipe"), "")
-        if recipe != "paper" and "--recipe=paper" not in words:
-            return None
-        config = paper_recipe()
-        words_of_core = tuple(f"{key}={value}" for key, value in config.driver.core_args.items())
-        driver: dict[str, Any] = {**_values(DriverConfig, config.driver), "core_args": words_of_core}
-        parts: dict[str, Any] = {
-            "driver": _DriverOptions(**driver),
-            "validation": _ValidationOptions(config.validation.tracks),
-        }
-        settings = _TrainOptions(**{**_values(TrainConfig, config), **parts})
-        return cls(tyro.MISSING, tyro.MISSING, "paper", settings)
+    def ordinary(self) -> TrainConfig:
+        return paper_recipe() if self.recipe == "paper" else TrainConfig()
 
 
+@with_settings(
+    "dagger", "driver.control", "driver.core", "driver.core_args", "driver.residual", "data.sequence_length",
+    "data.batch_size", "optim.learning_rate",
+    "optim.init_from", "optim.freeze_encoder_from", "validation.tracks", "seed", "perturb", "rounds",
+    "initial_episodes", "episodes", "initial_epochs", "epochs",
+)  # fmt: skip
 @dataclass(frozen=True)
-class Dagger:
+class Dagger(TrainingCommand):
     """Train a driver on its own episodes (DAgger): a mixture of learner and expert drives, the expert labels."""
 
     out: Path
@@ -224,11 +107,11 @@ class Dagger:
     expert: str = "expert"
     """Driver that gives the labels: expert, controller, human (a person at the keys of a window, who drives round 0 and
     corrects the learner in later rounds), or the folder of a driver or run."""
-    settings: Annotated[_DaggerOptions, tyro.conf.arg(name="")] = field(default_factory=_DaggerOptions)
+    source: Annotated[Source, tyro.conf.arg(name="")] = field(default_factory=Source)
     options: Annotated[_SharedOptions, tyro.conf.arg(name="")] = field(default_factory=_SharedOptions)
 
     def run(self, console: Console) -> None:
-        config, options = _plain(DaggerConfig, self.settings), self.options
+        config, options = self.settings(), self.options
         with (
             worker_pool(options.workers, options.cluster) as pool,
             show_progress(console, options.progress) as progress,
@@ -241,12 +124,42 @@ class Dagger:
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
 
+@with_settings(
+    "ppo", "driver.control", *_DRIVER, "optim.init_from", "optim.learning_rate", "total_timesteps", "validate_every",
+    "validation.tracks", "seed", "rollout.n_envs", "rollout.n_steps", "rollout.action_repeat", "optim.batch_size",
+    "optim.n_epochs", "optim.value_warmup_steps", "optim.clip_range", "optim.gamma", "optim.ent_coef", "perturb",
+    "view",
+)  # fmt: skip
 @dataclass(frozen=True)
-class Compare:
+class Ppo(TrainingCommand):
+    """Train a driver by PPO, from random weights or from a cloned driver (--init-from)."""
+
+    out: Path
+    """Folder of the new run."""
+    source: Annotated[Source, tyro.conf.arg(name="")] = field(default_factory=Source)
+    resume: bool = False
+    """Go on from the last checkpoint; the timesteps may have grown."""
+    progress: ProgressMode = "auto"
+    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
+
+    def run(self, console: Console) -> None:
+        config = self.settings()
+        with show_progress(console, self.progress) as progress:
+            best = nd.ppo(config, self.out, resume=self.resume, progress=progress)
+        console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+
+@with_settings(
+    "train", "driver.encoder", "data.sequence_length", "data.batch_size", "data.augment", "optim.learning_rate",
+    "optim.freeze_encoder_from", "validation.tracks", "seed", "epochs", "validate_every", "perturb",
+    fixed={**_OF_DATASET, "driver.core": "--drivers", "driver.core_args": "--drivers"},
+)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Compare(TrainingCommand):
     """Train several drivers on the same dataset and evaluate them on the same tracks: one leaderboard with figures."""
 
-    dataset: Positional[Path]
-    """Folder of the dataset."""
+    dataset: Annotated[Positional[Path | None], tyro.conf.arg(metavar="[DATASET]")] = None
+    """Folder of the dataset; with --config it may be left out."""
     out: Path
     """Folder of the comparison."""
     drivers: tuple[str, ...] = ("nac-exact", "lstm", "cfc")
@@ -263,7 +176,7 @@ class Compare:
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
-    settings: Annotated[_CompareOptions, tyro.conf.arg(name="")] = field(default_factory=_CompareOptions)
+    source: Annotated[Source, tyro.conf.arg(name="")] = field(default_factory=Source)
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
     def run(self, console: Console) -> None:
@@ -272,10 +185,10 @@ class Compare:
         names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [name])]
         cores, options = tuple(dict.fromkeys(names)), self.options
         first = cores[0].split(",")[0] if cores else DriverConfig.core
-        config = _plain(TrainConfig, replace(self.settings, driver=replace(self.settings.driver, core=first)))
+        config, dataset = self.settings({"driver.core": first, "driver.core_args": {}}), _named(self.dataset)
         with show_progress(console, options.progress) as progress:
             comparison = nd.compare(
-                cores, self.dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
+                cores, dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
                 shared_encoder=self.shared_encoder, expert=self.expert, crash=self.crash, device=options.device,
                 resume=options.resume, workers=options.workers, cluster=options.cluster,
                 progress=progress,
@@ -285,6 +198,17 @@ class Compare:
         if comparison.failures:
             reasons = "; ".join(f"{name}: {why}" for name, why in comparison.failures.items())
             raise ValueError(f"{len(comparison.failures)} run(s) failed ({reasons}); try them again with --resume.")
+
+
+def _named(dataset: Path | None) -> Path:
+    """Return the folder of a dataset.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if dataset is None:
+        raise ValueError("dataset must be the folder of a dataset, got none; name it, or pass --config of a run.")
+    return dataset
 
 
 @dataclass(frozen=True)

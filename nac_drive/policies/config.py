@@ -6,12 +6,13 @@ The command line reads them at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from nac_drive.plain import plain_fields
 from nac_drive.policies.ranges import check_flag, check_number, check_type, check_whole
 
-CONTROLS = ("discrete", "continuous", "pulsed")
+_Control = Literal["discrete", "continuous", "pulsed"]
+CONTROLS: tuple[str, ...] = get_args(_Control)
 WIDEST = 65_536
 """Largest number of features, units or actions."""
 LONGEST_SIDE = 4096
@@ -25,7 +26,7 @@ class DriverConfig:
     core: str = "nac-exact"
     """Sequence model: a name in CORES, see docs/drivers.md."""
     core_args: dict[str, Any] = field(default_factory=dict)
-    """Settings of that core, JSON-able."""
+    """Settings of that core, such as top_k=4 window=64."""
     encoder: str = "compact"
     """Convolutions: compact (sees the whole frame), pooled (a grey image of half the size and the means of the status
     bar's columns, for PPO), paper (the NAC paper's, which miss the last five rows), thesis (Hasani's, with a multiple
@@ -38,7 +39,7 @@ class DriverConfig:
     """Features of the encoder, where the core has more or fewer outputs; none: d_model."""
     dense: int = 64
     """Units of the action head's hidden layer."""
-    control: str = "discrete"
+    control: _Control = "discrete"
     """discrete (in CarRacing nothing, right, left, gas, brake), continuous (steering, gas, brake) or pulsed (the same
     three numbers, carried out by the discrete actions)."""
     num_actions: int = 5

@@ -42,10 +42,9 @@ from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, rea
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.training.finite import require_finite_row
 from nac_drive.training.main_process import is_main_process
+from nac_drive.training.settings import CONFIG, FORMAT
 
-FORMAT = 3
-"""The format of config.yaml. A run of another format was started by an older version."""
-_CONFIG, _METRICS, _COMMAND, _MACHINE = "config.yaml", "metrics.jsonl", "command.txt", "env.json"
+_METRICS, _COMMAND, _MACHINE = "metrics.jsonl", "command.txt", "env.json"
 _UNFINISHED_STEP = re.compile(r"step_[0-9]+\.tmp|\.step_[0-9]+\.tmp\.[0-9]{1,10}\.(tmp|old)")
 """Folders that `checkpoint` and `save_driver` had not finished."""
 
@@ -109,7 +108,7 @@ class RunFolder:
             return
         require_link_to_something(path)
         if resume:
-            require_own_file(path / _CONFIG)
+            require_own_file(path / CONFIG)
             cls.open(path)
             read_record(path)
             require_own_files(path)
@@ -136,7 +135,7 @@ class RunFolder:
             FileNotFoundError: `path` is no run.
         """
         path = Path(path)
-        if not (path / _CONFIG).is_file():
+        if not (path / CONFIG).is_file():
             raise FileNotFoundError(f"{path} is not a run folder: config.yaml is missing; pass the folder of a run.")
         return cls(path)
 
@@ -152,7 +151,7 @@ class RunFolder:
         return config
 
     def _read_config(self) -> dict[str, Any]:
-        return read_yaml(self.path / _CONFIG, dict[str, Any], "a run's config", "start a new run")
+        return read_yaml(self.path / CONFIG, dict[str, Any], "a run's config", "start a new run")
 
     def require_config(self, config: dict[str, Any], *, moved: Sequence[str] = (), grown: Sequence[str] = ()) -> None:
         """Require `config` to be the run's. `keep_config` then writes the settings that may differ.
@@ -197,7 +196,7 @@ class RunFolder:
 
     def _write_config(self, config: dict[str, Any]) -> None:
         text = yaml.safe_dump({"format": FORMAT, **config}, sort_keys=False)
-        write_atomically(self.path / _CONFIG, text.encode())
+        write_atomically(self.path / CONFIG, text.encode())
 
     # Metrics
 
@@ -367,7 +366,7 @@ class RunFolder:
 
     def _remove_leftovers(self) -> None:
         """Remove files and checkpoints that were not finished. Files of other names are not ours and stay."""
-        for name in (_CONFIG, _METRICS, _COMMAND, _MACHINE):
+        for name in (CONFIG, _METRICS, _COMMAND, _MACHINE):
             remove_leftovers(self.path / name)
         (self.path / CHECKPOINTS).mkdir(exist_ok=True)
         remove_leftovers(self.path / CHECKPOINTS / RECORD)
@@ -383,7 +382,7 @@ def _vacant(path: Path) -> bool:
     """
     if not path.exists():
         return True
-    unfinished = re.compile(rf"{re.escape(_CONFIG)}\.[0-9]{{1,10}}\.tmp")
+    unfinished = re.compile(rf"{re.escape(CONFIG)}\.[0-9]{{1,10}}\.tmp")
     return path.is_dir() and all(file.name == LOCK or unfinished.fullmatch(file.name) for file in path.iterdir())
 
 

@@ -38,19 +38,20 @@ SOUND = {
     "evaluate": """--driver driver --tracks 3,4 --crash ignore --perturb shadows:2+frame-drop:1:skip
         --baseline controller --out new --workers 1""",
     "watch": "--driver driver --track 3 --video new.mp4 --crash terminate --perturb shadows:1",
-    "train": """data --out new --core nac-2k --core-args window=4 num_heads=2 --encoder compact --d-model 8 --dense 8
-        --dropout 0.1 --sequence-length 16 --batch-size 2 --augment colour:1 --learning-rate 0.01
-        --ema-decay 0.9 --precision 32-true --validation-tracks val-1 --seed 1 --epochs 1 --validation-fraction 0.5
+    "train": """data --out new --core nac-2k --core-args window=4 num_heads=2 --encoder compact
+        --set driver.d_model=8 driver.dense=8 driver.dropout=0.1 --sequence-length 16 --batch-size 2
+        --augment colour:1 --learning-rate 0.01 --set optim.ema_decay=0.9 optim.precision=32-true --seed 1
+        --set validation_fraction=0.5 --validation-tracks val-1 --epochs 1
         --validate-every 1 --device cpu --workers 1""",
-    "dagger": """--out new --expert controller --core lstm --d-model 8 --rounds 1 --initial-episodes 1 --episodes 1
-        --beta 0.5 --switch-interval 5 --initial-epochs 1 --epochs 1 --control discrete --device cpu --workers 1
-        --learning-rate 0.01 --final-learning-rate 0.001 --validation-tracks 3""",
+    "dagger": """--out new --expert controller --core lstm --set driver.d_model=8 --rounds 1 --initial-episodes 1
+        --episodes 1 --set beta=0.5 switch_interval=5 --initial-epochs 1 --epochs 1 --control discrete
+        --device cpu --workers 1 --learning-rate 0.01 --set final_learning_rate=0.001 --validation-tracks 3""",
     "ppo": """--out new --control discrete --seed 1 --total-timesteps 64 --n-envs 2 --n-steps 16
         --value-warmup-steps 0 --batch-size 16 --n-epochs 1 --learning-rate 0.001 --clip-range 0.1 --gamma 0.9
-        --gae-lambda 0.9 --ent-coef 0.01 --crash-penalty 1 --off-road-penalty 1
+        --set optim.gae_lambda=0.9 reward.crash_penalty=1 reward.off_road_penalty=1 --ent-coef 0.01
         --validate-every 32 --validation-tracks 3""",
     "compare": """data --out new --drivers lstm nac-exact,window=4 --num-seeds 2 --tracks 3 --expert controller
-        --crash ignore --epochs 1 --d-model 16 --device cpu --workers 1""",
+        --crash ignore --epochs 1 --set driver.d_model=16 --device cpu --workers 1""",
 }
 """Command -> words that start its work."""
 

@@ -224,8 +224,10 @@ def test_a_second_process_is_refused(dataset, tmp_path, command):
     "words",
     [
         "--seed -1", "--learning-rate inf", "--learning-rate 1e30", "--freeze-encoder-from nope", "--init-from nope",
-        "--precision 8", "--ema-decay nan", "--dropout nan", "--batch-size 99999999999", "--curve-weight nan",
-        "--d-model 99999999", "--core-args window=1.5", "--core nac-exact --core-args settle_steps=9999999",
+        "--set optim.precision=8", "--set optim.ema_decay=nan", "--set driver.dropout=nan", "--batch-size 99999999999",
+        "--set data.curve_weight=nan",
+        "--set driver.d_model=99999999", "--core-args window=1.5",
+        "--core nac-exact --core-args settle_steps=9999999",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["train", "dagger"])
@@ -240,8 +242,8 @@ def test_a_setting_that_cannot_work_leaves_nothing(dataset, tmp_path, capsys, co
     "words",
     [
         "--n-envs 0", "--n-envs 999999", "--n-epochs 0", "--batch-size 1", "--gamma 2", "--clip-range -1",
-        "--total-timesteps -1", "--patience -1", "--crash-penalty nan", "--seed -1", "--learning-rate inf",
-        "--init-from nope", "--ent-coef inf", "--n-steps 1",
+        "--total-timesteps -1", "--set rollout.patience=-1", "--set reward.crash_penalty=nan", "--seed -1",
+        "--learning-rate inf", "--init-from nope", "--ent-coef inf", "--n-steps 1",
     ],
 )  # fmt: skip
 def test_a_setting_of_ppo_that_cannot_work_leaves_nothing(tmp_path, capsys, words):
