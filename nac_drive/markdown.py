@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Tables in Markdown, and numbers in text."""
 
 from __future__ import annotations
 
@@ -16,3 +16,14 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], align
     rule = "|".join({"l": "---", "r": "---:"}[letter] for letter in align.ljust(len(headings), "r"))
     lines = [f"| {' | '.join(cells)} |" for cells in (headings, *rows)]
     return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+def number_text(value: float, spec: str) -> str:
+    """Return a number as text, and zero without a sign.
+
+    Args:
+        value: The number.
+        spec: Its format, such as "+.0f".
+    """
+    text = f"{value:{spec}}"
+    return text.lstrip("+-") if float(text) == 0 else text

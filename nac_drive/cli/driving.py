@@ -18,11 +18,12 @@ from tyro.conf import Positional
 
 import nac_drive as nd
 from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
-from nac_drive.cli.progress import ProgressMode, show_progress
+from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
 from nac_drive.envs.views import ABOVE, Size, VideoView, View
 from nac_drive.events import Event
 from nac_drive.experiments.families import DEFAULT_PERTURBATIONS
+from nac_drive.markdown import number_text
 from nac_drive.parallel.processes import worker_pool
 
 
@@ -240,7 +241,7 @@ class Evaluate:
     """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every step, on stderr."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.experiments.leaderboard import RankedDriver, leaderboard
+        from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, verdicts
 
         with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
             evaluations = nd.evaluate_with_baseline(
@@ -253,7 +254,9 @@ class Evaluate:
 
             save_evaluation_page(self.out, evaluations, self.tracks, self.driver, self.control, self.mask_bar)
         setting = f"{self.tracks}, crash={self.crash}" + (f", perturbation={self.perturb}" if self.perturb else "")
-        console.print(leaderboard([RankedDriver(evaluation) for evaluation in evaluations]).terminal(setting))
+        drivers = [RankedDriver(evaluation) for evaluation in evaluations]
+        console.print(leaderboard(drivers).terminal(setting))
+        print_sentences(console, verdicts(drivers))
         if self.out:
             console.print(f"report: {self.out / 'report.html'}", highlight=False, soft_wrap=True)
 
@@ -298,6 +301,7 @@ class Stress:
             )  # fmt: skip
         page = save_stress_page(self.out, result, self.tracks, self.crash, self.drivers, self.control)
         console.print(terminal_stress(result))
+        print_sentences(console, result.verdicts)
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
         if self.video is not None:
             video = video_of(self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control, self.crash)
@@ -343,7 +347,7 @@ class Watch:
             )  # fmt: skip
         outcome = episode.outcome
         console.print(
-            f"{name} on track {self.track}: return {episode.episode_return:.1f}, completion "
+            f"{name} on track {self.track}: return {number_text(episode.episode_return, '.1f')}, completion "
             f"{100 * outcome['completion']:.1f} %, {episode.length} frames, {outcome['crashes']} crash(es)",
             highlight=False,
         )

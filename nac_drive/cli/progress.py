@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -58,6 +58,12 @@ def show_progress(console: Console, mode: ProgressMode = "auto") -> Iterator[Pro
         lines = _Lines(console)
         yield lines
         lines.end()
+
+
+def print_sentences(console: Console, sentences: Iterable[str]) -> None:
+    """Print results below a table, one sentence a paragraph."""
+    for sentence in sentences:
+        console.print(shown(sentence), highlight=False, markup=False, soft_wrap=True)
 
 
 def _as_json(event: Event) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.progress import ProgressMode, show_progress
+from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.cli.settings import Source, TrainingCommand, with_settings
 from nac_drive.envs import CrashMode
 from nac_drive.parallel.processes import worker_pool
@@ -171,6 +171,9 @@ class Compare(TrainingCommand):
     expert: str = "expert"
     """Driver that is evaluated on the same tracks and queried at every frame: expert, controller, or the folder of a
     driver or run."""
+    baseline: str | None = None
+    """What differences are taken against: one of the drivers, or the expert; none: lstm where it takes part, else the
+    expert."""
     shared_encoder: bool = False
     """Train one encoder for all cores: they learn on its features, many times faster."""
     crash: CrashMode = "ignore"
@@ -189,11 +192,14 @@ class Compare(TrainingCommand):
         with show_progress(console, options.progress) as progress:
             comparison = nd.compare(
                 cores, dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
-                shared_encoder=self.shared_encoder, expert=self.expert, crash=self.crash, device=options.device,
+                shared_encoder=self.shared_encoder, expert=self.expert, baseline=self.baseline, crash=self.crash,
+                device=options.device,
                 resume=options.resume, workers=options.workers, cluster=options.cluster,
                 progress=progress,
             )  # fmt: skip
         console.print(leaderboard(comparison.drivers, SHORT).terminal(f"{self.tracks}, crash={self.crash}"))
+        verdicts = [verdict.sentence for verdict in comparison.verdicts]
+        print_sentences(console, [comparison.headline, *verdicts] if len(verdicts) > 1 else verdicts)
         console.print(f"report: {self.out / 'report.html'}", highlight=False, soft_wrap=True)
         if comparison.failures:
             reasons = "; ".join(f"{name}: {why}" for name, why in comparison.failures.items())

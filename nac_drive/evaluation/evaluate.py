@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 
@@ -26,7 +27,8 @@ from nac_drive.envs import (
     track_seeds,
 )
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
-from nac_drive.evaluation.statistics import Summary, summarise
+from nac_drive.evaluation.statistics import Summary, grid, summarise
+from nac_drive.evaluation.verdict import Verdict, corrected, paired
 from nac_drive.parallel.processes import Pool, pool_size
 from nac_drive.plain import whole
 from nac_drive.storage.names import shown
@@ -41,6 +43,39 @@ class Evaluation:
 
     rows: list[EpisodeResult]
     summary: Summary
+    verdict: Verdict | None = None
+    """The comparison with the baseline; None without one."""
+
+    @classmethod
+    def of(cls, rows: list[EpisodeResult], baseline: Sequence[EpisodeResult] | None = None) -> Evaluation:
+        """Return the evaluation of a driver's rows, see `summarise`.
+
+        Args:
+            rows: Its episodes.
+            baseline: The episodes of another driver on the same tracks.
+        """
+        summary = summarise(rows, baseline)
+        if baseline is None:
+            return cls(rows, summary)
+        verdict = paired(
+            grid(rows, "episode_return"), grid(baseline, "episode_return"),
+            names=(rows[0].driver, baseline[0].driver),
+            trained=(rows[0].run is not None, baseline[0].run is not None), difference=summary.return_difference,
+        )  # fmt: skip
+        return cls(rows, summary, verdict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able entry of summary.json."""
+        return {**self.summary.to_dict(), "verdict": self.verdict.to_dict() if self.verdict else None}
+
+
+def with_holm(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return evaluations whose verdicts have Holm's correction."""
+    verdicts = iter(corrected([evaluation.verdict for evaluation in evaluations if evaluation.verdict]))
+    return [
+        replace(evaluation, verdict=next(verdicts)) if evaluation.verdict else evaluation
+        for evaluation in evaluations
+    ]  # fmt: skip
 
 
 def evaluate(
@@ -109,7 +144,7 @@ def evaluate(
         found[row.seed] = row
         on_episode(row)
     rows = [found[seed] for seed in seeds]
-    return Evaluation(rows, summarise(rows, baseline.rows if baseline else None))
+    return Evaluation.of(rows, baseline.rows if baseline else None)
 
 
 def tracks_at_a_time(driver: Policy, batch_size: int = BATCH_SIZE) -> int:

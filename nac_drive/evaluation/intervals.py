@@ -1,4 +1,4 @@
-"""Means, ratios and correlations with intervals, and paired tests.
+"""Means, ratios and correlations with intervals.
 
 Intervals are 95 % bootstrap intervals. Pure functions.
 """
@@ -12,6 +12,8 @@ from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nac_drive.markdown import number_text
 
 _RESAMPLES = 10_000
 _LEAST_MEAN = 1e-6
@@ -33,7 +35,7 @@ class Interval:
             spec: Format of the numbers, such as "+.0f".
             scale: Factor of the numbers.
         """
-        mean, low, high = (f"{scale * value:{spec}}" for value in (self.mean, self.low, self.high))
+        mean, low, high = (number_text(scale * value, spec) for value in (self.mean, self.low, self.high))
         return f"{mean} [{low}, {high}]"
 
 
@@ -45,7 +47,7 @@ class Point(Interval):
 
     def text(self, spec: str, scale: float = 1.0) -> str:
         """Return the value alone as text."""
-        return f"{scale * self.mean:{spec}}"
+        return number_text(scale * self.mean, spec)
 
 
 def resampled(statistic: Callable[..., NDArray[np.float64]], sizes: Sequence[int]) -> Interval:
@@ -182,40 +184,6 @@ def rank_correlation(*pairs: NDArray[np.float64]) -> Interval:
         return np.mean([spearman(*pair[:, indices]) for pair, indices in zip(pairs, drawn, strict=True)], axis=0)
 
     return resampled(mean, [pair.shape[1] for pair in pairs])
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """A driver against another one on the same tracks."""
-
-    difference: Interval
-    """Mean difference of returns with its 95 % bootstrap interval."""
-    p_value: float | None
-    """Of the paired t-test, two-sided; None where all differences are equal."""
-    effect_size: float | None
-    """Cohen's d of the differences: mean over standard deviation; None where all are equal."""
-    win_rate: float
-    """Fraction of tracks with the larger return; a draw counts one half."""
-
-
-def paired(returns: NDArray[np.float64], baseline: NDArray[np.float64]) -> PairedTest:
-    """Compare returns with a baseline's on the same tracks.
-
-    Args:
-        returns: (runs, tracks); the tests take the mean over runs on every track.
-        baseline: (runs, tracks).
-    """
-    from scipy import stats  # slow to import
-
-    means, others = returns.mean(axis=0), baseline.mean(axis=0)
-    differences = means - others
-    spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
-    return PairedTest(
-        difference=bootstrap(returns, baseline),
-        p_value=float(stats.ttest_rel(means, others).pvalue) if spread > 0 else None,
-        effect_size=float(differences.mean()) / spread if spread > 0 else None,
-        win_rate=float(((differences > 0) + 0.5 * (differences == 0)).mean()),
-    )
 
 
 def area_under_curve(fractions: Sequence[float]) -> float:

@@ -29,7 +29,7 @@ from nac_drive.evaluation.formulas import (
     steering_reversals,
 )
 from nac_drive.evaluation.trace import EpisodeTrace
-from nac_drive.markdown import markdown_table
+from nac_drive.markdown import markdown_table, number_text
 from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
 
 Count = Annotated[int, Meta(ge=0, le=10**9)]
@@ -132,7 +132,7 @@ def mean_of(name: str, column: TableColumn | None = None) -> tuple[Aggregate, ..
 
 def number(value: float | None, digits: int, scale: float = 1.0) -> str:
     """A number as text; "-" for None."""
-    return EMPTY if value is None else f"{scale * value:.{digits}f}"
+    return EMPTY if value is None else number_text(scale * value, f".{digits}f")
 
 
 def _cell(evaluation: Any, key: str, digits: int, scale: float) -> str:
@@ -156,13 +156,17 @@ def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: 
 
 
 def _return_cell(evaluation: Any) -> str:
-    mean, sd = (number(evaluation.summary.metrics[key], 0) for key in ("return_mean", "return_sd"))
-    return mean if sd == EMPTY else f"{mean} ± {sd}"
+    mean, sd = (evaluation.summary.metrics[key] for key in ("return_mean", "return_sd"))
+    if sd is None or sd < 0.05:  # one episode, or equal ones
+        return number(mean, 0)
+    return f"{number(mean, 0)} ± {number(sd, 0 if sd >= 0.5 else 1)}"
 
 
 def _difference_cell(evaluation: Any) -> str:
     interval = evaluation.summary.return_difference
-    return EMPTY if interval is None else interval.text("+.0f")
+    if interval is None:
+        return EMPTY
+    return f"{interval.text('+.0f')}{' *' if evaluation.verdict is not None and evaluation.verdict.apart else ''}"
 
 
 def _interventions_cell(evaluation: Any) -> str:
@@ -220,13 +224,21 @@ def _recovered(trace: EpisodeTrace) -> float | None:
     return recovered_fraction(falls, on_course, trace.spec.frames_per_second)
 
 
-def _agreement(trace: EpisodeTrace) -> float | None:
-    agreed = [
-        agrees(step.action, step.expert_action)
+def _against_expert(trace: EpisodeTrace, value: Callable[[Any, Any], float]) -> float | None:
+    """Return the mean of a function of both actions."""
+    values = [
+        value(step.action, step.expert_action)
         for step in trace.steps
         if not step.info["zooming"] and step.expert_action is not None
     ]
-    return float(np.mean(agreed)) if agreed else None
+    return float(np.mean(values)) if values else None
+
+
+def _steering_error(trace: EpisodeTrace, power: int) -> float | None:
+    return _against_expert(
+        trace,
+        lambda action, label: abs(steering_of(action, trace.spec) - steering_of(label, trace.spec)) ** power,
+    )
 
 
 METRICS: dict[str, Metric] = {
@@ -258,7 +270,8 @@ METRICS: dict[str, Metric] = {
             difference="return_difference",
             difference_column=TableColumn(
                 "vs baseline [95 %]", _difference_cell,
-                "Mean difference of returns from the baseline on the same tracks, with its 95 % bootstrap interval.",
+                "Mean difference of returns from the baseline on the same tracks, with its 95 % bootstrap interval. A "
+                "star marks a difference that is there after Holm's correction for all comparisons of the table.",
             ),
         ),
         Metric(
@@ -417,12 +430,27 @@ METRICS: dict[str, Metric] = {
         ),
         Metric(
             "agreement",
-            _agreement,
+            lambda trace: _against_expert(trace, agrees),
             mean_of("agreement", number_column("agreement %", "agreement", 1, 100)),
             kind=Fraction | None,
             unit="fraction",
             doc="Fraction of the driver's own frames where the expert would do the same (discrete: the same action; "
             "continuous: steering within 0.1); null without an expert.",
+        ),
+        Metric(
+            "steering_mae",
+            lambda trace: _steering_error(trace, 1),
+            mean_of("steering_mae", number_column("steering error", "steering_mae", 3)),
+            kind=NotNegative | None,
+            doc="Mean absolute difference between the driver's and the expert's steering, of -1 to 1, on the frames of "
+            "`agreement`.",
+        ),
+        Metric(
+            "steering_mse",
+            lambda trace: _steering_error(trace, 2),
+            mean_of("steering_mse", number_column("squared", "steering_mse", 4)),
+            kind=NotNegative | None,
+            doc="Mean squared difference between the driver's and the expert's steering, on the same frames.",
         ),
         Metric(
             "latency_ms",

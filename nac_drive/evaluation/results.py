@@ -73,6 +73,8 @@ class EpisodeMetrics(MetricValues):
     steering_rate_rms: float
     steering_reversals: float
     agreement: float | None
+    steering_mae: float | None
+    steering_mse: float | None
     latency_ms: float
 
 

@@ -37,6 +37,8 @@ class SummaryMetrics(MetricValues):
     steering_rate_rms: float
     steering_reversals: float
     agreement: float | None
+    steering_mae: float | None
+    steering_mse: float | None
     latency_ms: float
     return_difference: Interval | None
     progress_difference: Interval | None

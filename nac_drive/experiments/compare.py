@@ -23,10 +23,10 @@ from nac_drive.data_collection.drivers import (
     resolve_driver,
 )
 from nac_drive.envs import CrashMode, EnvConfig, Policy, track_seeds
-from nac_drive.evaluation.evaluate import Evaluation, evaluate
+from nac_drive.evaluation.evaluate import Evaluation, evaluate, with_holm
 from nac_drive.evaluation.metrics import NotNegative
 from nac_drive.evaluation.results import EpisodeResult
-from nac_drive.evaluation.statistics import summarise
+from nac_drive.evaluation.verdict import Verdict
 from nac_drive.events import Event, Progress, message, silent
 from nac_drive.experiments.driving import Driving, Entry, Episodes, Training, episodes_of
 from nac_drive.experiments.evaluation import SUMMARY, save_summaries
@@ -37,7 +37,8 @@ from nac_drive.experiments.figures import (
     draw_leaderboard,
     draw_learning_curves,
 )
-from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results
+from nac_drive.experiments.headline import headline
+from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results, verdicts
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
 from nac_drive.parallel.processes import number_of_workers
 from nac_drive.plain import whole
@@ -53,7 +54,7 @@ from nac_drive.training.train import load_splits, train_plan
 from nac_drive.training.trainer import build_learner
 
 BASELINE = "lstm"
-"""The core that differences are taken against where it takes part; elsewhere the expert is the baseline."""
+"""The core that differences are taken against where nothing else is chosen; the expert, if it takes no part."""
 _LATENCIES, _CURVES, _FIGURE, _ENCODER = "latencies.json", "learning_curves.png", "figure.png", "encoder"
 _FILES = (SUMMARY, "table.md", "results.json", "report.html", _LATENCIES)
 """Files beside conditions.json and rows.jsonl that are written whole."""
@@ -68,6 +69,16 @@ class Comparison:
     failures: dict[str, str]
     """Name of a failed run -> message; the leaderboard leaves it out."""
 
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        return headline(self.drivers)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Every driver against the baseline, in the order of `drivers`."""
+        return [driver.evaluation.verdict for driver in self.drivers if driver.evaluation.verdict]
+
 
 def compare(
     cores: Sequence[str],
@@ -79,6 +90,7 @@ def compare(
     num_seeds: int = 1,
     shared_encoder: bool = False,
     expert: str | os.PathLike[str] = "expert",
+    baseline: str | None = None,
     crash: CrashMode = "ignore",
     device: str = "auto",
     resume: bool = False,
@@ -102,6 +114,8 @@ def compare(
             `config`, augmented as it says; all cores learn on its clean features.
         expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
             sees the status bar as in its training, whether or not the drivers see it.
+        baseline: What differences are taken against: one of `cores`, or the expert's name. None for the core `lstm`
+            where it takes part, else for the expert.
         crash: The effect of a crash in the evaluation, see `evaluate`.
         device: `auto`, `cpu` or `cuda`.
         resume: Keep finished runs and go on with the others; cores, seeds or tracks may have been added.
@@ -126,6 +140,7 @@ def compare(
     protocol = _Protocol(dataset, Path(folder), tracks, os.fspath(expert), crash, config, num_seeds, shared_encoder)
     number_of_workers(workers)
     configs = _configs(cores, config, num_seeds, shared_encoder)
+    baseline = _baseline(baseline, [*configs, protocol.expert_name])
     protocol.require_runnable(configs, "cpu" if cluster else device)
     device = "cpu" if cluster and device == "auto" else device  # a GPU is for runs that reserved it
     experiment = protocol.experiment(configs, device)
@@ -141,7 +156,7 @@ def compare(
             raise ValueError(
                 f"the expert {protocol.expert!r} could not be evaluated: {results.failures[protocol.expert_name]}"
             )
-        drivers = ranked(experiment, episodes_of(results), journal.folder, progress, baseline=BASELINE)
+        drivers = ranked(experiment, episodes_of(results), journal.folder, progress, baseline=baseline)
         _require_one(drivers, results.failures)
         _save(protocol, drivers, experiment, [*results.failures])
         return Comparison(drivers, results.failures)
@@ -270,6 +285,22 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
     return configs
 
 
+def _baseline(name: str | None, names: Sequence[str]) -> str:
+    """Return the baseline; the last of `names` is the expert.
+
+    Raises:
+        ValueError: There is no such entry.
+    """
+    if name is None:
+        return BASELINE if BASELINE in names else names[-1]
+    if name not in names:
+        raise ValueError(
+            f"baseline must be one of the drivers or the expert, {', '.join(names)}, got {name!r}."
+            f"{did_you_mean(name, names)}"
+        )
+    return name
+
+
 def _with_core(config: TrainConfig, core: str) -> TrainConfig:
     name, *settings = core.split(",")
     if name not in CORES:
@@ -336,10 +367,12 @@ def ranked(
         for name, rows in by_name.items()
     }
     latencies = measured_latencies(experiment, runs, folder, progress)
+    evaluations = with_holm(
+        [Evaluation.of(rows, None if name == baseline else by_name[baseline]) for name, rows in by_name.items()]
+    )
     drivers = []
-    for name, rows in by_name.items():
-        summary = summarise(rows, None if name == baseline else by_name[baseline])
-        evaluation = Evaluation(rows, summary.with_metrics(latency_ms=latencies[name]))
+    for name, measured in zip(by_name, evaluations, strict=True):
+        evaluation = replace(measured, summary=measured.summary.with_metrics(latency_ms=latencies[name]))
         drivers.append(trained_driver(evaluation, runs[name]) if runs[name] else RankedDriver(evaluation))
     given = [driver for driver in drivers if driver.runs is None]
     trained = [driver for driver in drivers if driver.runs is not None]
@@ -364,6 +397,7 @@ def trained_driver(evaluation: Evaluation, runs: Sequence[Path]) -> RankedDriver
         core_parameters=sum(parameter.numel() for parameter in driver.core.parameters()),
         neurons=driver.core.neurons,
         synapses=driver.core.synapses,
+        has_memory=bool(driver.core.state_shapes()),
         validation_accuracy=mean([accuracy.get("accuracy") for accuracy in accuracies]),
         validation_at_changes=mean([accuracy.get("at_changes") for accuracy in accuracies]),
         training_seconds=mean([sum(row["seconds"] for row in rows) if rows else None for rows in histories]),
@@ -438,6 +472,6 @@ def _save(protocol: _Protocol, drivers: Sequence[RankedDriver], experiment: Driv
     worst = min(best.evaluation.rows, key=lambda row: row.episode_return)
     names = [path_of(worst), *(path_of(other.evaluation.rows[0]) for other in others)]
     Page(
-        "Comparison of drivers", protocol.text(failed), leaderboard(drivers), figures,
-        commands=inspect_command(names, worst),
+        "Comparison of drivers", protocol.text(failed), leaderboard(drivers), figures, headline=headline(drivers),
+        verdicts=verdicts(drivers), commands=inspect_command(names, worst),
     ).save_html(folder)  # fmt: skip

@@ -26,8 +26,9 @@ from nac_drive.experiments.compare import ranked, save_tables, trained_driver
 from nac_drive.experiments.driving import Driving, Entry, Training, episodes_of, folder_name
 from nac_drive.experiments.experiment import open_experiment, run
 from nac_drive.experiments.figures import draw_episodes
+from nac_drive.experiments.headline import headline
 from nac_drive.experiments.journal import CONDITIONS
-from nac_drive.experiments.leaderboard import RankedDriver, leaderboard
+from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, verdicts
 from nac_drive.experiments.page import Page, PageFigure, PageLink, conditions
 from nac_drive.parallel.processes import Pool, number_of_workers
 from nac_drive.policies import DriverConfig
@@ -186,7 +187,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     minutes = (time.monotonic() - started) / 60
     page = Page(
         TITLE, _protocol(config, Demonstrations.open(learner / "dataset").info(), minutes), leaderboard(drivers),
-        figures,
+        figures, headline(drivers), verdicts(drivers),
         PageLink(VIDEO, f"Track {track}, line by line: {', '.join(loaded)}."),
         PageLink(EPISODE, f"{' and '.join(shown)} on track {track}."),
         _commands(learner, _run_of(config, folder, config.baselines[0]), track),

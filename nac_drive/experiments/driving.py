@@ -20,6 +20,7 @@ from nac_drive.envs import CrashMode, EnvConfig, Policy
 from nac_drive.evaluation.evaluate import drive, tracks_at_a_time
 from nac_drive.evaluation.results import EpisodeResult, episode_of
 from nac_drive.experiments.experiment import Experiment, Results, Row, Task
+from nac_drive.markdown import number_text
 from nac_drive.policies import load_driver
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.train import Splits, train
@@ -164,7 +165,7 @@ class Driving(Experiment):
         mean = sum(row["episode_return"] for row in rows) / len(rows)
         name = last["driver"] if last["run"] is None else f"{last['driver']}-{last['run']}"
         track = f" track {last['seed']}" if len(rows) == 1 else ""
-        return f"{name}{under}:{track} return {mean:.0f}"
+        return f"{name}{under}:{track} return {number_text(mean, '.0f')}"
 
 
 Episodes = dict[tuple[str, str | None], list[EpisodeResult]]

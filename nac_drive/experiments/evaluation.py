@@ -12,7 +12,6 @@ from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for,
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, warn_of_other_env
-from nac_drive.evaluation.statistics import summarise
 from nac_drive.events import Progress, silent
 from nac_drive.experiments.driving import Driving, Entry, episodes_of
 from nac_drive.experiments.experiment import open_experiment, run
@@ -85,7 +84,7 @@ def evaluate_with_baseline(
         results = run(experiment, journal, pool=pool, job="evaluate", progress=progress)
         evaluations: list[Evaluation] = []
         for rows in episodes_of(results).values():
-            evaluations.append(Evaluation(rows, summarise(rows, evaluations[0].rows if evaluations else None)))
+            evaluations.append(Evaluation.of(rows, evaluations[0].rows if evaluations else None))
         if journal.folder:
             save_summaries(journal.folder, evaluations)
     return evaluations
@@ -97,7 +96,7 @@ def save_summaries(folder: Path, evaluations: Sequence[Evaluation]) -> None:
     Raises:
         WriteError: If it cannot be written.
     """
-    summaries = json.dumps([evaluation.summary.to_dict() for evaluation in evaluations], indent=2) + "\n"
+    summaries = json.dumps([evaluation.to_dict() for evaluation in evaluations], indent=2) + "\n"
     write_atomically(folder / SUMMARY, summaries.encode())
 
 

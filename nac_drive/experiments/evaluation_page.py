@@ -9,7 +9,8 @@ from pathlib import Path
 from nac_drive.envs import Control
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.experiments.figures import EPISODES_CAPTION, draw_episodes
-from nac_drive.experiments.leaderboard import RankedDriver, leaderboard
+from nac_drive.experiments.headline import headline
+from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, verdicts
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
 from nac_drive.storage.figure import try_to_draw
 
@@ -47,6 +48,7 @@ def save_evaluation_page(
         f"{names[-1]} drove the tracks {track_names(tracks)} once each. "
         f"{conditions(row.crash_mode, row.perturbation)}{expert}",
         leaderboard(drivers), [PageFigure(_FIGURE, "Figure", EPISODES_CAPTION)] * has_figure,
+        headline=headline(drivers), verdicts=verdicts(drivers),
         commands=inspect_command([driver], worst, control, as_trained=mask_bar is None),
     )  # fmt: skip
     return page.save_html(folder)

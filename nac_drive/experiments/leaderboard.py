@@ -31,6 +31,8 @@ class RankedDriver:
     neurons: int | None = None
     """Neurons and synapses of the core, see `Core`."""
     synapses: int | None = None
+    has_memory: bool | None = None
+    """Whether the core carries a state from frame to frame."""
     validation_accuracy: float | None = None
     validation_at_changes: float | None = None
     training_seconds: float | None = None
@@ -61,7 +63,7 @@ TRAINING_COLUMNS = (
     ),
     TableColumn(
         "changes %", lambda driver: number(driver.validation_at_changes, 1, 100),
-        "The same accuracy where the expert's action changes.",
+        "The same accuracy where the expert's action changes; discrete control only.",
     ),
     TableColumn(
         "neurons", lambda driver: _count(driver.neurons),
@@ -94,8 +96,8 @@ def columns() -> list[TableColumn]:
 
 
 SHORT = (
-    "driver", "return ± sd", "min", "vs baseline [95 %]", "crashes/episode", "agreement %", "validation %",
-    "parameters",
+    "driver", "return ± sd", "min", "vs baseline [95 %]", "crashes/episode", "agreement %", "steering error", "squared",
+    "validation %", "parameters",
 )  # fmt: skip
 """Columns of a comparison that fit into a terminal."""
 
@@ -119,7 +121,16 @@ def legend(drivers: Sequence[RankedDriver]) -> str:
     baselines = {driver.summary.versus for driver in drivers if driver.summary.versus}
     if baselines:
         line += f" Baseline: {', '.join(sorted(baselines))}, on the same tracks."
+    if stars := [driver.evaluation.verdict for driver in drivers if driver.evaluation.verdict is not None]:
+        family = stars[0].comparisons
+        correction = f" with Holm's correction for {family} comparisons" if family > 1 else ""
+        line += f" *: a difference{correction}." if any(verdict.apart for verdict in stars) else ""
     return line
+
+
+def verdicts(drivers: Sequence[RankedDriver]) -> list[str]:
+    """Return one sentence for each compared driver."""
+    return [driver.evaluation.verdict.sentence for driver in drivers if driver.evaluation.verdict]
 
 
 def training_columns_table() -> str:
@@ -136,12 +147,13 @@ def save_results(folder: str | os.PathLike[str], drivers: Sequence[RankedDriver]
         drivers: The lines of the table.
     """
     folder, table = Path(folder), leaderboard(drivers)
-    write_atomically(folder / "table.md", f"{table.markdown()}\n\n{markdown(table.legend)}\n".encode())
+    parts = [table.markdown(), markdown(table.legend), *map(markdown, verdicts(drivers))]
+    write_atomically(folder / "table.md", ("\n\n".join(parts) + "\n").encode())
     trained = (
         "runs", "parameters", "core_parameters", "neurons", "synapses", "validation_accuracy", "validation_at_changes",
         "training_seconds",
     )  # fmt: skip
     results = [
-        {**driver.summary.to_dict(), **{name: getattr(driver, name) for name in trained}} for driver in drivers
+        {**driver.evaluation.to_dict(), **{name: getattr(driver, name) for name in trained}} for driver in drivers
     ]  # fmt: skip
     write_atomically(folder / "results.json", (json.dumps(results, indent=2) + "\n").encode())

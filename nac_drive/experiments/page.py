@@ -42,6 +42,10 @@ class Page:
     """One paragraph: the drivers, the tracks and the conditions."""
     table: Table
     figures: Sequence[PageFigure] = ()
+    headline: str = ""
+    """The result in one sentence; the page opens with it."""
+    verdicts: Sequence[str] = ()
+    """One sentence for each pair that is compared."""
     video: PageLink | None = None
     episode: PageLink | None = None
     """A page of `save_episode_page`."""
@@ -66,8 +70,10 @@ class Page:
 
     def save_markdown(self, folder: str | os.PathLike[str], name: str) -> Path:
         """Write the same content in Markdown, see `save_html`."""
-        parts = [f"# {self.title}", markdown(self.protocol), self.table.markdown()]
+        parts = [f"# {self.title}", *([f"**{markdown(self.headline)}**"] if self.headline else [])]
+        parts += [markdown(self.protocol), self.table.markdown()]
         parts.append(f"{markdown(self.table.legend)} docs/metrics.md explains the columns.")
+        parts += map(markdown, self.verdicts)
         parts += [f"![{figure.caption}]({figure.file})" for figure in self.figures]
         if self.video:
             parts.append(f"Video: [{self.video.file}]({self.video.file}). {markdown(self.video.caption)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ import numpy as np
 
 from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, require_environment, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
-from nac_drive.evaluation.intervals import Interval, PairedTest, area_under_curve, bootstrap, paired, ratio
+from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import grid
+from nac_drive.evaluation.verdict import Verdict, corrected, paired
 from nac_drive.events import Progress, silent
 from nac_drive.experiments.driving import UNDISTURBED, Driving, Entry, Episodes, episodes_of
 from nac_drive.experiments.evaluation import SUMMARY
 from nac_drive.experiments.experiment import open_experiment, run
 from nac_drive.experiments.families import DEFAULT_PERTURBATIONS, Family, families
+from nac_drive.experiments.headline import over_worlds
 from nac_drive.parallel.processes import Pool
 from nac_drive.storage.write import write_atomically
 
@@ -53,7 +55,7 @@ class StressCell:
     """Fraction of episodes without a crash."""
     first_crash_time: float | None
     """Median seconds until the first crash, of the episodes with one; None without any."""
-    versus: PairedTest | None
+    versus: Verdict | None
     """Against the first driver; None for the first driver itself."""
 
 
@@ -88,17 +90,26 @@ def stress_cell(
         interventions_per_episode=float(np.mean([row.interventions for row in rows])),
         crash_free=1.0 - len(first_crashes) / len(rows),
         first_crash_time=float(np.median(first_crashes)) if first_crashes else None,
-        versus=None if baseline is None else paired(returns, grid(baseline, "episode_return")),
+        versus=None
+        if baseline is None
+        else paired(returns, grid(baseline, "episode_return"), (rows[0].driver, baseline[0].driver)),
     )
 
 
 def stress_cells(rows: Episodes) -> dict[tuple[str, str | None], StressCell]:
-    """Summarise every driver under every perturbation; differences are taken against the first driver."""
+    """Summarise every driver under every perturbation.
+
+    Differences are taken against the first driver, with Holm's correction for all of them.
+    """
     first = next(iter(rows))[0]
-    return {
+    cells = {
         (name, spec): stress_cell(episodes, rows[name, UNDISTURBED], None if name == first else rows[first, spec])
         for (name, spec), episodes in rows.items()
     }
+    verdicts = iter(corrected([cell.versus for cell in cells.values() if cell.versus]))
+    return {
+        key: replace(cell, versus=next(verdicts)) if cell.versus else cell for key, cell in cells.items()
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,19 @@ class StressResult:
         kept = [self.cells[driver, spec].fraction_kept for spec in family.specs]
         fractions = [fraction.mean for fraction in kept if fraction is not None]
         return area_under_curve(fractions) if len(fractions) == len(kept) else None
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One sentence for each driver but the first."""
+        return [
+            over_worlds({spec or "no perturbation": self._versus(name, spec) for spec in (UNDISTURBED, *self.specs)})
+            for name in self.drivers[1:]
+        ]
+
+    def _versus(self, name: str, spec: str | None) -> Verdict:
+        verdict = self.cells[name, spec].versus
+        assert verdict is not None
+        return verdict
 
     def to_dict(self) -> dict[str, Any]:
         """The content of summary.json."""

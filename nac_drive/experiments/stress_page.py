@@ -26,7 +26,9 @@ from nac_drive.experiments.figures import (
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
 from nac_drive.experiments.stress import StressCell, StressResult
 from nac_drive.experiments.table import Table
+from nac_drive.markdown import number_text
 from nac_drive.storage.figure import try_to_draw
+from nac_drive.storage.names import markdown
 from nac_drive.storage.write import write_atomically
 
 
@@ -46,7 +48,7 @@ def stress_table(result: StressResult) -> Table:
             "return [95 %]", lambda cell: cell.return_mean.text(".0f"),
             "Mean return with its 95 % bootstrap interval over tracks.",
         ),
-        TableColumn("min", lambda cell: f"{cell.return_min:.0f}", "Smallest return."),
+        TableColumn("min", lambda cell: number(cell.return_min, 0), "Smallest return."),
         TableColumn(
             "kept % [95 %]", lambda cell: _text(cell.fraction_kept, ".0f", 100),
             "Percentage of the driver's own undisturbed mean return, with its interval.",
@@ -61,8 +63,9 @@ def stress_table(result: StressResult) -> Table:
             "Times per episode that the car was put back on the road.",
         ),
         TableColumn(
-            "vs first [95 %]", lambda cell: _text(cell.versus and cell.versus.difference, "+.0f"),
-            f"Mean difference of returns from {first} on the same tracks, with its 95 % bootstrap interval.",
+            "vs first [95 %]", _difference,
+            f"Mean difference of returns from {first} on the same tracks, with its 95 % bootstrap interval. A star "
+            "marks a difference that is there after Holm's correction for all comparisons of the table.",
         ),
         TableColumn(
             "p", lambda cell: number(cell.versus and cell.versus.p_value, 3),
@@ -70,7 +73,7 @@ def stress_table(result: StressResult) -> Table:
         ),
         TableColumn(
             "d", lambda cell: EMPTY if not cell.versus or cell.versus.effect_size is None
-            else f"{cell.versus.effect_size:+.2f}",
+            else number_text(cell.versus.effect_size, "+.2f"),
             "Cohen's d of these differences: mean over standard deviation.",
         ),
         TableColumn(
@@ -112,7 +115,8 @@ def save_stress_page(
         The page.
     """
     table = stress_table(result)
-    write_atomically(folder / "table.md", f"{table.markdown()}\n".encode())
+    parts = [table.markdown(), *map(markdown, result.verdicts)]
+    write_atomically(folder / "table.md", ("\n\n".join(parts) + "\n").encode())
     figures = []
     drawings = [
         (draw_heat_map, PageFigure("heatmap.png", "Return kept", HEAT_MAP_CAPTION)),
@@ -131,7 +135,7 @@ def save_stress_page(
         f"{', '.join(result.drivers)} drove the tracks {track_names(tracks)} once each, undisturbed and under "
         f"every perturbation (docs/perturbations.md). {conditions(crash)} All drivers met the same tracks and the same "
         "random numbers.",
-        table, figures,
+        table, figures, headline=" ".join(result.verdicts[:1]), verdicts=result.verdicts,
         commands=inspect_command([paths[worst.driver]], worst, control) if paths else "",
     )  # fmt: skip
     return page.save_html(folder)
@@ -147,8 +151,14 @@ def terminal_stress(result: StressResult) -> TerminalTable:
     return table.terminal("Return kept, % of the driver's own undisturbed return (mean return)")
 
 
+def _difference(cell: StressCell) -> str:
+    if cell.versus is None:
+        return EMPTY
+    return f"{cell.versus.difference.text('+.0f')}{' *' * cell.versus.apart}"
+
+
 def _kept(cell: StressCell) -> str:
-    return f"{number(cell.fraction_kept and cell.fraction_kept.mean, 0, 100)} ({cell.return_mean.mean:.0f})"
+    return f"{number(cell.fraction_kept and cell.fraction_kept.mean, 0, 100)} ({number(cell.return_mean.mean, 0)})"
 
 
 def video_of(

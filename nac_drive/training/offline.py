@@ -35,7 +35,7 @@ class Accuracy:
     macro_f1: _Fraction | None
     """Mean F1 over the actions that occur, discrete actions only."""
     at_changes: _Fraction | None
-    """Accuracy on the frames where the expert's action changes."""
+    """Accuracy on the frames where the expert's action changes, discrete actions only."""
     steering_mse: _NotNegative | None = None
     """Mean squared error of the steering, continuous actions only."""
     steering_mae: _NotNegative | None = None
@@ -60,7 +60,7 @@ def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bo
     return Accuracy(
         accuracy=float(correct.mean()),
         macro_f1=f1,
-        at_changes=float(correct[changes].mean()) if changes.any() else None,
+        at_changes=float(correct[changes].mean()) if labels.ndim == 1 and changes.any() else None,
         steering_mse=None if error is None else float(np.square(error).mean()),
         steering_mae=None if error is None else float(np.abs(error).mean()),
     )

@@ -17,6 +17,7 @@ def row(seed: int = 0, **values: Any) -> EpisodeResult:
         "off_road_events": 0, "off_road_fraction": 0.0, "wrong_way": 0.0, "recovered": None, "driving_score": 100.0,
         "lateral_mean": 0.1, "lateral_rms": 0.1,
         "lateral_p95": 0.2, "heading_rms": 0.1, "steering_rate_rms": 1.0, "steering_reversals": 2.0, "agreement": None,
+        "steering_mae": None, "steering_mse": None,
         "latency_ms": 1.0,
     }  # fmt: skip
     return EpisodeResult.from_dict({**CONDITIONS, **metrics, "seed": seed, **values})

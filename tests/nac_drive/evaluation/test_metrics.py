@@ -77,6 +77,7 @@ def test_a_meter_counts_an_episode_by_hand():
     assert result.recovered == 0, "two frames are no second"
     assert result.driving_score == pytest.approx(100 * 0.5 * 0.65**2 * 0.6)
     assert result.agreement == pytest.approx(2 / 4)
+    assert (result.steering_mae, result.steering_mse) == pytest.approx((1.2 / 4, 1.2**2 / 4)), "left in place of right"
     assert result.lateral_mean == pytest.approx(0.7 / 4)
     assert result.lateral_rms == pytest.approx(np.sqrt(0.25 / 4))
     assert result.lateral_p95 == pytest.approx(0.3 + 0.85 * 0.1)  # 0.95 of the way along 0, 0, 0.3, 0.4
@@ -101,13 +102,13 @@ def test_an_episode_that_ends_in_the_zoom_and_a_finished_lap_are_counted():
     meter(Step(0, np.zeros(1), {"zooming": True}, 0.0, 3, 3, None, 1.0, False, False, outcome, 0.0))
     end = {"completion": 1.0, "lap_finished": True, "off_road_events": 0, "crashes": 0, "interventions": 1}
     result = meter.result("driver", Episode(7, 5.0, 1, True, end), crash_mode="intervene")
-    assert (result.lateral_mean, result.heading_rms, result.agreement) == (0.0, 0.0, None)
+    assert (result.lateral_mean, result.heading_rms, result.agreement, result.steering_mae) == (0.0, 0.0, None, None)
     assert result.lap_time == 20.0
     assert result.autonomy == pytest.approx(0.7)
 
 
 def test_a_step_of_several_frames_counts_like_as_many_frames():
-    """Metrics do not depend on how often the driver decides: only agreement and length count decisions."""
+    """Length and the expert's metrics alone count decisions."""
     durations = [1, 3, 2, 1, 4]
     end = {"completion": 1.0, "lap_finished": True, "off_road_events": 1, "crashes": 2, "interventions": 0}
     results = []

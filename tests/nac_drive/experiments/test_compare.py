@@ -30,6 +30,7 @@ from nac_drive.policies import Driver, load_driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
+from nac_drive.storage.names import markdown
 from nac_drive.storage.read import FileError
 from nac_drive.storage.write import writing
 from nac_drive.training.run_folder import RunFolder
@@ -64,7 +65,7 @@ def started(events: list[Event]) -> list[str]:
 
 
 def without_rows(folder: Path, *runs: tuple[str, int | None]) -> None:
-    """Make a comparison one whose runs were killed before their episodes were driven."""
+    """Take the rows of some runs away."""
     lines = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in lines if (json.loads(line)["driver"], json.loads(line)["run"]) not in runs]
     (folder / "rows.jsonl").write_text("".join(kept))
@@ -195,6 +196,23 @@ def test_all_are_paired_with_the_lstm_where_it_takes_part(whole):
         assert entry.summary.versus == "lstm"
         assert difference is not None
         assert difference.mean == pytest.approx(entry.summary.return_mean - lstm.summary.return_mean)
+
+
+def test_a_chosen_baseline_and_its_verdicts_open_the_page(whole, dataset, tmp_path, in_this_process):
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
+    comparison, _ = run(dataset, folder, num_seeds=2, resume=True, baseline="controller")
+    assert [(verdict.driver, verdict.baseline) for verdict in comparison.verdicts] == [
+        (entry.summary.driver, "controller") for entry in comparison.drivers[1:]
+    ]
+    assert {(verdict.runs, verdict.trained, verdict.tracks) for verdict in comparison.verdicts} == {
+        ((2, 1), (True, False), 2)
+    }
+    page, table = (folder / "report.html").read_text(), (folder / "table.md").read_text()
+    texts = [comparison.headline, "Every core was trained", *(verdict.sentence for verdict in comparison.verdicts)]
+    places = [page.find(text.replace("'", "&#39;")) for text in texts]
+    assert places == sorted(places)
+    assert places[0] > 0
+    assert all(markdown(verdict.sentence) in table for verdict in comparison.verdicts)
 
 
 def test_finished_runs_are_kept_and_others_may_be_added(whole, dataset, tmp_path, in_this_process):
@@ -345,6 +363,9 @@ BAD: dict[str, dict[str, Any]] = {
     "workers must lie in 0 to 1,024": {"workers": -1},
     "window: must be at least 1 frame": {"cores": ("cnn", "nac-exact,window=0")},
     "no folder typo": {"expert": "typo"},
+    "baseline must be one of the drivers or the expert, cnn, lstm, controller, got 'lstn'. Did you mean": {
+        "baseline": "lstn"
+    },
     "device must be": {"device": "tpu"},
     "validation_fraction": {"config": replace(SETTINGS, validation_fraction=1.0)},
     "perturbation 'fog' is unknown": {"config": replace(SETTINGS, perturb="gap:1,fog:1")},

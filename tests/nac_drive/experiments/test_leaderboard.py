@@ -21,7 +21,7 @@ def result(driver: str, seed: int, episode_return: float, **values: Any) -> Epis
 def ranked() -> list[RankedDriver]:
     expert = [result("expert", seed, value) for seed, value in ((1, 900.0), (2, 920.0))]
     mine = [
-        result("mine", seed, value, agreement=0.75, crash_mode="intervene")
+        result("mine", seed, value, agreement=0.75, steering_mae=0.0625, steering_mse=0.005, crash_mode="intervene")
         for seed, value in ((1, 870.0), (2, 890.0), (1, 890.0), (2, 910.0))
     ]
     return [
@@ -41,8 +41,8 @@ def ranked() -> list[RankedDriver]:
 
 
 UNFILLED = {
-    "vs baseline [95 %]", "agreement %", "validation %", "changes %", "neurons", "synapses", "core", "parameters",
-    "each run", "trained s", "interventions/episode",
+    "vs baseline [95 %]", "agreement %", "steering error", "squared", "validation %", "changes %",
+    "neurons", "synapses", "core", "parameters", "each run", "trained s", "interventions/episode",
 }  # fmt: skip
 """Columns that stay empty for a driver that was not trained here and was not put back on the road."""
 
@@ -63,6 +63,7 @@ def test_the_markdown_table_shows_the_results():
     assert (mine["completion %"], mine["off road %"], mine["crashes/episode"]) == ("98.7", "3.4", "1.00")
     assert (expert["interventions/episode"], mine["interventions/episode"]) == ("-", "0.00")
     assert (mine["agreement %"], mine["validation %"], mine["parameters"]) == ("75.0", "90.0", "12,345")
+    assert (mine["steering error"], mine["squared"]) == ("0.062", "0.0050")
     assert (mine["ms/act"], mine["trained s"]) == ("2.50", "61")
     assert (mine["changes %"], mine["core"], mine["each run"]) == ("45.6", "5,432", "880 900")
     assert (mine["neurons"], mine["synapses"]) == ("64", "5,120")

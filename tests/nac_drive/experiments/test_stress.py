@@ -21,6 +21,7 @@ from nac_drive.experiments import driving
 from nac_drive.experiments.stress import StressResult, stress
 from nac_drive.experiments.stress_page import save_stress_page, stress_table, terminal_stress, video_of
 from nac_drive.policies import Driver, DriverConfig, save_driver
+from nac_drive.storage.names import markdown
 from nac_drive.storage.read import FileError
 from tests.data_collection.recordings import contents
 from tests.killing import Fuse, Killed
@@ -203,7 +204,9 @@ def test_the_page_shows_every_driver_under_every_perturbation(drivers, tmp_path)
     table = stress_table(result)
     assert len(table.rows) == 10
     assert ReadPage(page).rows == [table.headings, *map(list, table.rows)]
-    assert (folder / "table.md").read_text() == table.markdown() + "\n"
+    texts = [table.markdown(), *map(markdown, result.verdicts)]
+    assert (folder / "table.md").read_text() == "\n\n".join(texts) + "\n"
+    assert all(sentence.replace("'", "&#39;") in page for sentence in result.verdicts)
     assert {"vs first [95 %]", "wins %"} <= set(table.headings)
     for name in ("heatmap.png", "curves.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")

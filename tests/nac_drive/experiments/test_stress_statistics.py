@@ -12,10 +12,10 @@ from nac_drive.evaluation.intervals import (
     area_under_curve,
     bootstrap,
     clearly_positive,
-    paired,
     ratio,
     survival,
 )
+from nac_drive.evaluation.verdict import paired
 from nac_drive.experiments.families import families
 from nac_drive.experiments.stress import stress_cell
 from tests.nac_drive.evaluation.rows import row
