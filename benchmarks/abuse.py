@@ -87,6 +87,7 @@ class Watcher(threading.Thread):
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
         self._link = page(address)
+        self._link.send(json.dumps({"type": "pause", "on": False}))  # a person drives too
         self.frames, self.longest, self._last = 0, 0.0, time.monotonic()
 
     def run(self) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
+from nac_drive.analysis.moments import moments
 from nac_drive.analysis.recording import Recording
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically, writing
@@ -26,7 +27,7 @@ _QUALITY = 80
 
 
 def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recording], title: str) -> Path:
-    """Write episodes as one page with a time slider.
+    """Write episodes as one page with a time slider, which opens at the first of `moments`.
 
     Args:
         path: The new file; an existing one is replaced, a missing folder is made.
@@ -39,7 +40,9 @@ def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recordi
     Raises:
         WriteError: If it cannot be written.
     """
-    data = json.dumps([_packed(each) for each in recordings]).replace("<", "\\u003c")  # ends no script element
+    shown_moments = [{"name": shown(moment.name), "seconds": moment.seconds} for moment in moments(recordings)]
+    content = {"episodes": [_packed(recording) for recording in recordings], "moments": shown_moments}
+    data = json.dumps(content).replace("<", "\\u003c")  # ends no script element
     page = assemble("nac_drive.analysis", "episode", title=title, recordings=data)
     with writing(Path(path)):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -53,16 +56,27 @@ def assemble(package: str, name: str, *, panels: bool = True, **values: Any) -> 
     Args:
         package: The package whose folder `web` holds NAME.html and NAME.js.
         name: Its name.
-        panels: Whether its script uses the common panels.
+        panels: Whether its script uses the common panels, which draw plots with uPlot.
         **values: What the HTML names.
     """
     common, own = files("nac_drive.analysis") / "web", files(package) / "web"
-    scripts = [common / "panels.js"] * panels + [own / f"{name}.js"]
-    script = "\n".join(file.read_text(encoding="utf-8") for file in scripts)
+    styles, scripts = ["style.css"], [(own / f"{name}.js").read_text(encoding="utf-8")]
+    if panels:
+        styles.append("uPlot.min.css")
+        scripts[:0] = [_uplot(), (common / "panels.js").read_text(encoding="utf-8")]
+    style = "\n".join((common / file).read_text(encoding="utf-8") for file in styles)
     template = Environment(autoescape=True, undefined=StrictUndefined, finalize=_printing).from_string(
         (own / f"{name}.html").read_text(encoding="utf-8")
     )
-    return template.render(style=(common / "style.css").read_text(encoding="utf-8"), script=script, **values)
+    return template.render(style=style, script="\n".join(scripts), **values)
+
+
+def _uplot() -> str:
+    """Return the script of uPlot under its licence instead of its address: a page names no network."""
+    folder = files("nac_drive.analysis") / "web"
+    _, code = (folder / "uPlot.iife.min.js").read_text(encoding="utf-8").split("*/", 1)
+    licence = (folder / "uPlot.LICENSE.txt").read_text(encoding="utf-8")
+    return f"/* uPlot 1.6.32\n\n{licence}*/{code}"
 
 
 def _printing(value: Any) -> Any:

@@ -24,6 +24,7 @@ from nac_drive.live.hand_driven import HandDriven, hand_driven
 from nac_drive.live.orders import DEAR, Orders
 from nac_drive.live.race import Car, Driven, Race
 from nac_drive.live.server import check_address, make_server, serve
+from nac_drive.live.sliders import slider_groups
 from nac_drive.parallel.optional import optional_module
 
 MOST_MESSAGES = 240
@@ -45,6 +46,8 @@ _CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline
 class LiveRace:
     """A race, its clock and the pages that watch it.
 
+    The race waits for its first page. Where a person drives, the clock stands still until a page starts it.
+
     The clock alone touches the race. Pages put orders beside it, and get what it has computed: no page waits for
     another one, and no number of messages stops the frames.
 
@@ -56,7 +59,9 @@ class LiveRace:
 
     def __init__(self, race: Race, hands: HandDriven | None = None, recording: str = "") -> None:
         self.race, self._hands, self._recording = race, hands, recording
-        self.paused, self.speed, self.saliency = False, 1.0, True
+        self.paused, self.speed, self.saliency = any(car.human for car in race.cars), 1.0, True
+        self.begun = False
+        """Whether a page has been there: no frame passes before."""
         self._pages: list[_Page] = []
         self._at_the_wheel: _Page | None = None
         self._setup_changed, self._frame_changed = True, True
@@ -71,7 +76,7 @@ class LiveRace:
         while True:
             await self._obey()
             if loop.time() >= due:
-                if not self.paused and not self.race.over:
+                if self.begun and not self.paused and not self.race.over:
                     self._tick()
                 due = max(due + _PERIOD / self.speed, loop.time() - _LATE)
             self._publish()
@@ -160,6 +165,7 @@ class LiveRace:
     def _publish(self) -> None:
         """Send changes to the pages, and everything to new pages."""
         new = [page for page in self._pages if not page.served]
+        self.begun = self.begun or bool(new)
         if with_setup := self._pages if self._setup_changed else new:
             setup = snapshot.setup(
                 self.race, [HUMAN, *self.race.offered], paused=self.paused, speed=self.speed, saliency=self.saliency,
@@ -286,7 +292,7 @@ def application(
     applications = optional_module("starlette.applications", "live")
     responses, routing = optional_module("starlette.responses", "live"), optional_module("starlette.routing", "live")
     left = optional_module("starlette.websockets", "live").WebSocketDisconnect
-    page = assemble("nac_drive.live", "arena")
+    page = assemble("nac_drive.live", "arena", groups=slider_groups())
 
     async def index(request: Any) -> Any:
         return responses.HTMLResponse(page, headers={"Content-Security-Policy": _CSP})

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.envs import PERTURBATIONS
 from nac_drive.live.race import Car, Race
 
 
@@ -33,7 +32,6 @@ def setup(race: Race, drivers: list[str], *, paused: bool, speed: float, salienc
             "marked": race.marked,
             "road": np.round(road, 1).flatten().tolist(),
             "drivers": drivers,
-            "perturbations": {name: len(levels) for name, levels in PERTURBATIONS.items()},
             "levels": race.levels,
             "paused": paused,
             "speed": speed,

@@ -14,12 +14,14 @@ const loaded = source => new Promise((done, failed) => {
 
 // One episode in one column. `draw(seconds)` shows the decision of that time.
 class Episode {
-  static async open(data) {
+  static async open(data, last, seek) {
     const maps = {};
     for (const [name, source] of Object.entries(data.saliency)) maps[name] = await loaded(source);
-    return new Episode(data, await loaded(data.frames), maps);
+    return new Episode(data, await loaded(data.frames), maps, last, seek);
   }
-  constructor(data, atlas, maps) {
+  // `last` is the end of the longest episode, `seek(seconds)` moves the clock of the page.
+  constructor(data, atlas, maps, last, seek) {
+    Object.assign(this, { last, seek });
     this.series = Object.fromEntries(Object.entries(data.series).map(([name, packed]) => [name, unpack(packed).values]));
     this.neurons = Object.fromEntries(Object.entries(data.neurons).map(([name, packed]) => [name, unpack(packed)]));
     this.times = this.series.time;
@@ -42,45 +44,56 @@ class Episode {
       make("div", {}, frame, overlay), make("div", {}, track, paint, note)));
     this.panels.push(this.frame, this.track);
 
-    this.lines(section, "Actions", ["steer", "gas", "brake"], [-1, 1]);
-    this.lines(section, "Speed, units/s", ["speed"]);
-    this.lines(section, "Return", ["return"]);
+    const plots = make("div");
+    section.append(plots);
+    this.lines(plots, "Actions", ["steer", "gas", "brake"], { unit: "steer: right is 1", bounds: [-1, 1] });
+    this.lines(plots, "Speed", ["speed"], { unit: "units/s" });
+    this.lines(plots, "Return", ["return"], { unit: "return" });
     const method0 = Object.keys(maps)[0];
     if (method0) {
       const regions = ["far road", "near road", "verge", "grass", "status bar"].map(region => `${method0} on ${region}`);
-      this.lines(section, `Where ${method0} looks: fraction of the map`, regions, [0, 1], name => name.split(" on ")[1]);
+      this.lines(plots, `Where ${method0} looks`, regions, { unit: "fraction of map", bounds: [0, 1] }, name => name.split(" on ")[1]);
     }
-    if (data.attention) this.attention(section, unpack(data.attention));
+    if (data.attention) this.attention(plots, unpack(data.attention));
     this.heats = {};
     for (const [group, { shape, values }] of Object.entries(this.neurons)) {
-      const canvas = make("canvas", { className: "pick" }), [steps, rows] = shape;
-      const panel = new HeatPanel(canvas, steps, rows, (step, row) => values[step * rows + row], Math.min(Math.max(3 * rows, 48), 200));
-      canvas.onclick = event => this.paint(`${group} ${panel.rowAt(event)}`);
-      section.append(make("h3", { textContent: `Neurons: ${group} (${rows}); each has its own scale; select one to paint the track` }), canvas);
+      const node = make("div", { className: "pick" }), [steps, rows] = shape;
+      const value = (step, row) => values[step * rows + row];
+      const panel = new HeatPanel(node, this.times, rows, value, { unit: "neuron", last: this.last, height: Math.min(Math.max(3 * rows, 60), 200) });
+      plots.append(make("h3", { textContent: `Neurons: ${group} (${rows}); each has its own scale; select one to paint the track` }), node);
+      this.place(node, panel, event => this.paint(`${group} ${panel.rowAt(event)}`));
       this.heats[group] = panel;
-      this.panels.push(panel);
     }
     document.querySelector("main").append(section);
     this.paint("speed");
   }
-  lines(section, title, names, bounds, label = name => name) {
+  lines(section, title, names, about, label = name => name) {
     const curves = names.filter(name => name in this.series).map(name => [label(name), this.series[name]]);
     if (!curves.length) return;
-    const canvas = make("canvas"), legend = make("p", { className: "legend" });
-    section.append(make("h3", { textContent: title }), canvas, legend);
-    this.panels.push(new LinesPanel(canvas, curves, bounds, legend));
+    const node = make("div"), legend = make("p", { className: "legend" });
+    section.append(make("h3", { textContent: title }), node, legend);
+    this.place(node, new LinesPanel(node, this.times, curves, legend, { ...about, last: this.last }));
+  }
+  // A click on a plot moves the clock there.
+  place(node, panel, picked = () => {}) {
+    this.panels.push(panel);
+    node.onclick = event => {
+      picked(event);
+      this.seek(panel.value(event, "x"));
+    };
   }
   attention(section, { shape, values }) {
-    const [steps, heads, ages] = shape, canvas = make("canvas");
+    const [, heads, ages] = shape, node = make("div");
     const mean = (step, age) => {
       let sum = 0;
       for (let head = 0; head < heads; head++) sum += values[(step * heads + head) * ages + age];
       return sum / heads / 255;
     };
-    const panel = new HeatPanel(canvas, steps, ages, mean, Math.min(14 * ages, 160), [0, Math.min(1, 3 / ages)]);
-    section.append(make("h3", { textContent: `Attention: weight of each frame of the window, the present one on top; mean of ${heads} heads, yellow is ${format(Math.min(1, 3 / ages))} or more, uniform ${format(1 / ages)}` }), canvas);
-    this.panels.push(panel);
-    if (this.series["attention entropy"]) this.lines(section, "Entropy of attention (1: uniform)", ["attention entropy"], [0, 1]);
+    const most = Math.min(1, 3 / ages);
+    const panel = new HeatPanel(node, this.times, ages, mean, { unit: "frames ago", last: this.last, height: Math.min(Math.max(14 * ages, 60), 160), common: [0, most] });
+    section.append(make("h3", { textContent: `Attention: weight of each frame of the window, the present one on top; mean of ${heads} heads, yellow is ${format(most)} or more, uniform ${format(1 / ages)}` }), node);
+    this.place(node, panel);
+    if (this.series["attention entropy"]) this.lines(section, "Entropy of attention", ["attention entropy"], { unit: "1: uniform", bounds: [0, 1] });
   }
   values(name) {
     if (name in this.series) return this.series[name];
@@ -91,7 +104,7 @@ class Episode {
     this.painted.value = this.name = name;
     this.track.paint(this.values(name));
     for (const [group, panel] of Object.entries(this.heats || {})) {
-      panel.marked = name.startsWith(`${group} `) ? Number(name.slice(group.length + 1)) : -1;
+      panel.choose(name.startsWith(`${group} `) ? Number(name.slice(group.length + 1)) : -1);
     }
     this.redraw();
   }
@@ -106,11 +119,11 @@ class Episode {
   }
 }
 
-async function start(recordings) {
-  const episodes = [];
-  for (const each of recordings) episodes.push(await Episode.open(each));
+async function start({ episodes: recordings, moments }) {
+  const episodes = [], last = Math.max(...recordings.map(({ series }) => unpack(series.time).values.at(-1)));
+  for (const each of recordings) episodes.push(await Episode.open(each, last, seconds => show(seconds)));
+  document.querySelector("main").classList.toggle("single", episodes.length === 1);
   const [slider, time, play, speed] = ["slider", "time", "play", "speed"].map(id => document.getElementById(id));
-  const last = Math.max(...episodes.map(episode => episode.times.at(-1)));
   let playing = false, before = 0, now = 0;
   slider.max = last;
   const show = seconds => {
@@ -145,7 +158,10 @@ async function start(recordings) {
       show(now + (event.key === "ArrowRight" ? 0.02 : -0.02));
     }
   });
-  show(Number(new URLSearchParams(location.hash.slice(1)).get("t")) || 0);  // episode.html#t=6.2
+  document.getElementById("moments").append(...moments.map(({ name, seconds }) =>
+    make("button", { type: "button", textContent: `${name} ${seconds.toFixed(2)} s`, onclick: () => show(seconds) })));
+  const asked = new URLSearchParams(location.hash.slice(1)).get("t"); // episode.html#t=6.2
+  show(asked === null ? moments[0].seconds : Number(asked) || 0);
   document.body.dataset.ready = "yes";
 }
 

@@ -49,11 +49,12 @@ function range(values) {
   return high > low ? [low, high] : [low - 0.5, high + 0.5];
 }
 
-// Lay a map over RGBA pixels. The map has one value for each pixel, `stride` apart.
+// Lay a map over RGBA pixels: a pixel that counts for nothing keeps its colour. The map has one value for each pixel,
+// `stride` apart.
 function blend(pixels, map, stride) {
   for (let i = 0, j = 0; i < pixels.length; i += 4, j += stride) {
     const value = map[j], share = 0.85 * value / 255;
-    for (let c = 0; c < 3; c++) pixels[i + c] = (1 - share) * (0.6 * pixels[i + c]) + share * INFERNO[3 * value + c];
+    for (let c = 0; c < 3; c++) pixels[i + c] = (1 - share) * pixels[i + c] + share * INFERNO[3 * value + c];
   }
 }
 
@@ -122,41 +123,70 @@ class TrackPanel {
   }
 }
 
-// Curves over the episode, on one scale, with a cursor.
-class LinesPanel {
-  constructor(canvas, curves, bounds, legend) {
-    Object.assign(this, { canvas, curves, legend, bounds: bounds || range(curves.flatMap(([, values]) => [...values])) });
+// A plot with axes (uPlot) and a line at the present moment. It is made when it is first drawn: only then it has a width.
+// `data` holds the values of the horizontal axis and of every curve, `last` is the end of the axis.
+class Plot {
+  constructor(node, height, { data, last, across = "time, s", unit, series, y, picture, axes }) {
+    Object.assign(this, { node, height, data, last, across, unit, series, y, picture, axes, now: data[0][0] });
+    node.classList.add("plot");
   }
-  draw(step) {
-    const [context, width, height] = fit(this.canvas, 92), [low, high] = this.bounds;
-    const steps = this.curves[0][1].length, x = i => steps > 1 ? i / (steps - 1) * width : 0;
-    const y = value => 4 + (high - value) / (high - low) * (height - 8);
-    context.clearRect(0, 0, width, height);
-    context.strokeStyle = css("--line");
-    for (const level of [low, 0, high]) if (level >= low && level <= high) {
-      context.beginPath();
-      context.moveTo(0, y(level));
-      context.lineTo(width, y(level));
-      context.stroke();
-    }
-    this.curves.forEach(([, values], number) => {
-      context.strokeStyle = COLOURS[number % COLOURS.length];
-      context.lineWidth = 1.2;
-      context.beginPath();
-      values.forEach((value, i) => context.lineTo(x(i), y(value)));
-      context.stroke();
-    });
-    cursor(context, x(step), height);
-    this.legend.innerHTML = this.curves.map(([name, values], number) =>
-      `<b style="color:${COLOURS[number % COLOURS.length]}">${name}</b> ${format(values[step])}`).join(" &nbsp; ");
+  open() {
+    const { node, height, data, last, series, y, picture } = this;
+    this.line = make("div", { className: "now" });
+    this.plot = new uPlot({
+      width: node.clientWidth, height, padding: [8, 8, 0, 0], legend: { show: false }, cursor: { show: false },
+      scales: { x: { time: false, range: [data[0][0], last] }, y }, series: [{}, ...series],
+      axes: [axis(this.across, { size: 26, labelSize: 14, space: 60, ...this.axes }), axis(this.unit, { size: 46, labelSize: 16, ...this.axes })],
+      hooks: { drawClear: picture ? [picture] : [], draw: [() => this.mark(this.now)] },
+    }, data, node);
+    this.plot.over.append(this.line);
+    new ResizeObserver(() => node.clientWidth && this.plot.setSize({ width: node.clientWidth, height })).observe(node);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plot.redraw());
+  }
+  mark(now) {
+    this.now = now;
+    if (!this.plot) this.open();
+    this.line.style.left = `${this.plot.valToPos(now, "x")}px`;
+  }
+  // Value of a scale, x or y, under the pointer.
+  value(event, scale) {
+    const box = this.plot.over.getBoundingClientRect();
+    return this.plot.posToVal(scale === "x" ? event.clientX - box.left : event.clientY - box.top, scale);
   }
 }
+const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const axis = (label, room) => ({
+  label, stroke: () => css("--soft"), grid: { stroke: () => css("--line"), width: 1 },
+  ticks: { stroke: () => css("--line"), width: 1, size: 4 }, font: FONT, labelFont: FONT, gap: 3, labelGap: 0, ...room,
+});
 
-// Rows over the episode as colours: neurons, or ages of attention. Every row has its own scale, or all have one.
-class HeatPanel {
-  constructor(canvas, steps, rows, value, height, common) {
-    Object.assign(this, { canvas, steps, rows, height });
-    const image = new ImageData(steps, rows);
+// Curves [name, values] on one scale, with the values of the present moment below.
+class LinesPanel extends Plot {
+  constructor(node, times, curves, legend, { bounds, ...about }) {
+    const series = curves.map(([label], number) => ({ label, stroke: colour(number), width: 1.3, points: { show: false } }));
+    const data = [times, ...curves.map(([, values]) => values)];
+    super(node, 132, { data, series, last: times.at(-1), y: bounds ? { range: bounds } : {}, ...about });
+    Object.assign(this, { curves, legend });
+  }
+  draw(step) {
+    this.mark(this.data[0][step]);
+    this.legend.replaceChildren(...this.curves.flatMap(([name, values], number) => {
+      const entry = make("b", { textContent: name });
+      entry.style.color = colour(number);
+      return [entry, ` ${format(values[step])}   `];
+    }));
+  }
+}
+const colour = number => COLOURS[number % COLOURS.length];
+
+// Rows as colours: neurons, or ages of attention. Every row has its own scale, or all have one.
+class HeatPanel extends Plot {
+  constructor(node, times, rows, value, { height, common, ...about }) {
+    const y = { range: [0, rows], dir: -1 }, data = [times, times.map(() => null)], series = [{ points: { show: false } }];
+    const axes = { grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] };
+    super(node, height + 48, { data, y, series, axes, last: times.at(-1), ...about, picture: () => this.paint() });
+    Object.assign(this, { times, rows, chosen: -1 });
+    const steps = times.length, image = new ImageData(steps, rows);
     for (let row = 0; row < rows; row++) {
       const values = Float32Array.from({ length: steps }, (_, step) => value(step, row));
       const [low, high] = common || range(values);
@@ -167,31 +197,30 @@ class HeatPanel {
     }
     this.image = new OffscreenCanvas(steps, rows);
     this.image.getContext("2d").putImageData(image, 0, 0);
-    this.marked = -1;
   }
-  draw(step) {
-    const [context, width, height] = fit(this.canvas, this.height);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(this.image, 0, 0, width, height);
-    if (this.marked >= 0) {
-      const tall = height / this.rows;
-      context.strokeStyle = "#fff";
-      context.lineWidth = 1.5;
-      context.strokeRect(0.75, this.marked * tall, width - 1.5, Math.max(tall, 2));
+  draw(step) { this.mark(this.times[step]); }
+  // A decision is shown until the next one, however long that takes.
+  paint() {
+    const { ctx, bbox } = this.plot;
+    ctx.save();
+    ctx.imageSmoothingEnabled = false;
+    const edges = Array.from(this.times, time => Math.round(this.plot.valToPos(time, "x", true)));
+    edges.forEach((left, step) => {
+      const wide = Math.max((edges[step + 1] ?? left) - left, 1);
+      ctx.drawImage(this.image, step, 0, 1, this.rows, left, bbox.top, wide, bbox.height);
+    });
+    if (this.chosen >= 0) {
+      const tall = bbox.height / this.rows;
+      ctx.strokeStyle = "#fff";
+      ctx.lineWidth = 2;
+      ctx.strokeRect(bbox.left + 1, bbox.top + this.chosen * tall, bbox.width - 2, Math.max(tall, 3));
     }
-    cursor(context, step / Math.max(this.steps - 1, 1) * width, height);
+    ctx.restore();
   }
-  rowAt(event) {
-    const box = this.canvas.getBoundingClientRect();
-    return Math.min(Math.floor((event.clientY - box.top) / box.height * this.rows), this.rows - 1);
+  choose(row) {
+    if (row === this.chosen) return;
+    this.chosen = row;
+    if (this.plot) this.plot.redraw(false);
   }
-}
-
-function cursor(context, x, height) {
-  context.strokeStyle = css("--text");
-  context.lineWidth = 1;
-  context.beginPath();
-  context.moveTo(x, 0);
-  context.lineTo(x, height);
-  context.stroke();
+  rowAt(event) { return Math.min(Math.max(Math.floor(this.value(event, "y")), 0), this.rows - 1); }
 }

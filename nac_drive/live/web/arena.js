@@ -15,19 +15,20 @@ const HISTORY = 300; // decisions that curves and maps show
 // The latest values of some names, as curves that LinesPanel draws.
 class Curves {
   constructor(section, title, names, bounds) {
-    this.names = names;
     this.values = names.map(() => new Float32Array(HISTORY).fill(NaN));
-    const canvas = make("canvas"), legend = make("p", { className: "legend" });
-    section.append(make("h3", { textContent: title }), canvas, legend);
-    this.panel = new LinesPanel(canvas, names.map((name, i) => [name, this.values[i]]), bounds, legend);
-    this.scaled = !bounds;
+    const ages = Float32Array.from({ length: HISTORY }, (_, i) => i + 1 - HISTORY);
+    const node = make("div"), legend = make("p", { className: "legend" });
+    section.append(make("h3", { textContent: title }), node, legend);
+    const curves = names.map((name, i) => [name, this.values[i]]);
+    this.panel = new LinesPanel(node, ages, curves, legend, { across: "decisions before now", unit: "right is 1", bounds });
   }
   push(numbers) {
     this.values.forEach((values, i) => { values.copyWithin(0, 1); values[HISTORY - 1] = numbers[i]; });
   }
   draw() {
-    if (this.scaled) this.panel.bounds = range(this.values.flatMap(values => [...values]));
     this.panel.draw(HISTORY - 1);
+    this.panel.plot.setData(this.panel.data, false);
+    this.panel.plot.redraw();
   }
 }
 
@@ -71,7 +72,7 @@ class RollingHeat {
 class CarPanel {
   constructor(number, car, drivers) {
     Object.assign(this, { number, car, heats: {}, decisions: -1 });
-    this.section = make("section");
+    this.section = make("section", { className: car.human ? "human" : "" });
     this.frame = make("canvas", { className: "frame", width: 96, height: 96 });
     this.context = this.frame.getContext("2d");
     this.facts = make("div", { className: "facts" });
@@ -81,10 +82,10 @@ class CarPanel {
     driver.value = car.driver;
     driver.setAttribute("aria-label", `driver of car ${number + 1}`);
     const remove = make("button", { type: "button", textContent: "Remove", onclick: () => send({ type: "remove", car: number }) });
-    this.section.append(make("div", { className: "bar" }, make("span", {}, tag, driver), remove), this.frame, this.facts);
-    this.switches = make("div", { className: "bar" });
+    this.section.append(make("div", { className: "bar who" }, tag, driver, remove), this.frame, this.facts);
+    this.switches = make("div", { className: "bar switches" });
     this.section.append(this.switches);
-    this.curves = new Curves(this.section, car.human ? "You: arrow keys, gamepad or the pads below" : `Actions (${car.control})`, ["steer", "gas", "brake"], [-1, 1]);
+    this.curves = new Curves(this.section, car.human ? "Your actions: arrow keys, gamepad or pads" : `Actions (${car.control})`, ["steer", "gas", "brake"], [-1, 1]);
     this.update(car);
   }
   update(car) {
@@ -157,7 +158,7 @@ class CarPanel {
     if (arrays.saliency) blend(image.data, arrays.saliency.values, 1);
     this.context.putImageData(image, 0, 0);
     this.section.classList.toggle("ended", car.ended);
-    const facts = [["return", car.return.toFixed(1)], ["speed", car.speed.toFixed(0)], ["lap", `${(100 * car.completion).toFixed(0)} %`], ["time", `${car.seconds.toFixed(1)} s`], ["crashes", car.crashes], ["", car.ended ? "ended" : ""]];
+    const facts = [["return", car.return.toFixed(1)], ["speed", car.speed.toFixed(0)], ["lap", `${(100 * car.completion).toFixed(0)} %`], ["time", `${car.seconds.toFixed(1)} s`], ["crashes", car.crashes], ...(car.ended ? [["", "ended"]] : [])];
     this.facts.replaceChildren(...facts.map(([name, value]) => make("div", {}, make("span", { textContent: `${name} ` }), make("b", { textContent: value }))));
     this.curves.draw();
     Object.values(this.heats).forEach(heat => heat.draw());
@@ -199,7 +200,7 @@ function setUp(message) {
   const key = m => JSON.stringify([m.track, m.road.length, m.cars.map(car => car.driver)]);
   const same = state && key(state) === key(message);
   state = message;
-  at("pause").textContent = state.paused ? "Go on" : "Pause";
+  label();
   at("again").disabled = state.marked === null;
   at("again").textContent = state.marked === null ? "Again" : `Again from ${(state.marked / 50).toFixed(2)} s`;
   at("track").value = state.track;
@@ -214,22 +215,26 @@ function setUp(message) {
   }
   at("add").replaceChildren(new Option("a car", ""), ...state.drivers.map(name => new Option(name, name)));
   at("add").disabled = state.cars.length >= 4;
-  const driving = state.cars.some(car => car.human);
-  at("pads").classList.toggle("on", driving);
-  document.body.classList.toggle("driving", driving);
-  if (!at("levels").children.length) for (const [name, most] of Object.entries(state.perturbations)) {
-    const slider = make("input", { type: "range", min: 0, max: most, step: 1, value: 0, id: `level-${name}` });
-    slider.oninput = () => send({ type: "perturb", name, level: Number(slider.value) });
-    at("levels").append(make("label", {}, name, slider, make("output", { textContent: "0" })));
-  }
-  for (const name of Object.keys(state.perturbations)) {
-    const level = state.levels[name] || 0, slider = at(`level-${name}`);
+  document.body.classList.toggle("driving", state.cars.some(car => car.human));
+  for (const slider of sliders) {
+    const level = state.levels[slider.id.slice(6)] || 0, output = slider.nextElementSibling;
     slider.value = level;
-    slider.nextElementSibling.textContent = level;
+    output.textContent = level ? slider.dataset.levels.split("|")[level - 1] : "off";
+    output.classList.toggle("on", level > 0);
   }
   const now = Object.entries(state.levels).map(([name, level]) => `${name} ${level}`).join(", ");
-  document.querySelector("#disturb summary").textContent = `Perturbations, for all cars from the next frame on${now ? `: ${now}` : ""}`;
+  document.querySelector("#disturb summary").textContent = `Disturb all cars${now ? `: ${now}` : ""}`;
   document.body.dataset.ready = "yes";
+}
+
+// The one control: it starts and stops the clock, and after the last car has ended it starts anew.
+const beginning = () => !header || header.frame === 0;
+function label() {
+  at("pause").textContent = header && header.over ? "New race" : !state.paused ? "Pause" : beginning() ? "Start" : "Go on";
+}
+function control() {
+  if (header && header.over) send({ type: "restart" });
+  else send({ type: "pause", on: !state.paused });
 }
 
 function show(buffer) {
@@ -257,6 +262,7 @@ function draw() {
   if (!header) return;
   panels.forEach(panel => panel.draw());
   map.draw(header.cars, state.cars.map(car => car.driver));
+  label();
   at("state").textContent = `${(header.frame / 50).toFixed(2)} s${header.over ? ", over" : ""}`;
   document.body.dataset.frame = header.frame;
 }
@@ -269,7 +275,10 @@ socket.onmessage = ({ data }) => {
 };
 socket.onclose = ({ reason }) => { at("note").textContent = `The connection has ended${reason ? `: ${reason}` : ""}. Load the page again.`; };
 
-at("pause").onclick = () => send({ type: "pause", on: !state.paused });
+at("pause").onclick = control;
+at("more").open = matchMedia("(min-width: 60rem) and (min-height: 56rem)").matches;
+const sliders = [...document.querySelectorAll("#levels input")];
+for (const slider of sliders) slider.oninput = () => send({ type: "perturb", name: slider.id.slice(6), level: Number(slider.value) });
 at("step").onclick = () => send({ type: "step" });
 at("restart").onclick = () => send({ type: "restart" });
 at("mark").onclick = () => send({ type: "mark" });
@@ -287,6 +296,10 @@ const held = new Set();
 let steer = 0, sent = "";
 const KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 document.addEventListener("keydown", event => {
+  if (event.key === " " && !event.target.matches("select, input, button, summary")) {
+    event.preventDefault();
+    control();
+  }
   if (!KEYS.includes(event.key) || event.target.matches("select, input") || !state || !state.cars.some(car => car.human)) return;
   event.preventDefault();
   held.add(event.key);
@@ -294,8 +307,8 @@ document.addEventListener("keydown", event => {
 document.addEventListener("keyup", event => held.delete(event.key));
 window.addEventListener("blur", () => held.clear());
 for (const pad of document.querySelectorAll("#pads button")) {
-  pad.onpointerdown = () => held.add(pad.dataset.key);
-  pad.onpointerup = pad.onpointercancel = pad.onpointerleave = () => held.delete(pad.dataset.key);
+  pad.onpointerdown = () => { held.add(pad.dataset.key); pad.classList.add("held"); };
+  pad.onpointerup = pad.onpointercancel = pad.onpointerleave = () => { held.delete(pad.dataset.key); pad.classList.remove("held"); };
 }
 setInterval(() => {
   if (!state || !state.cars.some(car => car.human)) return;

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import torch
 
 from nac_drive.analysis.attention import recorded_attention
 from nac_drive.analysis.inspect import inspect
-from nac_drive.analysis.page import save_episode_page
+from nac_drive.analysis.moments import moments
+from nac_drive.analysis.page import assemble, save_episode_page
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
 from nac_drive.analysis.watch import watch
@@ -24,7 +27,8 @@ from nac_drive.envs import EnvConfig, Policy, Step, make_env, perturb, rollout, 
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.regions import REGIONS
 from nac_drive.policies import CORES, Driver, DriverConfig, build_core, save_driver
-from tests.browser import browser, needs_browser
+from tests.browser import Page, browser, needs_browser
+from tests.documented import ROOT
 
 CONFIG = EnvConfig("continuous", max_steps=24)
 TRACK, WINDOW = 900_001, 4
@@ -294,38 +298,69 @@ def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
     text = file.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", text)  # nothing from elsewhere
     assert "fetch(" not in text
-    seen = '[...document.querySelectorAll("canvas")].map(canvas => canvas.toDataURL())'
-    changed = f"(() => {{ const now = {seen}; return now.map((url, i) => url !== window.before[i]); }})()"
     with browser(tmp_path / "profile") as page:
         page.open(file.as_uri())
         page.wait("document.body.dataset.ready")
-        at = page.run('document.getElementById("time").textContent')
-        page.run(f"window.before = {seen}")
-        page.run('(() => { const s = document.getElementById("slider"); s.value = 0.3; s.oninput(); })()')
-        moved = page.run(changed)
-        assert len(moved) == 20
-        assert all(moved)
-        times = [f"{seconds:.2f} / {of_nac.series['time'][-1]:.2f} s" for seconds in (0, 0.3)]
-        assert [at, page.run('document.getElementById("time").textContent')] == times
-        page.run(f"window.before = {seen}; window.chosen = document.querySelectorAll('main select');")
-        page.run("chosen[0].value = ''; chosen[0].onchange();")
-        assert page.run(changed)[0]  # the overlay is gone
+        plots = page.run("document.querySelectorAll('.plot .now').length")
+        images, lines = page.run(PIXELS), page.run(LINES)
+        page.run('(() => { const s = document.getElementById("slider"); s.value = 0.1; s.oninput(); })()')
+        for after, before in ((page.run(PIXELS), images), (page.run(LINES), lines)):
+            assert all(new != old for new, old in zip(after, before, strict=True))
+        assert (len(images), len(lines)) == (4, plots)
+        assert plots == 16
+        last = of_nac.series["time"][-1]
+        assert page.run('document.getElementById("time").textContent') == f"0.10 / {last:.2f} s"
+        before = page.run(PIXELS)[0]
+        page.run(
+            "window.chosen = document.querySelectorAll('main select'); chosen[0].value = ''; chosen[0].onchange();"
+        )
+        assert page.run(PIXELS)[0] != before  # the overlay is gone
         page.run("chosen[1].value = 'output 3'; chosen[1].onchange();")
-        step = int(np.flatnonzero(of_nac.series["time"] > 0.3 + 1e-6)[0]) - 1
+        step = int(np.flatnonzero(of_nac.series["time"] > 0.1 + 1e-6)[0]) - 1
         value = of_nac.activity["output"][step, 3]
         assert page.run('document.querySelector(".note").textContent').startswith(f"output 3: {value:.3f} (")
-        page.run(
-            "const p = document.querySelector('canvas.pick'); p.onclick({clientY: p.getBoundingClientRect().top + 1})"
-        )
-        assert page.run("chosen[1].value") == "features 0"
+        _a_click_on_a_plot_moves_the_clock(page, float(last))
         assert page.errors == []
+
+
+PIXELS = '[...document.querySelectorAll("canvas.frame, canvas.track")].map(canvas => canvas.toDataURL())'
+LINES = '[...document.querySelectorAll(".plot .now")].map(line => line.style.left)'
+
+
+def _a_click_on_a_plot_moves_the_clock(page: Page, last: float) -> None:
+    """To the middle, and the first neuron is chosen."""
+    page.run(
+        "(() => { const plot = document.querySelector('.plot.pick'), box = plot.querySelector('.u-over')"
+        ".getBoundingClientRect(); plot.onclick({clientX: box.left + box.width / 2, clientY: box.top + 1}); })()"
+    )
+    assert page.run("chosen[1].value") == "features 0"
+    shown = float(page.run('document.getElementById("time").textContent').split()[0])
+    assert shown == pytest.approx((0.02 + last) / 2, abs=0.011)
+
+
+def test_the_plots_have_axes_of_a_library_that_is_as_published():
+    """uPlot stands in the page with its licence, and docs/dependencies.md names the file that was published."""
+    folder = ROOT / "nac_drive/analysis/web"
+    digest = hashlib.sha256((folder / "uPlot.iife.min.js").read_bytes()).hexdigest()
+    assert digest in (ROOT / "docs/dependencies.md").read_text()
+    page = assemble("nac_drive.analysis", "episode", title="x", recordings="{}")
+    assert (folder / "uPlot.LICENSE.txt").read_text() in page
+    assert "var uPlot=" in page
+    assert "://" not in page
+    labels = re.findall(r'unit: "([^"]+)"', page)
+    assert labels == [
+        "steer: right is 1", "units/s", "return", "fraction of map", "neuron", "frames ago", "1: uniform"
+    ]  # fmt: skip
+    assert 'across = "time, s"' in page
 
 
 def test_the_page_of_the_package_is_complete(of_nac, tmp_path):
     text = save_episode_page(tmp_path / "page.html", [of_nac], "x").read_text()
     data = re.search(r'type="application/json">(.*?)</script>', text, re.S)
     assert data
-    (packed,) = json.loads(data[1])
+    content = json.loads(data[1])
+    (packed,) = content["episodes"]
+    assert content["moments"] == [asdict(moment) for moment in moments([of_nac])]
     assert packed["neurons"]["output"]["shape"] == [24, 16]
     assert set(packed["saliency"]) == set(SALIENCY)
     assert Path(tmp_path / "page.html").stat().st_size < 2_000_000

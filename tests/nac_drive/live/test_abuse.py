@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nac_drive.data_collection.human import Human
-from nac_drive.envs import EnvConfig
+from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
 from nac_drive.live import messages
 from nac_drive.live.arena import LiveRace
 from nac_drive.live.orders import Orders
@@ -143,6 +143,50 @@ def test_waiting_restarts_are_one_and_leave_the_loop(race):
     assert page.notes() == []
 
 
+def test_no_frame_passes_before_the_first_page_is_there_nor_before_a_person_starts(race):
+    async def play() -> None:
+        arena, page = LiveRace(race), Socket()
+        tasks = [asyncio.create_task(arena.run())]
+        arena.paused = False
+        for _ in range(5):
+            await asyncio.sleep(1 / FRAMES_PER_SECOND)
+        assert race.frame == 0
+        arena.paused = True  # a person drives
+        tasks.append(asyncio.create_task(arena.serve(page)))
+        await until(page.frames)
+        assert page.setups()[0]["paused"]
+        for _ in range(5):
+            await asyncio.sleep(1 / FRAMES_PER_SECOND)
+        assert race.frame == 0
+        page.send("pause", on=False)
+        await until(lambda: page.frames() > 3)
+        decisions = [car["decisions"] for car in page.cars()]
+        assert decisions == sorted(decisions)
+        assert decisions[0] == 0
+        page.leave()
+        await tasks[1]
+        tasks[0].cancel()
+
+    assert LiveRace(race).paused
+    asyncio.run(play())
+
+
+def test_a_race_without_a_person_starts_with_its_first_page(race):
+    race.offered = {"controller": "controller"}
+    race.replace(0, "controller")
+
+    async def play() -> None:
+        arena, page = LiveRace(race), Socket()
+        tasks = [asyncio.create_task(work) for work in (arena.run(), arena.serve(page))]
+        await until(lambda: page.frames() > 3)
+        assert page.cars()[0]["decisions"] == 0
+        page.leave()
+        await tasks[1]
+        tasks[0].cancel()
+
+    asyncio.run(play())
+
+
 def test_a_page_may_come_while_another_one_restarts(race, monkeypatch):
     async def play() -> None:
         under_way, go_on = threading.Event(), threading.Event()
@@ -206,6 +250,8 @@ def test_frames_go_on_under_dear_orders_of_two_pages(monkeypatch):
         if now[0] > 60:
             raise asyncio.CancelledError
 
+    arena.begun = True
+
     async def play() -> None:
         from nac_drive.live import arena as module
 
@@ -257,6 +303,7 @@ def test_an_order_that_fails_is_a_note_and_the_race_goes_on(race):
     async def play() -> None:
         race.add = fail  # type: ignore[method-assign]
         arena, page = LiveRace(race), Socket({"type": "add", "driver": "mine"}, {"type": "remove", "car": 0})
+        arena.paused = False
         tasks = [asyncio.create_task(work) for work in (arena.run(), arena.serve(page))]
         await until(lambda: len(page.notes()) == 2)
         count = page.frames()
@@ -313,6 +360,7 @@ def test_an_episode_that_ends_by_a_step_is_recorded(race):
 def test_a_key_that_is_held_has_effect_after_a_restart(race, order):
     async def play() -> None:
         page, arena = Socket(), LiveRace(race)
+        arena.paused = False
         tasks = [asyncio.create_task(work) for work in (arena.run(), arena.serve(page))]
         page.send("controls", steer=-1, gas=1, brake=0)
         await until(lambda: page.cars() and page.cars()[-1]["decisions"] > 5)

@@ -121,6 +121,8 @@ def test_a_client_sees_and_disturbs(mine):
         assert setup["track"] == TRACK
         client.send("step")
         header, (network, controller) = client.next("frame")
+        while not header["frame"]:  # the first frame waits for the page
+            header, (network, controller) = client.next("frame")
         before = header["frame"]
         assert network["frame"].shape == controller["frame"].shape == (96, 96, 3)
         assert network["saliency"].shape == (96, 96)
@@ -234,11 +236,15 @@ def test_the_page_in_a_browser(mine, tmp_path):
         browser(tmp_path / "profile") as page,
     ):
         page.open(f"{address}/")
-        page.wait("document.body.dataset.frame > 5")
+        page.wait("document.body.dataset.ready && at('pause').textContent === 'Start'")
+        assert page.run("header.frame") == 0  # a person drives: the race waits for Start
+        page.run('at("pause").click()')
+        page.wait("document.body.dataset.frame > 5 && at('pause').textContent === 'Pause'")
         canvases = 'document.querySelectorAll("canvas.frame").length'
         assert page.run(canvases) == 4
         page.run('at("pause").click()')
         page.wait("state.paused")
+        _a_phone_shows_the_car_and_the_pads(page)
         _every_panel_moves(page)
         _a_perturbation_changes_what_is_seen(page)
         _drive_by_keys(page)
@@ -274,6 +280,15 @@ def _every_panel_moves(page: Page) -> None:
     still = [kind for kind, each in zip(kinds, moved, strict=True) if not each]
     assert len(still) <= 2, still  # the person's car stands: its frame, its actions
     assert sum(each for kind, each in zip(kinds, moved, strict=True) if "frame" in kind) >= 3
+
+
+def _a_phone_shows_the_car_and_the_pads(page: Page) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1}
+    page.call("Emulation.setDeviceMetricsOverride", mobile=True, **size)
+    box = "(s => (({ top, bottom }) => [top, bottom])(document.querySelector(s).getBoundingClientRect()))"
+    header, car, pads = (page.run(f"{box}('{name}')") for name in ("header", ".human canvas.frame", "#pads"))
+    assert header[1] < car[0] < car[1] < pads[0] < pads[1] <= size["height"]
+    page.call("Emulation.clearDeviceMetricsOverride")
 
 
 def _a_perturbation_changes_what_is_seen(page: Page) -> None:
@@ -313,6 +328,7 @@ def test_the_clock_gives_up_what_it_is_late(monkeypatch):
 
     race = Race({}, ["human"], TRACK)
     held = LiveRace(race)
+    held.begun, held.paused = True, False
     ticks: list[float] = []
 
     async def drive() -> None:
@@ -347,5 +363,14 @@ def test_an_error_of_the_clock_ends_the_server(monkeypatch):
         raise RuntimeError("the wheel came off")
 
     monkeypatch.setattr(Race, "tick", fail)
+
+    def open_page(address: str) -> None:
+        threading.Thread(target=read, args=(address,)).start()
+
+    def read(address: str) -> None:
+        with suppress(ConnectionClosed, OSError), connect(socket_of(address), origin=address) as link:  # type: ignore[arg-type]
+            while True:
+                link.recv(timeout=60)
+
     with pytest.raises(RuntimeError, match="the wheel came off"):
-        arena("human", TRACK, port=0)
+        arena("controller", TRACK, port=0, on_ready=open_page)

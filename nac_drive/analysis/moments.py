@@ -1,0 +1,85 @@
+"""Moments of recorded episodes at which somebody looks first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from nac_drive.analysis.recording import Recording
+from nac_drive.envs.telemetry import OFF_ROAD_OPENS_AFTER, OFF_ROAD_WHEELS, TRACK_HALF_WIDTH
+
+_NEAR = 2 * TRACK_HALF_WIDTH
+"""Distance up to which two cars are at the same place of the track, in simulator units."""
+
+
+@dataclass(frozen=True)
+class NamedMoment:
+    """A time of an episode and what happens then."""
+
+    name: str
+    seconds: float
+
+
+def moments(recordings: Sequence[Recording]) -> list[NamedMoment]:
+    """Return the moments that a page offers, the one that it opens at first.
+
+    First crashes come first, then the first times off the road, then the largest difference of steering between two
+    drivers at the same place. Of a driver alone without any, the sharpest steering is first. The start is last.
+
+    Args:
+        recordings: Episodes of one track.
+    """
+    crashes = [
+        NamedMoment(_of(recording, "first crash", recordings), _first(recording, recording.series["crash"] > 0))
+        for recording in recordings
+        if recording.series["crash"].any()
+    ]
+    off_road = [
+        NamedMoment(_of(recording, "off the road", recordings), _first(recording, frames))
+        for recording in recordings
+        if (frames := _off_road(recording)).any()
+    ]
+    found = [*crashes, *off_road]
+    if len(recordings) > 1:
+        size, seconds = max(_disagreement(*pair) for pair in combinations(recordings, 2))
+        found += [NamedMoment("largest steering difference", seconds)] * (size > 0)
+    if not found:
+        steps = [abs(recording.series["steer"]).argmax() for recording in recordings]
+        found = [
+            NamedMoment(_of(recording, "sharpest steering", recordings), float(recording.series["time"][step]))
+            for recording, step in zip(recordings, steps, strict=True)
+        ]
+    return [*found, NamedMoment("start", 0.0)]
+
+
+def _of(recording: Recording, event: str, recordings: Sequence[Recording]) -> str:
+    return event if len(recordings) == 1 else f"{recording.driver}: {event}"
+
+
+def _first(recording: Recording, frames: np.ndarray) -> float:
+    return float(recording.series["time"][frames.argmax()])
+
+
+def _off_road(recording: Recording) -> np.ndarray:
+    """Return the decisions (T,) at which as many frames off the road lie behind as open an off-road event."""
+    off = recording.series["wheels_off_road"] >= OFF_ROAD_WHEELS
+    counts = np.convolve(off, np.ones(OFF_ROAD_OPENS_AFTER))[: len(off)]
+    return counts >= OFF_ROAD_OPENS_AFTER
+
+
+def _disagreement(one: Recording, other: Recording) -> tuple[float, float]:
+    """Return the largest difference of steering at one place, and the time of the first driver there."""
+    steer = one.series["steer"]
+    if len(one.road):
+        away = np.linalg.norm(one.position[:, None] - other.position[None], axis=2)  # (T, S)
+        nearest = away.argmin(axis=1)
+        met = away[np.arange(len(steer)), nearest] < _NEAR
+    else:  # no places are known: the same decision
+        nearest = np.minimum(np.arange(len(steer)), len(other.series["steer"]) - 1)
+        met = np.arange(len(steer)) < len(other.series["steer"])
+    difference = np.where(met, abs(steer - other.series["steer"][nearest]), 0.0)
+    step = int(difference.argmax())
+    return float(difference[step]), float(one.series["time"][step])
