@@ -6,7 +6,10 @@ from nac_drive.memory import NO_MEMORY, out_of_memory
 
 
 def main() -> int:
-    """Run one command and return its exit status, also where its modules are missing or do not fit into the memory."""
+    """Run one command and return its exit status.
+
+    Modules that are missing, or do not fit into the memory, are reported in one line.
+    """
     try:
         from nac_drive.cli.main import main as run
     except (ImportError, MemoryError) as error:

@@ -24,10 +24,11 @@ class NamedMoment:
 
 
 def moments(recordings: Sequence[Recording]) -> list[NamedMoment]:
-    """Return the moments that a page offers, the one that it opens at first.
+    """Return the moments that a page offers.
 
-    First crashes come first, then the first times off the road, then the largest difference of steering between two
-    drivers at the same place. Of a driver alone without any, the sharpest steering is first. The start is last.
+    The page opens at the first one. First crashes come first, then the first times off the road, then the largest
+    difference of steering between two drivers at the same place. Without any of them, the sharpest steering of each
+    driver is there. The start is last.
 
     Args:
         recordings: Episodes of one track.
@@ -64,14 +65,17 @@ def _first(recording: Recording, frames: np.ndarray) -> float:
 
 
 def _off_road(recording: Recording) -> np.ndarray:
-    """Return the decisions (T,) at which as many frames off the road lie behind as open an off-road event."""
+    """Return the decisions (T,) that end enough frames off the road."""
     off = recording.series["wheels_off_road"] >= OFF_ROAD_WHEELS
     counts = np.convolve(off, np.ones(OFF_ROAD_OPENS_AFTER))[: len(off)]
     return counts >= OFF_ROAD_OPENS_AFTER
 
 
 def _disagreement(one: Recording, other: Recording) -> tuple[float, float]:
-    """Return the largest difference of steering at one place, and the time of the first driver there."""
+    """Return the largest difference of steering, and its time.
+
+    Both drivers are at the same place, and the time is the first driver's.
+    """
     steer = one.series["steer"]
     if len(one.road):
         away = np.linalg.norm(one.position[:, None] - other.position[None], axis=2)  # (T, S)

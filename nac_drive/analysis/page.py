@@ -27,7 +27,9 @@ _QUALITY = 80
 
 
 def save_episode_page(path: str | os.PathLike[str], recordings: Sequence[Recording], title: str) -> Path:
-    """Write episodes as one page with a time slider, which opens at the first of `moments`.
+    """Write episodes as one page with a time slider.
+
+    It opens at the first of their `moments`.
 
     Args:
         path: The new file; an existing one is replaced, a missing folder is made.
@@ -72,7 +74,10 @@ def assemble(package: str, name: str, *, panels: bool = True, **values: Any) -> 
 
 
 def _uplot() -> str:
-    """Return the script of uPlot under its licence instead of its address: a page names no network."""
+    """Return the script of uPlot under its licence.
+
+    The licence replaces a comment with an address: a page names no network.
+    """
     folder = files("nac_drive.analysis") / "web"
     _, code = (folder / "uPlot.iife.min.js").read_text(encoding="utf-8").split("*/", 1)
     licence = (folder / "uPlot.LICENSE.txt").read_text(encoding="utf-8")

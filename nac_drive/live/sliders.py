@@ -1,4 +1,4 @@
-"""The sliders of the arena: perturbations in groups, with a sentence and units."""
+"""The sliders of the arena, with a sentence and units."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Slider:
 
 
 def slider_groups() -> dict[str, list[Slider]]:
-    """Return the sliders of all perturbations, by the title of their group.
+    """Return the sliders of all perturbations by group.
 
     A perturbation that somebody adds shows the first sentence of its docstring and its fields.
     """

@@ -1,4 +1,4 @@
-"""The simulator alone: it runs beside the packages that docs/simulator.md names, where no other can be imported."""
+"""The simulator runs beside three packages alone, which docs/simulator.md names."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ for name in sorted(nac_drive.PERTURBATIONS):
 
 
 def documented() -> list[str]:
-    """The requirements of the page's second `pip install`; the first takes this package without its own."""
+    """The requirements of the page's second `pip install`."""
     alone, beside = re.findall(r"^    pip install (.+)$", TEXT, re.MULTILINE)
     assert alone == "--no-deps nac-drive"
     return [quoted.strip('"') for quoted in beside.split(" ")]
 
 
 def importable(requirements: list[str]) -> set[str]:
-    """Names that can be imported where these are installed, with all that they require."""
+    """Names that can be imported beside these requirements."""
     waiting, names = [Requirement(text) for text in requirements], set()
     while waiting:
         requirement = waiting.pop()

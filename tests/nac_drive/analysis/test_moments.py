@@ -15,7 +15,7 @@ ON_ROAD, OFF_ROAD = [0] * 10, [0, 0, 3, 4, 3, 4, 4, 4, 4, 4]
 
 
 def drove(name: str, steer: list[float], off: list[int] = ON_ROAD, crash: int = -1, speed: float = 10.0) -> Recording:
-    """Ten frames along a straight road, with the numbers of wheels off it and the frame of a crash."""
+    """Ten frames along a straight road."""
     steps = np.arange(10)
     series = {
         "time": 0.02 * (steps + 1), "steer": np.array(steer), "wheels_off_road": np.array(off), "crash": steps == crash

@@ -339,7 +339,7 @@ def _a_click_on_a_plot_moves_the_clock(page: Page, last: float) -> None:
 
 
 def test_the_plots_have_axes_of_a_library_that_is_as_published():
-    """uPlot stands in the page with its licence, and docs/dependencies.md names the file that was published."""
+    """uPlot stands in the page with its licence. docs/dependencies.md names the published file."""
     folder = ROOT / "nac_drive/analysis/web"
     digest = hashlib.sha256((folder / "uPlot.iife.min.js").read_bytes()).hexdigest()
     assert digest in (ROOT / "docs/dependencies.md").read_text()

@@ -1,4 +1,4 @@
-"""The page of the arena, without a browser: its controls, and what it says about every slider."""
+"""The controls of the arena's page, without a browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nac_drive.live.sliders import WORDS, slider_groups
 
 
 class Controls(HTMLParser):
-    """Buttons with their classes, sliders with their levels, and sentences, in the order of the page."""
+    """Buttons, sliders and sentences in their order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
