@@ -136,6 +136,7 @@ def plot(runs: Path, panels: tuple[Panel, ...]) -> Figure:
         for name, look in looks(names).items():
             rows = [json.loads(line) for line in (runs / f"{name}.jsonl").read_text().splitlines()]
             if key in rows[0]:
+                rows = [row for row in rows if "returns" in row]  # the others are rollouts of ppo
                 at, returns = [row[key] / unit for row in rows], [row["returns"] for row in rows]
                 draw(axis, at, returns, look, LABELS.get(name, name))
         axis.axhline(900, color=SOFT, linewidth=1, linestyle="--")

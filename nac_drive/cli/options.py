@@ -60,7 +60,7 @@ def options_table() -> str:
 
 
 def other_settings(command: type[TrainingCommand]) -> list[Option]:
-    """Return the settings of a training that are no options of its command, for `--set`."""
+    """Return the settings that are no options, for `--set`."""
     options = {setting.name for setting in command.OPTIONS.values()}
     return [
         Option(setting.name, _typed(setting.default), meaning(setting).replace("|", "\\|"))

@@ -46,7 +46,10 @@ class Source:
 
 
 class TrainingCommand:
-    """A command whose options are settings of a training, see `with_settings`."""
+    """A command whose options are settings of a training.
+
+    See `with_settings`.
+    """
 
     TRAINS: ClassVar[str]
     """The command that its config.yaml is for: train, dagger or ppo."""
@@ -101,7 +104,7 @@ class TrainingCommand:
         return replace(command, source=replace(self.source, changes=()), **values)
 
     def _base(self) -> tuple[Any, dict[str, Any]]:
-        """Return the config before options, and what its config.yaml says beside settings."""
+        """Return the config without options, and its facts."""
         base, facts = self.ordinary(), dict[str, Any]()
         if self.source.config is not None:
             if base != CONFIGS[self.TRAINS]():
@@ -116,7 +119,7 @@ Command = TypeVar("Command", bound=type[TrainingCommand])
 
 
 def with_settings(trains: str, *names: str, fixed: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
-    """Give a dataclass of options an option for each of these settings.
+    """Give a command an option for each of these settings.
 
     Args:
         trains: train, dagger or ppo, whose config it is.
@@ -146,7 +149,7 @@ def _option_type(setting: Setting) -> Any:
 
 
 def _option_value(setting: Setting, config: Any) -> Any:
-    """Return the value of a setting as an option has it."""
+    """Return a setting's value as its option has it."""
     value = value_of(config, setting.name)
     return tuple(f"{key}={word}" for key, word in value.items()) if setting.name == CORE_ARGS else value
 
@@ -158,7 +161,7 @@ def meaning(setting: Setting) -> str:
 
 @cache
 def meanings(kind: type) -> dict[str, str]:
-    """Return the docstrings of a dataclass's fields, each as one line."""
+    """Return the docstrings of fields, each as one line."""
     texts = {}
     for base in reversed(kind.__mro__[:-1]):
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]

@@ -19,8 +19,10 @@ from nac_drive.data_collection.drivers import driver_hash, require_environment, 
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver
 from nac_drive.policies.encoders import ZeroBlack
+from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import locked
-from nac_drive.training.config import CloningConfig
+from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
+from nac_drive.training.curve import CURVE, draw_curve
 from nac_drive.training.distributed import choose_device
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.ppo.config import PPOConfig
@@ -28,6 +30,9 @@ from nac_drive.training.run_folder import RunFolder
 
 _HASHES = {"init_from": "init_sha256", "freeze_encoder_from": "freeze_encoder_sha256"}
 """Setting of `optim` that names a driver -> key of config.yaml that identifies the driver, wherever it lies."""
+
+_STEPS = {TrainConfig: "epoch", DaggerConfig: "round", PPOConfig: "frame"}
+"""Config -> unit of the steps of its rows."""
 
 Config = TypeVar("Config", bound=CloningConfig | PPOConfig)
 
@@ -126,7 +131,7 @@ def open_run(folder: Path, plan: TrainingPlan[Any], *, resume: bool) -> Iterator
     """Hold a new run, or one that goes on.
 
     A run goes on from its last checkpoint. The main process locks, makes and checks the folder. The processes that
-    it starts later find the run there.
+    it starts later find the run there. A run that ends leaves the figure of its curves.
 
     Args:
         folder: The folder of the run.
@@ -150,3 +155,4 @@ def open_run(folder: Path, plan: TrainingPlan[Any], *, resume: bool) -> Iterator
         else:
             run = RunFolder.create(folder, plan.resolved)
         yield run
+        try_to_draw(draw_curve, run.path / CURVE, run.rows(), _STEPS[type(plan.config)])

@@ -2,7 +2,7 @@
 
 It holds config, command, machine, a row of metrics per step, checkpoints.
 
-RUN/config.yaml  command.txt  env.json  metrics.jsonl  checkpoints/step_N/  checkpoints/checkpoints.json
+RUN/config.yaml  command.txt  env.json  metrics.jsonl  curve.png  checkpoints/step_N/  checkpoints/checkpoints.json
 
 config.yaml is written first and marks the folder as a run. checkpoints.json names the last and the best checkpoint.
 """
@@ -40,6 +40,7 @@ from nac_drive.storage.lock import LOCK
 from nac_drive.storage.names import shell_word
 from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, read_yaml
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
+from nac_drive.training.curve import CURVE
 from nac_drive.training.finite import require_finite_row
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.settings import CONFIG, FORMAT
@@ -201,7 +202,13 @@ class RunFolder:
     # Metrics
 
     def log(self, row: dict[str, Any]) -> None:
-        """Append one row to metrics.jsonl."""
+        """Append one row to metrics.jsonl.
+
+        Raises:
+            DivergedError: If a metric is NaN or infinite; nothing is written.
+            WriteError: If it cannot be written.
+        """
+        require_finite_row(row)
         path = self.path / _METRICS
         with writing(path), path.open("a") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
@@ -259,7 +266,6 @@ class RunFolder:
             DivergedError: If a metric is NaN or infinite; nothing is written.
             WriteError: If it cannot be written.
         """
-        require_finite_row(row)
         self.log(row)
         checkpoint = self.checkpoint(row["step"], write)
         if self.last_row_is_best():
@@ -366,7 +372,7 @@ class RunFolder:
 
     def _remove_leftovers(self) -> None:
         """Remove files and checkpoints that were not finished. Files of other names are not ours and stay."""
-        for name in (CONFIG, _METRICS, _COMMAND, _MACHINE):
+        for name in (CONFIG, _METRICS, _COMMAND, _MACHINE, CURVE):
             remove_leftovers(self.path / name)
         (self.path / CHECKPOINTS).mkdir(exist_ok=True)
         remove_leftovers(self.path / CHECKPOINTS / RECORD)

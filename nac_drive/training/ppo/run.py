@@ -19,6 +19,7 @@ from collections import deque
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,10 +95,10 @@ def ppo(
         run.keep_config(plan.resolved)  # only now: a run that cannot be read stays as it is
         with worker_pool(min(len(track_seeds(config.validation.tracks)), default_workers())) as pool:
             training = _Training(plan, run, learner, step, pool, progress)
-            training.validate_once()
+            if not run.rows():
+                training.validate({"step": step, "seconds": 0.0})
             if step < config.total_timesteps:
                 training.learn()
-                training.validate_once()
         best = run.checkpoint_folder("best")
     assert best is not None
     return best
@@ -196,45 +197,58 @@ class _Training:
     ) -> None:
         self._run, self._config, self._env, self._learner = run, plan.config, plan.env, learner
         self._step, self._pool, self._progress = step, pool, progress
-        self._since = time.perf_counter()
-        """The moment when driving and learning began after the last validation."""
+        rows = run.rows()
+        self._seconds = rows[-1]["seconds"] if rows else 0.0
+        """Driving and learning so far, without validations."""
+        self._returns: deque[float] = deque(maxlen=_EPISODES_REPORTED)
 
     def learn(self) -> None:
         """Drive and learn up to `total_timesteps`.
 
+        Every rollout leaves a row. A validation joins the row of its step.
+
         Raises:
-            DivergedError: A weight is not finite.
+            DivergedError: A weight or a metric is not finite.
         """
-        config, policy = self._config, self._learner.policy
-        returns: deque[float] = deque(maxlen=_EPISODES_REPORTED)
+        config = self._config
         rollouts = Rollouts(
             partial(rollout_envs, self._env, config),
-            policy,
+            self._learner.policy,
             config.rollout.n_envs,
             config.rollout.n_steps,
             self._learner.sequence_length,
             default_workers(),
         )
         try:
-            self._since = time.perf_counter()
-            order, checkpoint = self._start_over(rollouts), self._step
             while self._step < config.total_timesteps:
-                if self._step - checkpoint >= config.validate_every:
-                    self.validate_once()
-                    order, checkpoint = self._start_over(rollouts), self._step
-                rollout = rollouts.drive(_penalty_share(config, self._step))
-                rate = config.optim.learning_rate * max(1 - self._step / config.total_timesteps, 0.0)
-                learned = self._learner.update(
-                    rollout, rate, order, actor=self._step >= config.optim.value_warmup_steps
-                )
-                self._step += round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)
-                require_finite_weights(f"frame {self._step:,}", policy.named_parameters())
-                returns.extend(rollout.returns)
-                note = [f"return {np.mean(returns):.1f}"] if returns else []
-                note += [f"{name} {value:.3g}" for name, value in learned.items()]
-                self._progress(Event("ppo", self._step, config.total_timesteps, ", ".join(note)))
+                order = self._start_over(rollouts)
+                end = min(self._step + config.validate_every, config.total_timesteps)
+                while (row := self._learn_once(rollouts, order))["step"] < end:
+                    self._run.log(row)
+                self.validate(row)
         finally:
             rollouts.close()
+
+    def _learn_once(self, rollouts: Rollouts, order: np.random.Generator) -> dict[str, Any]:
+        """Drive a rollout, learn from it, and return its row."""
+        started, config, step = time.perf_counter(), self._config, self._step
+        rollout = rollouts.drive(_penalty_share(config, step))
+        rate = config.optim.learning_rate * max(1 - step / config.total_timesteps, 0.0)
+        learned = self._learner.update(rollout, rate, order, actor=step >= config.optim.value_warmup_steps)
+        frames = round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)
+        self._step += frames
+        require_finite_weights(f"frame {self._step:,}", self._learner.policy.named_parameters())
+        seconds = time.perf_counter() - started
+        self._seconds += seconds
+        self._returns.extend(rollout.returns)
+        note = [f"return {np.mean(self._returns):.1f}"] if self._returns else []
+        note += [f"{name} {value:.3g}" for name, value in learned.items()]
+        self._progress(Event("ppo", self._step, config.total_timesteps, ", ".join(note)))
+        row: dict[str, Any] = {"step": self._step, "episodes": len(rollout.returns)}
+        if rollout.returns:
+            row["episodes_return_mean"] = float(np.mean(rollout.returns))
+        row |= {**learned, "learning_rate": rate, "frames_per_second": round(frames / seconds, 1)}
+        return row | {"seconds": self._seconds}
 
     def _start_over(self, rollouts: Rollouts) -> np.random.Generator:
         """Begin new episodes and draw all random numbers anew.
@@ -245,15 +259,9 @@ class _Training:
         rollouts.start_at(self._step, int(seeds.generate_state(1)[0]))
         return np.random.default_rng(seeds)
 
-    def validate_once(self) -> None:
-        """Validate, log the row and save the checkpoint.
-
-        A step that has one already is left out.
-        """
-        step, rows = self._step, self._run.rows()
-        if rows and rows[-1]["step"] >= step:
-            return
-        seconds = rows[-1].get("seconds", 0.0) + time.perf_counter() - self._since if rows else 0.0
+    def validate(self, row: dict[str, Any]) -> None:
+        """Validate, log the completed row and save the checkpoint."""
+        step = row["step"]
         driver = on_cpu(self._learner.driver)
 
         def write(folder: Path) -> None:
@@ -267,11 +275,6 @@ class _Training:
             weights = {name: parameter.data.contiguous() for name, parameter in policy.named_parameters()}
             save_file(weights, folder / "training_state" / _POLICY)
 
-        row = {
-            "step": step,
-            **closed_loop(driver, self._env, self._config.validation.tracks, self._pool, self._progress),
-        }
-        row["seconds"] = seconds
+        row |= closed_loop(driver, self._env, self._config.validation.tracks, self._pool, self._progress)
         self._run.finish_step(row, write)
         self._progress(message(f"validation at step {step}", returns_note(row)))
-        self._since = time.perf_counter()

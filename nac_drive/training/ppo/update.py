@@ -141,7 +141,8 @@ class Learner:
             actor: Train the driver too, not the value network alone.
 
         Returns:
-            Means over the updates: entropy, value_loss, clipped (fraction of actions) and kl.
+            Means over the updates: loss and value_loss; with `actor` also policy_loss, entropy, clip_fraction and
+            approx_kl.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -225,7 +226,7 @@ class Learner:
         part = {name: tensor[t, e] for name, tensor in data.items() if name != "frames"}
         values, target = self.policy.values(part["privileged"])[valid], part["target"][valid]
         loss = F.smooth_l1_loss(values, target, reduction="sum") / actions
-        metrics = {"value_loss": loss.item()}
+        metrics = {"loss": loss.item(), "value_loss": loss.item()}
         if actor:
             state = self._states(rollout, rows, columns)
             distribution, _ = self.policy(data["frames"][t, e], part["dt"], state)
@@ -237,9 +238,11 @@ class Learner:
             gain = torch.minimum(ratio * advantage, clipped * advantage).sum() / actions
             loss = loss - gain - config.ent_coef * entropy
             with torch.no_grad():
+                metrics["loss"] = float(loss)
+                metrics["policy_loss"] = -float(gain)
                 metrics["entropy"] = float(entropy)
-                metrics["clipped"] = float(((ratio - 1).abs() > config.clip_range).sum()) / actions
-                metrics["kl"] = float((ratio - 1 - log_ratio).sum()) / actions
+                metrics["clip_fraction"] = float(((ratio - 1).abs() > config.clip_range).sum()) / actions
+                metrics["approx_kl"] = float((ratio - 1 - log_ratio).sum()) / actions
         return loss, metrics
 
     def _states(self, rollout: Rollout, rows: np.ndarray, columns: np.ndarray) -> tuple[Tensor, ...]:

@@ -31,11 +31,13 @@ from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import (
+    Stop,
     checkpoint,
     killed_at_every_operation,
     nested,
     results,
     score_of_weights,
+    stop_at,
 )
 from tests.nac_drive.small import rows as rows_without_times
 
@@ -210,8 +212,10 @@ def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp
 
 @pytest.mark.parametrize("start", ["cnn", "lstm", "a driver with dropout"])
 def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation, start):
-    """Four checkpoints; the value warm-up ends, an augmentation is drawn and the learning rate falls on the way."""
-    settings: dict[str, Any] = {"total_timesteps": 128, "n_epochs": 2, "augment": ("colour:3",), "ent_coef": 0.01}
+    """The value warm-up ends, an augmentation is drawn and the learning rate falls; two rollouts are lost."""
+    settings: dict[str, Any] = {
+        "total_timesteps": 128, "validate_every": 64, "n_epochs": 2, "augment": ("colour:3",), "ent_coef": 0.01,
+    }  # fmt: skip
     if start in CORES:
         config = controlled(start, **settings)
     else:
@@ -219,12 +223,17 @@ def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_val
         config = controlled(init_from=str(tmp_path / "clone"), **settings)
     ppo(config, tmp_path / "straight")
     folder = tmp_path / "resumed"
-    for step in (32, 96):
-        with pytest.raises(KeyboardInterrupt):
-            ppo(config, folder, resume=step > 32, progress=Watch(folder, stop_at=step))
+    for left in ([0, 32], [0, 32, 64, 96]):
+        with pytest.raises(Stop):
+            ppo(config, folder, resume=left != [0, 32], progress=stop_at(1, "ppo", after=left[-1]))
+        assert [row["step"] for row in rows_without_times(folder)] == left
         torch.rand(7)  # other work of the process in between
     ppo(config, folder, resume=True)
-    assert [row["step"] for row in rows_without_times(folder)] == [0, 32, 64, 96, 128]
+    rows = rows_without_times(folder)
+    assert [row["step"] for row in rows] == [0, 32, 64, 96, 128]
+    assert ["returns" in row for row in rows] == [True, False, True, False, True]
+    assert all({"loss", "value_loss", "learning_rate", "episodes"} <= row.keys() for row in rows[1:])
+    assert ["entropy" in row for row in rows] == [False, False, True, True, True]  # the value network warms up
     assert results(folder) == results(tmp_path / "straight")
     policies = [(checkpoint(run, "last") / POLICY).read_bytes() for run in (folder, tmp_path / "straight")]
     assert policies[0] == policies[1]

@@ -211,8 +211,8 @@ def test_the_policy_that_learns_is_the_one_that_drove(core, settings):
     driving.start_at(0, 1)
     for _ in range(2):
         learned = learner.update(driving.drive(), 0.0, np.random.default_rng(0))
-        assert learned["clipped"] == 0
-        assert abs(learned["kl"]) < 1e-6
+        assert learned["clip_fraction"] == 0
+        assert abs(learned["approx_kl"]) < 1e-6
 
 
 @pytest.mark.parametrize("control", ["continuous", "discrete"])
@@ -241,8 +241,8 @@ def test_in_bfloat16_too_the_policy_that_learns_is_the_one_that_drove():
     driving = rollouts(mine, SMALL, learner.sequence_length, noise=True)
     driving.start_at(0, 1)
     learned = learner.update(driving.drive(), 0.0, np.random.default_rng(0))
-    assert learned["clipped"] == 0
-    assert abs(learned["kl"]) < 1e-5
+    assert learned["clip_fraction"] == 0
+    assert abs(learned["approx_kl"]) < 1e-5
 
 
 @pytest.mark.parametrize("control", ["continuous", "discrete"])
@@ -258,8 +258,8 @@ def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(
         assert rollout.ended.any()
         before = [parameter.clone() for parameter in mine.parameters()]
         learned = learner.update(rollout, 0.0, np.random.default_rng(0))
-        assert learned["clipped"] == 0
-        assert abs(learned["kl"]) < 1e-6
+        assert learned["clip_fraction"] == 0
+        assert abs(learned["approx_kl"]) < 1e-6
         assert all(torch.equal(*pair) for pair in zip(before, mine.parameters(), strict=True))
 
 
@@ -344,8 +344,9 @@ def test_an_update_descends_the_loss_as_it_is_written(core, settings, monkeypatc
     outside = (ratios - 1).abs() > 0.2
     assert 0 < outside.sum() < len(outside)
     assert learned == pytest.approx({
-        "value_loss": value_loss.item(), "entropy": entropy.item(), "clipped": outside.float().mean().item(),
-        "kl": (ratios - 1 - ratios.log()).mean().item(),
+        "loss": (loss - mine.driver.core.penalty()).item(), "policy_loss": -torch.stack(gains).mean().item(),
+        "value_loss": value_loss.item(), "entropy": entropy.item(), "clip_fraction": outside.float().mean().item(),
+        "approx_kl": (ratios - 1 - ratios.log()).mean().item(),
     }, rel=1e-4)  # fmt: skip
 
 
