@@ -285,7 +285,7 @@ def test_it_is_inspected_without_the_regions_of_a_view_from_above(wide, tmp_path
         assert arrays["saliency/Grad-CAM"].shape == (len(steps), 80, 160)
         np.testing.assert_array_equal(arrays["series/steer"], [SPEC.steering[int(step.action)] for step in steps])
         assert not arrays["series/gas"].any()
-    assert '"size": [80, 160]' in page.read_text()
+    assert '"size": [80, 160]' in page.page.read_text()
 
 
 def test_its_own_regions_are_measured(wide, tmp_path, monkeypatch):

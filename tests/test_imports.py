@@ -20,7 +20,7 @@ LINKS = ("envs", "policies", "data_collection")
 SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
 _BASE = {"suggest", "plain", "storage", "plugins", "registry"}
-_DATA = _BASE | {"events", "parallel", "envs", "policies", "data_collection"}
+_DATA = _BASE | {"events", "notebook", "markdown", "parallel", "envs", "policies", "data_collection"}
 _RESULTS = _DATA | {"evaluation", "analysis"}
 
 MAY_IMPORT = {
@@ -31,10 +31,11 @@ MAY_IMPORT = {
     "markdown": set(),
     "memory": set(),
     "storage": set(),
+    "notebook": {"events", "storage"},
     "plugins": {"suggest"},
     "registry": {"plugins", "suggest"},
     "parallel": {"plain", "plugins", "registry"},
-    "envs": {"suggest", "plain", "registry", "markdown", "callable_modules", "parallel"},
+    "envs": {"suggest", "plain", "registry", "markdown", "notebook", "callable_modules", "parallel"},
     "policies": _BASE | {"markdown", "registry"},
     "data_collection": (_DATA | {"callable_modules"}) - {"data_collection"},
     "evaluation": _DATA | {"markdown"},

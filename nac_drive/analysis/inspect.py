@@ -5,19 +5,42 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
+from nac_drive.analysis.watch import bar_of
 from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.optional import optional_module
 from nac_drive.storage.links import require_link_to_something
 from nac_drive.storage.write import writing
 
 PAGE = "episode.html"
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection(os.PathLike[str]):
+    """The recorded episodes of some drivers, and their page."""
+
+    page: Path
+    """The page, which opens without a network."""
+    recordings: list[Recording]
+    """An episode of each driver."""
+
+    def __fspath__(self) -> str:
+        return str(self.page)
+
+    def __repr__(self) -> str:
+        return f"Inspection({str(self.page)!r}: {'; '.join(recording.title for recording in self.recordings)})"
+
+    def _repr_html_(self) -> str:
+        """A frame of every driver, and the page."""
+        return "".join(recording._repr_html_() for recording in self.recordings) + paragraph(f"page: {self.page}")
 
 
 def inspect(
@@ -30,7 +53,7 @@ def inspect(
     perturbation: str | None = None,
     rerun: str | os.PathLike[str] | None = None,
     on_step: Callable[[str, Step], None] = lambda name, step: None,
-) -> Path:
+) -> Inspection:
     """Record one episode of each driver and write it.
 
     `folder` gets episode.html, which opens without a network, and the arrays of each driver as NAME.npz (see
@@ -47,7 +70,7 @@ def inspect(
         on_step: Called with the name of the driver and every step.
 
     Returns:
-        The page.
+        The page and the recordings.
 
     Raises:
         FileExistsError: If a file would be replaced.
@@ -86,7 +109,7 @@ def inspect(
                 recordings.append(
                     record(
                         simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec,
-                        on_step=lambda step, name=name: on_step(name, step),
+                        on_step=lambda step, name=name: _note(name, step, on_step),
                     )
                 )  # fmt: skip
             recordings[-1].save(folder / f"{name}.npz")
@@ -94,4 +117,9 @@ def inspect(
         unfinished.pop_all()
     if rerun is not None:
         save_rerun(rerun, recordings)
-    return page
+    return Inspection(page, recordings)
+
+
+def _note(name: str, step: Step, on_step: Callable[[str, Step], None]) -> None:
+    automatic(bar_of(f"inspect ({name})", step))
+    on_step(name, step)

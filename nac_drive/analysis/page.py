@@ -90,10 +90,8 @@ def _printing(value: Any) -> Any:
 
 
 def _packed(recording: Recording) -> dict[str, Any]:
-    under = f", {recording.perturbation}" if recording.perturbation else ""
-    final = recording.series["return"][-1]
     return {
-        "title": shown(f"{recording.driver}, track {recording.track}{under}: return {final:.0f}"),
+        "title": shown(recording.title),
         "size": recording.frames.shape[1:3],
         "columns": _COLUMNS,
         "frames": _tiles(recording.frames),

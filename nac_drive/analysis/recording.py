@@ -23,6 +23,8 @@ from nac_drive.envs import ENVIRONMENTS, CarRacing, EnvSpec, Episode, Policy, St
 from nac_drive.envs.pulses import BRAKE, COMMANDS, GAS
 from nac_drive.envs.regions import REGIONS
 from nac_drive.evaluation.formulas import steering_of
+from nac_drive.markdown import number_text
+from nac_drive.notebook import image
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
@@ -63,6 +65,24 @@ class Recording:
     """phi, omega, t and a -> (T, H): means over the keys that are kept, of frames that exist."""
     episode: Episode | None = None
     """The result of the episode; it is not saved."""
+
+    def __repr__(self) -> str:
+        return f"Recording({self.title}, {len(self.frames)} decisions)"
+
+    @property
+    def title(self) -> str:
+        """Driver, track, perturbation and return."""
+        under = f", {self.perturbation}" if self.perturbation else ""
+        final = number_text(float(self.series["return"][-1]), ".0f")
+        return f"{self.driver}, track {self.track}{under}: return {final}"
+
+    def _repr_html_(self) -> str:
+        """The middle frame, and what the driver attends to."""
+        middle = len(self.frames) // 2
+        pictures = [image(self.frames[middle], f"{self.title}. Frame {middle}", 240)]
+        for name, maps in list(self.saliency.items())[:1]:
+            pictures.append(image(np.repeat(maps[middle, ..., None], 3, axis=2), name, 240))
+        return "".join(pictures)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all arrays to an .npz file. `series/NAME`, `activity/GROUP` and so on are their names."""

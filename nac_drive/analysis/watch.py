@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
@@ -25,7 +28,31 @@ from nac_drive.envs import (
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.envs.views import VideoView
 from nac_drive.evaluation.video import check_video_path, record_video
+from nac_drive.events import Event
+from nac_drive.notebook import automatic, in_notebook, opens_windows, player
 from nac_drive.storage.write import require_writable
+
+_SMALL = {"crf": "30"}
+"""Options of the codec: half a megabyte for an episode."""
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class WatchedEpisode(Episode):
+    """An episode with its video, which a notebook plays."""
+
+    video: bytes = b""
+    """The content of the file."""
+    kind: str = ".mp4"
+    """The suffix of the file."""
+
+    def _repr_html_(self) -> str:
+        return player(self.video, self.kind) + Episode._repr_html_(self)
+
+
+def bar_of(job: str, step: Step) -> Event:
+    """Return the progress of an episode."""
+    total = EnvConfig.max_steps
+    return Event(job, total if step.terminated or step.truncated else min(step.index + 1, total), total)
 
 
 def watch(
@@ -47,7 +74,7 @@ def watch(
         track: Seed of the track.
         video: The new video file, .mp4, .webm or .gif (see `record_video`).
         html: The new page: frames with saliency, actions, neurons and attention on one time slider, see `inspect`.
-            Without it and `video` a window opens.
+            Without it and `video` a window opens, or where none can open, as in a notebook, the episode has its video.
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
@@ -55,7 +82,7 @@ def watch(
         on_step: Called with every step.
 
     Returns:
-        The episode.
+        The episode; a `WatchedEpisode`, which a notebook plays, instead of a window, and of a `video` in a notebook.
 
     Raises:
         FileExistsError: If the video or the page exists.
@@ -81,18 +108,35 @@ def watch(
     if isinstance(driver, str | os.PathLike):
         name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
     env = env_for(driver, control, perturbation)
+
+    def on_each(step: Step) -> None:
+        automatic(bar_of(f"{name} on track {track}", step))
+        on_step(step)
+
+    film = partial(record_video, driver=driver, seed=track, name=name, env=env, crash=crash, on_step=on_each)
     if video is not None:
-        return record_video(video, driver, track, name=name, env=env, crash=crash, view=view, on_step=on_step)
+        episode = film(video, view=view)
+        return _with_video(episode, Path(video)) if in_notebook() else episode
     if html is not None:
         with closing(make_env(env, crash=crash)) as simulator:
             recording = record(
-                simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec, on_step=on_step
+                simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec, on_step=on_each
             )
         save_episode_page(html, [recording], f"{name} on track {track}")
         assert recording.episode
         return recording.episode
+    if not opens_windows():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "episode.mp4"
+            return _with_video(film(path, options=_SMALL), path)
     window = make_env(env, crash=crash, render_mode="human")
     try:
-        return rollout(window, driver, track, subscribers=[on_step])
+        return rollout(window, driver, track, subscribers=[on_each])
     finally:
         window.close()
+
+
+def _with_video(episode: Episode, path: Path) -> WatchedEpisode:
+    """Return an episode with the video of a file."""
+    values = {item.name: getattr(episode, item.name) for item in fields(episode)}
+    return WatchedEpisode(**values, video=path.read_bytes(), kind=path.suffix)

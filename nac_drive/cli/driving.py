@@ -6,8 +6,6 @@ The work of a command is imported when it runs: help and errors in options come 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +22,7 @@ from nac_drive.envs.views import ABOVE, Size, VideoView, View
 from nac_drive.events import Event
 from nac_drive.experiments.families import DEFAULT_PERTURBATIONS
 from nac_drive.markdown import number_text
+from nac_drive.notebook import opens_windows
 from nac_drive.parallel.processes import worker_pool
 
 
@@ -333,7 +332,7 @@ class Watch:
     def run(self, console: Console) -> None:
         from nac_drive.data_collection.drivers import driver_name
 
-        if not self.video and not self.html and not _has_display():
+        if not self.video and not self.html and not opens_windows():
             raise ValueError(
                 "there is no display here to open a window on; pass --video episode.mp4 or --html episode.html."
             )
@@ -390,11 +389,11 @@ class Inspect:
                 done = places[name] + (step.index + 1) / EnvConfig.max_steps
                 progress(Event("inspect", done, len(drivers), name))
 
-            page = nd.inspect(
+            inspection = nd.inspect(
                 drivers, self.track, folder=self.out, control=self.control, crash=self.crash,
                 perturbation=self.perturb, rerun=self.rerun, on_step=on_step,
             )  # fmt: skip
-        console.print(f"page: {page}", highlight=False, soft_wrap=True)
+        console.print(f"page: {inspection.page}", highlight=False, soft_wrap=True)
 
 
 def _print_info(console: Console, info: dict[str, Any]) -> None:
@@ -402,7 +401,3 @@ def _print_info(console: Console, info: dict[str, Any]) -> None:
 
     for name, value in describe(info):
         console.print(f"{name:>16}  {value}", highlight=False, soft_wrap=True)
-
-
-def _has_display() -> bool:
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -34,7 +34,8 @@ from nac_drive.data_collection.drivers import (
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.envs import LARGEST_SEED, EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
-from nac_drive.events import Progress, counting, silent
+from nac_drive.events import Progress, counting
+from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import number_of_workers, worker_pool
 from nac_drive.plain import whole
 from nac_drive.storage.lock import locked
@@ -66,7 +67,7 @@ def collect(
     workers: int = 1,
     cluster: str | None = None,
     resume: bool = False,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Demonstrations:
     """Collect one episode of a driver on each track.
 

@@ -22,7 +22,8 @@ from nac_drive.data_collection.dataset.rows import OPTIONAL, episode_file
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.envs import EnvConfig
 from nac_drive.envs.views import ABOVE, Size, View
-from nac_drive.events import Progress, silent
+from nac_drive.events import Progress
+from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import number_of_workers
 from nac_drive.parallel.versions import SIMULATOR, installed_versions
 from nac_drive.storage.read import read_json
@@ -34,7 +35,7 @@ def save_action_log(
     path: str | os.PathLike[str],
     *,
     workers: int = 1,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> None:
     """Write the action log of a dataset. The same dataset gives the same bytes.
 
@@ -83,7 +84,7 @@ def rebuild(
     size: Size | None = None,
     workers: int = 1,
     resume: bool = False,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Demonstrations:
     """Simulate an action log's episodes into a dataset folder.
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from nac_drive.envs.config import EnvConfig
 from nac_drive.envs.wrappers import without_bar
+from nac_drive.markdown import number_text
+from nac_drive.notebook import table
 from nac_drive.plain import whole
 
 
@@ -115,6 +117,26 @@ class Episode:
     """The last `info`."""
     last_observation: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The frame after the last action, which no driver acts on. Comparisons of two episodes ignore it."""
+
+    def __repr__(self) -> str:
+        return f"Episode({', '.join(f'{name} {value}' for name, value in self._facts())})"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Return names and values of the result."""
+        facts = [
+            ("track", str(self.seed)),
+            ("return", number_text(self.episode_return, ".1f")),
+            ("decisions", f"{self.length:,}"),
+            ("end", "a rule of the environment" if self.terminated else "the time limit"),
+        ]
+        if "completion" in self.outcome:
+            facts.append(("completion", f"{100 * self.outcome['completion']:.1f} %"))
+        if "crashes" in self.outcome:
+            facts.append(("crashes", str(self.outcome["crashes"])))
+        return facts
+
+    def _repr_html_(self) -> str:
+        return table([], self._facts())
 
 
 def trained_view(driver: Policy | None) -> Callable[[Any], np.ndarray]:

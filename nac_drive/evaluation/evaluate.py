@@ -26,9 +26,13 @@ from nac_drive.envs import (
     rollouts,
     track_seeds,
 )
+from nac_drive.evaluation.metrics import EMPTY, columns
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, grid, summarise
 from nac_drive.evaluation.verdict import Verdict, corrected, paired
+from nac_drive.events import Progress, counting
+from nac_drive.markdown import number_text
+from nac_drive.notebook import automatic, paragraph, table
 from nac_drive.parallel.processes import Pool, pool_size
 from nac_drive.plain import whole
 from nac_drive.storage.names import shown
@@ -64,6 +68,16 @@ class Evaluation:
         )  # fmt: skip
         return cls(rows, summary, verdict)
 
+    def __repr__(self) -> str:
+        return f"Evaluation({self.summary._facts})"
+
+    def _repr_html_(self) -> str:
+        """The filled columns of the tables, and the verdict."""
+        cells = [(column.heading, column.cell(self)) for column in columns()]
+        verdict = paragraph(self.verdict.sentence) if self.verdict else ""
+        title = f"{self.summary.driver} on {len({row.seed for row in self.rows})} tracks"
+        return paragraph(title, strong=True) + table([], [cell for cell in cells if cell[1] != EMPTY]) + verdict
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able entry of summary.json."""
         return {**self.summary.to_dict(), "verdict": self.verdict.to_dict() if self.verdict else None}
@@ -91,6 +105,7 @@ def evaluate(
     pool: Pool | None = None,
     batch_size: int = BATCH_SIZE,
     on_episode: Callable[[EpisodeResult], None] = lambda row: None,
+    progress: Progress = automatic,
 ) -> Evaluation:
     """Drive each track once, deterministically, with the native reward.
 
@@ -114,6 +129,7 @@ def evaluate(
         batch_size: Number of tracks that one process drives at a time, if the driver is a `BatchPolicy`. Every other
             driver drives them one after another.
         on_episode: Called with each new row, in the order in which episodes end.
+        progress: Called with an event for every episode.
 
     Returns:
         The rows in the order of the tracks, and their summary.
@@ -140,9 +156,11 @@ def evaluate(
     size = tracks_at_a_time(driver, batch_size)
     task = partial(drive, driver, expert, env, name=name, crash=crash, batch_size=size)
     found: dict[int, EpisodeResult] = {}
+    finished = counting(progress, f"evaluate ({name})", len(seeds))
     for row in _in_pool(pool, task, seeds, size) if pool else task(seeds):
         found[row.seed] = row
         on_episode(row)
+        finished(f"track {row.seed}: return {number_text(row.episode_return, '.0f')}")
     rows = [found[seed] for seed in seeds]
     return Evaluation.of(rows, baseline.rows if baseline else None)
 

@@ -17,6 +17,7 @@ import numpy as np
 from nac_drive.envs import ENVIRONMENTS, LARGEST_SEED, EnvSpec, Episode, Step
 from nac_drive.evaluation.metrics import METRICS
 from nac_drive.evaluation.trace import EpisodeTrace
+from nac_drive.markdown import number_text
 from nac_drive.storage.read import read_json_lines
 
 
@@ -92,6 +93,10 @@ class EpisodeResult(EpisodeMetrics):
     """Seed of the driver's training, where a driver has several; None for a driver that is there already."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Name of a metric -> value, see METRICS. They are attributes, too."""
+
+    def __repr__(self) -> str:
+        shortened = f"{self.driver}, track {self.seed}: return {number_text(self.episode_return, '.1f')}"
+        return f"EpisodeResult({shortened}, {self.crashes} crash(es))"
 
     def to_dict(self) -> dict[str, Any]:
         """A flat, JSON-able row of rows.jsonl."""

@@ -69,6 +69,14 @@ class Summary(SummaryMetrics):
                 return self.differences[name]
             return super().__getattr__(name)
 
+    @property
+    def _facts(self) -> str:
+        """The driver, its return and its episodes, in a line."""
+        return f"{self.driver}: return {self.return_interval.text('.0f')} in {self.tracks} episodes"
+
+    def __repr__(self) -> str:
+        return f"Summary({self._facts})"
+
     def to_dict(self) -> dict[str, Any]:
         """A flat, JSON-able entry of summary.json."""
         flat = asdict(self)

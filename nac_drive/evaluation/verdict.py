@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from nac_drive.evaluation.intervals import Interval, bootstrap
 from nac_drive.evaluation.spread import LEVEL, Spread, error_of, holm, mean_squares, spread_of
 from nac_drive.markdown import number_text
+from nac_drive.notebook import paragraph
 
 ALIKE = 0.02
 """Fraction of the baseline's mean return. Drivers are alike if their difference is surely smaller."""
 _MANY = 10_000
 """Tracks or runs; a sentence names no larger number."""
 
-Outcome = Literal["more", "less", "alike", "open"]
+Judgement = Literal["more", "less", "alike", "open"]
 """The driver scores more or less than the baseline, or as much, or the experiment cannot tell."""
 
 
@@ -56,7 +57,7 @@ class Verdict:
     """`p_value` with Holm's correction for all of them."""
 
     @cached_property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Judgement:
         """More or less: by the interval, and the corrected test. Alike: by the interval, and the tests of the margin.
 
         A certain difference within the margin is alike.
@@ -92,6 +93,12 @@ class Verdict:
         """Runs that tell `goal` apart; None if no number does."""
         several = max(self.runs) > 1 and self.tracks > 1
         return self.spread.runs_needed(self.goal, self.runs, self.tracks) if several else None
+
+    def __repr__(self) -> str:
+        return f"Verdict({self.sentence})"
+
+    def _repr_html_(self) -> str:
+        return paragraph(self.sentence)
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as JSON-able values."""

@@ -6,7 +6,7 @@ Telemetry is drawn on the images of one driver.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,7 @@ def record_video(
     crash: CrashMode = "ignore",
     perturbation: str | None = None,
     view: VideoView | None = None,
+    options: Mapping[str, str] | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
     """Drive one episode and write it as a video.
@@ -78,6 +79,7 @@ def record_video(
         perturbation: See `envs.perturb`; it replaces the perturbation of `env`.
         view: What the video shows: the view `above` or `seat`, or `both` side by side, 1200x400; by default the view of
             `env`.
+        options: Options of the codec instead of those in CODECS, such as {"crf": "30"} for a smaller file.
         on_step: Called with every step.
 
     Returns:
@@ -95,7 +97,7 @@ def record_video(
     image = _image_of(config, view)
     simulator = make_env(config, crash=crash, render_mode="rgb_array")
     try:
-        with _writer(path, new=True) as write:
+        with _writer(path, new=True, options=options) as write:
             overlay = _Overlay(simulator, config.spec, name, seed, image, write)
             return rollout(simulator, driver, seed, subscribers=[overlay, on_step])
     finally:
@@ -156,7 +158,9 @@ def _check_suffix(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
+def _writer(
+    path: Path, *, new: bool, options: Mapping[str, str] | None = None
+) -> Iterator[Callable[[np.ndarray], None]]:
     """A function that appends one (H, W, 3) image; the file appears under its name when all are written."""
     remove_leftovers(path)
     temporary = temporary_path(path)
@@ -164,7 +168,7 @@ def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
     try:
-        with _write_gif(temporary, path) if path.suffix == ".gif" else _write_stream(temporary, path) as write:
+        with _write_gif(temporary, path) if path.suffix == ".gif" else _write_stream(temporary, path, options) as write:
             yield write
         with writing(path):
             if new:  # a file may have come in the meantime
@@ -175,9 +179,12 @@ def _writer(path: Path, *, new: bool) -> Iterator[Callable[[np.ndarray], None]]:
 
 
 @contextmanager
-def _write_stream(temporary: Path, path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+def _write_stream(
+    temporary: Path, path: Path, chosen: Mapping[str, str] | None
+) -> Iterator[Callable[[np.ndarray], None]]:
     """Errors of the disk name `path`; errors of the code that makes the images pass."""
     codec, options = CODECS[path.suffix]
+    options = options if chosen is None else dict(chosen)
     with writing(path):
         container = av.open(str(temporary), "w", format=path.suffix.removeprefix("."))
     try:

@@ -18,6 +18,7 @@ from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.intervals import bootstrap, clearly_positive
 from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.events import silent
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of, record_of
 from nac_drive.experiments.stress import stress
@@ -161,7 +162,7 @@ class Cloning(PaperExperiment):
         if self.clamp:
             with torch.no_grad():
                 pulse.omega.clamp_(max=math.pi)
-            driven = evaluate(driver, self.tracks, perturbation=self.clamp, crash=self.crash)
+            driven = evaluate(driver, self.tracks, perturbation=self.clamp, crash=self.crash, progress=silent)
             row["clamped_return"] = driven.summary.return_mean
         return row
 

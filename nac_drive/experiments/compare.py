@@ -38,8 +38,9 @@ from nac_drive.experiments.figures import (
     draw_learning_curves,
 )
 from nac_drive.experiments.headline import headline
-from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results, verdicts
+from nac_drive.experiments.leaderboard import SHORT, RankedDriver, leaderboard, save_results, verdicts
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
+from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.processes import number_of_workers
 from nac_drive.plain import whole
 from nac_drive.policies import CORES, load_driver
@@ -69,6 +70,17 @@ class Comparison:
     failures: dict[str, str]
     """Name of a failed run -> message; the leaderboard leaves it out."""
 
+    def __repr__(self) -> str:
+        return f"Comparison({len(self.drivers)} drivers: {self.headline})"
+
+    def _repr_html_(self) -> str:
+        """The headline, the table and the verdicts."""
+        failures = [f"{name} failed: {reason}" for name, reason in self.failures.items()]
+        sentences = [verdict.sentence for verdict in self.verdicts]
+        sentences = sentences if len(sentences) > 1 else []
+        below = "".join(map(paragraph, [*sentences, *failures]))
+        return paragraph(self.headline, strong=True) + leaderboard(self.drivers, SHORT).html() + below
+
     @property
     def headline(self) -> str:
         """The result in one sentence."""
@@ -96,7 +108,7 @@ def compare(
     resume: bool = False,
     workers: int = 1,
     cluster: str | None = None,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Comparison:
     """Train drivers with several cores on one dataset, evaluate them and the expert on the same tracks, and rank them.
 
@@ -426,7 +438,9 @@ def measured_latencies(
             entry = next(entry for entry in experiment.entries if entry.name == name)
             driver = entry.driver or load_driver(runs[name][0])
             env = replace(entry.env, perturb=experiment.perturbations[0])
-            (row,) = evaluate(driver, experiment.tracks[:1], name=name, env=env, crash=experiment.crash).rows
+            (row,) = evaluate(
+                driver, experiment.tracks[:1], name=name, env=env, crash=experiment.crash, progress=silent
+            ).rows
             measured[name] = row.latency_ms
             write_atomically(path, (json.dumps(measured, indent=2) + "\n").encode())
         progress(Event("time of one act", number, len(runs), name))

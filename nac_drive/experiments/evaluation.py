@@ -12,9 +12,10 @@ from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for,
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, warn_of_other_env
-from nac_drive.events import Progress, silent
+from nac_drive.events import Progress
 from nac_drive.experiments.driving import Driving, Entry, episodes_of
 from nac_drive.experiments.experiment import open_experiment, run
+from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.storage.write import write_atomically
 
@@ -33,7 +34,7 @@ def evaluate_with_baseline(
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     pool: Pool | None = None,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> list[Evaluation]:
     """Evaluate a baseline, then the driver with paired differences, see `evaluate`.
 

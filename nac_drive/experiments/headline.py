@@ -7,10 +7,10 @@ from itertools import combinations
 
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.statistics import grid
-from nac_drive.evaluation.verdict import ALIKE, Outcome, Verdict, paired
+from nac_drive.evaluation.verdict import ALIKE, Judgement, Verdict, paired
 from nac_drive.experiments.leaderboard import RankedDriver
 
-_WORDS: dict[Outcome, str] = {"more": "more than", "less": "less than", "alike": "as much as"}
+_WORDS: dict[Judgement, str] = {"more": "more than", "less": "less than", "alike": "as much as"}
 _FEW = 3
 """Names that a sentence lists; more are counted."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -94,9 +94,9 @@ def over_worlds(verdicts: Mapping[str, Verdict]) -> str:
     return f"{text} Under {largest}: {verdicts[largest].needed}."
 
 
-def _by_outcome(verdicts: Mapping[str, Verdict]) -> dict[Outcome, list[str]]:
+def _by_outcome(verdicts: Mapping[str, Verdict]) -> dict[Judgement, list[str]]:
     """Return the names of the verdicts of each outcome."""
-    groups: dict[Outcome, list[str]] = {outcome: [] for outcome in (*_WORDS, "open")}
+    groups: dict[Judgement, list[str]] = {outcome: [] for outcome in (*_WORDS, "open")}
     for name, verdict in verdicts.items():
         groups[verdict.outcome].append(name)
     return groups

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from nac_drive.events import Progress, silent
+from nac_drive.events import Progress
 from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.cost import Cost
 from nac_drive.experiments.experiment import Experiment, Map, Row, Task, open_experiment, run
@@ -20,6 +20,7 @@ from nac_drive.experiments.paper import PaperExperiment, PaperTask, require_numb
 from nac_drive.experiments.paper_page import save_page
 from nac_drive.experiments.protocol import PROTOCOLS, Protocol, chosen, load
 from nac_drive.experiments.size import Sizes
+from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.storage.names import shell_path
 
@@ -108,7 +109,7 @@ def reproduce(
     experiments: Mapping[str, type[PaperExperiment]] = EXPERIMENTS,
     protocols: Path = PROTOCOLS,
     command: str = "nac-drive reproduce",
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Path:
     """Measure a table of a paper again, and write it beside the printed figures.
 

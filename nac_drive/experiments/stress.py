@@ -18,20 +18,25 @@ import numpy as np
 from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, require_environment, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio
+from nac_drive.evaluation.metrics import TableColumn, number
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import grid
 from nac_drive.evaluation.verdict import Verdict, corrected, paired
-from nac_drive.events import Progress, silent
+from nac_drive.events import Progress
 from nac_drive.experiments.driving import UNDISTURBED, Driving, Entry, Episodes, episodes_of
 from nac_drive.experiments.evaluation import SUMMARY
 from nac_drive.experiments.experiment import open_experiment, run
 from nac_drive.experiments.families import DEFAULT_PERTURBATIONS, Family, families
 from nac_drive.experiments.headline import over_worlds
+from nac_drive.experiments.table import Table
+from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.processes import Pool
 from nac_drive.storage.write import write_atomically
 
 FILES = (SUMMARY, "table.md", "report.html", "heatmap.png", "curves.png", "survival.png")
 """Files beside conditions.json and rows.jsonl."""
+
+KEPT = "Return kept, % of the driver's own undisturbed return (mean return)"
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,26 @@ class StressResult:
     cells: dict[tuple[str, str | None], StressCell]
     """(driver, specification) -> statistics."""
 
+    def __repr__(self) -> str:
+        return f"StressResult({', '.join(self.drivers)} under {len(self.specs)} perturbations)"
+
+    def _repr_html_(self) -> str:
+        """The return that every driver keeps, and the verdicts."""
+        return self.kept().html() + "".join(map(paragraph, self.verdicts))
+
+    def kept(self) -> Table:
+        """Return the table of what every driver keeps."""
+        columns = [
+            TableColumn("perturbation", lambda spec: spec or "none"),
+            *(TableColumn(name, lambda spec, name=name: self._kept(self.cells[name, spec])) for name in self.drivers),
+        ]
+        return Table.of(columns, (UNDISTURBED, *self.specs), KEPT)
+
+    @staticmethod
+    def _kept(cell: StressCell) -> str:
+        fraction = number(cell.fraction_kept and cell.fraction_kept.mean, 0, 100)
+        return f"{fraction} ({number(cell.return_mean.mean, 0)})"
+
     @property
     def specs(self) -> list[str]:
         """Specifications of all perturbations."""
@@ -174,7 +199,7 @@ def stress(
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     pool: Pool | None = None,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> StressResult:
     """Drive every driver under every perturbation, and undisturbed.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table as TerminalTable
@@ -24,7 +25,7 @@ from nac_drive.experiments.figures import (
     draw_survival,
 )
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
-from nac_drive.experiments.stress import StressCell, StressResult
+from nac_drive.experiments.stress import KEPT, StressCell, StressResult
 from nac_drive.experiments.table import Table
 from nac_drive.markdown import number_text
 from nac_drive.storage.figure import try_to_draw
@@ -143,22 +144,13 @@ def save_stress_page(
 
 def terminal_stress(result: StressResult) -> TerminalTable:
     """Return the return that every driver keeps, for the terminal."""
-    columns = [
-        TableColumn("perturbation", lambda spec: spec or "none"),
-        *(TableColumn(name, lambda spec, name=name: _kept(result.cells[name, spec])) for name in result.drivers),
-    ]
-    table = Table.of(columns, (UNDISTURBED, *result.specs))
-    return table.terminal("Return kept, % of the driver's own undisturbed return (mean return)")
+    return replace(result.kept(), legend="").terminal(KEPT)
 
 
 def _difference(cell: StressCell) -> str:
     if cell.versus is None:
         return EMPTY
     return f"{cell.versus.difference.text('+.0f')}{' *' * cell.versus.apart}"
-
-
-def _kept(cell: StressCell) -> str:
-    return f"{number(cell.fraction_kept and cell.fraction_kept.mean, 0, 100)} ({number(cell.return_mean.mean, 0)})"
 
 
 def video_of(

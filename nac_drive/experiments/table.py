@@ -11,6 +11,8 @@ from rich.table import Table as TerminalTable
 
 from nac_drive.evaluation.metrics import EMPTY, TableColumn
 from nac_drive.markdown import markdown_table
+from nac_drive.notebook import paragraph
+from nac_drive.notebook import table as html_table
 from nac_drive.storage.names import markdown
 
 
@@ -41,6 +43,11 @@ class Table:
         """Return the table in Markdown, without its legend and without a line end."""
         rows = [[*map(markdown, row[: self.names]), *row[self.names :]] for row in self.rows]
         return markdown_table(self.headings, rows, "l" * self.names)
+
+    def html(self) -> str:
+        """Return the table and its legend for a notebook."""
+        legend = paragraph(self.legend) if self.legend else ""
+        return html_table(self.headings, self.rows, self.names) + legend
 
     def terminal(self, title: str) -> TerminalTable:
         """Return the table for a terminal, with its legend."""

@@ -38,7 +38,8 @@ from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.drivers import driver_hash, driver_name, require_environment, resolve_driver
 from nac_drive.data_collection.human import Human
 from nac_drive.evaluation.formulas import agrees
-from nac_drive.events import Progress, counting, one_of, silent
+from nac_drive.events import Progress, counting, one_of
+from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
 from nac_drive.training.config import DaggerConfig
@@ -61,7 +62,7 @@ def dagger(
     nodes: int = 1,
     resume: bool = False,
     pool: Pool | None = None,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Path:
     """Train a driver on its own episodes.
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.events import Progress, one_of, silent
+from nac_drive.events import Progress, one_of
+from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.data.features import frozen_features
@@ -121,7 +122,7 @@ def train(
     resume: bool = False,
     pool: Pool | None = None,
     splits: Splits | None = None,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Path:
     """Train a driver on recorded episodes by behaviour cloning.
 

@@ -13,7 +13,7 @@ import torch
 
 from nac_drive.envs import EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.events import Progress, counting
+from nac_drive.events import Progress, counting, silent
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
 
@@ -35,7 +35,7 @@ def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, 
     finished = counting(progress, "validation", len(seeds))
     evaluation = evaluate(
         on_cpu(driver), seeds, name=driver.config.core, env=env, pool=pool,
-        on_episode=lambda row: finished(f"return {row.episode_return:.0f}"),
+        on_episode=lambda row: finished(f"return {row.episode_return:.0f}"), progress=silent,
     )  # fmt: skip
     returns = [row.episode_return for row in evaluation.rows]
     return {

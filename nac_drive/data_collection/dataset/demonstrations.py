@@ -38,9 +38,13 @@ from nac_drive.data_collection.dataset.rows import DatasetRow, episode_file, epi
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
 from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
-from nac_drive.events import Progress, counting, silent
+from nac_drive.events import Progress, counting
+from nac_drive.notebook import automatic, image, table
 from nac_drive.parallel.processes import map_in_processes
 from nac_drive.storage.write import flatten, write_atomically, writing
+
+_PICTURES = 5
+"""Frames of a dataset in a notebook."""
 
 
 class Demonstrations:
@@ -54,6 +58,29 @@ class Demonstrations:
         self.meta = meta
         self._rows = {row["index"]: row for row in rows}
         self._cut_off = cut_off
+
+    def __repr__(self) -> str:
+        return f"Demonstrations({str(self.path)!r}, {', '.join(f'{name} {value}' for name, value in self._facts())})"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Return names and values; no episode is read."""
+        returns = [row["return"] for row in self.rows]
+        facts = [("driver", self.meta.driver), ("control", self.meta.env.control), ("episodes", f"{len(returns):,}")]
+        if returns:
+            facts.append(("frames", f"{sum(row['length'] for row in self.rows):,}"))
+            facts.append(("return", f"mean {np.mean(returns):.1f}, minimum {min(returns):.1f}"))
+        return facts
+
+    def _repr_html_(self) -> str:
+        """What the rows say, and frames of the first episode."""
+        text = table([], [("folder", str(self.path)), *self._facts()], names=2)
+        try:
+            frames = self.stream(self.seeds[:1]).frames
+            places = np.linspace(0, len(frames) - 1, _PICTURES).astype(int)
+            pictures = [image(frames[place : place + 1][0], f"frame {place}", 144) for place in map(int, places)]
+        except (DatasetError, OSError):  # a table is better than an error in its place
+            return text
+        return text + "".join(pictures)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], meta: Meta) -> Demonstrations:
@@ -111,7 +138,7 @@ class Demonstrations:
         dt: float = 1 / FRAMES_PER_SECOND,
         seeds: Iterable[int] | None = None,
         env: EnvConfig | None = None,
-        progress: Progress = silent,
+        progress: Progress = automatic,
     ) -> Demonstrations:
         """Write own data as a dataset.
 
@@ -156,7 +183,7 @@ class Demonstrations:
         path: str | os.PathLike[str],
         dataset: Any,
         *,
-        progress: Progress = silent,
+        progress: Progress = automatic,
         **options: Any,
     ) -> Demonstrations:
         """Write a dataset of Minari (https://minari.farama.org) as demonstrations.
@@ -200,7 +227,7 @@ class Demonstrations:
         path: str | os.PathLike[str],
         datasets: Sequence[Demonstrations | str | os.PathLike[str]],
         *,
-        progress: Progress = silent,
+        progress: Progress = automatic,
     ) -> Demonstrations:
         """Write the episodes of several datasets as one.
 
@@ -339,7 +366,7 @@ class Demonstrations:
         """
         return dataset_info(self.path, self.meta, self.rows)
 
-    def verify(self, *, replay: bool = False, workers: int = 1, progress: Progress = silent) -> list[str]:
+    def verify(self, *, replay: bool = False, workers: int = 1, progress: Progress = automatic) -> list[str]:
         """Check every episode, see `check_episode`.
 
         Args:

@@ -20,7 +20,8 @@ from nac_drive.data_collection.interchange.recording import ExportSource
 from nac_drive.data_collection.interchange.to_lerobot import write_lerobot
 from nac_drive.data_collection.interchange.to_minari import write_minari
 from nac_drive.data_collection.interchange.to_mp4 import write_mp4
-from nac_drive.events import Progress, counting, silent
+from nac_drive.events import Progress, counting
+from nac_drive.notebook import automatic
 from nac_drive.storage.write import process_runs, sync_folder, sync_tree, writing
 from nac_drive.suggest import did_you_mean
 
@@ -39,7 +40,7 @@ def export_dataset(
     path: str | os.PathLike[str],
     to: ExportFormat,
     *,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> None:
     """Write a dataset in the format of another program (docs/interchange.md).
 

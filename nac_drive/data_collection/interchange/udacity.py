@@ -17,7 +17,8 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
 from nac_drive.data_collection.interchange.udacity_log import CAMERAS, IMAGES, Log, LogLine, read_log
 from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, decode_image, udacity_frame
-from nac_drive.events import Progress, counting, message, silent
+from nac_drive.events import Progress, counting, message
+from nac_drive.notebook import automatic
 
 STEERING_OFFSET = 0.2
 """Steering added to the label of the left camera and taken from the label of the right one: it leads back to the
@@ -40,7 +41,7 @@ def import_udacity(
     episode_frames: int = EPISODE_FRAMES,
     first_track: int = 0,
     skip_missing: bool = False,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Demonstrations:
     """Write recordings of the Udacity simulator as a dataset.
 

@@ -29,7 +29,8 @@ from nac_drive.data_collection.drivers import (
     trained_env,
 )
 from nac_drive.envs import FRAMES_PER_SECOND, track_seeds
-from nac_drive.events import Event, Progress, message, silent
+from nac_drive.events import Event, Progress, message
+from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool, default_workers, worker_pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.pdna import NoisyCfC
@@ -57,7 +58,7 @@ def ppo(
     folder: str | os.PathLike[str],
     *,
     resume: bool = False,
-    progress: Progress = silent,
+    progress: Progress = automatic,
 ) -> Path:
     """Train a driver by PPO.
 

@@ -261,7 +261,7 @@ def test_inspect_writes_page_and_arrays_and_replaces_nothing(tmp_path):
     page = inspect(
         [tmp_path / "mine", "controller"], TRACK, folder=tmp_path / "out", control="continuous",
         perturbation="gaussian-noise:1+action-repeat:3", on_step=lambda name, step: steps.append(name),
-    )  # fmt: skip
+    ).page  # fmt: skip
     assert {path.name for path in page.parent.iterdir()} == {"episode.html", "mine.npz", "controller.npz"}
     assert steps.count("mine") == 1
     assert "mine and controller on track 900001" in page.read_text()
