@@ -29,6 +29,7 @@ _DRIVER = ("driver.core", "driver.core_args", "driver.encoder")
 _CLONING = (
     *_DRIVER, "driver.residual", "data.sequence_length", "data.batch_size", "data.augment", "optim.learning_rate",
     "optim.init_from", "optim.freeze_encoder_from", "validation.tracks", "seed", "epochs", "validate_every", "perturb",
+    "track",
 )  # fmt: skip
 """Settings that are options of `train`."""
 _OF_DATASET = {"driver.control": "the dataset"}
@@ -96,7 +97,7 @@ class Train(TrainingCommand):
     "dagger", "driver.control", "driver.core", "driver.core_args", "driver.residual", "data.sequence_length",
     "data.batch_size", "optim.learning_rate",
     "optim.init_from", "optim.freeze_encoder_from", "validation.tracks", "seed", "perturb", "rounds",
-    "initial_episodes", "episodes", "initial_epochs", "epochs",
+    "initial_episodes", "episodes", "initial_epochs", "epochs", "track",
 )  # fmt: skip
 @dataclass(frozen=True)
 class Dagger(TrainingCommand):
@@ -128,7 +129,7 @@ class Dagger(TrainingCommand):
     "ppo", "driver.control", *_DRIVER, "optim.init_from", "optim.learning_rate", "total_timesteps", "validate_every",
     "validation.tracks", "seed", "rollout.n_envs", "rollout.n_steps", "rollout.action_repeat", "optim.batch_size",
     "optim.n_epochs", "optim.value_warmup_steps", "optim.clip_range", "optim.gamma", "optim.ent_coef", "perturb",
-    "view",
+    "view", "track",
 )  # fmt: skip
 @dataclass(frozen=True)
 class Ppo(TrainingCommand):
@@ -151,7 +152,7 @@ class Ppo(TrainingCommand):
 
 @with_settings(
     "train", "driver.encoder", "data.sequence_length", "data.batch_size", "data.augment", "optim.learning_rate",
-    "optim.freeze_encoder_from", "validation.tracks", "seed", "epochs", "validate_every", "perturb",
+    "optim.freeze_encoder_from", "validation.tracks", "seed", "epochs", "validate_every", "perturb", "track",
     fixed={**_OF_DATASET, "driver.core": "--drivers", "driver.core_args": "--drivers"},
 )  # fmt: skip
 @dataclass(frozen=True, kw_only=True)

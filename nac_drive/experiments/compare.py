@@ -228,7 +228,7 @@ class _Protocol:
                 for seed in range(config.seed, config.seed + self.num_seeds)
             ]  # fmt: skip
         settings = {
-            "config": asdict(_without_sources(_with(self.config, core="", core_args={}))),
+            "config": asdict(_what_counts(_with(self.config, core="", core_args={}))),
             "shared_encoder": self.shared_encoder,
             "dataset_sha256": self.dataset.fingerprint(), **source_hashes(self.config, env),
         }  # fmt: skip
@@ -324,9 +324,9 @@ def _with(config: TrainConfig, **changed: Any) -> TrainConfig:
     return replace(config, driver=replace(config.driver, **changed))
 
 
-def _without_sources(config: TrainConfig) -> TrainConfig:
-    """Return the config without the folders of drivers, which may move: `source_hashes` identify them."""
-    return replace(config, optim=replace(config.optim, init_from=None, freeze_encoder_from=None))
+def _what_counts(config: TrainConfig) -> TrainConfig:
+    """Return the config without what may change: trackers, and the folders of drivers, which have hashes."""
+    return replace(config, optim=replace(config.optim, init_from=None, freeze_encoder_from=None), track=())
 
 
 def on_features(config: TrainConfig, encoder: str) -> TrainConfig:

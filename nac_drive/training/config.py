@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -37,6 +37,7 @@ LARGEST_FACTOR = 1e6
 """Largest weight, scale or penalty."""
 LARGEST_CURVE_WEIGHT = 50.0
 """Largest alpha of `curve_weight`: exp(50) is still far from the largest float32."""
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true", "16-true", "64", "32", "16", "bf16")
 """auto, and precisions of lightning-fabric."""
 
@@ -154,8 +155,8 @@ class CloningConfig:
     validation: EvalConfig = field(default_factory=EvalConfig)
     seed: int = 0
     """Seed of weights, order, dropout and every other draw."""
-    tensorboard: bool = False
-    """Write the metrics for TensorBoard too (needs the extra `tensorboard`)."""
+    track: tuple[TrackerName, ...] = ()
+    """Trackers that show the rows of metrics.jsonl too; each needs the extra of its name."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -169,9 +170,7 @@ class CloningConfig:
         for part in (self.driver, self.data, self.optim, self.validation):
             part.check()
         check_whole("seed", self.seed, 0, MOST_SEEDS)
-        check_flag("tensorboard", self.tensorboard)
-        if self.tensorboard and find_spec("tensorboard") is None:
-            raise ValueError("tensorboard is not installed; run `pip install nac-drive[tensorboard]`.")
+        check_track(self.track)
         if self.driver.core != "cnn" and self.data.sequence_length < SHORTEST_SEQUENCE:
             raise ValueError(
                 f"sequence_length must be at least {SHORTEST_SEQUENCE} for core {self.driver.core!r}, "
@@ -389,6 +388,20 @@ def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
         if not isinstance(settings[key], int | float | str | None):
             raise ValueError(f"core-args: the value of {reprlib.repr(pair)} is neither a number nor a word.")
     return settings
+
+
+def check_track(track: Any) -> None:
+    """Check the names of trackers.
+
+    Raises:
+        ValueError: A name is unknown, or its package is not installed.
+    """
+    check_words("track", track)
+    for name in track:
+        if name not in get_args(TrackerName):
+            raise ValueError(f"track must be of {', '.join(get_args(TrackerName))}, got {name!r}.")
+        if find_spec(name) is None:
+            raise ValueError(f"track: {name} is not installed; run `pip install nac-drive[{name}]`.")
 
 
 def paths_as_text(config: Any, *names: str) -> None:

@@ -27,6 +27,7 @@ from nac_drive.training.distributed import choose_device
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.tracking import TrackedRun, tracked
 
 _HASHES = {"init_from": "init_sha256", "freeze_encoder_from": "freeze_encoder_sha256"}
 """Setting of `optim` that names a driver -> key of config.yaml that identifies the driver, wherever it lies."""
@@ -86,7 +87,7 @@ class TrainingPlan(Generic[Config]):
         config = replace(config, driver=driver)
         sources = {name: _learned(name, source, env) for name, source in _named(config).items()}
         resolved = {**asdict(config), **(facts or {}), **source_hashes(config, env)}
-        moved = (*moved, *(f"optim.{name}" for name in _HASHES))
+        moved = (*moved, "track", *(f"optim.{name}" for name in _HASHES))
         return cls(config, env, torch_device, sources, resolved, moved, grown)
 
     @property
@@ -154,5 +155,8 @@ def open_run(folder: Path, plan: TrainingPlan[Any], *, resume: bool) -> Iterator
             run.rewind()
         else:
             run = RunFolder.create(folder, plan.resolved)
-        yield run
+        rows = run.rows()
+        tracking = TrackedRun(folder, plan.resolved, rows[-1]["step"] if rows else None)
+        with tracked(plan.config.track, tracking) as run.on_row:
+            yield run
         try_to_draw(draw_curve, run.path / CURVE, run.rows(), _STEPS[type(plan.config)])

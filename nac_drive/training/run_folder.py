@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,6 +70,8 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        self.on_row: Callable[[dict[str, Any]], None] = lambda row: None
+        """Called with every row that is written."""
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: dict[str, Any], *, checkpoints: bool = True) -> RunFolder:
@@ -214,6 +217,7 @@ class RunFolder:
             file.write(json.dumps(row, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        self.on_row(row)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all whole rows so far.
@@ -411,6 +415,7 @@ def describe_machine() -> dict[str, Any]:
         ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     return {
+        "started": datetime.now(UTC).isoformat(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),

@@ -24,7 +24,7 @@ from nac_drive.training.ppo.config import PPOConfig
 
 CONFIGS: dict[str, type[Any]] = {"train": TrainConfig, "dagger": DaggerConfig, "ppo": PPOConfig}
 """Command that trains -> its config."""
-FORMAT = 3
+FORMAT = 4
 """The format of config.yaml. A run of another format was started by an older version."""
 CONFIG = "config.yaml"
 FACTS = (

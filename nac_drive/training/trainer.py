@@ -83,7 +83,6 @@ class Trainer:
         fabric.barrier()
         if self.is_main:
             run.keep_config(plan.resolved)  # only now: a run that cannot be read stays as it is
-        self._writer = _tensorboard(run.path) if plan.config.tensorboard and self.is_main else None
 
     def _load(self, checkpoint: Path) -> None:
         self.driver.load_state_dict(load_driver(checkpoint).state_dict())
@@ -133,8 +132,6 @@ class Trainer:
             return
         row = {"step": number, **row}
         self.run.finish_step(row, partial(self._write, number, {name: number}))
-        if self._writer:
-            _write_scalars(self._writer, row)
         self.progress(message(f"{name} {number}", row_note(row)))
 
     def set_rate(self, rate: float) -> None:
@@ -303,20 +300,3 @@ def row_note(row: dict[str, Any]) -> str:
     if "returns" in row:
         parts.append(returns_note(row))
     return ", ".join(parts)
-
-
-def _tensorboard(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError("tensorboard is not installed; run `pip install nac-drive[tensorboard]`.") from error
-    return SummaryWriter(str(folder / "tensorboard"))
-
-
-def _write_scalars(writer: Any, row: dict[str, Any], prefix: str = "") -> None:
-    for name, value in row.items():
-        if isinstance(value, dict):
-            _write_scalars(writer, {**value, "step": row["step"]}, f"{name}/")
-        elif isinstance(value, int | float) and name != "step":
-            writer.add_scalar(prefix + name, value, row["step"])
-    writer.flush()

@@ -20,6 +20,8 @@ from nac_drive.training.config import (
     MOST,
     MOST_SEEDS,
     EvalConfig,
+    TrackerName,
+    check_track,
     paths_as_text,
 )
 
@@ -183,6 +185,8 @@ class PPOConfig:
     perturb: str | None = None
     """Perturbations of every episode, in training and validation, such as frame-drop:1:skip; of several, separated by
     commas, each episode has one, in turn by track."""
+    track: tuple[TrackerName, ...] = ()
+    """Trackers that show the rows of metrics.jsonl too; each needs the extra of its name."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -203,6 +207,7 @@ class PPOConfig:
         check_whole("seed", self.seed, 0, MOST_SEEDS)
         check_whole("total_timesteps", self.total_timesteps, 0, MOST)
         check_whole("validate_every", self.validate_every, 1, MOST)
+        check_track(self.track)
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
             parse_all(self.perturb)

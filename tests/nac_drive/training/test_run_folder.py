@@ -49,7 +49,7 @@ def read(run: RunFolder, name: str) -> str:
 
 def test_it_holds_config_command_and_versions(run):
     assert RunFolder.open(run.path).config == CONFIG
-    assert (run.path / "config.yaml").read_text().startswith("format: 3\n")
+    assert (run.path / "config.yaml").read_text().startswith("format: 4\n")
     assert (run.path / "command.txt").read_text().strip()
     machine = json.loads((run.path / "env.json").read_text())
     assert machine["versions"].keys() >= {"torch", "numpy", "gymnasium"}
@@ -127,7 +127,7 @@ def test_some_keys_may_move_and_others_grow(run):
     assert run.config == CONFIG
     run.keep_config(later)
     assert run.config == later
-    assert (run.path / "config.yaml").read_text().startswith("format: 3\n")
+    assert (run.path / "config.yaml").read_text().startswith("format: 4\n")
     with pytest.raises(ValueError, match="dataset: run has 'elsewhere', got 'demos'"):
         run.require_config({**later, "dataset": "demos"}, grown=["epochs"])
     with pytest.raises(ValueError, match=r"epochs: run has 5, got 4, but it may only grow\); keep it"):
