@@ -130,6 +130,16 @@ def side_by_side(
             images = [old if new is None else new for old, new in zip(images, following, strict=True)]
 
 
+def middle_image(path: str | os.PathLike[str]) -> np.ndarray:
+    """Return the image (H, W, 3) uint8 in the middle of a video.
+
+    Args:
+        path: A video of `record_video`, .mp4 or .webm.
+    """
+    count = iio.improps(os.fspath(path), plugin="pyav").shape[0]
+    return iio.imread(os.fspath(path), plugin="pyav", index=count // 2)
+
+
 def _tiled(images: Sequence[np.ndarray], columns: int) -> np.ndarray:
     """Return images (H, W, 3) as one, line by line."""
     places = [*images, *[np.zeros_like(images[0])] * (-len(images) % columns)]

@@ -28,7 +28,7 @@ from nac_drive.evaluation.metrics import NotNegative
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.verdict import Verdict
 from nac_drive.events import Event, Progress, message, silent
-from nac_drive.experiments.driving import Driving, Entry, Episodes, Training, episodes_of
+from nac_drive.experiments.driving import EXPERT, Driving, Entry, Episodes, Training, episodes_of
 from nac_drive.experiments.evaluation import SUMMARY, save_summaries
 from nac_drive.experiments.experiment import in_own_processes, open_experiment, run
 from nac_drive.experiments.figures import (
@@ -152,7 +152,7 @@ def compare(
     protocol = _Protocol(dataset, Path(folder), tracks, os.fspath(expert), crash, config, num_seeds, shared_encoder)
     number_of_workers(workers)
     configs = _configs(cores, config, num_seeds, shared_encoder)
-    baseline = _baseline(baseline, [*configs, protocol.expert_name])
+    baseline = _baseline(baseline, [*configs, EXPERT])
     protocol.require_runnable(configs, "cpu" if cluster else device)
     device = "cpu" if cluster and device == "auto" else device  # a GPU is for runs that reserved it
     experiment = protocol.experiment(configs, device)
@@ -164,10 +164,8 @@ def compare(
             configs = {core: on_features(own, str(encoder)) for core, own in configs.items()}
         experiment = protocol.with_features(experiment, configs, journal.rows, progress)
         results = run(experiment, journal, workers=workers, cluster=cluster, job="runs", progress=progress)
-        if protocol.expert_name in results.failures:
-            raise ValueError(
-                f"the expert {protocol.expert!r} could not be evaluated: {results.failures[protocol.expert_name]}"
-            )
+        if EXPERT in results.failures:
+            raise ValueError(f"the expert {protocol.expert!r} could not be evaluated: {results.failures[EXPERT]}")
         drivers = ranked(experiment, episodes_of(results), journal.folder, progress, baseline=baseline)
         _require_one(drivers, results.failures)
         _save(protocol, drivers, experiment, [*results.failures])
@@ -193,10 +191,6 @@ class _Protocol:
         env = self.dataset.meta.env
         return replace(env, mask_bar=False, perturb=self.config.perturb or env.perturb)
 
-    @property
-    def expert_name(self) -> str:
-        return driver_name(self.expert)
-
     def require_runnable(self, configs: Mapping[str, TrainConfig], device: str) -> None:
         """Check that the runs can start, before anything is created.
 
@@ -215,7 +209,7 @@ class _Protocol:
         expert: Policy = resolve_driver(self.expert, env)
         bare = replace(env, perturb=None)
         sees = replace(bare, mask_bar=env_for(expert).mask_bar)
-        entries = [Entry(self.expert_name, driver_hash(self.expert, env), sees, expert)]
+        entries = [Entry(EXPERT, driver_hash(self.expert, env), sees, expert)]
         for core, config in configs.items():
             sees = replace(bare, mask_bar=self.dataset.meta.env.mask_bar or config.data.mask_bar)
             settings = json.dumps([config.driver.core, config.driver.core_args], sort_keys=True)
@@ -258,8 +252,8 @@ class _Protocol:
 
     def text(self, failed: Sequence[str]) -> str:
         """Return the comparison in a few sentences."""
-        expert, frozen = self.expert_name, self.config.optim.freeze_encoder_from
-        subject = "The expert" if expert == "expert" else f"The expert, {expert},"
+        expert, frozen = driver_name(self.expert), self.config.optim.freeze_encoder_from
+        subject = "The expert" if expert == EXPERT else f"The expert ({expert})"
         measured = conditions(self.crash, self.env.perturb, self.env.max_steps)
         learned = "end to end"
         if self.shared_encoder:

@@ -23,7 +23,7 @@ from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.events import Event, Progress, silent
 from nac_drive.experiments.compare import ranked, save_tables, trained_driver
-from nac_drive.experiments.driving import Driving, Entry, Training, episodes_of, folder_name
+from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training, episodes_of, folder_name
 from nac_drive.experiments.experiment import open_experiment, run
 from nac_drive.experiments.figures import draw_episodes
 from nac_drive.experiments.headline import headline
@@ -90,11 +90,11 @@ class DemoConfig:
         else:
             self.ppo.check()
         track_seeds(self.tracks)
-        names = [_EXPERT if self.ppo else driver_name(self.expert), self.training.driver.core, *self.baselines]
+        names = [EXPERT, self.training.driver.core, *self.baselines]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"expert, learner and baselines must have different names, got {twice[0]!r} twice; rename the expert's "
-                "folder, or choose other baselines."
+                f"expert, learner and baselines must have different names, got {twice[0]!r} twice; choose other "
+                "baselines."
             )
 
     def with_seed(self, seed: int) -> DemoConfig:
@@ -176,7 +176,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     drivers = _compare(config, folder, best, learner, device, workers, progress)
     env, track = config.training.env, track_seeds(config.tracks)[0]
     others = {driver.summary.driver: _run_of(config, folder, driver.summary.driver) for driver in drivers[2:]}
-    paths = {driver_name(config.expert): config.expert, learner.name: best, **others}
+    paths = {EXPERT: config.expert, learner.name: best, **others}
     loaded = {name: resolve_driver(path, env) for name, path in paths.items()}
     figures = []
     if try_to_draw(draw_episodes, folder / "figure.png", drivers):
@@ -217,7 +217,7 @@ def _compare(
     bare = replace(env, perturb=None)
     sees = replace(bare, mask_bar=env_for(expert).mask_bar)
     entries = [
-        Entry(driver_name(config.expert), driver_hash(config.expert, env), sees, expert),
+        Entry(EXPERT, driver_hash(config.expert, env), sees, expert),
         Entry(learner.name, driver_hash(best, env), bare, resolve_driver(best, env), expert),
     ]
     for core in config.baselines:

@@ -25,6 +25,8 @@ from nac_drive.policies import load_driver
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.train import Splits, train
 
+EXPERT = "expert"
+"""Name of the entry whose driver labels, whatever driver it is: tables and pages have one name for it."""
 UNDISTURBED = None
 """The perturbation of the undisturbed world."""
 _PARTS_A_PROCESS = 2

@@ -6,11 +6,15 @@ import base64
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+
+from PIL import Image
 
 from nac_drive.analysis.page import assemble
 from nac_drive.envs import Control
 from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.evaluation.video import middle_image
 from nac_drive.experiments.table import Table
 from nac_drive.storage.names import markdown, shell_path, shell_word
 from nac_drive.storage.write import write_atomically
@@ -56,7 +60,7 @@ class Page:
         """Write the page.
 
         Args:
-            folder: An existing folder, which holds the figures.
+            folder: An existing folder, which holds the figures, and the video that the page shows an image of.
             name: Name of the file.
 
         Returns:
@@ -64,7 +68,8 @@ class Page:
         """
         folder = Path(folder)
         images = [(_data_uri(folder / figure.file), figure) for figure in self.figures]
-        page = assemble("nac_drive.experiments", "report", panels=False, page=self, images=images)
+        poster = _poster(folder / self.video.file) if self.video else None
+        page = assemble("nac_drive.experiments", "report", panels=False, page=self, images=images, poster=poster)
         write_atomically(folder / name, page.encode())
         return folder / name
 
@@ -86,6 +91,15 @@ class Page:
         path = Path(folder) / name
         write_atomically(path, ("\n\n".join(parts) + "\n").encode())
         return path
+
+
+def _poster(video: Path) -> str | None:
+    """Return an image of a video as a data URI. None if the video is not there."""
+    if not video.is_file():
+        return None
+    image, buffer = middle_image(video), BytesIO()
+    Image.fromarray(image).save(buffer, "WEBP", quality=75)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _data_uri(png: Path) -> str:

@@ -20,3 +20,21 @@ heads.forEach((head, i) => head.querySelector("button").addEventListener("click"
   });
   body.append(...rows);
 }));
+
+// What is wider than the screen shows at its edges that it goes on there.
+for (const shade of document.querySelectorAll(".shade")) {
+  const scroll = shade.firstElementChild, first = shade.querySelector("th");
+  const look = () => {
+    const left = scroll.scrollLeft, rest = scroll.scrollWidth - scroll.clientWidth - left;
+    shade.classList.toggle("before", left > 1);
+    shade.classList.toggle("after", rest > 1);
+    if (first) shade.style.setProperty("--names", `${first.offsetWidth}px`);
+  };
+  scroll.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(scroll);
+  for (const image of shade.querySelectorAll("img")) {
+    const size = () => { image.classList.toggle("wide", image.naturalWidth > 1.7 * image.naturalHeight); look(); };
+    image.addEventListener("load", size);
+    size();
+  }
+}

@@ -99,7 +99,7 @@ def test_processes_do_the_same(whole, dataset, tmp_path):
              for entry in comparison.drivers}  # fmt: skip
     here = {entry.summary.driver: [row.with_metrics(latency_ms=0) for row in entry.evaluation.rows[:2]]
             for entry in whole[1].drivers}  # fmt: skip
-    assert there == {name: here[name] for name in ("controller", "cnn")}
+    assert there == {name: here[name] for name in ("expert", "cnn")}
 
 
 def test_a_process_that_dies_is_a_failed_run(whole, dataset, tmp_path, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_process_that_dies_is_a_failed_run(whole, dataset, tmp_path, monkeypat
     assert comparison.failures == {"cnn-1": "its process died (-9)"}
     assert "Runs that failed are left out: cnn-1." in (tmp_path / "c" / "report.html").read_text()
     assert {entry.summary.driver: entry.runs for entry in comparison.drivers} == {
-        "controller": None,
+        "expert": None,
         "lstm": 2,
         "cnn": 1,
     }
@@ -121,14 +121,14 @@ def test_a_process_that_dies_is_a_failed_run(whole, dataset, tmp_path, monkeypat
 def test_every_core_is_trained_from_every_seed_and_driven_on_every_track(whole, dataset):
     folder, comparison, events = whole
     names = [f"{core}-{seed}" for core in CORES for seed in (0, 1)]
-    assert started(events) == ["controller", *names]
+    assert started(events) == ["expert", *names]
     assert comparison.failures == {}
     assert {path.name for path in folder.iterdir()} == {
         *names, "conditions.json", "rows.jsonl", "latencies.json", "summary.json", "table.md", "results.json",
         "figure.png", "learning_curves.png", "report.html", ".lock",
     }  # fmt: skip
     expert, *trained = comparison.drivers
-    assert (expert.summary.driver, expert.runs, expert.summary.tracks) == ("controller", None, 2)
+    assert (expert.summary.driver, expert.runs, expert.summary.tracks) == ("expert", None, 2)
     assert {entry.summary.driver for entry in trained} == set(CORES)
     returns = [entry.summary.return_mean for entry in trained]
     assert returns == sorted(returns, reverse=True)
@@ -200,15 +200,15 @@ def test_all_are_paired_with_the_lstm_where_it_takes_part(whole):
 
 def test_a_chosen_baseline_and_its_verdicts_open_the_page(whole, dataset, tmp_path, in_this_process):
     folder = Path(shutil.copytree(whole[0], tmp_path / "c", symlinks=True))
-    comparison, _ = run(dataset, folder, num_seeds=2, resume=True, baseline="controller")
+    comparison, _ = run(dataset, folder, num_seeds=2, resume=True, baseline="expert")
     assert [(verdict.driver, verdict.baseline) for verdict in comparison.verdicts] == [
-        (entry.summary.driver, "controller") for entry in comparison.drivers[1:]
+        (entry.summary.driver, "expert") for entry in comparison.drivers[1:]
     ]
     assert {(verdict.runs, verdict.trained, verdict.tracks) for verdict in comparison.verdicts} == {
         ((2, 1), (True, False), 2)
     }
     page, table = (folder / "report.html").read_text(), (folder / "table.md").read_text()
-    texts = [comparison.headline, "Every core was trained", *(verdict.sentence for verdict in comparison.verdicts)]
+    texts = [comparison.headline, *(verdict.sentence for verdict in comparison.verdicts), "Every core was trained"]
     places = [page.find(text.replace("'", "&#39;")) for text in texts]
     assert places == sorted(places)
     assert places[0] > 0
@@ -253,7 +253,7 @@ def test_under_a_perturbation_drivers_are_trained_and_all_of_them_drive(dataset,
     assert lengths[0] < lengths[1] == 60, "in turn by track"
     assert RunFolder.open(folder / "cnn-0").config["perturb"] == spec
     assert EnvConfig(**load_driver(folder / "cnn-0").env_config) == env
-    assert f"Perturbation: {spec}. The expert, controller, drove" in (folder / "report.html").read_text()
+    assert f"Perturbation: {spec}. The expert (controller) drove" in (folder / "report.html").read_text()
     with pytest.raises(ValueError, match=r"config\.perturb: it has 'frame-rate:3\.\.\..*', got None"):
         run(dataset, folder, cores=("cnn",), resume=True)
 
@@ -282,7 +282,7 @@ def test_every_run_is_announced_when_it_starts_and_when_it_is_timed(whole, datas
     assert (ended.job, ended.done, ended.total) == ("runs", 10, 10)
     assert ended.note.startswith("cnn-1: return ")
     assert [(event.job, event.done, event.total, event.note) for event in timed] == [
-        ("time of one act", number, 3, name) for number, name in enumerate(("controller", *CORES), 1)
+        ("time of one act", number, 3, name) for number, name in enumerate(("expert", *CORES), 1)
     ]
 
 
@@ -300,7 +300,7 @@ def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path
     assert comparison.failures == {"nac-exact,window=8-0": "ValueError: no more frames."}
     page = (tmp_path / "c" / "report.html").read_text()
     assert "Seeds: 1. Runs that failed are left out: nac-exact,window=8-0." in page
-    assert [entry.summary.driver for entry in comparison.drivers] == ["controller", cores[1]]
+    assert [entry.summary.driver for entry in comparison.drivers] == ["expert", cores[1]]
     driver: Any = resolve_driver(str(tmp_path / "c" / f"{cores[1]}-0"), dataset.meta.env)
     assert (driver.config.core, driver.config.core_args) == ("nac-exact", {"window": 4, "num_heads": 2})
     assert [event.note for event in reports if "failed" in event.note] == [
@@ -363,7 +363,7 @@ BAD: dict[str, dict[str, Any]] = {
     "workers must lie in 0 to 1,024": {"workers": -1},
     "window: must be at least 1 frame": {"cores": ("cnn", "nac-exact,window=0")},
     "no folder typo": {"expert": "typo"},
-    "baseline must be one of the drivers or the expert, cnn, lstm, controller, got 'lstn'. Did you mean": {
+    "baseline must be one of the drivers or the expert, cnn, lstm, expert, got 'lstn'. Did you mean": {
         "baseline": "lstn"
     },
     "device must be": {"device": "tpu"},
@@ -437,7 +437,7 @@ def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_p
         run(dataset, tmp_path / "c", config=replace(SETTINGS, perturb="gap:1,colour:1"), shared_encoder=True)
     comparison, reports = run(dataset, tmp_path / "c", cores=("lstm",), config=settings, shared_encoder=True)
     assert [event.job for event in reports[:2]] == ["encoder", "features"]
-    assert started(reports[2:]) == ["controller", "lstm-0"]
+    assert started(reports[2:]) == ["expert", "lstm-0"]
     assert comparison.failures == {}
     trained, driver = (resolve_driver(str(tmp_path / "c" / name), dataset.meta.env) for name in ("encoder", "lstm-0"))
     assert isinstance(trained, Driver)

@@ -46,7 +46,7 @@ TRAINING = replace(
 )
 CONFIG = DemoConfig(training=TRAINING, baselines=("lstm",), baseline_epochs=1, tracks="900005", ppo=EXPERT)
 RUNS = ("ppo-expert", "nac-exact", "comparison/lstm-0")
-NAMES = ["ppo-expert", "nac-exact", "lstm"]
+NAMES = ["expert", "nac-exact", "lstm"]
 
 
 def best_weights(run: Path) -> bytes:
@@ -97,7 +97,7 @@ def test_all_drivers_see_through_the_eyes_of_the_expert_and_are_compared_with_it
         assert torch.equal(learner[name], weights)
         assert torch.equal(lstm[name], weights)
     mine, *others = json.loads((folder / "comparison" / "summary.json").read_text())
-    assert [each["versus"] for each in (mine, *others)] == [None, "ppo-expert", "ppo-expert"]
+    assert [each["versus"] for each in (mine, *others)] == [None, "expert", "expert"]
     for each in others:
         assert each["return_difference"]["mean"] == pytest.approx(each["return_mean"] - mine["return_mean"])
 
@@ -127,7 +127,7 @@ def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
         assert (folder / name).stat().st_size > 1000, name
     for text in (markdown, page):
         assert frames in text
-        assert "Baseline: ppo-expert, on the same tracks." in text
+        assert "Baseline: expert, on the same tracks." in text
 
 
 def test_every_driver_is_shown_with_the_status_bar_as_it_was_evaluated(tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_a_start_that_is_refused_touches_nothing(finished, tmp_path):
         "no folder typo": replace(CONFIG, ppo=None, expert="typo"),
         "tracks must be": replace(CONFIG, tracks="x"),
         "must have different names, got 'nac-exact' twice": replace(CONFIG, baselines=("lstm", "nac-exact")),
-        "must have different names, got 'ppo-expert' twice": replace(CONFIG, baselines=("ppo-expert",)),
+        "must have different names, got 'expert' twice": replace(CONFIG, baselines=("expert",)),
     }
     for message, config in bad.items():
         with pytest.raises((ValueError, FileNotFoundError), match=message):

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import html
 import re
+from base64 import b64decode
+from dataclasses import replace
 from html.parser import HTMLParser
+from io import BytesIO
 from typing import Any
 
+import imageio.v3 as iio
+import numpy as np
 import pytest
+from PIL import Image
 
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.evaluation.metrics import TableColumn
 from nac_drive.experiments.evaluation_page import save_evaluation_page
 from nac_drive.experiments.leaderboard import leaderboard
 from nac_drive.experiments.page import Page, PageFigure, PageLink, conditions
+from nac_drive.experiments.table import Table
 from tests.nac_drive.experiments.test_leaderboard import ranked
 
 
@@ -67,7 +75,7 @@ def test_the_page_has_the_cells_of_the_table_and_needs_no_other_file(tmp_path):
 def test_a_video_is_played_from_its_file_beside_the_page(tmp_path):
     text = page_of(video=PageLink("a.mp4", "v"), commands="nac-drive").save_html(tmp_path).read_text()
     assert ReadPage(text).addresses == ["a.mp4", "a.mp4"]
-    assert "<pre>nac-drive</pre>" in text
+    assert ">nac-drive</pre>" in text
     text = page_of(episode=PageLink("e.html", "e")).save_html(tmp_path).read_text()
     assert ReadPage(text).addresses == ["e.html"]
 
@@ -84,6 +92,44 @@ def test_markdown_says_the_same(tmp_path):
     assert re.findall(r"\]\((.+?)\)", text) == ["figure.png", "a.mp4", "e.html"]
     assert "v\\*" in text
     assert text.endswith("    one\n    two\n")
+
+
+def test_the_result_comes_first_and_is_said_once(tmp_path):
+    """Then the table, then how it was measured, then figures. A verdict that is the headline is not repeated."""
+    (tmp_path / "figure.png").write_bytes(b"\x89PNG")
+    figure = PageFigure("figure.png", "Figure", "caption")
+    page = page_of(figure, headline="One scores more.", verdicts=["One scores more.", "Another does not."])
+    text = page.save_html(tmp_path).read_text()
+    parts = ["One scores more.", "<table>", "Another does not.", "&lt;once&gt; each", "data:image/png"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert text.count("One scores more.") == 1
+
+
+def test_names_stand_at_the_left_and_wide_parts_show_that_they_go_on(tmp_path):
+    table = Table([TableColumn(name, str) for name in "abc"], [("x", "y", "1")], names=2)
+    text = replace(page_of(commands="nac-drive"), table=table).save_html(tmp_path).read_text()
+    assert re.findall(r'<td( class="name")?>(\w)</td>', text) == [(NAME, "x"), (NAME, "y"), ("", "1")]
+    for inner in (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Results">\n<table>',
+        '<pre class="scroll">',
+    ):
+        assert f'<div class="shade">{inner}' in text
+
+
+NAME = ' class="name"'
+
+
+def test_a_video_shows_an_image_before_it_is_played(tmp_path):
+    """The one in the middle: the first half of this video is dark, the rest is light."""
+    frames = np.repeat(np.array([10] * 5 + [240] * 6, np.uint8), 64 * 96 * 3).reshape(11, 64, 96, 3)
+    iio.imwrite(tmp_path / "a.mp4", frames, plugin="pyav", codec="libx264", fps=25)
+    text = page_of(video=PageLink("a.mp4", "v")).save_html(tmp_path).read_text()
+    poster = re.search('poster="data:image/webp;base64,(.+?)"', text)
+    assert poster
+    image = np.asarray(Image.open(BytesIO(b64decode(poster[1]))))
+    assert image.shape == (64, 96, 3)
+    assert image.mean() > 220
 
 
 @pytest.mark.parametrize("baseline", [False, True])
