@@ -31,12 +31,13 @@ from nac_drive.data_collection.drivers import (
     seen_by,
     trained_env,
 )
+from nac_drive.data_collection.frame_count import FrameCount, FrameReports, frame_count
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.envs import LARGEST_SEED, EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
-from nac_drive.events import Progress, counting
+from nac_drive.events import Event, Progress, counting
 from nac_drive.notebook import automatic
-from nac_drive.parallel.processes import number_of_workers, worker_pool
+from nac_drive.parallel.processes import Workers, number_of_workers, worker_pool
 from nac_drive.plain import whole
 from nac_drive.storage.lock import locked
 
@@ -88,7 +89,7 @@ def collect(
             process.
         cluster: Collect on a Ray cluster, see `worker_pool`; the dataset is the same, and is written by this process.
         resume: Go on with an interrupted recording, or add tracks at the end of `seeds`.
-        progress: Called after every episode, in the order in which they end.
+        progress: Called after every episode, in the order in which they end, and every second with the frames so far.
 
     Returns:
         The dataset.
@@ -117,9 +118,10 @@ def collect(
     meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
-    with open_recording(path, meta, seeds, resume=resume) as dataset:
-        episode = partial(collect_episode, EpisodeJob(pickled, meta))
-        add_missing(dataset, episode, list(enumerate(seeds)), workers, progress, f"collect ({meta.driver})", cluster)
+    job = f"collect ({meta.driver})"
+    with open_recording(path, meta, seeds, resume=resume) as dataset, frame_count() as count:
+        episode = partial(collect_episode, EpisodeJob(pickled, meta), count=count)
+        add_missing(dataset, episode, list(enumerate(seeds)), workers, progress, job, cluster, count)
     return dataset
 
 
@@ -173,6 +175,7 @@ def add_missing(
     progress: Progress,
     job: str,
     cluster: str | None = None,
+    count: FrameCount | None = None,
 ) -> None:
     """Add the episodes that are missing.
 
@@ -184,12 +187,19 @@ def add_missing(
         progress: Called after every episode.
         job: The job's name.
         cluster: See `worker_pool`.
+        count: The frames that `episode` counts, which `progress` hears of every second.
     """
     there = {row["index"] for row in dataset.rows}
     missing = [task for task in tasks if task[0] not in there]
     finished = counting(progress, job, len(tasks), len(tasks) - len(missing))
     local = max(1, min(number_of_workers(workers), len(missing)))
     with worker_pool(workers if cluster else local, cluster) as pool:
+        if count:
+            reports = FrameReports(count, lambda note: progress(Event(job, len(dataset), len(tasks), note)))
+            if isinstance(pool, Workers):
+                pool.while_waiting = reports
+            elif pool is None:
+                count.counted = reports
         for row in append_episodes(dataset, (pool.imap_unordered if pool else map)(episode, missing)):
             finished(row_note(row))
 
@@ -231,8 +241,8 @@ class _SeesAsTrained:
         return action, (car_racing, inner)
 
 
-def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
-    """Drive episode `task[0]` on track `task[1]`."""
+def collect_episode(job: EpisodeJob, task: tuple[int, int], count: FrameCount | None = None) -> EncodedEpisode:
+    """Drive episode `task[0]` on track `task[1]`, and count its frames."""
     index, track = task
     meta = job.meta
     driver = pickle.loads(job.driver)
@@ -243,7 +253,7 @@ def collect_episode(job: EpisodeJob, task: tuple[int, int]) -> EncodedEpisode:
     steps: list[Step] = []
     with closing(make_env(meta.env)) as env:
         noise = ActionNoise(wanted.probability, wanted.hold, env.action_space, (meta.seed, track))
-        episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append])
+        episode = rollout(env, driver, track, execute=noise, subscribers=[steps.append, *([count] if count else [])])
     return _encode(job, index, steps, episode)
 
 

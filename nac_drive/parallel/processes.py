@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
@@ -27,6 +27,8 @@ from nac_drive.plain import whole
 from nac_drive.plugins import load_plugins
 from nac_drive.registry import inherit, pickled_additions
 
+_PATIENCE = 1.0
+"""Seconds between two calls of `Workers.while_waiting`."""
 MOST_WORKERS = 1024
 """Largest number of processes that may be asked for."""
 
@@ -74,6 +76,8 @@ class Workers:
     def __init__(self, count: int):
         require_spawn("pass workers=1")
         self._count = count
+        self.while_waiting: Callable[[], None] = lambda: None
+        """Called now and then while `imap_unordered` waits for a result."""
         self._context = _QuietContext()
         self._executor = ProcessPoolExecutor(count, self._context, init_worker, (pickled_additions(),))
 
@@ -97,7 +101,14 @@ class Workers:
 
     def imap_unordered(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results in the order in which they come."""
-        return self._results(function, tasks, as_completed)
+        return self._results(function, tasks, self._as_they_end)
+
+    def _as_they_end(self, futures: list[Future]) -> Iterator[Future]:
+        waiting = set(futures)
+        while waiting:
+            ended, waiting = wait(waiting, _PATIENCE, FIRST_COMPLETED)
+            yield from ended
+            self.while_waiting()
 
     def _results(
         self, function: Callable, tasks: Iterable, order: Callable[[list[Future]], Iterator[Future]]

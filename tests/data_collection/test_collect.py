@@ -21,6 +21,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from nac_drive.data_collection import frame_count
 from nac_drive.data_collection.collect import EpisodeJob, add_missing, collect, collect_episode
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
@@ -31,6 +32,8 @@ from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.events import Event, silent
+from nac_drive.parallel import processes
+from nac_drive.parallel.processes import Workers
 from nac_drive.storage import write as files
 from nac_drive.storage.write import WriteError
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, tracks_of
@@ -184,7 +187,8 @@ def test_a_perturbed_dataset_keeps_the_true_time_and_comes_again_from_its_action
 
 def test_the_number_of_workers_does_not_show(tmp_path, recorded):
     events: list[Event] = []
-    dataset = collect_small(tmp_path / "dataset", workers=2, progress=events.append)
+    keep = lambda event: None if event.note.endswith(" frames") else events.append(event)  # noqa: E731
+    dataset = collect_small(tmp_path / "dataset", workers=2, progress=keep)
     assert contents(tmp_path / "dataset") == contents(recorded)
     assert dataset.rows == Demonstrations.open(recorded).rows
     assert sorted(event.note for event in events) == sorted(["", *map(row_note, dataset.rows)])
@@ -193,13 +197,43 @@ def test_the_number_of_workers_does_not_show(tmp_path, recorded):
     assert dataset.verify(replay=True, workers=2) == []
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_frames_are_reported_before_the_last_episode_has_ended(workers, tmp_path, monkeypatch):
+    events: list[Event] = []
+    monkeypatch.setattr(frame_count, "_SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(processes, "_PATIENCE", 0.001)
+    env, seeds = EnvConfig(max_steps=100), [5, 6]
+    collect(tmp_path / "data", "controller", env=env, seeds=seeds, workers=workers, progress=events.append)
+    reports = [(event.done, int(event.note.split()[0])) for event in events if event.note.endswith(" frames")]
+    assert reports
+    assert reports == sorted(set(reports))
+    assert {frames for _, frames in reports} <= {*range(25, 225, 25)}
+    assert {event.total for event in events} == {2}
+    if workers == 1:
+        assert reports == [(done, 100 * done + frames) for done in (0, 1) for frames in (25, 50, 75, 100)]
+
+
+def test_frames_of_several_processes_are_counted(tmp_path):
+    with frame_count.frame_count() as count:
+        with Workers(2) as pool:
+            list(pool.imap_unordered(partial(_count, count), [60, 130]))
+        assert count.frames == 50 + 125
+    count(None)  # type: ignore[arg-type]  # a process without the file goes on
+    assert not count.path.exists()
+
+
+def _count(count: frame_count.FrameCount, steps: int) -> None:
+    for _ in range(steps):
+        count(None)  # type: ignore[arg-type]
+
+
 def test_killed_by_the_system_it_loses_no_finished_episode_and_ends_the_same(tmp_path, recorded):
     """The test below dies at every operation of one process. This one kills a parent and its workers for real."""
     path = tmp_path / "dataset"
     script = (
         "import sys; from pathlib import Path; from tests.data_collection.recordings import collect_small\n"
         "if __name__ == '__main__':\n"
-        "    progress = lambda event: event.note and print(event.note, flush=True)\n"
+        "    progress = lambda event: event.note.startswith('track') and print(event.note, flush=True)\n"
         "    collect_small(Path(sys.argv[1]), workers=2, progress=progress)"
     )
     process = subprocess.Popen(
