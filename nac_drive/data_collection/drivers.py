@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -180,6 +181,31 @@ def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
     for name in ("config.json", "model.safetensors"):
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()
+
+
+_CARD = "README.md"
+"""Model card in the folder of a driver that the package ships."""
+
+
+def reported_return(name: str, sha256: str, env: EnvConfig) -> float | None:
+    """Return the mean return that a model card reports.
+
+    Args:
+        name: Name of a driver.
+        sha256: Its `driver_hash`.
+        env: The environment; its control chooses between two drivers of one name.
+
+    Returns:
+        The return on test-100. None if the package ships no such driver, its card reports none, or `env` is another one than in that report.
+    """
+    if env != EnvConfig(env.control, env.mask_bar, view=env.view, size=env.size):
+        return None
+    known = {f"{name}-{env.control}", name} & policies.PRETRAINED.keys()
+    if not known or driver_hash(name, env) != sha256:
+        return None
+    card = (policies.driver_folder(name, env.control) / _CARD).read_text(encoding="utf-8")
+    row = re.search(r"^\| test-100 \| (\d+) ± ", card, re.MULTILINE)
+    return float(row[1]) if row else None
 
 
 def _is_exported(spec: str | os.PathLike[str]) -> bool:

@@ -49,7 +49,7 @@ class FrameCount:
 
     @property
     def frames(self) -> int:
-        """Frames of all processes, rounded down to whole bytes of the file."""
+        """Frames of all processes, in steps of 25."""
         return _EVERY * self.path.stat().st_size
 
 
@@ -75,7 +75,7 @@ class FrameReports:
         self._frames, self._last = 0, time.monotonic()
 
     def __call__(self) -> None:
-        """Report if a second has passed and new frames were driven."""
+        """Report new frames if a second has passed."""
         now = time.monotonic()
         if now - self._last >= _SECONDS_BETWEEN_REPORTS and (frames := self._count.frames) > self._frames:
             self._frames, self._last = frames, now

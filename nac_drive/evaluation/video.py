@@ -131,7 +131,7 @@ def side_by_side(
 
 
 def middle_image(path: str | os.PathLike[str]) -> np.ndarray:
-    """Return the image (H, W, 3) uint8 in the middle of a video.
+    """Return the middle image (H, W, 3) uint8 of a video.
 
     Args:
         path: A video of `record_video`, .mp4 or .webm.

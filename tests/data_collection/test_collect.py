@@ -28,12 +28,13 @@ from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.rows import row_note
-from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, reported_return, resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.events import Event, silent
 from nac_drive.parallel import processes
 from nac_drive.parallel.processes import Workers
+from nac_drive.policies import PRETRAINED
 from nac_drive.storage import write as files
 from nac_drive.storage.write import WriteError
 from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, tracks_of
@@ -180,6 +181,19 @@ def test_a_perturbed_dataset_keeps_the_true_time_and_comes_again_from_its_action
     save_action_log(dataset, tmp_path / "log.npz")
     again = rebuild(tmp_path / "log.npz", tmp_path / "again")
     assert contents(again.path) == contents(dataset.path)
+
+
+def test_the_return_without_noise_is_the_one_that_a_shipped_drivers_card_reports():
+    for control, expected in (("discrete", 918.0), ("continuous", 935.0)):
+        env = EnvConfig(control)  # type: ignore[arg-type]
+        sha256 = driver_hash("expert", env)
+        assert reported_return("expert", sha256, env) == expected
+        card = Path(PRETRAINED[f"expert-{control}"], "README.md").read_text()
+        assert f"| test-100 | {expected:.0f} ± " in card
+        assert reported_return("expert", "0" * 64, env) is None  # another driver of that name
+        assert reported_return("mine", sha256, env) is None
+        assert reported_return("expert", sha256, replace(env, max_steps=500)) is None
+        assert reported_return("expert", sha256, replace(env, perturb="gap:1")) is None
 
 
 # Workers and interruptions

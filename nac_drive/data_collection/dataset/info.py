@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.episode_file import opened_row
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
+from nac_drive.data_collection.drivers import reported_return
 from nac_drive.envs import EnvConfig
 
 CONTROLS = ("steer", "gas", "brake")
@@ -66,6 +67,8 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str
         "mean_return": float(np.mean([row["return"] for row in rows])),
         "min_return": min(row["return"] for row in rows),
     }
+    if meta.noise and meta.simulated:
+        info["return_without_noise"] = reported_return(meta.driver, meta.driver_sha256, meta.env)
     masks = [labelled_frames(row) for row in rows]
     if any(mask is not None for mask in masks):
         corrected = sum(mask.sum() for mask in masks if mask is not None)
@@ -113,7 +116,7 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     actions = _discrete if info["control"] == "discrete" else _continuous
     lines += [
         ("frames", f"{info['frames']:,} ({_duration(info['seconds'])})"),
-        ("return", f"mean {info['mean_return']:.1f}, minimum {info['min_return']:.1f}"),
+        ("return", f"mean {info['mean_return']:.1f}, minimum {info['min_return']:.1f}{_under_noise(info)}"),
     ]
     if "laps_finished" in info:
         lines += [
@@ -129,6 +132,14 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("not the label", f"{_percent(info['off_label_fraction'])} of executed actions"),
         ("size", f"{info['bytes'] / 1e6:,.1f} MB ({info['bytes_per_frame'] / 1e3:.1f} KB per frame)"),
     ]
+
+
+def _under_noise(info: Mapping[str, Any]) -> str:
+    """Return why the returns of noisy demonstrations are low."""
+    if not info["noise"]:
+        return ""
+    undisturbed = info.get("return_without_noise")
+    return " under action noise" + (f"; without it {undisturbed:.0f}, on test-100" if undisturbed else "")
 
 
 def _percent(fraction: float) -> str:

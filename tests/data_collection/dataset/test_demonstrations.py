@@ -171,6 +171,9 @@ def test_a_description_has_units(recorded, tmp_path):
     assert lines["frames"] == "180 (3.5 s)"
     assert lines["action noise"] == "30.0 % of frames, held for 4"
     assert lines["not the label"] == f"{100 * info['off_label_fraction']:.1f} % of executed actions"
+    assert lines["return"].endswith(" under action noise")  # of the controller no card reports a return
+    assert dict(describe(info | {"return_without_noise": 918.0}))["return"].endswith("; without it 918, on test-100")
+    assert "noise" not in dict(describe(info | {"noise": None}))["return"]
     assert lines["size"].endswith(f"({info['bytes_per_frame'] / 1e3:.1f} KB per frame)")
     assert f"gas {100 * info['labels']['gas']:.1f} %" in lines["labels"]
     assert dict(describe(info | {"seconds": 119.7}))["frames"] == "180 (2 min 0 s)"
