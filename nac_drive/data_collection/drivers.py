@@ -196,7 +196,8 @@ def reported_return(name: str, sha256: str, env: EnvConfig) -> float | None:
         env: The environment; its control chooses between two drivers of one name.
 
     Returns:
-        The return on test-100. None if the package ships no such driver, its card reports none, or `env` is another one than in that report.
+        The return on test-100. None if the package ships no such driver, its card reports none, or `env` is another one
+        than in that report.
     """
     if env != EnvConfig(env.control, env.mask_bar, view=env.view, size=env.size):
         return None
