@@ -31,7 +31,7 @@ import pygame
 import pytest
 import tyro
 
-from nac_drive.envs import SPLITS, EnvConfig
+from nac_drive.envs import SPLITS, EnvConfig, batch, readings
 from nac_drive.envs import config as env_config
 from nac_drive.experiments import cost, experiment, learning, protocol
 from nac_drive.experiments.protocol import PaperEntry, Protocol
@@ -43,25 +43,32 @@ from tests.documented import ROOT, expanded
 from tests.nac_drive.small import each_here
 
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
-RECORDED = 68
-"""Frames of an episode: fifty of the zoom at the start, and a sequence of 16."""
+ZOOM = 4
+"""Frames of the zoom at the start of an episode, in place of fifty."""
+SEQUENCE = 16
+"""Frames of a training sequence."""
+RECORDED = ZOOM + SEQUENCE + 2
+"""Frames of an episode: the zoom, and a sequence."""
 LENGTHS = {
-    "compare": 4, "evaluate": 4, "inspect": 4, "reproduce": 84, "stress": 4, "train": 4, "watch": 4,
-    "benchmarks/papers/reproduce.py": 84,
+    "compare": 4, "dagger": 60, "evaluate": 4, "inspect": 4, "reproduce": ZOOM + 34, "stress": 4, "train": 4, "watch": 4,
+    "benchmarks/papers/reproduce.py": ZOOM + 34,
 }  # fmt: skip
-"""Command or script -> frames of its episodes, where they are others; episodes of `reproduce` hold a sequence of 32."""
-DRIVEN = 66
-"""Frames of an episode of DAgger, and of every episode in a Python block."""
+"""Command or script -> most frames of its episodes, where they are others.
+
+Episodes of `reproduce` hold a sequence of 32. Where `dagger` drives through lost frames, its episodes still hold 16.
+"""
+BLOCKS = ZOOM + 32
+"""Frames of every episode in a Python block: the zoom, and a sequence of 32."""
 
 _VALIDATED = {"--validation-tracks": "val-1"}
 _MEASURED = {"--tracks": "test-1"}
 SIZES: dict[str, dict[str, str]] = {
     "arena": {"--port": "0"},
     "collect": {"--episodes": "2"},
-    "compare": {"--epochs": "1", "--num-seeds": "1", "--sequence-length": "16", **_VALIDATED, **_MEASURED},
+    "compare": {"--epochs": "1", "--num-seeds": "1", "--sequence-length": str(SEQUENCE), **_VALIDATED, **_MEASURED},
     "dagger": {
         "--initial-episodes": "1", "--rounds": "1", "--episodes": "1", "--initial-epochs": "1", "--epochs": "1",
-        "--sequence-length": "16", "--set": f"max_steps={DRIVEN}", **_VALIDATED,
+        "--sequence-length": str(SEQUENCE), "--set": f"max_steps={ZOOM + SEQUENCE}", **_VALIDATED,
     },
     "evaluate": _MEASURED,
     "ppo": {
@@ -70,7 +77,7 @@ SIZES: dict[str, dict[str, str]] = {
     },
     "serve-udacity": {"--port": "0"},
     "stress": {"--perturb": "gap:1", **_MEASURED},
-    "train": {"--epochs": "1", "--sequence-length": "16", **_VALIDATED},
+    "train": {"--epochs": "1", "--sequence-length": str(SEQUENCE), **_VALIDATED},
     "benchmarks/attention.py": _MEASURED,
     "benchmarks/protocols/harness.py": {**_MEASURED, "--max-steps": "4"},
     "benchmarks/papers/interpretability.py": _MEASURED,
@@ -106,6 +113,7 @@ ADDED = {
 
 
 TEXTS = {
+    **{f"--out runs/{name}": f"--set max_steps={LENGTHS['dagger']} --out runs/{name}" for name in ("mix-", "robust-")},
     " optim.precision=bf16-mixed": "",  # emulated, and ten times as slow, on processors without it
     "--drivers all nac-exact,window=32 mha,window=8": "--drivers nac-exact,window=32 mha,window=8",
     "cnn lstm gru cfc mtan nac-sharp nac-exact mha ct-gru pdna-c pdna-e ncp ltc nac-exact,num_heads=4,gain=8,recency=2,"
@@ -139,22 +147,16 @@ class Shell:
         for long, short in TEXTS.items():
             line = line.replace(long, short)
         words = expanded(line, self.variables)
-        if "nac-drive" in words[:3]:
-            return self._command(reduced(words[words.index("nac-drive") + 1 :]))
-        words = words[words.index("python") + 1 :]
-        length = LENGTHS.get(words[0], RECORDED)
-        self._cut(length, length)
-        return run_script(reduced(words))
-
-    def _command(self, words: list[str]) -> int:
-        name = words[0] if words else ""
+        program = "nac-drive" if "nac-drive" in words[:3] else "python"
+        words = reduced(words[words.index(program) + 1 :])
         out = Path(words[words.index("--out") + 1]) if "--out" in words else Path("none")
         alone = not any(Path(word).exists() for word in words)
         if alone and (kept := self._finished.get(tuple(words))):
             (copytree if kept.is_dir() else copy)(kept, out)
             return 0
-        self._cut(max(RECORDED, LENGTHS.get(name, RECORDED)), LENGTHS.get(name, RECORDED))
-        status = call(*words)
+        longest = LENGTHS.get(words[0] if words else "", RECORDED)
+        self._cut(max(RECORDED, longest), longest)
+        status = call(*words) if program == "nac-drive" else run_script(words)
         if alone and status == 0 and out.exists():
             kept = self._kept / str(len(self._finished))
             (partial(copytree, symlinks=True) if out.is_dir() else copy)(out, kept)
@@ -163,7 +165,7 @@ class Shell:
 
     def run_code(self, code: str, names: dict[str, Any]) -> None:
         """Run a Python block with the numbers of `NUMBERS`, among `names` and for them."""
-        self._cut(DRIVEN, DRIVEN)
+        self._cut(BLOCKS, BLOCKS)
         tree = ast.fix_missing_locations(_Smaller().visit(ast.parse(code)))
         exec(compile(tree, "block", "exec"), names)
 
@@ -174,7 +176,8 @@ def reduced(words: list[str]) -> list[str]:
     words = [re.sub(NAMED_TRACKS, r"\1-1", re.sub(r"^(\d+),[\d,]+$", r"\1", word)) for word in words]
     for option, value in ({} if "--help" in words else SIZES.get(name, {})).items():
         if option == "--set":
-            words += [option, value]
+            setting = value.partition("=")[0]
+            words += [] if any(word.startswith(f"{setting}=") for word in words) else [option, value]
         elif option in words:
             start = words.index(option) + 1
             end = next((i for i in range(start, len(words)) if words[i].startswith("--")), len(words))
@@ -276,6 +279,8 @@ def small_world(kept: Path) -> Iterator[Shell]:
         patch.setattr(pygame.time, "Clock", lambda: SimpleNamespace(tick=lambda *rate: 0, get_fps=lambda: 0.0))
         patch.setattr(webbrowser, "open", lambda address: True)
         _work_here(patch)
+        for module in (readings, batch):
+            patch.setattr(module, "ZOOM_FRAMES", ZOOM)
         for module in (import_module("nac_drive.live.arena"), import_module("nac_drive.live.udacity")):
             patch.setattr(module, "serve", _until_it_answers(module.serve))
         run = import_module("nac_drive.experiments.reproduce")

@@ -113,6 +113,7 @@ INSTANCES: dict[str, list[str]] = {
     "python benchmarks/protocols/harness.py champion --control CONTROL ...": [
         "python benchmarks/protocols/harness.py champion --control discrete --rows champion zeroed masked",
     ],
+    "python benchmarks/speed/env_speed.py": ["python benchmarks/speed/env_speed.py 1"],
     "python benchmarks/speed/export.py CORES": ["python benchmarks/speed/export.py lstm nac-exact"],
     "python benchmarks/proof.py": ["python benchmarks/proof.py --frames 40 --workers 1"],
     "python benchmarks/proof_pixels.py": ["python benchmarks/proof_pixels.py --frames 18"],
