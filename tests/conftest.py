@@ -7,6 +7,7 @@ import gc
 import os
 
 import cv2
+import pytest
 import torch
 from tyro._docstrings import _ClassTokenization
 
@@ -22,3 +23,9 @@ def pytest_collection_finish() -> None:
     """Leave modules and tests out of garbage collection from now on: some libraries collect after every call."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_curve(monkeypatch: pytest.MonkeyPatch):
+    """No figure at the end of every small run: it takes longer than the run. tests/nac_drive/training/test_curve.py."""
+    monkeypatch.setattr("nac_drive.training.plan.draw_curve", lambda *_: None)

@@ -16,7 +16,7 @@ import urllib.request
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, wraps
 from importlib import import_module
 from inspect import isfunction, signature
@@ -40,7 +40,7 @@ from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo.config import PPOConfig
 from tests.commands import call
 from tests.documented import ROOT, expanded
-from tests.nac_drive.small import each_here
+from tests.nac_drive.small import each_here, nested
 
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
 ZOOM = 4
@@ -50,8 +50,8 @@ SEQUENCE = 16
 RECORDED = ZOOM + SEQUENCE + 2
 """Frames of an episode: the zoom, and a sequence."""
 LENGTHS = {
-    "compare": 4, "dagger": 60, "evaluate": 4, "inspect": 4, "reproduce": ZOOM + 34, "stress": 4, "train": 4, "watch": 4,
-    "benchmarks/papers/reproduce.py": ZOOM + 34,
+    "compare": 4, "dagger": 60, "evaluate": 4, "inspect": 4, "reproduce": ZOOM + 34, "stress": 4, "train": 4,
+    "watch": 4, "benchmarks/papers/reproduce.py": ZOOM + 34,
 }  # fmt: skip
 """Command or script -> most frames of its episodes, where they are others.
 
@@ -285,7 +285,8 @@ def small_world(kept: Path) -> Iterator[Shell]:
             patch.setattr(module, "serve", _until_it_answers(module.serve))
         run = import_module("nac_drive.experiments.reproduce")
         patch.setattr(run, "load", small_protocol)
-        patch.setattr(learning, "PPOConfig", SmallPPO)
+        small = nested(PPOConfig(), n_envs=1, n_steps=16, batch_size=16, n_epochs=1)
+        patch.setattr(learning, "PPOConfig", partial(PPOConfig, rollout=small.rollout, optim=small.optim))
         patch.setattr(run, "chosen", lambda table, only: protocol.chosen(table, only)[:1])
         yield Shell(_cut_episodes(patch), kept)
 
@@ -348,13 +349,3 @@ def _cut_episodes(patch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
     patch.setattr(env_config, "TimeLimit", cut)
     return set_frames
-
-
-@dataclass(frozen=True)
-class SmallPPO(PPOConfig):
-    """PPO with small rollouts."""
-
-    n_envs: int = 1
-    n_steps: int = 16
-    batch_size: int = 16
-    n_epochs: int = 1

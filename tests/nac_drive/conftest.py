@@ -11,12 +11,6 @@ from nac_drive.policies.ops.threads import one_thread
 from tests.nac_drive.small import config, dagger_config, demonstrations, train, train_dagger
 
 
-@pytest.fixture(autouse=True)
-def _no_curve(monkeypatch: pytest.MonkeyPatch):
-    """No figure at the end of every small run: it takes longer than the run. tests/nac_drive/training/test_curve.py."""
-    monkeypatch.setattr("nac_drive.training.plan.draw_curve", lambda *_: None)
-
-
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory) -> Demonstrations:
     """Demonstrations with discrete actions; read only."""
