@@ -13,7 +13,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -104,11 +104,6 @@ def load_plugins(*, installed: bool = True) -> None:
         _busy = False
 
 
-def plugin_of(value: Any) -> Plugin | None:
-    """Return the plug-in that defines a class or function. None for one from elsewhere."""
-    return _loaded.get(getattr(value, "__module__", None) or "")
-
-
 def attribute_of_plugin(name: str) -> Any:
     """Return the object behind a dotted name such as `mine.MinGRU`, if its module is a loaded plug-in.
 
@@ -150,19 +145,33 @@ def named_object(text: str) -> str:
     return f"{plugin.module}.{name}"
 
 
-def missing_plugin(name: str, saved: Iterable[dict[str, str]] = ()) -> str:
-    """Return the advice for a name that a plug-in may define, with a leading space. It is empty without one.
+def missing_plugin(name: str) -> str | None:
+    """Return the module of a dotted name that no loaded plug-in has. None for another name."""
+    module = name.rpartition(".")[0]
+    return module if module and module not in _loaded else None
+
+
+def plugins_of(values: Iterable[Any]) -> list[dict[str, str]]:
+    """Return the plug-ins that define classes or functions, for a JSON file.
+
+    A class of a script or a notebook has the module `__main__`.
+    """
+    modules = sorted({getattr(value, "__module__", None) or "" for value in values})
+    named = [_loaded.get(module) or Plugin(module, "", "") for module in modules if module in {*_loaded, "__main__"}]
+    return [{"module": plugin.module, "file": plugin.file, "version": plugin.version} for plugin in named]
+
+
+def advice_for(saved: Iterable[Mapping[str, Any]]) -> str:
+    """Return what to do about saved plug-ins that are not loaded. Empty if all are.
 
     Args:
-        name: The unknown name.
-        saved: Plug-ins that a folder names, as `Plugin` has them.
+        saved: The plug-ins that a file names, see `plugins_of`.
     """
-    module = name.rpartition(".")[0]
-    for plugin in saved:
-        if plugin.get("name") == name:
-            return f" It comes from the plug-in {plugin['module']}; pass --plugin {plugin['file']}."
-    if module and module not in _loaded:
-        return f" It comes from the plug-in {module}; pass --plugin {module}.py, with its folder."
+    missing = [plugin for plugin in saved if plugin.get("module") not in {*_loaded, "__main__"}]
+    if missing:
+        return "; ".join(f"it comes from the plug-in {p.get('module')}: pass --plugin {p.get('file')}" for p in missing)
+    if any(plugin.get("module") == "__main__" for plugin in saved):
+        return "it comes from a script or a notebook: register it there before, or move it to a file and pass --plugin"
     return ""
 
 

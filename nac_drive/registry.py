@@ -71,7 +71,9 @@ class Registry(MutableMapping[str, T], Generic[T]):
             ValueError: There is none. The message names the close ones, and the plug-in that may have it.
         """
         if name not in self:
-            advice = plugins.missing_plugin(str(name)) or did_you_mean(str(name), self)
+            if module := plugins.missing_plugin(str(name)):
+                raise ValueError(f"{self.kind} {name!r} comes from the plug-in {module}; pass --plugin {module}.py.")
+            advice = did_you_mean(str(name), self)
             raise ValueError(f"{self.kind} {name!r} is unknown; choose from {', '.join(sorted(self))}.{advice}")
         return self[name]
 

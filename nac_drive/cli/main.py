@@ -23,6 +23,7 @@ from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, In
 from nac_drive.cli.exporting import Export
 from nac_drive.cli.live import Arena, ServeUdacity
 from nac_drive.cli.output import Output
+from nac_drive.cli.plugins import CheckCore
 from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.settings import TrainingCommand
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
@@ -63,6 +64,7 @@ COMMANDS: dict[str, Any] = {
     "ppo": Ppo,
     "serve-udacity": ServeUdacity,
     "export": Export,
+    "check-core": CheckCore,
     "completion": Completion,
 }
 """Name of a command -> dataclass of its options, with a `run`."""

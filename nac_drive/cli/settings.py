@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import tyro
 
+from nac_drive.plugins import named_object
 from nac_drive.training.config import core_settings
 from nac_drive.training.settings import (
     CONFIGS,
@@ -79,7 +80,9 @@ class TrainingCommand:
         for name, setting in self.OPTIONS.items():
             value = getattr(self, name)
             if value != _option_value(setting, base):
-                values[setting.name] = core_settings(value) if setting.name == CORE_ARGS else value
+                values[setting.name] = (
+                    core_settings(value) if setting.name == CORE_ARGS else _named(setting.name, value)
+                )
         config = changed(base, values)
         config.check()
         return config
@@ -111,8 +114,19 @@ class TrainingCommand:
                 raise ValueError("config and recipe both give all settings; choose one.")
             saved = read_config(self.source.config, self.TRAINS)
             base, facts = changed(base, saved.values), saved.facts
-        words = [word for group in self.source.changes for word in group]
+        words = [_named_word(word) for group in self.source.changes for word in group]
         return changed_by_words(base, words, self.FIXED), facts
+
+
+def _named(setting: str, value: Any) -> Any:
+    """Return a typed value. FILE.py:NAME of a core or an encoder is loaded, and becomes a name."""
+    return named_object(value) if setting in ("driver.core", "driver.encoder") else value
+
+
+def _named_word(word: str) -> str:
+    """Return a word of `--set`, see `_named`."""
+    setting, equals, value = word.partition("=")
+    return f"{setting}{equals}{_named(setting, value)}"
 
 
 Command = TypeVar("Command", bound=type[TrainingCommand])

@@ -15,6 +15,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive as nd
+from nac_drive.cli.plugins import describe_core, named_core
 from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.cli.settings import Source, TrainingCommand, with_settings
 from nac_drive.envs import CrashMode
@@ -78,6 +79,7 @@ class Train(TrainingCommand):
 
     def run(self, console: Console) -> None:
         config, dataset = self.settings(), _named(self.dataset)
+        describe_core(config.driver, console)
         with (
             worker_pool(self.options.workers, self.options.cluster) as pool,
             show_progress(console, self.options.progress) as progress,
@@ -113,6 +115,7 @@ class Dagger(TrainingCommand):
 
     def run(self, console: Console) -> None:
         config, options = self.settings(), self.options
+        describe_core(config.driver, console)
         with (
             worker_pool(options.workers, options.cluster) as pool,
             show_progress(console, options.progress) as progress,
@@ -145,6 +148,7 @@ class Ppo(TrainingCommand):
 
     def run(self, console: Console) -> None:
         config = self.settings()
+        describe_core(config.driver, console)
         with show_progress(console, self.progress) as progress:
             best = nd.ppo(config, self.out, resume=self.resume, progress=progress)
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
@@ -184,12 +188,15 @@ class Compare(TrainingCommand):
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
     def run(self, console: Console) -> None:
+        from nac_drive.experiments.compare import with_core
         from nac_drive.experiments.leaderboard import SHORT, leaderboard
 
-        names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [name])]
+        names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [named_core(name)])]
         cores, options = tuple(dict.fromkeys(names)), self.options
         first = cores[0].split(",")[0] if cores else DriverConfig.core
         config, dataset = self.settings({"driver.core": first, "driver.core_args": {}}), _named(self.dataset)
+        for core in cores:
+            describe_core(with_core(config, core).driver, console)
         with show_progress(console, options.progress) as progress:
             comparison = nd.compare(
                 cores, dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,

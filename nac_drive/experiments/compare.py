@@ -283,7 +283,7 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
             "shared_encoder trains an encoder, freeze_encoder_from takes one from "
             f"{config.optim.freeze_encoder_from!r}; choose one."
         )
-    configs = {core: _with_core(config, core) for core in cores}
+    configs = {core: with_core(config, core) for core in cores}
     for own in configs.values():
         own.check()
         if shared_encoder:
@@ -307,7 +307,12 @@ def _baseline(name: str | None, names: Sequence[str]) -> str:
     return name
 
 
-def _with_core(config: TrainConfig, core: str) -> TrainConfig:
+def with_core(config: TrainConfig, core: str) -> TrainConfig:
+    """Return the config of a core with its settings, such as `nac-exact,window=8`.
+
+    Raises:
+        ValueError: There is no such core.
+    """
     name, *settings = core.split(",")
     if name not in CORES:
         raise ValueError(f"drivers must be names of CORES (docs/drivers.md), got {core!r}.{did_you_mean(name, CORES)}")

@@ -22,16 +22,14 @@ from nac_drive.experiments.protocol import PROTOCOLS, Protocol, chosen, load
 from nac_drive.experiments.size import Sizes
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import worker_pool
+from nac_drive.registry import Registry
 from nac_drive.storage.names import shell_path
 
-EXPERIMENTS: dict[str, type[PaperExperiment]] = {
-    "cloning": Cloning,
-    "cost": Cost,
-    "learning": Learning,
-    "offline": Offline,
-    "size": Sizes,
-}
-"""Name of an experiment that the package holds -> its settings and its work."""
+EXPERIMENTS: Registry[type[PaperExperiment]] = Registry(
+    "experiment",
+    {"cloning": Cloning, "cost": Cost, "learning": Learning, "offline": Offline, "size": Sizes},
+)
+"""Name of an experiment of a protocol -> its settings and its work."""
 
 
 @dataclass(frozen=True)

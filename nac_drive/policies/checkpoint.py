@@ -18,6 +18,7 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 
+from nac_drive.plugins import advice_for, plugins_of
 from nac_drive.policies.config import CONTROLS, DriverConfig
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.ops.size_limit import elements_of_at_most
@@ -79,7 +80,8 @@ def save_driver(
     """
     path = Path(path)
     config = {"schema": SCHEMA, "driver": asdict(driver.config), "env": driver.env_config if env is None else env}
-    config["meta"] = driver.meta if meta is None else meta
+    plugins = plugins_of(type(module) for module in driver.modules())
+    config["meta"] = {**(driver.meta if meta is None else meta), **({"plugins": plugins} if plugins else {})}
     try:
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -139,7 +141,7 @@ def load_driver(
     try:
         saved = _read_config(path / CONFIG)
         with torch.random.fork_rng(devices=[]):  # building draws initial weights; loading must not move the generator
-            driver, weights = _build(path, saved.driver)
+            driver, weights = _build(path, saved)
     except CheckpointError:
         raise
     except FileError as error:
@@ -149,18 +151,28 @@ def load_driver(
     return driver.to(device).eval()
 
 
-def _build(path: Path, settings: dict[str, Any]) -> tuple[Driver, dict[str, torch.Tensor]]:
-    """Return the driver of these settings, and the weights in the file.
+def _build(path: Path, saved: _Saved) -> tuple[Driver, dict[str, torch.Tensor]]:
+    """Return the driver of the saved settings, and the weights in the file.
 
     The size of the file bounds the memory of the driver. No tensor is read before it is known to fit.
     """
     elements = ELEMENTS + ELEMENTS_PER_BYTE * (path / WEIGHTS).stat().st_size
     try:
         with elements_of_at_most(elements):
-            driver = Driver(DriverConfig(**settings))
+            driver = Driver(DriverConfig(**saved.driver))
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {one_line(error)}") from error
+        plugins = saved.meta.get("plugins", [])
+        advice = advice_for(plugins) if _are_plugins(plugins) else ""
+        reason = f"core {saved.driver['core']!r}: {advice}." if advice else one_line(error)
+        raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {reason}") from error
     return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG)
+
+
+def _are_plugins(value: Any) -> bool:
+    """Return whether a value that anybody may have written has the form of `plugins_of`."""
+    return isinstance(value, list) and all(
+        isinstance(plugin, dict) and all(isinstance(word, str) for word in plugin.values()) for plugin in value
+    )
 
 
 def driver_folder(source: str | os.PathLike[str], control: str | None = None) -> Path:

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +21,7 @@ from nac_drive.policies.checkpoint import load_driver
 from nac_drive.policies.cores.base import NOMINAL_DT, State
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.onnx_driver import FORMAT, HEADER, Header, OnnxDriver, StateTensor, require
+from nac_drive.policies.ops.quiet import quiet_exporters
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ops.weight_cache import WeightCache
 from nac_drive.storage.read import one_line
@@ -69,7 +66,7 @@ def export(driver: Driver | str | os.PathLike[str], path: str | os.PathLike[str]
     if isinstance(driver, str | os.PathLike):
         driver = load_driver(driver)
     step = _Step(copy.deepcopy(driver).cpu().float().eval())
-    with _quiet(), torch.no_grad(), one_thread():
+    with quiet_exporters(), torch.no_grad(), one_thread():
         step.freeze()
         content = _onnx(step) if path.suffix == ".onnx" else _pt2(step)
     with writing(path):
@@ -191,16 +188,3 @@ def _compare(step: _Step, exported: OnnxDriver) -> None:
 def _not_exportable(driver: Driver, error: Exception) -> ValueError:
     reason = one_line(error.__cause__ or error)[:300]
     return ValueError(f"driver: a driver with the core {driver.config.core!r} cannot be exported: {reason}.")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings of exporters about their own insides."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from nac_drive.markdown import markdown_table
+from nac_drive.policies.cores.adapted import factory_of_module
 from nac_drive.policies.cores.attention import LinearAttention, Performer, ReLUAttention, SoftmaxAttention
 from nac_drive.policies.cores.base import Core, CoreFactory
 from nac_drive.policies.cores.cfc import CfC, WiredCfC
@@ -73,7 +74,7 @@ _CIRCUIT = ("units", "neurons", "iterations")
 _PURE = ("backbone_units",)
 _UNITS = ("backbone_units", "time_unit")
 
-_SHIPPED: dict[str, CoreFactory] = {
+SHIPPED: dict[str, CoreFactory] = {
     # Neuronal Attention Circuits; nac-block is a layer only, see NACCore
     "nac-exact": _nac(
         "nac-exact", "Neuronal Attention Circuit over the last 8 frames ([nac.md](nac.md)); exact logits"
@@ -238,7 +239,7 @@ _SHIPPED: dict[str, CoreFactory] = {
     ),
     "circuitnet-lp": CoreFactory(CircuitNet, "the same with products", _CIRCUIT, attention=False, product=True),
 }
-CORES: Registry[CoreFactory] = Registry("core", _SHIPPED)
+CORES: Registry[CoreFactory] = Registry("core", SHIPPED, adapt=factory_of_module)
 """Name -> factory: `CORES["lstm"](input_size, output_size, **settings)`. No two names make the same function at their
 default settings. A new core is a file with its class, a line here, and a test that inherits CoreContract."""
 

@@ -1,0 +1,59 @@
+"""What a user brings to the command line: a core of their own, and the command that checks one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from nac_drive.plugins import named_object
+from nac_drive.policies import DriverConfig
+
+
+@dataclass(frozen=True)
+class CheckCore:
+    """Check a sequence model of your own: shapes, causality, streaming, gradients; beside lstm and nac-exact."""
+
+    core: Positional[str]
+    """FILE.py:NAME or MODULE:NAME of a class of torch modules, or a name in CORES, with settings after a comma."""
+    d_model: int = 64
+    """Features in and out."""
+
+    def run(self, console: Console) -> None:
+        """Print the findings as a table."""
+        from nac_drive.evaluation.metrics import TableColumn
+        from nac_drive.experiments.table import Table
+        from nac_drive.policies.cores.check import check_core, report_rows
+        from nac_drive.training.config import core_settings
+
+        name, *settings = named_core(self.core).split(",")
+        reports = [check_core(name, self.d_model, self.d_model, **core_settings(settings))]
+        reports += [check_core(other, self.d_model, self.d_model) for other in ("lstm", "nac-exact") if other != name]
+        columns = [TableColumn(heading, str) for heading in ("", *(report.name for report in reports))]
+        console.print(Table(columns, report_rows(reports)).terminal("Cores"))
+
+
+def named_core(text: str) -> str:
+    """Return the name of a core that the user typed, with its settings. FILE.py:NAME is loaded.
+
+    Raises:
+        FileNotFoundError, ValueError: See `named_object`.
+    """
+    core, comma, settings = text.partition(",")
+    return f"{named_object(core)}{comma}{settings}"
+
+
+def describe_core(driver: DriverConfig, console: Console) -> None:
+    """Check a core that does not come with the package, and print the findings in a line.
+
+    Raises:
+        ValueError: It cannot be a core.
+    """
+    from nac_drive.policies.cores.registry import CORES, SHIPPED
+
+    if driver.core in CORES and driver.core not in SHIPPED:  # an unknown name is refused with the other settings
+        from nac_drive.policies.cores.check import check_core
+
+        report = check_core(driver.core, driver.encoder_features, driver.d_model, **driver.core_args)
+        console.print(str(report), highlight=False, soft_wrap=True)
