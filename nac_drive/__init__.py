@@ -5,7 +5,7 @@ The front door: everything a user needs is importable from here, and loaded when
 """
 
 import lazy_loader
-from gymnasium.envs.registration import register, registry
+from gymnasium.envs import registration
 
 from nac_drive.callable_modules import with_callable_modules
 
@@ -13,8 +13,10 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __getattr__ = with_callable_modules(__name__, _load)
 __version__ = "0.3.0"
 
-if "nac_drive/CarRacing-v0" not in registry:  # a second import under another name, or a reload, registers nothing
-    register(
+if (
+    "nac_drive/CarRacing-v0" not in registration.registry
+):  # a second import under another name, or a reload, registers nothing
+    registration.register(
         id="nac_drive/CarRacing-v0",
         entry_point="nac_drive.envs.registered:single_env",
         vector_entry_point="nac_drive.envs.vector:vector_env",

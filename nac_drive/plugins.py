@@ -228,7 +228,7 @@ def _import_error(source: str, error: Exception) -> ValueError:
         file = frames.tb_frame.f_code.co_filename
         place = f"{Path(file).name}:{frames.tb_lineno}: " if not file.startswith("<") else place
         frames = frames.tb_next
-    return ValueError(f"plugin {source} cannot be imported: {place}{type(error).__name__}: {error}.")
+    return ValueError(f"plugin {source} cannot be imported: {place}{type(error).__name__}: {str(error).rstrip('.')}.")
 
 
 def _version(module: ModuleType) -> str:

@@ -49,7 +49,8 @@ def factory_of_module(name: str, module: ModuleMaker) -> CoreFactory:
         )
     about = (inspect.getdoc(module) or f"{module.__module__}.{module.__qualname__}").split("\n")[0]
     arguments = [argument for argument in _signature(module).parameters.values() if argument.kind not in _REST]
-    sizes = 1 if len(arguments) == 1 or _is_setting(arguments[1]) else 2
+    one_size = len(arguments) == 1 or (len(arguments) > 1 and _is_setting(arguments[1]))
+    sizes = 1 if one_size else 2
     settings = [argument.replace(kind=argument.KEYWORD_ONLY) for argument in arguments[sizes:]]
     if isinstance(module, type) and issubclass(module, Core):
         return CoreFactory(module, about, tuple(argument.name for argument in settings))
@@ -65,7 +66,8 @@ _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 def _signature(module: ModuleMaker) -> inspect.Signature:
     """Return the arguments of a class or function. torch's own recurrent layers hide theirs."""
-    if isinstance(module, type) and issubclass(module, nn.RNNBase):
+    called = module.func if isinstance(module, partial) else module
+    if isinstance(called, type) and issubclass(called, nn.RNNBase):
         hidden = inspect.signature(nn.RNNBase.__init__).parameters.values()
         return inspect.Signature([parameter for parameter in hidden if parameter.name not in ("self", "mode")])
     return inspect.signature(module)
@@ -132,7 +134,11 @@ class RecurrentModule(Core):
         super().__init__()
         self.input_size, self.output_size = form.input_size, form.output_size
         self.module, self.form = module, form
-        self.continuous_time = form.times is not None
+        self.continuous_time, self.has_cells = form.times is not None, form.has_cells
+
+    @property
+    def neurons(self) -> int | None:
+        return self.output_size if self.has_cells else None
 
     def state_shapes(self) -> StateSpec:
         return self.form.state_shapes
@@ -224,6 +230,8 @@ class Form:
     batch_axes: tuple[int, ...]
     """Axis of the batch in each tensor of the state."""
     state_shapes: StateSpec
+    has_cells: bool = False
+    """See `Core`."""
 
     def timespans(self, dt: Tensor) -> dict[str, Any]:
         """Return the keyword argument of the timespans, in frames of 1/50 s.
@@ -353,7 +361,14 @@ def _with_state(name: str, module: nn.Module, state: str | None, form: Form) -> 
     zeros = tuple(torch.zeros_like(leaf) for leaf in moved)
     if not torch.allclose(found.call(module, x, dt, zeros)[0], result[0], atol=1e-5):
         raise ValueError(f"{name} starts from a state that is not zero; a core's state is zero at the start.")
-    return found
+    return replace(found, has_cells=_are_cells(result[0][:, -1], moved))
+
+
+def _are_cells(last: Tensor, state: list[Tensor]) -> bool:
+    """Return whether the last output (B, d) is the first tensor of the state, and all tensors belong to outputs."""
+    if any(tensor.shape[-1:] != last.shape[-1:] for tensor in state):
+        return False
+    return torch.allclose(state[0].reshape(len(last), -1, last.shape[1]).sum(dim=1), last)
 
 
 def _rows_agree(module: nn.Module, form: Form) -> bool:
