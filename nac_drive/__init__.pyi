@@ -45,10 +45,10 @@ from .plugins import load_plugin as load_plugin
 from .policies.checkpoint import load_driver as load_driver
 from .policies.checkpoint import save_driver as save_driver
 from .policies.config import DriverConfig as DriverConfig
+from .policies.core_check import CoreReport as CoreReport
+from .policies.core_check import check_core as check_core
+from .policies.core_check import register_core as register_core
 from .policies.cores.base import Core as Core
-from .policies.cores.check import CoreReport as CoreReport
-from .policies.cores.check import check_core as check_core
-from .policies.cores.check import register_core as register_core
 from .policies.cores.registry import CORES as CORES
 from .policies.driver import Driver as Driver
 from .policies.encoders import ENCODERS as ENCODERS

@@ -34,8 +34,9 @@ _LINES = re.compile(
 class Line:
     """One command line of a page, or one Python block."""
 
-    kind: Literal["nac-drive", "python", "variable", "code"]
-    """A command of ours, a script, the value of a shell variable, or Python code."""
+    kind: Literal["nac-drive", "python", "variable", "code", "file"]
+    """A command of ours, a script, the value of a shell variable, Python code, or the content of a file of the user's:
+    a Python block that starts with the file's name as a comment."""
     text: str
     """The line; continuation lines are joined, a prompt and a comment are left out."""
     answer: str = ""
@@ -50,7 +51,7 @@ def lines(text: str) -> list[Line]:
 
 def _line(match: dict[str, str]) -> Line:
     if code := match.get("code"):
-        return Line("code", code)
+        return Line("file" if re.match(r"# \w+\.py\n", code) else "code", code)
     if variable := match.get("variable"):
         return Line("variable", variable)
     text = " ".join((match.get("asked") or match.get("line") or match["span"]).split())

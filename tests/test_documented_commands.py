@@ -16,6 +16,7 @@ import nac_drive as nd
 from nac_drive.envs import PERTURBATIONS
 from tests.documented import PAGES, ROOT, Line, lines
 from tests.nac_drive.live.test_udacity import write_log
+from tests.own_parts import forgotten
 from tests.readers_shell import Shell, parses, small_world
 
 LOGS = ("expert-20", "expert-20-dart", "broken-worlds")
@@ -209,6 +210,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def test_the_lines_of_a_page_work(name: str, small: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(small, "variables", [])
+    with forgotten():
+        run_page(name, small, capsys)
+
+
+def run_page(name: str, small: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the lines of a page in the current folder."""
     for before in BEFORE.get(name, []):
         if isinstance(before, str):
             assert small.run(before) == 0, before
@@ -218,6 +225,9 @@ def test_the_lines_of_a_page_work(name: str, small: Shell, tmp_path: Path, monke
     for line in documented(name):
         if line.kind == "variable":
             small.variables.append(line.text)
+            continue
+        if line.kind == "file":
+            Path(line.text.split()[1]).write_text(line.text)
             continue
         scheme = key_of(line.text, INSTANCES)
         for text in INSTANCES[scheme] if scheme else [line.text]:
@@ -254,7 +264,7 @@ def test_the_python_blocks_of_a_page_work(name: str, small: Shell, tmp_path: Pat
 def test_no_exception_is_stale():
     """Every line that is not run, or run in another form, stands in a page; all others were run above."""
     found = [line for name in TEXTS for line in lines(TEXTS[name])]
-    texts = {line.text.splitlines()[0] if line.kind == "code" else line.text for line in found}
+    texts = {line.text.splitlines()[0] if line.kind in ("code", "file") else line.text for line in found}
     for table in (INSTANCES, NOT_RUN, PARSED):
         assert set(table) == {key_of(text, table) for text in texts} - {None}
     assert not (set(BEFORE) | set(BLOCKS_BEFORE) | set(NAMES)) - set(TEXTS)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import nac_drive as nd
-from nac_drive import plugins, registry
+from nac_drive import plugins
 from nac_drive.cli.main import main
 from nac_drive.parallel.processes import Workers
 from nac_drive.plugins import VARIABLE, load_plugin, named_object
 from nac_drive.policies import load_driver, save_driver
+from tests.own_parts import forgotten
 
 MODEL = """
 from torch import nn
@@ -57,19 +58,8 @@ class Means(nn.Module):
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current folder. What a test loads is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "")
-    modules, path = set(sys.modules), list(sys.path)
-    loaded = dict(plugins._loaded)
-    parts = {kind: dict(found._parts) for kind, found in registry._registries.items()}
-    yield tmp_path
-    for name in set(plugins._loaded) - set(loaded):
-        sys.modules.pop(name, None)
-        del plugins._loaded[name]
-    for name in {name for name in sys.modules if name in {"mine", "helper", "evil", "parts", "broken"}} - modules:
-        del sys.modules[name]
-    sys.path[:] = path
-    for kind, found in parts.items():
-        registry._registries[kind]._parts = found
+    with forgotten():
+        yield tmp_path
 
 
 def test_a_reference_is_a_name_that_registries_know(here: Path) -> None:
@@ -184,7 +174,17 @@ def test_a_plugin_adds_parts_of_every_kind(here: Path, capsys: pytest.CaptureFix
         [{"observations": torch.zeros(40, 96, 96, 3, dtype=torch.uint8).numpy(), "actions": [0] * 40}] * 2,
         dt=0.02,
     )
-    small = ("--d-model", "8", "--dense", "4", "--epochs", "1", "--validation-tracks", "5", "--core", "cnn")
+    small = (
+        "--set",
+        "driver.d_model=8",
+        "driver.dense=4",
+        "--epochs",
+        "1",
+        "--validation-tracks",
+        "5",
+        "--core",
+        "cnn",
+    )
     command = ["train", "data", "--out", "run", "--encoder", "parts.py:Means", *small]
     assert main([*command, "--augment", "dusk:2"]) == 0, capsys.readouterr().err
     arguments = ["evaluate", "--driver", "run", "--tracks", "5", "--baseline", "none", "--perturb", "dusk:1"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
@@ -15,7 +17,7 @@ from nac_drive.policies import DriverConfig
 class CheckCore:
     """Check a sequence model of your own: shapes, causality, streaming, gradients; beside lstm and nac-exact."""
 
-    core: Positional[str]
+    core: Annotated[Positional[str], tyro.conf.arg(metavar="CORE")]
     """FILE.py:NAME or MODULE:NAME of a class of torch modules, or a name in CORES, with settings after a comma."""
     d_model: int = 64
     """Features in and out."""
@@ -24,7 +26,7 @@ class CheckCore:
         """Print the findings as a table."""
         from nac_drive.evaluation.metrics import TableColumn
         from nac_drive.experiments.table import Table
-        from nac_drive.policies.cores.check import check_core, report_rows
+        from nac_drive.policies.core_check import check_core, report_rows
         from nac_drive.training.config import core_settings
 
         name, *settings = named_core(self.core).split(",")
@@ -53,7 +55,7 @@ def describe_core(driver: DriverConfig, console: Console) -> None:
     from nac_drive.policies.cores.registry import CORES, SHIPPED
 
     if driver.core in CORES and driver.core not in SHIPPED:  # an unknown name is refused with the other settings
-        from nac_drive.policies.cores.check import check_core
+        from nac_drive.policies.core_check import check_core
 
         report = check_core(driver.core, driver.encoder_features, driver.d_model, **driver.core_args)
         console.print(str(report), highlight=False, soft_wrap=True)

@@ -250,23 +250,17 @@ _SHIPPED: dict[str, Metric] = {
             lambda trace: trace.episode.episode_return,
             (
                 Aggregate(
-                    "return_mean",
-                    mean,
-                    "mean",
+                    "return_mean", mean, "mean",
                     TableColumn("return ± sd", _return_cell, "Mean return ± standard deviation over episodes"),
                 ),
                 Aggregate("return_sd", sample_sd, "sample standard deviation"),
                 Aggregate(
-                    "return_min",
-                    _minimum,
-                    "smallest",
+                    "return_min", _minimum, "smallest",
                     number_column("min", "return_min", 0, doc="Return of the worst episode."),
                 ),
                 Aggregate("return_p10", _tenth_percentile, "10th percentile"),
                 Aggregate(
-                    "solved",
-                    fraction_solved,
-                    "fraction of at least 900",
+                    "solved", fraction_solved, "fraction of at least 900",
                     number_column(
                         ">= 900 %", "solved", 0, 100, "Percentage of episodes with a return of at least 900."
                     ),
@@ -276,8 +270,7 @@ _SHIPPED: dict[str, Metric] = {
             doc="Sum of native rewards: -0.1 a frame, +1000/N for each of the N tiles of the track.",
             difference="return_difference",
             difference_column=TableColumn(
-                "vs baseline [95 %]",
-                _difference_cell,
+                "vs baseline [95 %]", _difference_cell,
                 "Mean difference of returns from the baseline on the same tracks, with its 95 % bootstrap interval. A "
                 "star marks a difference that is there after Holm's correction for all comparisons of the table.",
             ),
@@ -336,8 +329,7 @@ _SHIPPED: dict[str, Metric] = {
             mean_of(
                 "interventions_per_episode",
                 TableColumn(
-                    "interventions/episode",
-                    _interventions_cell,
+                    "interventions/episode", _interventions_cell,
                     "Restarts on the road after a crash; only where `crash` is intervene.",
                 ),
             ),
@@ -471,8 +463,8 @@ _SHIPPED: dict[str, Metric] = {
             "alone and timed. `compare` measures one episode with nothing else running.",
         ),
     )
-}
-METRICS: Registry[Metric] = Registry("metric", _SHIPPED)  # fmt: skip
+}  # fmt: skip
+METRICS: Registry[Metric] = Registry("metric", _SHIPPED)
 """All metrics by their names, in the order of the tables."""
 
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nac_drive.policies.core_check import check_core, register_core, report_rows
 from nac_drive.policies.cores.adapted import RecurrentModule, WindowedModule, factory_of_module
 from nac_drive.policies.cores.base import NOMINAL_DT, Core, CoreFactory
-from nac_drive.policies.cores.check import check_core, register_core, report_rows
-from nac_drive.policies.cores.registry import CORES, SHIPPED, build_core
+from nac_drive.policies.cores.registry import CORES, build_core
 from nac_drive.policies.cores.rnn import LSTM
 from tests.contracts import CoreContract
+from tests.own_parts import forgotten
 
 FEATURES, OUTPUTS = 5, 8
 
@@ -87,9 +88,8 @@ def noise(batch: int, length: int, features: int = FEATURES) -> tuple[Tensor, Te
 @pytest.fixture
 def own_names() -> Iterator[None]:
     """Forget the cores that a test registers."""
-    yield
-    for name in set(CORES) - set(SHIPPED):
-        del CORES[name]
+    with forgotten():
+        yield
 
 
 # The contract of every core
@@ -133,7 +133,7 @@ def test_modules_of_ncps_get_the_time_of_every_frame(module: type) -> None:
     """ncps squeezes its timespans, so that only a whole vector of them fits a single car and a batch."""
     core = core_of(module)
     x, dt = noise(3, 7)
-    y, after = core(x, dt, core.initial_state(3))
+    y, _after = core(x, dt, core.initial_state(3))
     for row in range(3):
         state = None
         for t in range(7):
