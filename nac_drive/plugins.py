@@ -1,4 +1,6 @@
-"""Plug-ins: Python files and modules of the user that add cores, environments, drivers and other parts.
+"""Plug-ins: Python files and modules of the user.
+
+They add cores, environments, drivers and other parts.
 
 A plug-in is imported because the user named it: by `--plugin`, in the variable NAC_DRIVE_PLUGINS, in a reference such
 as `mine.py:MinGRU`, or by installing a package with an entry point of the group `nac_drive`. A name that a run, a
@@ -43,7 +45,7 @@ class Plugin:
 
     @property
     def file(self) -> str:
-        """The name of the file, without its folder; the name of the module for an installed one."""
+        """Name of the file, or of the installed module."""
         return Path(self.source).name
 
 
@@ -53,7 +55,9 @@ _entry_points_loaded = False
 
 
 def load_plugin(source: str | os.PathLike[str]) -> Plugin:
-    """Import a plug-in, in this process and in the workers that it starts later.
+    """Import a plug-in.
+
+    The workers that this process starts later import it too.
 
     Args:
         source: A Python file, or the dotted name of a module that is installed or lies in the current folder.
@@ -80,7 +84,9 @@ def load_plugin(source: str | os.PathLike[str]) -> Plugin:
 
 
 def load_plugins(*, installed: bool = True) -> None:
-    """Import the plug-ins of NAC_DRIVE_PLUGINS and those of installed packages, once.
+    """Import the plug-ins of the variable and of installed packages.
+
+    It is done once.
 
     Args:
         installed: Whether to look for installed packages, which takes some milliseconds.
@@ -105,7 +111,7 @@ def load_plugins(*, installed: bool = True) -> None:
 
 
 def attribute_of_plugin(name: str) -> Any:
-    """Return the object behind a dotted name such as `mine.MinGRU`, if its module is a loaded plug-in.
+    """Return the object behind a dotted name such as `mine.MinGRU`.
 
     Raises:
         KeyError: It is not, or the plug-in has no such object.
@@ -122,7 +128,7 @@ def is_reference(text: str) -> bool:
 
 
 def named_object(text: str) -> str:
-    """Load the plug-in of a reference that the user typed, and return the dotted name of the object.
+    """Load the plug-in of a typed reference.
 
     Args:
         text: FILE.py:NAME or MODULE:NAME, such as `mine.py:MinGRU`. Any other text is returned as it is.
@@ -146,13 +152,18 @@ def named_object(text: str) -> str:
 
 
 def missing_plugin(name: str) -> str | None:
-    """Return the module of a dotted name that no loaded plug-in has. None for another name."""
+    """Return the module of a name, unless it is loaded.
+
+    None for another name.
+    """
     module = name.rpartition(".")[0]
     return module if module and module not in _loaded else None
 
 
 def plugins_of(values: Iterable[Any]) -> list[dict[str, str]]:
-    """Return the plug-ins that define classes or functions, for a JSON file.
+    """Return the plug-ins that define some classes or functions.
+
+    It is for a JSON file.
 
     A class of a script or a notebook has the module `__main__`.
     """
@@ -162,7 +173,9 @@ def plugins_of(values: Iterable[Any]) -> list[dict[str, str]]:
 
 
 def advice_for(saved: Iterable[Mapping[str, Any]]) -> str:
-    """Return what to do about saved plug-ins that are not loaded. Empty if all are.
+    """Return the advice about saved plug-ins that are missing.
+
+    Empty if all are loaded.
 
     Args:
         saved: The plug-ins that a file names, see `plugins_of`.
@@ -232,7 +245,7 @@ def _import_error(source: str, error: Exception) -> ValueError:
 
 
 def _version(module: ModuleType) -> str:
-    """Return the version of a module's package, or the SHA-256 of its file."""
+    """Return the version of a package, or a SHA-256."""
     top = module.__name__.partition(".")[0]
     packages = metadata.packages_distributions().get(top) if _in_packages(module) else None
     if packages:

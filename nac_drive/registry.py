@@ -86,17 +86,17 @@ class Registry(MutableMapping[str, T], Generic[T]):
             self._parts |= cloudpickle.loads(_inherited.pop(self.kind))
 
     def ship(self, name: str, part: T) -> None:
-        """Add a part that comes with the package, from the module that defines it."""
+        """Add a part that comes with the package."""
         self._parts[name] = part
         self._own.add(name)
 
     def additions(self) -> dict[str, T]:
-        """Return the parts that a user has added in this process."""
+        """Return the parts that a user has added."""
         return {name: part for name, part in self._parts.items() if name not in self._own}
 
 
 def pickled_additions() -> dict[str, bytes]:
-    """Return all that users have added in this process, for `inherit` in a worker.
+    """Return all that users have added, for `inherit`.
 
     Classes of a notebook are pickled with their code.
     """

@@ -1,4 +1,4 @@
-"""Forget what a test registers and loads: plug-ins, and the parts that they add."""
+"""Forget the plug-ins of a test, and their parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nac_drive import plugins, registry
 
 @contextmanager
 def forgotten() -> Iterator[None]:
-    """Undo the plug-ins and the parts that are added inside of the block. The variable is empty at its start."""
+    """Undo plug-ins and additions at the end of the block. The variable is empty at its start."""
     path, parts = list(sys.path), {kind: dict(known._parts) for kind, known in registry._registries.items()}
     before = set(plugins._loaded), set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:

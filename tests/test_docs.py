@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from nac_drive.cli.main import COMMANDS, _parse
+from nac_drive.cli.main import COMMANDS, _parse, plugins_and_words
 from nac_drive.cli.options import options, options_table, subcommands
 from nac_drive.experiments.leaderboard import columns
 from tests.commands import call
@@ -56,7 +56,7 @@ def test_commands_of_a_page_have_the_options_that_they_use(page):
         if command is None:
             assert words[0] in COMMANDS, words
             continue
-        known = {option.name for option in options(command)} | {"--help"}
+        known = {option.name for option in options(command)} | {"--help", "--plugin"}
         known |= {f"--no-{switch}" for switch in SWITCHES if f"--{switch}" in known}
         used = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert used <= known, (name, used - known)
@@ -79,7 +79,7 @@ def test_whole_commands_of_a_page_are_accepted(page, capsys):
 
 def _accepts(words: list[str]) -> bool:
     try:
-        _parse(words)
+        _parse(plugins_and_words(words)[1])
     except SystemExit:
         return False
     return True

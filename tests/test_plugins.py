@@ -1,4 +1,4 @@
-"""Plug-ins: what the user names is imported, what a file names is not."""
+"""A plug-in is imported if the user names it."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _parameters(name: str) -> tuple[int, str]:
 
 
 def test_workers_know_the_parts_of_their_parent(here: Path) -> None:
-    """From a file by its name, from a notebook by value."""
+    """A file is found by its name, a notebook's class is shipped."""
 
     class Local(nn.Module):
         def __init__(self, inputs: int, outputs: int) -> None:

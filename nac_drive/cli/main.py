@@ -115,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        arguments = _with_plugins(arguments)
+        sources, arguments = plugins_and_words(arguments)
+        for source in sources:
+            load_plugin(source)
     except (ValueError, OSError) as error:
         return _report(str(error))
     if arguments == ["--version"]:
@@ -144,22 +146,24 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _with_plugins(arguments: list[str]) -> list[str]:
-    """Load the plug-ins of `--plugin`, and return the other words.
+def plugins_and_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the plug-ins of `--plugin`, and the other words.
 
     Raises:
-        FileNotFoundError, ValueError: See `load_plugin`.
+        ValueError: `--plugin` is the last word.
     """
-    words, others = iter(arguments), []
+    words = iter(arguments)
+    sources: list[str] = []
+    others: list[str] = []
     for word in words:
         if word == "--plugin" or word.startswith("--plugin="):
             source = word.partition("=")[2] or next(words, "")
             if not source:
                 raise ValueError("--plugin: needs a Python file or a module, got nothing; such as --plugin mine.py.")
-            load_plugin(source)
+            sources.append(source)
         else:
             others.append(word)
-    return others
+    return sources, others
 
 
 def _report(message: str, status: int = 2) -> int:

@@ -1,4 +1,4 @@
-"""What a user brings to the command line: a core of their own, and the command that checks one."""
+"""Cores of the user on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from nac_drive.policies import DriverConfig
 
 @dataclass(frozen=True)
 class CheckCore:
-    """Check a sequence model of your own: shapes, causality, streaming, gradients; beside lstm and nac-exact."""
+    """Check a sequence model of your own.
+
+    It has to be causal, and must give the same outputs frame by frame.
+    """
 
     core: Annotated[Positional[str], tyro.conf.arg(metavar="CORE")]
     """FILE.py:NAME or MODULE:NAME of a class of torch modules, or a name in CORES, with settings after a comma."""
@@ -37,7 +40,9 @@ class CheckCore:
 
 
 def named_core(text: str) -> str:
-    """Return the name of a core that the user typed, with its settings. FILE.py:NAME is loaded.
+    """Return the name of a typed core, with its settings.
+
+    FILE.py:NAME is loaded.
 
     Raises:
         FileNotFoundError, ValueError: See `named_object`.
@@ -47,7 +52,7 @@ def named_core(text: str) -> str:
 
 
 def describe_core(driver: DriverConfig, console: Console) -> None:
-    """Check a core that does not come with the package, and print the findings in a line.
+    """Check a core of the user, and print a line.
 
     Raises:
         ValueError: It cannot be a core.

@@ -169,7 +169,7 @@ def _build(path: Path, saved: _Saved) -> tuple[Driver, dict[str, torch.Tensor]]:
 
 
 def _are_plugins(value: Any) -> bool:
-    """Return whether a value that anybody may have written has the form of `plugins_of`."""
+    """Return whether a value has the form of `plugins_of`."""
     return isinstance(value, list) and all(
         isinstance(plugin, dict) and all(isinstance(word, str) for word in plugin.values()) for plugin in value
     )

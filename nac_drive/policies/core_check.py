@@ -1,4 +1,4 @@
-"""Checks of a core: what a driver and a comparison rely on."""
+"""Checks of a core, on which a driver relies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ class CoreReport:
 
 
 def register_core(name: str, module: ModuleMaker, *, input_size: int = SIZE, output_size: int = SIZE) -> CoreReport:
-    """Add a sequence model to `CORES`, for this process and the workers that it starts later.
+    """Add a sequence model to `CORES`.
+
+    The workers that this process starts later know it too.
 
     Args:
         name: Its name in commands, tables and folders: letters, digits, points, hyphens and underscores.
@@ -101,7 +103,9 @@ def register_core(name: str, module: ModuleMaker, *, input_size: int = SIZE, out
 
 
 def check_core(name: str, input_size: int = SIZE, output_size: int = SIZE, /, **settings: Any) -> CoreReport:
-    """Check what a driver relies on: causality, and that streaming equals the whole sequence.
+    """Check that a core can drive.
+
+    It must be causal, and give the same outputs frame by frame and for the whole sequence.
 
     Args:
         name: A name in CORES.
@@ -158,7 +162,7 @@ def check_core(name: str, input_size: int = SIZE, output_size: int = SIZE, /, **
 
 
 def report_rows(reports: Sequence[CoreReport]) -> list[tuple[str, ...]]:
-    """Return the findings of several cores side by side: the property, then a cell for each core.
+    """Return a row for each property of several cores.
 
     Milliseconds a step are the median of 100 steps of one car, on one thread of this machine.
     """
@@ -232,7 +236,10 @@ def _without_gradient(core: Core, x: Tensor, dt: Tensor) -> tuple[str, ...]:
 
 
 def _export_error(core: Core) -> str:
-    """Return why torch cannot export one step; empty if it can."""
+    """Return why torch cannot export one step.
+
+    Empty if it can.
+    """
     step = (torch.zeros(1, 1, core.input_size), torch.full((1, 1), NOMINAL_DT), core.initial_state(1))
     try:
         with torch.no_grad(), quiet_exporters():

@@ -64,7 +64,7 @@ CORRUPTIONS = tuple(name for name, levels in _SHIPPED.items() if isinstance(leve
 
 
 def recordable() -> list[str]:
-    """Return the names of the perturbations that recorded sequences can be put under.
+    """Return the names of perturbations for recorded sequences.
 
     They change images, lose frames or delay actions.
     """

@@ -30,7 +30,7 @@ ModuleMaker = Callable[..., nn.Module]
 
 
 def factory_of_module(name: str, module: ModuleMaker) -> CoreFactory:
-    """Return the factory of a user's class or function, for `CORES`.
+    """Return the factory of a user's class or function.
 
     Args:
         name: The name of the core.
@@ -65,7 +65,10 @@ _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _signature(module: ModuleMaker) -> inspect.Signature:
-    """Return the arguments of a class or function. torch's own recurrent layers hide theirs."""
+    """Return the arguments of a class or function.
+
+    torch's own recurrent layers hide theirs.
+    """
     called = module.func if isinstance(module, partial) else module
     if isinstance(called, type) and issubclass(called, nn.RNNBase):
         hidden = inspect.signature(nn.RNNBase.__init__).parameters.values()
@@ -74,7 +77,7 @@ def _signature(module: ModuleMaker) -> inspect.Signature:
 
 
 def _is_setting(argument: inspect.Parameter) -> bool:
-    """Return whether an argument is no size, but a setting with a default."""
+    """Return whether an argument is a setting with a default."""
     return argument.kind is argument.KEYWORD_ONLY or argument.default is not argument.empty
 
 
@@ -121,7 +124,9 @@ def _name(module: Any) -> str:
 
 
 class RecurrentModule(Core):
-    """A module with a state of fixed size: (x, state) -> (y, state), perhaps with timespans.
+    """A module with a state: (x, state) -> (y, state).
+
+    The state has a fixed size. The module may take timespans.
 
     State: the tensors of the module's state in their order, batch first.
 
@@ -130,7 +135,7 @@ class RecurrentModule(Core):
         form: Its form.
     """
 
-    def __init__(self, module: nn.Module, form: Form) -> None:
+    def __init__(self, module: nn.Module, form: CallForm) -> None:
         super().__init__()
         self.input_size, self.output_size = form.input_size, form.output_size
         self.module, self.form = module, form
@@ -149,7 +154,7 @@ class RecurrentModule(Core):
 
 
 class WindowedModule(Core):
-    """A causal module without state, (x) -> y, over the last `window` inputs.
+    """A causal module without state over the last inputs.
 
     The output of frame t is the module's last output for the inputs of the frames t - window + 1 to t, or of all since
     the start of the episode. The module is causal, so one call serves all frames of a short sequence.
@@ -163,7 +168,7 @@ class WindowedModule(Core):
         window: Frames that it sees.
     """
 
-    def __init__(self, module: nn.Module, form: Form, window: int) -> None:
+    def __init__(self, module: nn.Module, form: CallForm, window: int) -> None:
         super().__init__()
         if window < 1:
             raise ValueError(f"window: must be at least 1 frame, got {window}.")
@@ -202,19 +207,22 @@ class WindowedModule(Core):
         return y, (past, kept)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        """Return the module's outputs (B, T, d) for inputs that hold dt as their last feature, if it takes dt."""
+        """Return the module's outputs, (B, T, d).
+
+        The last feature of the inputs is dt, if the module takes it.
+        """
         if not self.continuous_time:
             return self.form.call(self.module, inputs, inputs[..., 0], None)[0]
         return self.form.call(self.module, inputs[..., :-1], inputs[..., -1], None)[0]
 
 
 def _wide(index: Tensor, like: Tensor) -> Tensor:
-    """Return an index (B, T) for gather and scatter along the second axis of `like` (B, S, F)."""
+    """Return an index (B, T) as gather takes it for (B, S, F)."""
     return index.unsqueeze(2).expand(-1, -1, like.shape[2])
 
 
 @dataclass(frozen=True)
-class Form:
+class CallForm:
     """How to call a module."""
 
     input_size: int
@@ -234,7 +242,7 @@ class Form:
     """See `Core`."""
 
     def timespans(self, dt: Tensor) -> dict[str, Any]:
-        """Return the keyword argument of the timespans, in frames of 1/50 s.
+        """Return the argument of the timespans, in frames.
 
         The nominal one is 1, as the default of ncps. The first frame of an episode has a dt of 0, by which modules such
         as ncps' LTC would divide: it becomes a thousandth of a frame.
@@ -270,8 +278,10 @@ class Form:
         return y, [leaf.movedim(axis, 0) for leaf, axis in zip(_leaves(after), self.batch_axes, strict=True)]
 
 
-def form_of(module: nn.Module, input_size: int, output_size: int) -> Form:
-    """Find out how to call a module, by calls on short sequences.
+def form_of(module: nn.Module, input_size: int, output_size: int) -> CallForm:
+    """Find out how to call a module.
+
+    It is called on short sequences.
 
     Args:
         module: The module, on the CPU.
@@ -294,13 +304,16 @@ def form_of(module: nn.Module, input_size: int, output_size: int) -> Form:
         )
     if next(module.parameters(), None) is None:
         raise ValueError(f"{name} belongs to a module without weights; a core needs some.")
-    stateless = Form(input_size, output_size, None, times, None, None, (), ())
+    stateless = CallForm(input_size, output_size, None, times, None, None, (), ())
     with _probing(module):
         return _with_times(name, module, others[1].name if len(others) > 1 else None, stateless)
 
 
-def _with_times(name: str, module: nn.Module, state: str | None, form: Form) -> Form:
-    """Return the form with the first shape of timespans that the module takes: (B, T), (B, T, 1), (B, T, features)."""
+def _with_times(name: str, module: nn.Module, state: str | None, form: CallForm) -> CallForm:
+    """Return the form with timespans that work.
+
+    The shapes are (B, T), (B, T, 1) and (B, T, features).
+    """
     shapes = (None,) if form.times is None else (None, 1, form.output_size)
     errors: list[Exception] = []
     for time_features in shapes:
@@ -323,7 +336,7 @@ _EXAMPLE = (3, 4)
 """Batch and frames of the calls."""
 
 
-def _with_state(name: str, module: nn.Module, state: str | None, form: Form) -> Form:
+def _with_state(name: str, module: nn.Module, state: str | None, form: CallForm) -> CallForm:
     """Return the form with the state that the module returns."""
     batch, length = _EXAMPLE
     x, dt = _noise(batch, length, form.input_size)
@@ -365,22 +378,22 @@ def _with_state(name: str, module: nn.Module, state: str | None, form: Form) -> 
 
 
 def _are_cells(last: Tensor, state: list[Tensor]) -> bool:
-    """Return whether the last output (B, d) is the first tensor of the state, and all tensors belong to outputs."""
+    """Return whether outputs are cells, see `Core.has_cells`."""
     if any(tensor.shape[-1:] != last.shape[-1:] for tensor in state):
         return False
     return torch.allclose(state[0].reshape(len(last), -1, last.shape[1]).sum(dim=1), last)
 
 
-def _rows_agree(module: nn.Module, form: Form) -> bool:
-    """Return whether a row gives the same outputs alone and in a batch."""
+def _rows_agree(module: nn.Module, form: CallForm) -> bool:
+    """Return whether the rows of a batch are independent."""
     x, dt = _noise(*_EXAMPLE, form.input_size)
     together = form.call(module, x, dt, None)[0]
     alone = torch.cat([form.call(module, x[row : row + 1], dt[row : row + 1], None)[0] for row in range(len(x))])
     return torch.allclose(together, alone, atol=1e-5)
 
 
-def forgets(module: nn.Module, form: Form) -> bool:
-    """Return whether the outputs of a module without state depend on no earlier frame."""
+def forgets(module: nn.Module, form: CallForm) -> bool:
+    """Return whether outputs depend on no earlier frame."""
     with _probing(module):
         x, dt = _noise(*_EXAMPLE, form.input_size)
         changed = torch.cat((x[:, :1] + 1.0, x[:, 1:]), dim=1)
@@ -390,7 +403,7 @@ def forgets(module: nn.Module, form: Form) -> bool:
 
 @contextmanager
 def _probing(module: nn.Module) -> Iterator[None]:
-    """Evaluate a module without gradients and without drawing from the global generator."""
+    """Evaluate a module, without gradients and without a trace."""
     training = module.training
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -408,7 +421,7 @@ def _noise(batch: int, length: int, features: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def _require_output(name: str, y: Tensor, form: Form) -> None:
+def _require_output(name: str, y: Tensor, form: CallForm) -> None:
     expected = (*_EXAMPLE, form.output_size)
     if tuple(y.shape) != expected:
         raise ValueError(

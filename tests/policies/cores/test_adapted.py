@@ -1,4 +1,4 @@
-"""Modules of others as cores, as they are: torch's, ncps', and two written here as a user would."""
+"""Modules of others as cores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEATURES, OUTPUTS = 5, 8
 
 
 class MinGRU(nn.Module):
-    """(x) -> y with a memory of its own, Feng et al. 2024."""
+    """(x) -> y with a memory (Feng et al. 2024)."""
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class MinGRU(nn.Module):
 
 
 class MambaLike(nn.Module):
-    """A selective state space block (Gu & Dao 2023): one size, a causal convolution, a gate, a residual path."""
+    """A selective state space block of one size (Gu & Dao 2023)."""
 
     def __init__(self, d_model: int, d_state: int = 4, d_conv: int = 3) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_torchs_lstm_gives_the_outputs_of_ours() -> None:
 
 @pytest.mark.parametrize("module", [ncps.torch.CfC, ncps.torch.LTC, partial(ncps.torch.CfC, mixed_memory=True)])
 def test_modules_of_ncps_get_the_time_of_every_frame(module: type) -> None:
-    """ncps squeezes its timespans, so that only a whole vector of them fits a single car and a batch."""
+    """ncps squeezes its timespans: only a whole vector fits."""
     core = core_of(module)
     x, dt = noise(3, 7)
     y, _after = core(x, dt, core.initial_state(3))
