@@ -150,7 +150,7 @@ def _parameters(name: str) -> tuple[int, str]:
 
 
 def test_workers_know_the_parts_of_their_parent(here: Path) -> None:
-    """A file is found by its name, a notebook's class is shipped."""
+    """A class of a notebook is shipped."""
 
     class Local(nn.Module):
         def __init__(self, inputs: int, outputs: int) -> None:

@@ -39,7 +39,7 @@ class MinGRU(nn.Module):
 
 
 class MambaLike(nn.Module):
-    """A selective state space block of one size (Gu & Dao 2023)."""
+    """A selective state space block."""
 
     def __init__(self, d_model: int, d_state: int = 4, d_conv: int = 3) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def noise(batch: int, length: int, features: int = FEATURES) -> tuple[Tensor, Te
 
 @pytest.fixture
 def own_names() -> Iterator[None]:
-    """Forget the cores that a test registers."""
+    """Forget registered cores."""
     with forgotten():
         yield
 
