@@ -224,7 +224,7 @@ class TrainConfig(CloningConfig):
 
 
 def paper_recipe() -> TrainConfig:
-    """The settings of the NAC paper for CarRacing (Table 4), for `--recipe paper`.
+    """The NAC paper's settings for CarRacing (Table 4).
 
     Three convolutions with dropout 0.2, NAC with 64 features and 16 heads (the default of the NAC cores), 64 dense
     units, Adam at 1e-4, batches of 32, 100 epochs; no flips, no moving average. One

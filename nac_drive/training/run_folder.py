@@ -122,7 +122,7 @@ class RunFolder:
             )
 
     def complete(self, checkpoints: bool = True) -> None:
-        """Write the files that a killed creation may lack, see `create`."""
+        """Write the files that a killed creation may lack."""
         if not (self.path / _COMMAND).exists():
             write_atomically(self.path / _COMMAND, (" ".join(map(shell_word, sys.argv)) + "\n").encode())
         if not (self.path / _MACHINE).exists():

@@ -114,7 +114,7 @@ class Trainer:
         return best
 
     def unfinished(self, steps: range) -> Iterator[int]:
-        """Yield the numbers of the steps that are not finished yet."""
+        """Yield the numbers of unfinished steps."""
         return (number for number in steps if self.done is None or number > self.done)
 
     def finish(self, name: str, number: int, row: dict[str, Any]) -> None:
