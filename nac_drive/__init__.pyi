@@ -77,7 +77,11 @@ from .training.ppo.config import PPOOptimConfig as PPOOptimConfig
 from .training.ppo.config import RewardConfig as RewardConfig
 from .training.ppo.config import RolloutConfig as RolloutConfig
 from .training.ppo.run import ppo as ppo
+from .training.repeat import Repetition as Repetition
+from .training.repeat import repeat as repeat
 from .training.sb3_vec_env import SB3VecEnv as SB3VecEnv
+from .training.settings import SavedConfig as SavedConfig
+from .training.settings import read_config as read_config
 from .training.train import train as train
 
 __version__: str

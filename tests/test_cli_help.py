@@ -32,6 +32,7 @@ POSITIONAL = {
     "dataset": {"action"},
     "completion": {"shell"},
     "reproduce": {"name"},
+    "repeat": {"run_folder"},
 }
 TRAINING: dict[str, type[TrainingCommand]] = {
     name: command for name, command in cli.COMMANDS.items() if issubclass(command, TrainingCommand)

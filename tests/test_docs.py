@@ -10,6 +10,7 @@ import pytest
 from nac_drive.cli.main import COMMANDS, _parse, plugins_and_words
 from nac_drive.cli.options import options, options_table, subcommands
 from nac_drive.experiments.leaderboard import columns
+from nac_drive.storage.read import FileError
 from tests.commands import call
 from tests.documented import PAGES, ROOT, commands
 
@@ -82,6 +83,8 @@ def _accepts(words: list[str]) -> bool:
         _parse(plugins_and_words(words)[1])
     except SystemExit:
         return False
+    except FileError:  # --config names the run of another line
+        return True
     return True
 
 

@@ -26,7 +26,7 @@ from nac_drive.cli.output import Output
 from nac_drive.cli.plugins import CheckCore
 from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.settings import TrainingCommand
-from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Train
+from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Repeat, Train
 from nac_drive.memory import NO_MEMORY, out_of_memory
 from nac_drive.parallel.signals import Terminated, termination_raised
 from nac_drive.plugins import load_plugin
@@ -62,6 +62,7 @@ COMMANDS: dict[str, Any] = {
     "dagger": Dagger,
     "dataset": Dataset,
     "ppo": Ppo,
+    "repeat": Repeat,
     "serve-udacity": ServeUdacity,
     "export": Export,
     "check-core": CheckCore,
@@ -76,6 +77,8 @@ _DESCRIPTION = (
     "Every command takes --plugin FILE.py or --plugin MODULE: it is imported first, and adds cores, environments, "
     "drivers and more."
 )
+_RESUMABLE = (Collect, DatasetRebuild, Evaluate, Stress, Train, Dagger, Ppo, Repeat, Compare, Reproduce)
+"""Commands that go on with --resume."""
 _FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
 _WIDTH_OF_LOGS = 160
 """Columns of tables where there is no terminal."""
@@ -187,7 +190,7 @@ def _to_go_on(command: Any) -> str:
     if isinstance(command, Demo):
         return "; the same command goes on"
     action = command.action if isinstance(command, Dataset) else command
-    if isinstance(action, Collect | DatasetRebuild | Evaluate | Stress | Train | Dagger | Ppo | Compare | Reproduce):
+    if isinstance(action, _RESUMABLE):
         folder = action.out
         return "; go on with --resume" if folder is not None and folder.exists() else ""
     return ""

@@ -226,6 +226,36 @@ def _named(dataset: Path | None) -> Path:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Run a finished training again and compare the results."""
+
+    run_folder: Annotated[Positional[Path], tyro.conf.arg(name="run")]
+    """Folder of a run of train, dagger or ppo."""
+    out: Path
+    """Folder of the new run."""
+    dataset: Path | None = None
+    """Folder of the dataset if it has moved; its content has to be the same."""
+    device: Literal["cpu", "cuda"] | None = None
+    """Device of the training; none: the device of the run."""
+    workers: int = 0
+    """Parallel processes; 0: one per core."""
+    resume: bool = False
+    """Go on with an interrupted repetition."""
+    progress: ProgressMode = "auto"
+    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
+
+    def run(self, console: Console) -> None:
+        with worker_pool(self.workers) as pool, show_progress(console, self.progress) as progress:
+            repetition = nd.repeat(
+                self.run_folder, self.out, dataset=self.dataset, device=self.device, resume=self.resume, pool=pool,
+                progress=progress,
+            )  # fmt: skip
+        for line in repetition.lines:
+            console.print(line, highlight=False, soft_wrap=True)
+        console.print("the result is equal" if repetition.equal else "the result is not equal", highlight=False)
+
+
+@dataclass(frozen=True)
 class Demo:
     """The main job in minutes: PPO's expert drives, NAC, LSTM and CfC learn from it, all race, and leave a report."""
 

@@ -102,8 +102,8 @@ def dagger(
     labels = resolve_driver(expert, env)
     require_environment(f"expert {expert!r}", labels, env)
     meta = Meta(env, driver_name(expert), driver_hash(expert, env), config.noise_config, config.seed)
-    facts = {"expert": meta.driver, "expert_sha256": meta.driver_sha256}
-    plan = TrainingPlan.resolve(config, env, device=device, facts=facts, grown=("rounds",))
+    facts = {"expert": expert, "expert_sha256": meta.driver_sha256}
+    plan = TrainingPlan.resolve(config, env, device=device, facts=facts, moved=("expert",), grown=("rounds",))
     learner = build_learner(plan)
     rounds = _Rounds(plan, labels, meta, folder / "dataset")
     fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)

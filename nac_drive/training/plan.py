@@ -86,8 +86,8 @@ class TrainingPlan(Generic[Config]):
         driver = replace(config.driver, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions)
         config = replace(config, driver=driver)
         sources = {name: _learned(name, source, env) for name, source in _named(config).items()}
-        resolved = {**asdict(config), **(facts or {}), **source_hashes(config, env)}
-        moved = (*moved, "track", *(f"optim.{name}" for name in _HASHES))
+        resolved = {**asdict(config), **(facts or {}), **source_hashes(config, env), "device": torch_device.type}
+        moved = (*moved, "device", "track", *(f"optim.{name}" for name in _HASHES))
         return cls(config, env, torch_device, sources, resolved, moved, grown)
 
     @property

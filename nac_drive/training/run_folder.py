@@ -26,7 +26,7 @@ import msgspec
 import torch
 import yaml
 
-from nac_drive.parallel.versions import installed_versions
+from nac_drive.parallel.versions import code_sha256, installed_versions
 from nac_drive.storage.checkpoints import (
     CHECKPOINTS,
     RECORD,
@@ -46,7 +46,7 @@ from nac_drive.training.finite import require_finite_row
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.settings import CONFIG, FORMAT
 
-_METRICS, _COMMAND, _MACHINE = "metrics.jsonl", "command.txt", "env.json"
+_METRICS, _COMMAND, MACHINE = "metrics.jsonl", "command.txt", "env.json"
 _UNFINISHED_STEP = re.compile(r"step_[0-9]+\.tmp|\.step_[0-9]+\.tmp\.[0-9]{1,10}\.(tmp|old)")
 """Folders that `checkpoint` and `save_driver` had not finished."""
 
@@ -125,8 +125,8 @@ class RunFolder:
         """Write the files that a killed creation may lack."""
         if not (self.path / _COMMAND).exists():
             write_atomically(self.path / _COMMAND, (" ".join(map(shell_word, sys.argv)) + "\n").encode())
-        if not (self.path / _MACHINE).exists():
-            write_atomically(self.path / _MACHINE, (json.dumps(describe_machine(), indent=2) + "\n").encode())
+        if not (self.path / MACHINE).exists():
+            write_atomically(self.path / MACHINE, (json.dumps(describe_machine(), indent=2) + "\n").encode())
         if checkpoints and not (self.path / CHECKPOINTS / RECORD).exists():
             (self.path / CHECKPOINTS).mkdir(exist_ok=True)
             write_record(self.path, read_record(self.path) or Record(None, None))
@@ -376,7 +376,7 @@ class RunFolder:
 
     def _remove_leftovers(self) -> None:
         """Remove files and checkpoints that were not finished. Files of other names are not ours and stay."""
-        for name in (CONFIG, _METRICS, _COMMAND, _MACHINE, CURVE):
+        for name in (CONFIG, _METRICS, _COMMAND, MACHINE, CURVE):
             remove_leftovers(self.path / name)
         (self.path / CHECKPOINTS).mkdir(exist_ok=True)
         remove_leftovers(self.path / CHECKPOINTS / RECORD)
@@ -419,7 +419,9 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "versions": installed_versions(),
         "git_commit": commit or None,
+        "code_sha256": code_sha256(),
     }

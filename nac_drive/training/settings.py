@@ -28,7 +28,7 @@ FORMAT = 4
 """The format of config.yaml. A run of another format was started by an older version."""
 CONFIG = "config.yaml"
 FACTS = (
-    "format", "dataset", "dataset_sha256", "expert", "expert_sha256", "init_sha256", "freeze_encoder_sha256",
+    "format", "dataset", "dataset_sha256", "expert", "expert_sha256", "init_sha256", "freeze_encoder_sha256", "device",
 )  # fmt: skip
 """Keys of config.yaml that are no settings: what the run was trained on."""
 OF_THE_ENVIRONMENT = ("driver.frame_shape", "driver.num_actions")
@@ -66,6 +66,14 @@ class SavedConfig:
     """Setting -> value."""
     facts: dict[str, Any]
     """Its other keys, see `FACTS`."""
+
+    @property
+    def config(self) -> Any:
+        """The TrainConfig, DaggerConfig or PPOConfig.
+
+        Settings that the file does not name have their defaults.
+        """
+        return changed(CONFIGS[self.command](), self.values)
 
 
 def settings(kind: type) -> dict[str, Setting]:

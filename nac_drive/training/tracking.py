@@ -35,7 +35,7 @@ class TrackedRun:
 
     @property
     def identity(self) -> str:
-        """The same name for a run that goes on, and for no other."""
+        """A name that stays when the run goes on."""
         return hashlib.sha256((self.folder / "env.json").read_bytes()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""The figure of a run shows the numbers of its rows."""
+"""The figure of a run shows its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config.yaml and the words of --set are read back as the settings that they stand for, and nothing else."""
+"""config.yaml and the words of --set are settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_config_that_is_written_is_read_back_by_its_command(command, tmp_path,
     path = written(tmp_path / "run", {"format": FORMAT, **asdict(before)})
     saved = read_config(path.parent)
     assert (saved.command, saved.facts) == (command, {})
-    assert changed(CONFIGS[command](), saved.values) == before
+    assert saved.config == before
     monkeypatch.setattr(CONFIGS[command], "check", lambda self: None)  # "a driver" is none
     words = ["data"] if command == "train" else []
     again = parsed(monkeypatch, command, [*words, "--config", path, "--out", "new"]).settings()

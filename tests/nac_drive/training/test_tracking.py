@@ -1,4 +1,4 @@
-"""Trackers get the rows of a run as they are in metrics.jsonl; their failures cost a warning."""
+"""Trackers get the rows; their failures cost a warning."""
 
 from __future__ import annotations
 
