@@ -1,6 +1,7 @@
 from . import data_collection as data_collection
 from . import envs as envs
 from . import policies as policies
+from .analysis.inspect import Inspection as Inspection
 from .analysis.inspect import inspect as inspect
 from .analysis.watch import watch as watch
 from .analysis.wiring_figure import draw_wiring as draw_wiring
@@ -31,12 +32,15 @@ from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.results import EpisodeResult as EpisodeResult
 from .evaluation.statistics import Summary as Summary
 from .evaluation.statistics import summarise as summarise
+from .evaluation.verdict import Verdict as Verdict
 from .evaluation.video import record_video as record_video
 from .evaluation.video import side_by_side as side_by_side
+from .experiments.compare import Comparison as Comparison
 from .experiments.compare import compare as compare
 from .experiments.evaluation import evaluate_with_baseline as evaluate_with_baseline
 from .experiments.protocol import REPRODUCTIONS as REPRODUCTIONS
 from .experiments.reproduce import reproduce as reproduce
+from .experiments.stress import StressResult as StressResult
 from .experiments.stress import stress as stress
 from .live.arena import arena as arena
 from .live.udacity import serve_udacity as serve_udacity

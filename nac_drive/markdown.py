@@ -26,4 +26,4 @@ def number_text(value: float, spec: str) -> str:
         spec: Its format, such as "+.0f".
     """
     text = f"{value:{spec}}"
-    return text.lstrip("+-") if float(text) == 0 else text
+    return text.lstrip("+-") if float(text.replace(",", "")) == 0 else text

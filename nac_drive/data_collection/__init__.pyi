@@ -4,7 +4,7 @@ from .controller.controller import ControllerConfig as ControllerConfig
 from .dart import ActionNoise as ActionNoise
 from .dart import NoiseConfig as NoiseConfig
 from .dataset.demonstrations import Demonstrations as Demonstrations
-from .dataset.episode_file import DatasetError as DatasetError
+from .dataset.limits import DatasetError as DatasetError
 from .drivers import resolve_driver as resolve_driver
 from .interchange.export import export_dataset as export_dataset
 from .replay import rebuild as rebuild

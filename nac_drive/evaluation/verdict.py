@@ -115,19 +115,19 @@ class Verdict:
         return f"{text}; other runs may differ." if single and all(single) else f"{text}."
 
     def _difference(self, where: str) -> str:
-        points = number_text(abs(self.difference.mean), ".0f")
+        size = number_text(abs(self.difference.mean), ".0f")
         interval = self.difference.text("+.0f").partition(" ")[2]
         interval = f" {interval}" if interval else ""
-        if points == "0":
+        if size == "0":
             return f"{self.driver} scores as much as {self.baseline}{where}{interval}"
         more = "more" if self.difference.mean > 0 else "less"
-        return f"{self.driver} scores {points} {more} than {self.baseline}{where}{interval}"
+        return f"{self.driver} scores {size} {more} than {self.baseline}{where}{interval}"
 
     def _judgement(self) -> str:
         size, chance = self._size(), self._chance()
         if self.outcome == "alike":
             small = "a difference, but a small one" if self.apart else "alike"
-            return f"{small}, within {self.margin:.0f} points ({100 * ALIKE:.0f} %), with {size}"
+            return f"{small}, within {points(self.margin)} points ({100 * ALIKE:.0f} %), with {size}"
         if self.apart:
             return f"a difference, with {size}{chance}"
         if self.p_value is not None and self.p_value < LEVEL:  # but not after Holm's correction
@@ -156,7 +156,7 @@ class Verdict:
     @property
     def needed(self) -> str:
         """The experiment that would tell, as a clause."""
-        goal, tracks, runs = f"{self.goal:.0f}", self.tracks_needed, self.runs_needed
+        goal, tracks, runs = points(self.goal), self.tracks_needed, self.runs_needed
         several = max(self.runs) > 1
         if tracks is not None and tracks <= self.tracks:
             return f"a difference of {goal} would have been told apart"
@@ -225,6 +225,11 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
         )
         for verdict in verdicts
     ]  # fmt: skip
+
+
+def points(value: float) -> str:
+    """Return points of a return, with two digits if they are few."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _about(number: int, noun: str) -> str:

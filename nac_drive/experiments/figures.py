@@ -59,7 +59,7 @@ def draw_episodes(path: Path, drivers: Sequence[RankedDriver]) -> None:
         axis.errorbar(
             place, interval.mean, _ends(interval), fmt="D", color=color, markeredgecolor="black", capsize=5, zorder=3
         )
-        axis.annotate(f"{interval.mean:.0f}", (place + 0.2, interval.mean), va="center", fontsize=SMALL)
+        axis.annotate(f"{interval.mean:z.0f}", (place + 0.2, interval.mean), va="center", fontsize=SMALL)
     _solved(axis.axhline)
     axis.set_xticks(range(len(drivers)), [driver.summary.driver for driver in drivers])
     axis.set_xlim(-0.5, len(drivers) - 0.3)
@@ -191,12 +191,12 @@ def draw_heat_map(path: Path, result: StressResult) -> None:
     image = axis.imshow(np.array(fractions), cmap=HEAT_MAP, vmin=0.0, vmax=1.0, aspect="auto")
     for (row, column), value in np.ndenumerate(fractions):
         percent = "-" if np.isnan(value) else f"{100 * value:.0f}"
-        text = f"{percent}\n({cells[row][column].return_mean.mean:.0f})"
+        text = f"{percent}\n({cells[row][column].return_mean.mean:z.0f})"
         ink = "black" if np.isnan(value) else ink_on(colormaps[HEAT_MAP](float(np.clip(value, 0, 1))))
         axis.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
     axis.grid(visible=False)
     axis.set_xticks(range(len(specs)), specs, rotation=45, ha="right")
-    labels = [f"{name} ({result.cells[name, UNDISTURBED].return_mean.mean:.0f})" for name in result.drivers]
+    labels = [f"{name} ({result.cells[name, UNDISTURBED].return_mean.mean:z.0f})" for name in result.drivers]
     axis.set_yticks(range(len(labels)), labels)
     axis.set_title("Return kept, % (return)")
     figure.colorbar(image, ax=axis, shrink=0.8, format=PercentFormatter(1.0))

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.statistics import grid
-from nac_drive.evaluation.verdict import ALIKE, Judgement, Verdict, paired
+from nac_drive.evaluation.verdict import ALIKE, Judgement, Verdict, paired, points
 from nac_drive.experiments.leaderboard import RankedDriver
 
 _WORDS: dict[Judgement, str] = {"more": "more than", "less": "less than", "alike": "as much as"}
@@ -32,7 +32,7 @@ def headline(drivers: Sequence[RankedDriver]) -> str:
         return "".join(verdict.sentence for verdict in verdicts)
     if all(verdict.outcome == "alike" for verdict in verdicts) and _all_alike(drivers):
         needless = any(driver.has_memory is False for driver in drivers)
-        margin = f"within {verdicts[0].margin:.0f} points ({100 * ALIKE:.0f} %)"
+        margin = f"within {points(verdicts[0].margin)} points ({100 * ALIKE:.0f} %)"
         memory = " These tracks need no memory." if needless else ""
         return f"All {_number(len(drivers))} drive alike, {margin}.{memory}"
     return _grouped(verdicts)

@@ -47,7 +47,7 @@ class RankedDriver:
 
 
 def _each(returns: Sequence[float]) -> str:
-    return " ".join(f"{value:.0f}" for value in returns) if len(returns) > 1 else EMPTY
+    return " ".join(f"{value:z.0f}" for value in returns) if len(returns) > 1 else EMPTY
 
 
 def _count(value: int | None) -> str:

@@ -11,7 +11,7 @@ from nac_drive.evaluation.intervals import rank_correlation
 from nac_drive.evaluation.metrics import EMPTY
 from nac_drive.experiments.paper import PaperExperiment, ResultColumn, Row
 from nac_drive.experiments.protocol import Protocol
-from nac_drive.markdown import markdown_table
+from nac_drive.markdown import markdown_table, number_text
 from nac_drive.storage.write import write_atomically
 
 _LEAST = 5
@@ -60,9 +60,10 @@ def _cell(column: ResultColumn, rows: Sequence[Row], repeats: str) -> str:
     values, rows = column.values(rows), column.counted(rows)
     if not len(values):
         return EMPTY if rows else ""
-    text = f"{values.mean():,.{column.digits}f}"
-    if np.ptp(values) > 0:
-        text += f" ± {values.std(ddof=1):,.{column.digits}f}"
+    spec = f",.{column.digits}f"
+    text = number_text(float(values.mean()), spec)
+    deviation = number_text(float(values.std(ddof=1)), spec) if np.ptp(values) > 0 else ""
+    text += f" ± {deviation}" if deviation.strip("0.") else ""
     some = column.of is None and len(values) < len(rows)
     return f"{text} ({len(values)} of {len(rows)} {repeats})" if some else text
 

@@ -189,7 +189,7 @@ class LiveRace:
         while self._ended and self._hands:
             try:
                 row = await asyncio.to_thread(self._hands.add, self._ended.popleft())
-                text = f"recorded as episode {row['index']}: return {row['return']:.0f}"
+                text = f"recorded as episode {row['index']}: return {row['return']:z.0f}"
             except ValueError as error:
                 text = str(error)
             for page in self._pages:

@@ -7,6 +7,7 @@ from .checkpoint import load_driver as load_driver
 from .checkpoint import save_driver as save_driver
 from .config import CONTROLS as CONTROLS
 from .config import DriverConfig as DriverConfig
+from .cores.base import NOMINAL_DT as NOMINAL_DT
 from .cores.base import Core as Core
 from .cores.base import RecurrentCore as RecurrentCore
 from .cores.base import State as State
@@ -20,7 +21,6 @@ from .cores.registry import CORES as CORES
 from .cores.registry import build_core as build_core
 from .cores.rnn import GRU as GRU
 from .cores.rnn import LSTM as LSTM
-from .driver import NOMINAL_DT as NOMINAL_DT
 from .driver import Driver as Driver
 from .encoders import ENCODERS as ENCODERS
 from .encoders import ConvEncoder as ConvEncoder

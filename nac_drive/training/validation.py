@@ -35,7 +35,7 @@ def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, 
     finished = counting(progress, "validation", len(seeds))
     evaluation = evaluate(
         on_cpu(driver), seeds, name=driver.config.core, env=env, pool=pool,
-        on_episode=lambda row: finished(f"return {row.episode_return:.0f}"), progress=silent,
+        on_episode=lambda row: finished(f"return {row.episode_return:z.0f}"), progress=silent,
     )  # fmt: skip
     returns = [row.episode_return for row in evaluation.rows]
     return {
@@ -49,7 +49,7 @@ def closed_loop(driver: Driver, env: EnvConfig, tracks: str, pool: Pool | None, 
 
 def returns_note(row: dict[str, Any]) -> str:
     """Return the returns in a row of `closed_loop` as text."""
-    return f"return {row['return_mean']:.1f}, min {min(row['returns']):.1f}"
+    return f"return {row['return_mean']:z.1f}, min {min(row['returns']):z.1f}"
 
 
 def validation_score(returns: Sequence[float]) -> float:

@@ -116,7 +116,7 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     actions = _discrete if info["control"] == "discrete" else _continuous
     lines += [
         ("frames", f"{info['frames']:,} ({_duration(info['seconds'])})"),
-        ("return", f"mean {info['mean_return']:.1f}, minimum {info['min_return']:.1f}{_under_noise(info)}"),
+        ("return", f"mean {info['mean_return']:z.1f}, minimum {info['min_return']:z.1f}{_under_noise(info)}"),
     ]
     if "laps_finished" in info:
         lines += [

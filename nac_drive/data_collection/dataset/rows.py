@@ -151,7 +151,7 @@ def episode_row(index: int, summary: Mapping[str, Any], sha256: str) -> DatasetR
 
 def row_note(row: DatasetRow) -> str:
     """Return track and return of an episode, as progress shows them."""
-    return f"track {row['seed']} return {row['return']:.0f}"
+    return f"track {row['seed']} return {row['return']:z.0f}"
 
 
 def row_line(row: DatasetRow) -> bytes:

@@ -242,7 +242,7 @@ class _Training:
         seconds = time.perf_counter() - started
         self._seconds += seconds
         self._returns.extend(rollout.returns)
-        note = [f"return {np.mean(self._returns):.1f}"] if self._returns else []
+        note = [f"return {np.mean(self._returns):z.1f}"] if self._returns else []
         note += [f"{name} {value:.3g}" for name, value in learned.items()]
         self._progress(Event("ppo", self._step, config.total_timesteps, ", ".join(note)))
         row: dict[str, Any] = {"step": self._step, "episodes": len(rollout.returns)}

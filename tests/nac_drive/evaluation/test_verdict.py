@@ -156,6 +156,7 @@ def test_numbers_that_round_to_zero_have_no_sign():
     assert (number_text(-0.001, ".2f"), number_text(-0.04, "+.1f"), number_text(-1e-9, "+.3g")) == (
         "0.00", "0.0", "-1e-09",
     )  # fmt: skip
+    assert (number_text(-1234.0, ",.0f"), number_text(-0.1, ",.0f")) == ("-1,234", "0")
     equal, near = ([row(seed, episode_return=900 + spread * seed) for seed in range(3)] for spread in (0.0, 0.2))
     assert leaderboard([RankedDriver(Evaluation.of(equal))]).rows[0][1] == "900"
     assert leaderboard([RankedDriver(Evaluation.of(near))]).rows[0][1] == "900 ± 0.2"

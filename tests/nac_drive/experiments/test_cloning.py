@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.events import silent
 from nac_drive.experiments import cloning, learning
 from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.driving import Episodes
@@ -121,7 +122,7 @@ def test_a_pulse_is_clamped_at_half_the_rate_of_frames(core: str, experiment: Cl
         "clamped_return": -7.5,
     })  # fmt: skip
     ((tested, tracks, settings),) = driven
-    assert (tracks, settings) == ("test-2", {"perturbation": DROP, "crash": "intervene"})
+    assert (tracks, settings) == ("test-2", {"perturbation": DROP, "crash": "intervene", "progress": silent})
     after, before = tested.state_dict(), twin.state_dict()
     changed = [name for name in before if not torch.equal(after[name], before[name])]
     assert [name.rpartition(".")[2] for name in changed] == ["omega"]
@@ -158,7 +159,7 @@ def test_columns_and_conclusion_show_the_numbers_of_the_rows():
     assert experiment.conclude(Path(), rows[:2]) == ""
     fewer = [row("C", run, [0, 0], [0, 0]) for run in range(2)]
     text = experiment.conclude(Path(), [*rows[:2], *fewer])
-    assert "| C | +0 [+0, +0] | -2 [" in text
+    assert "| C | 0 [0, 0] | -2 [" in text
     assert "**1 of 2 differences lie in an interval without zero**: C, `frame-drop:2:zero`." in text
 
 
