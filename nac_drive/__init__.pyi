@@ -14,6 +14,7 @@ from .data_collection.dataset.demonstrations import Demonstrations as Demonstrat
 from .data_collection.drivers import resolve_driver as resolve_driver
 from .data_collection.interchange.export import export_dataset as export_dataset
 from .data_collection.interchange.udacity import import_udacity as import_udacity
+from .data_collection.own_driver import as_policy as as_policy
 from .data_collection.replay import rebuild as rebuild
 from .data_collection.replay import save_action_log as save_action_log
 from .envs.config import EnvConfig as EnvConfig

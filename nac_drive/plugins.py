@@ -236,12 +236,22 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_error(source: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"plugin {source} cannot be imported: {place_of(error)}{type(error).__name__}: {str(error).rstrip('.')}."
+    )
+
+
+def place_of(error: BaseException) -> str:
+    """Return the file and line of an error, as "mine.py:3: ".
+
+    Empty if there is no file.
+    """
     frames, place = error.__traceback__, ""
     while frames is not None:
         file = frames.tb_frame.f_code.co_filename
         place = f"{Path(file).name}:{frames.tb_lineno}: " if not file.startswith("<") else place
         frames = frames.tb_next
-    return ValueError(f"plugin {source} cannot be imported: {place}{type(error).__name__}: {str(error).rstrip('.')}.")
+    return place
 
 
 def _version(module: ModuleType) -> str:

@@ -12,7 +12,7 @@ from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
 from nac_drive.analysis.watch import bar_of
-from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
+from nac_drive.data_collection.drivers import AnyDriver, driver_names, each_accepted, env_for, resolve_driver
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.notebook import automatic, paragraph
@@ -44,7 +44,7 @@ class Inspection(os.PathLike[str]):
 
 
 def inspect(
-    drivers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    drivers: AnyDriver | Sequence[AnyDriver],
     track: int = SPLITS["test"][0],
     *,
     folder: str | os.PathLike[str],
@@ -60,7 +60,7 @@ def inspect(
     `Recording`).
 
     Args:
-        drivers: A driver or several, by name or folder (see `resolve_driver`).
+        drivers: A driver or several, their names or folders (see `resolve_driver`).
         track: Seed of the track.
         folder: The folder; it is created if needed.
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
@@ -80,8 +80,8 @@ def inspect(
             unknown perturbation, or if rerun is wanted and not installed.
     """
     folder = Path(folder)
-    specs = [drivers] if isinstance(drivers, str | os.PathLike) else list(drivers)
-    names = [driver_name(spec) for spec in specs]
+    specs = each_accepted(drivers)
+    names = driver_names(specs)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be one or more with different names, got {', '.join(names) or 'none'}.")
     track_seeds([track])

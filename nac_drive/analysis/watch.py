@@ -12,14 +12,13 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
-from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
+from nac_drive.data_collection.drivers import AnyDriver, driver_name, env_for, resolve_driver
 from nac_drive.envs import (
     SPLITS,
     Control,
     CrashMode,
     EnvConfig,
     Episode,
-    Policy,
     Step,
     make_env,
     rollout,
@@ -56,7 +55,7 @@ def bar_of(job: str, step: Step) -> Event:
 
 
 def watch(
-    driver: Policy | str | os.PathLike[str] = "champion",
+    driver: AnyDriver = "champion",
     track: int = SPLITS["test"][0],
     *,
     video: str | os.PathLike[str] | None = None,
@@ -104,9 +103,7 @@ def watch(
         if os.path.lexists(html):
             raise FileExistsError(f"{os.fspath(html)} already exists; choose another file.")
         require_writable(Path(html))
-    name = "driver"
-    if isinstance(driver, str | os.PathLike):
-        name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
+    name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
     env = env_for(driver, control, perturbation)
 
     def on_each(step: Step) -> None:

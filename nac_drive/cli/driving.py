@@ -17,6 +17,7 @@ from tyro.conf import Positional
 import nac_drive as nd
 from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
 from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
+from nac_drive.cli.typed import typed
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
 from nac_drive.envs.views import ABOVE, Size, VideoView, View
 from nac_drive.events import Event
@@ -33,7 +34,8 @@ class Collect:
     out: Path
     """Folder of the new dataset."""
     driver: str = "expert"
-    """The driver: expert, champion, controller, or the folder of a driver or run."""
+    """The driver: expert, champion, controller, the folder of a driver or run, an .onnx or .zip file, or your own as
+    FILE.py:NAME."""
     episodes: int = 20
     """Episodes, each on another training track."""
     first_track: int = 0
@@ -75,7 +77,7 @@ class Collect:
         with show_progress(console, self.progress) as progress:
             dataset = nd.collect(
                 self.out,
-                self.driver,
+                typed(self.driver),
                 env=EnvConfig(self.control, self.mask_bar, perturb=self.perturb, view=self.view, size=self.size),
                 seeds=list(SPLITS["train"][self.first_track : self.first_track + self.episodes]),
                 noise=nd.NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
@@ -213,7 +215,8 @@ class Evaluate:
     """Drive named tracks in closed loop and report returns, completion, crashes and agreement with the expert."""
 
     driver: str = "champion"
-    """The driver: champion, expert, controller, or the folder of a driver or run."""
+    """The driver: champion, expert, controller, the folder of a driver or run, an .onnx or .zip file, or your own as
+    FILE.py:NAME."""
     tracks: str = "test-10"
     """Tracks: SPLIT-COUNT (train, val, test) or a comma list of seeds."""
     crash: CrashMode = "ignore"
@@ -244,7 +247,8 @@ class Evaluate:
 
         with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
             evaluations = nd.evaluate_with_baseline(
-                self.driver, self.tracks, baseline=None if self.baseline == "none" else self.baseline,
+                typed(self.driver), self.tracks,
+                baseline=None if self.baseline in (None, "none") else typed(self.baseline),
                 control=self.control, mask_bar=self.mask_bar, crash=self.crash, perturbation=self.perturb,
                 folder=self.out, resume=self.resume, pool=pool, progress=progress,
             )  # fmt: skip
@@ -267,7 +271,8 @@ class Stress:
     out: Path
     """Folder for report.html, its figures, rows.jsonl and summary.json; every episode is kept there when it ends."""
     drivers: tuple[str, ...] = ("champion", "expert")
-    """Drivers: champion, expert, controller, or folders of drivers or runs. Differences are taken against the first."""
+    """Drivers: champion, expert, controller, folders of drivers or runs, .onnx or .zip files, or your own as
+    FILE.py:NAME. Differences are taken against the first."""
     perturb: tuple[str, ...] = DEFAULT_PERTURBATIONS
     """Perturbations: NAME (all levels), NAME:MISSING, or a specification such as gap:2+frame-rate:1
     (docs/perturbations.md)."""
@@ -293,9 +298,10 @@ class Stress:
         from nac_drive.experiments.stress_page import save_stress_page, terminal_stress, video_of
 
         EnvConfig(perturb=self.video)  # a bad one fails before the episodes
+        drivers = [typed(driver) for driver in self.drivers]
         with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
             result = nd.stress(
-                self.drivers, self.perturb, self.tracks, control=self.control, crash=self.crash, folder=self.out,
+                drivers, self.perturb, self.tracks, control=self.control, crash=self.crash, folder=self.out,
                 resume=self.resume, pool=pool, progress=progress,
             )  # fmt: skip
         page = save_stress_page(self.out, result, self.tracks, self.crash, self.drivers, self.control)
@@ -303,7 +309,7 @@ class Stress:
         print_sentences(console, result.verdicts)
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
         if self.video is not None:
-            video = video_of(self.out / "video.mp4", self.drivers, self.tracks, self.video, self.control, self.crash)
+            video = video_of(self.out / "video.mp4", drivers, self.tracks, self.video, self.control, self.crash)
             console.print(f"video: {video}", highlight=False, soft_wrap=True)
 
 
@@ -312,7 +318,8 @@ class Watch:
     """Watch a driver: in a live window where there is a display, or in a video."""
 
     driver: str = "champion"
-    """The driver: champion, expert, controller, or the folder of a driver or run."""
+    """The driver: champion, expert, controller, the folder of a driver or run, an .onnx or .zip file, or your own as
+    FILE.py:NAME."""
     track: int = SPLITS["test"][0]
     """Seed of the track."""
     video: Path | None = None
@@ -336,11 +343,12 @@ class Watch:
             raise ValueError(
                 "there is no display here to open a window on; pass --video episode.mp4 or --html episode.html."
             )
-        name = driver_name(self.driver)
+        driver = typed(self.driver)
+        name = driver_name(driver)
         with show_progress(console) as progress:
             job = f"{name} on track {self.track}"
             episode = nd.watch(
-                self.driver, self.track, video=self.video, html=self.html, control=self.control, crash=self.crash,
+                driver, self.track, video=self.video, html=self.html, control=self.control, crash=self.crash,
                 perturbation=self.perturb, view=self.view,
                 on_step=lambda step: progress(Event(job, step.index + 1, EnvConfig.max_steps)),
             )  # fmt: skip
@@ -363,7 +371,8 @@ class Inspect:
     out: Path
     """Folder for episode.html, which opens without a network, and the arrays of every driver as NAME.npz."""
     driver: str = "champion"
-    """The driver: champion, expert, controller, or the folder of a driver or run."""
+    """The driver: champion, expert, controller, the folder of a driver or run, an .onnx or .zip file, or your own as
+    FILE.py:NAME."""
     compare: tuple[str, ...] = ()
     """Drivers beside each other, in place of --driver."""
     track: int = SPLITS["test"][0]
@@ -381,7 +390,7 @@ class Inspect:
     def run(self, console: Console) -> None:
         from nac_drive.data_collection.drivers import driver_name
 
-        drivers = self.compare or (self.driver,)
+        drivers = [typed(driver) for driver in self.compare or (self.driver,)]
         places = {driver_name(driver): place for place, driver in enumerate(drivers)}
         with show_progress(console) as progress:
 

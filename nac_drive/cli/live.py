@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 import nac_drive as nd
+from nac_drive.cli.typed import typed
 from nac_drive.envs import SPLITS, Control
 
 
@@ -16,7 +17,8 @@ class Arena:
     """Watch up to four drivers on one track in a browser, disturb them, and take the wheel."""
 
     drivers: tuple[str, ...] = ("champion",)
-    """Drivers by name or folder, such as champion controller runs/mine human; human is the person at the page."""
+    """Drivers by name, folder or file, such as champion runs/mine mine.py:drive human; human is the person at the
+    page."""
     track: int = SPLITS["test"][0]
     """Seed of the track."""
     control: Control = "continuous"
@@ -35,8 +37,8 @@ class Arena:
 
     def run(self, console: Console) -> None:
         nd.arena(
-            self.drivers, self.track, control=self.control, host=self.host, port=self.port, record=self.record,
-            until_left=self.until_left, open_browser=self.open,
+            [typed(driver) for driver in self.drivers], self.track, control=self.control, host=self.host,
+            port=self.port, record=self.record, until_left=self.until_left, open_browser=self.open,
             on_ready=lambda address: console.print(f"arena: {address}  (Ctrl-C ends it)", highlight=False),
         )  # fmt: skip
 

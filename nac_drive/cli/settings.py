@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import tyro
 
-from nac_drive.plugins import named_object
+from nac_drive.plugins import is_reference, named_object
 from nac_drive.training.config import core_settings
 from nac_drive.training.settings import (
     CONFIGS,
@@ -101,7 +101,7 @@ class TrainingCommand:
         values = {name: _option_value(setting, base) for name, setting in self.OPTIONS.items()}
         if "dataset" in facts:
             values |= {"dataset": Path(facts["dataset"])}
-        elif "expert" in facts:
+        elif "expert" in facts and not is_reference(facts["expert"]):  # a file's words import nothing
             values |= {"expert": facts["expert"]}
         command: Any = self
         return replace(command, source=replace(self.source, changes=()), **values)

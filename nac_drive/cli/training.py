@@ -15,9 +15,10 @@ from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.plugins import describe_core, named_core
+from nac_drive.cli.plugins import describe_core
 from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.cli.settings import Source, TrainingCommand, with_settings
+from nac_drive.cli.typed import typed
 from nac_drive.envs import CrashMode
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
@@ -109,7 +110,8 @@ class Dagger(TrainingCommand):
     """Folder of the new run; its episodes are the dataset OUT/dataset."""
     expert: str = "expert"
     """Driver that gives the labels: expert, controller, human (a person at the keys of a window, who drives round 0 and
-    corrects the learner in later rounds), or the folder of a driver or run."""
+    corrects the learner in later rounds), the folder of a driver or run, an .onnx or .zip file, or your own as
+    FILE.py:NAME."""
     source: Annotated[Source, tyro.conf.arg(name="")] = field(default_factory=Source)
     options: Annotated[_SharedOptions, tyro.conf.arg(name="")] = field(default_factory=_SharedOptions)
 
@@ -121,7 +123,7 @@ class Dagger(TrainingCommand):
             show_progress(console, options.progress) as progress,
         ):
             best = nd.dagger(
-                config, self.out, expert=self.expert, device=options.device, devices=options.devices,
+                config, self.out, expert=typed(self.expert), device=options.device, devices=options.devices,
                 nodes=options.nodes, resume=options.resume, pool=pool,
                 progress=progress,
             )  # fmt: skip
@@ -168,14 +170,15 @@ class Compare(TrainingCommand):
     out: Path
     """Folder of the comparison."""
     drivers: tuple[str, ...] = ("nac-exact", "lstm", "cfc")
-    """Cores to compare; `all` is every one. Settings of a core follow its name, as in nac-exact,window=8."""
+    """Cores to train; `all` is every one. Settings of a core follow its name, as in nac-exact,window=8. Drivers among
+    them (a name, a folder, an .onnx or .zip file, or your own as FILE.py:NAME) are evaluated as they are."""
     num_seeds: int = 1
     """Runs of each core, with the seeds SEED, SEED + 1, ..."""
     tracks: str = "test-10"
     """Tracks of the evaluation: SPLIT-COUNT or a comma list of seeds."""
     expert: str = "expert"
-    """Driver that is evaluated on the same tracks and queried at every frame: expert, controller, or the folder of a
-    driver or run."""
+    """Driver that is evaluated on the same tracks and queried at every frame: expert, controller, the folder of a
+    driver or run, or your own as FILE.py:NAME."""
     baseline: str | None = None
     """What differences are taken against: one of the drivers, or the expert; none: lstm where it takes part, else the
     expert."""
@@ -188,20 +191,21 @@ class Compare(TrainingCommand):
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
     def run(self, console: Console) -> None:
-        from nac_drive.experiments.compare import with_core
+        from nac_drive.experiments.compare import is_core, with_core
         from nac_drive.experiments.leaderboard import SHORT, leaderboard
 
-        names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [named_core(name)])]
-        cores, options = tuple(dict.fromkeys(names)), self.options
+        names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [typed(name)])]
+        drivers, options = tuple(dict.fromkeys(names)), self.options
+        cores = [name for name in drivers if is_core(name)]
         first = cores[0].split(",")[0] if cores else DriverConfig.core
         config, dataset = self.settings({"driver.core": first, "driver.core_args": {}}), _named(self.dataset)
         for core in cores:
             describe_core(with_core(config, core).driver, console)
         with show_progress(console, options.progress) as progress:
             comparison = nd.compare(
-                cores, dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
-                shared_encoder=self.shared_encoder, expert=self.expert, baseline=self.baseline, crash=self.crash,
-                device=options.device,
+                drivers, dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
+                shared_encoder=self.shared_encoder, expert=typed(self.expert),
+                baseline=self.baseline and typed(self.baseline), crash=self.crash, device=options.device,
                 resume=options.resume, workers=options.workers, cluster=options.cluster,
                 progress=progress,
             )  # fmt: skip

@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,15 +24,18 @@ from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, DatasetRow, row_note
 from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    accepted,
     driver_hash,
     driver_name,
     require_environment,
     resolve_driver,
     seen_by,
+    sendable,
     trained_env,
 )
 from nac_drive.data_collection.frame_count import FrameCount, FrameReports, frame_count
-from nac_drive.data_collection.human import HUMAN, Human
+from nac_drive.data_collection.human import Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.envs import LARGEST_SEED, EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
 from nac_drive.events import Event, Progress, counting
@@ -59,7 +62,7 @@ class EpisodeJob:
 
 def collect(
     path: str | os.PathLike[str],
-    driver: str | os.PathLike[str] = "expert",
+    driver: AnyDriver = "expert",
     *,
     env: EnvConfig | None = None,
     seeds: Sequence[int],
@@ -78,9 +81,9 @@ def collect(
 
     Args:
         path: The dataset folder.
-        driver: See `resolve_driver`. A trained driver sees the status bar as in its training, whether or not `env`
-            masks it in the recorded frames. Under perturbations it sees the true frames, and the recorded ones are
-            perturbed.
+        driver: A driver, its name or its folder, see `resolve_driver`. It sees the status bar as in its training, or
+            if it was not trained here, whether or not `env` masks it in the recorded frames. Under perturbations it
+            sees the true frames, and the recorded ones are perturbed.
         env: The environment; `EnvConfig()` by default.
         seeds: Tracks, one episode each.
         noise: Noise in the executed actions; the label stays the driver's action. None by default.
@@ -109,11 +112,11 @@ def collect(
             f"seeds must be distinct, 0 to {LARGEST_SEED} (2^63 - 1) and at least one of them, got {seeds[:10]}."
         )
     number_of_workers(workers)  # a bad number fails here
-    if os.fspath(driver) == HUMAN:  # one person, one window
-        workers, cluster = 1, None
-    env = env or EnvConfig()
+    env, driver = env or EnvConfig(), accepted(driver)
     loaded = resolve_driver(driver, env)  # a bad driver fails here, before there is a folder
-    require_environment(f"driver {os.fspath(driver)!r}", loaded, env)
+    require_environment(f"driver {driver_name(driver)!r}", loaded, env)
+    if isinstance(loaded, Human) or not sendable(loaded, workers != 1 or cluster is not None):  # one window
+        workers, cluster = 1, None
     pickled = pickle.dumps(loaded)
     meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
     if resume and not path.exists():
@@ -247,7 +250,8 @@ def collect_episode(job: EpisodeJob, task: tuple[int, int], count: FrameCount | 
     meta = job.meta
     driver = pickle.loads(job.driver)
     trained = trained_env(driver)
-    if meta.env.perturb or (trained and seen_by(trained) != seen_by(meta.env)):
+    seen = seen_by(trained or replace(meta.env, mask_bar=False))
+    if meta.env.perturb or seen != seen_by(meta.env):
         driver = _SeesAsTrained(driver)
     wanted = meta.noise or NoiseConfig(0.0)
     steps: list[Step] = []

@@ -1,7 +1,4 @@
-"""Find a driver by its name or its folder.
-
-Names are of drivers that come with the package.
-"""
+"""Find a driver, or take the user's own object."""
 
 from __future__ import annotations
 
@@ -9,27 +6,52 @@ import hashlib
 import json
 import os
 import re
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
+from nac_drive.data_collection.identity import object_hash
+from nac_drive.data_collection.own_driver import AnyDriver, OwnDriver, as_policy, can_drive, made, name_of
+from nac_drive.data_collection.sb3_zip import load_zip
 from nac_drive.envs import ENVIRONMENTS, Control, EnvConfig, Policy, same_actions
-from nac_drive.policies.onnx_driver import load_onnx
+from nac_drive.plugins import attribute_of_plugin, missing_plugin
+from nac_drive.policies.foreign_onnx import load_any_onnx
 from nac_drive.storage.names import shown
 from nac_drive.suggest import did_you_mean
 
 
-def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -> Policy:
-    """Load the driver that a name or a path stands for.
+def accepted(spec: AnyDriver) -> str | os.PathLike[str] | Policy:
+    """Return a name as it is, an object as a policy.
+
+    Raises:
+        ValueError: See `as_policy`.
+    """
+    return spec if isinstance(spec, str | os.PathLike) else as_policy(spec)
+
+
+def each_accepted(drivers: AnyDriver | Sequence[AnyDriver]) -> list[str | os.PathLike[str] | Policy]:
+    """Return one driver or several as a list, see `accepted`."""
+    several: Any = drivers if isinstance(drivers, Sequence) and not isinstance(drivers, str) else [drivers]
+    return [accepted(spec) for spec in several]
+
+
+def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
+    """Load the driver of a name or a path.
+
+    An object becomes a policy.
 
     Args:
         spec: `controller`, `steady-controller` or `cautious-controller`; `human`, a person at the keys of a window; a
             driver that comes with the package, such as `expert` or `champion-continuous`; the folder of a driver or run
-            (its best checkpoint); or an `.onnx` file that `nac-drive export` wrote.
+            (its best checkpoint); an `.onnx` file; a `.zip` file of stable-baselines3, of which weights alone are read;
+            the dotted name of an object in a loaded plug-in, such as `mine.drive`; or an object, see `as_policy`.
         env: The environment it will drive in; a name without control means the driver for its control, discrete by
             default.
 
@@ -41,15 +63,19 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
         ValueError: If the folder or file is no driver's, or the driver's actions do not fit the
             environment's control (continuous and pulsed control have the same).
     """
-    control = env.control if env else None
-    if os.fspath(spec) == HUMAN:
+    if not isinstance(spec, str | os.PathLike):
+        return as_policy(spec, env)
+    name, control = os.fspath(spec), env.control if env else None
+    if name == HUMAN:
         return KeyboardDriver(control or "discrete")
-    if os.fspath(spec) in CONTROLLERS:
+    if name in CONTROLLERS:
         return _controller(spec, control or "discrete")
     try:
-        driver = load_onnx(spec) if _is_exported(spec) else policies.load_driver(spec, control)
+        driver = _loaded(spec, env)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}{did_you_mean(os.fspath(spec), CONTROLLERS)}") from None
+        module = missing_plugin(_dotted(spec))
+        advice = f" If a plug-in has it, pass --plugin {module}.py." if module else did_you_mean(name, CONTROLLERS)
+        raise FileNotFoundError(f"{error}{advice}") from None
     trained = trained_env(driver)
     if env and trained and not same_actions(trained.control, env.control):
         raise ValueError(
@@ -59,18 +85,102 @@ def resolve_driver(spec: str | os.PathLike[str], env: EnvConfig | None = None) -
     return driver
 
 
+def _loaded(spec: str | os.PathLike[str], env: EnvConfig | None) -> Policy:
+    """Load a driver from a plug-in, file or folder."""
+    name, suffix = os.fspath(spec), Path(spec).suffix
+    if (own := _of_plugin(name)) is not None:
+        return as_policy(own, env, name=name)
+    if suffix == ".onnx":
+        return as_policy(load_any_onnx(spec), env, name=driver_name(spec))
+    if suffix == ".zip":
+        return as_policy(load_zip(Path(spec)), env, name=driver_name(spec))
+    if suffix == ".pt2":
+        raise ValueError(
+            f"driver: {name} cannot be driven with: torch unpickles parts of a .pt2 file, which can run "
+            "foreign code; export the driver as .onnx, or pass its folder."
+        )
+    return policies.load_driver(spec, env.control if env else None)
+
+
+_MADE: dict[str, tuple[Any, Any]] = {}
+"""Dotted name -> the object in the plug-in, and the driver that it is or makes."""
+
+
+def _of_plugin(name: str) -> Any:
+    """Return the driver in a loaded plug-in.
+
+    None if the dotted name stands for none.
+
+    A class or a function without arguments makes the driver once.
+    """
+    try:
+        found = attribute_of_plugin(name)
+    except KeyError:
+        return None
+    if name not in _MADE or _MADE[name][0] is not found:
+        _MADE[name] = found, made(found)
+    return _MADE[name][1]
+
+
+def names_plugin_driver(name: str) -> bool:
+    """Return whether a loaded plug-in has that driver."""
+    try:
+        return can_drive(attribute_of_plugin(name))
+    except KeyError:
+        return False
+
+
+def _dotted(spec: str | os.PathLike[str]) -> str:
+    """Return a dotted name; empty for a path."""
+    name = os.fspath(spec)
+    return name if all(word.isidentifier() for word in name.split(".")) else ""
+
+
 def _controller(name: str | os.PathLike[str], control: Control) -> Controller:
     return Controller(control, CONTROLLERS[os.fspath(name)][control])
 
 
-def driver_name(spec: str | os.PathLike[str]) -> str:
+def driver_name(spec: AnyDriver) -> str:
     """Return the name of a driver in tables and datasets.
 
-    It is the name itself, or the folder's.
+    It is the name itself, the name of the folder or file, or the name of an object's class or function.
 
     Characters that do not print become escapes, so that tables, pages and files can hold any name.
     """
+    if not isinstance(spec, str | os.PathLike):
+        return name_of(spec)
     return shown(Path(os.path.abspath(spec)).name)
+
+
+def driver_names(specs: Sequence[AnyDriver], taken: Sequence[str] = ()) -> list[str]:
+    """Return the names of several drivers. Of objects with one name, or one that is taken, the second is `NAME (2)`."""
+    names: list[str] = []
+    for spec in specs:
+        name, number = driver_name(spec), 1
+        while not isinstance(spec, str | os.PathLike) and name in (*taken, *names):
+            number += 1
+            name = f"{driver_name(spec)} ({number})"
+        names.append(name)
+    return names
+
+
+def sendable(driver: Policy | None, wanted: bool = True) -> bool:
+    """Return whether other processes can have a driver.
+
+    If they cannot and want it, a warning says so.
+
+    Args:
+        driver: The driver, if any.
+        wanted: Whether there are other processes.
+    """
+    if not isinstance(driver, OwnDriver) or not driver.unsendable:
+        return True
+    if wanted:
+        warnings.warn(
+            f"driver {driver.name!r} drives in this process alone: it cannot be sent to others ({driver.unsendable}).",
+            stacklevel=3,
+        )
+    return False
 
 
 def trained_env(driver: Policy) -> EnvConfig | None:
@@ -148,33 +258,36 @@ def env_for(driver: Policy, control: Control | None = None, perturbation: str | 
 
     Args:
         driver: A driver. One that was not trained drives in `EnvConfig`.
-        control: The control of a driver that was not trained. It also puts a driver of continuous control under pulsed
-            control, and the other way round.
+        control: The control of a driver that has none of its own. It also puts a driver of continuous control under
+            pulsed control, and the other way round.
         perturbation: Perturbations instead of the training's, see `envs.perturb`; none by default.
     """
-    env = trained_env(driver)
-    if env is None:
-        env = EnvConfig(control or EnvConfig.control)
-    elif control and same_actions(control, env.control):
+    env = trained_env(driver) or EnvConfig(getattr(driver, "control", None) or control or EnvConfig.control)
+    if control and same_actions(control, env.control):
         env = replace(env, control=control)
     return replace(env, perturb=perturbation)
 
 
-def driver_hash(spec: str | os.PathLike[str], env: EnvConfig) -> str:
+def driver_hash(spec: AnyDriver, env: EnvConfig) -> str:
     """Return the SHA-256 of what decides a driver's actions.
 
-    It covers weights and config, or the controller's numbers.
+    It covers weights and config, the controller's numbers, or the code and the values of an object.
 
     Args:
         spec: See `resolve_driver`.
         env: The environment; its control chooses between two drivers of one name.
     """
+    if not isinstance(spec, str | os.PathLike):
+        policy = accepted(spec)
+        return policy.sha256 if isinstance(policy, OwnDriver) else object_hash(policy)
     if os.fspath(spec) == HUMAN:
         return hashlib.sha256(HUMAN.encode()).hexdigest()
     if os.fspath(spec) in CONTROLLERS:
         config = asdict(_controller(spec, env.control).config)
         return hashlib.sha256(json.dumps(config).encode()).hexdigest()
-    if _is_exported(spec):
+    if (own := _of_plugin(os.fspath(spec))) is not None:
+        return object_hash(own)
+    if Path(spec).suffix in (".onnx", ".zip"):
         return hashlib.sha256(Path(spec).read_bytes()).hexdigest()
     folder = policies.driver_folder(spec, env.control)
     digest = hashlib.sha256()
@@ -207,18 +320,3 @@ def reported_return(name: str, sha256: str, env: EnvConfig) -> float | None:
     card = (policies.driver_folder(name, env.control) / _CARD).read_text(encoding="utf-8")
     row = re.search(r"^\| test-100 \| (\d+) ± ", card, re.MULTILINE)
     return float(row[1]) if row else None
-
-
-def _is_exported(spec: str | os.PathLike[str]) -> bool:
-    """Return whether `spec` is an ONNX file.
-
-    Raises:
-        ValueError: It is a .pt2 file.
-    """
-    suffix = Path(spec).suffix
-    if suffix == ".pt2":
-        raise ValueError(
-            f"driver: {os.fspath(spec)} cannot be driven with: torch unpickles parts of a .pt2 file, which can run "
-            "foreign code; export the driver as .onnx, or pass its folder."
-        )
-    return suffix == ".onnx"

@@ -5,7 +5,6 @@ Many tracks are driven at a time, with the same result for any number of them.
 
 from __future__ import annotations
 
-import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,15 @@ from typing import Any
 
 import gymnasium as gym
 
-from nac_drive.data_collection.drivers import driver_name, env_for, require_environment, resolve_driver, trained_env
+from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    driver_name,
+    env_for,
+    require_environment,
+    resolve_driver,
+    sendable,
+    trained_env,
+)
 from nac_drive.envs import (
     BatchPolicy,
     CrashMode,
@@ -93,14 +100,14 @@ def with_holm(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def evaluate(
-    driver: Policy | str | os.PathLike[str],
+    driver: AnyDriver,
     tracks: str | Sequence[int] = "test-10",
     *,
     name: str | None = None,
     env: EnvConfig | None = None,
     crash: CrashMode = "ignore",
     perturbation: str | None = None,
-    expert: Policy | str | os.PathLike[str] | None = None,
+    expert: AnyDriver | None = None,
     baseline: Evaluation | None = None,
     pool: Pool | None = None,
     batch_size: int = BATCH_SIZE,
@@ -113,7 +120,7 @@ def evaluate(
     row depends on the batch or on the processes.
 
     Args:
-        driver: The driver, its name, or its folder (see `resolve_driver`).
+        driver: The driver, its name, or its folder, see `resolve_driver`.
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         name: The driver's name in the rows, in which characters that do not print become escapes.
         env: The environment; by default the environment of the driver's training, without perturbations.
@@ -142,19 +149,17 @@ def evaluate(
         UserWarning: If the driver was trained with another EnvConfig, perturbations aside.
     """
     seeds = track_seeds(tracks)
-    if isinstance(driver, str | os.PathLike):
-        name = name or driver_name(driver)
-        driver = resolve_driver(driver, env)
-    name = shown(name or "driver")
-    env = env or env_for(driver)
+    name, policy = shown(name or driver_name(driver)), resolve_driver(driver, env)
+    env = env or env_for(policy)
     env = replace(env, perturb=perturbation or env.perturb)
-    if isinstance(expert, str | os.PathLike):
-        expert = resolve_driver(expert, env)
-    if expert is not None:
-        require_environment("expert: the driver", expert, env)
-    warn_of_other_env(driver, name, env)
-    size = tracks_at_a_time(driver, batch_size)
-    task = partial(drive, driver, expert, env, name=name, crash=crash, batch_size=size)
+    labels = None if expert is None else resolve_driver(expert, env)
+    if labels is not None:
+        require_environment("expert: the driver", labels, env)
+    warn_of_other_env(policy, name, env)
+    size = tracks_at_a_time(policy, batch_size)
+    if not all(sendable(one, pool is not None) for one in (policy, labels)):
+        pool = None
+    task = partial(drive, policy, labels, env, name=name, crash=crash, batch_size=size)
     found: dict[int, EpisodeResult] = {}
     finished = counting(progress, f"evaluate ({name})", len(seeds))
     for row in _in_pool(pool, task, seeds, size) if pool else task(seeds):

@@ -19,13 +19,12 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
-from nac_drive.data_collection.drivers import env_for
+from nac_drive.data_collection.drivers import AnyDriver, env_for, resolve_driver
 from nac_drive.envs import (
     CrashMode,
     EnvConfig,
     EnvSpec,
     Episode,
-    Policy,
     Step,
     make_env,
     rollout,
@@ -50,7 +49,7 @@ _WHITE, _GREY, _GREEN, _RED, _AMBER = (255, 255, 255), (170, 170, 170), (90, 220
 
 def record_video(
     path: str | os.PathLike[str],
-    driver: Policy,
+    driver: AnyDriver,
     seed: int,
     *,
     name: str,
@@ -71,7 +70,7 @@ def record_video(
 
     Args:
         path: The new file. It appears under its name when it is complete.
-        driver: The driver.
+        driver: The driver, see `resolve_driver`.
         seed: Seed of the track.
         name: Name of the driver in the video.
         env: The environment; by default the one in which `evaluate` measures the driver.
@@ -92,6 +91,7 @@ def record_video(
     """
     path = check_video_path(path)
     track_seeds([seed])
+    driver = resolve_driver(driver, env)
     env = env or env_for(driver)
     config = replace(env, perturb=perturbation or env.perturb)
     image = _image_of(config, view)

@@ -9,18 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    accepted,
     driver_hash,
     driver_name,
+    driver_names,
     env_for,
+    names_plugin_driver,
     require_environment,
     resolve_driver,
+    sendable,
 )
 from nac_drive.envs import CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, with_holm
@@ -41,7 +47,7 @@ from nac_drive.experiments.headline import headline
 from nac_drive.experiments.leaderboard import SHORT, RankedDriver, leaderboard, save_results, verdicts
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
 from nac_drive.notebook import automatic, paragraph
-from nac_drive.parallel.processes import number_of_workers
+from nac_drive.parallel.processes import number_of_workers, worker_pool
 from nac_drive.plain import whole
 from nac_drive.policies import CORES, load_driver
 from nac_drive.storage.figure import try_to_draw
@@ -66,7 +72,7 @@ class Comparison:
     """Result of a comparison."""
 
     drivers: list[RankedDriver]
-    """The expert, then the trained drivers, the best return first."""
+    """The expert, the other drivers that were not trained here, then the trained ones, the best return first."""
     failures: dict[str, str]
     """Name of a failed run -> message; the leaderboard leaves it out."""
 
@@ -93,7 +99,7 @@ class Comparison:
 
 
 def compare(
-    cores: Sequence[str],
+    drivers: Sequence[str | AnyDriver],
     dataset: Demonstrations | str | os.PathLike[str],
     tracks: str | Sequence[int],
     folder: str | os.PathLike[str],
@@ -101,7 +107,7 @@ def compare(
     config: TrainConfig | None = None,
     num_seeds: int = 1,
     shared_encoder: bool = False,
-    expert: str | os.PathLike[str] = "expert",
+    expert: AnyDriver = "expert",
     baseline: str | None = None,
     crash: CrashMode = "ignore",
     device: str = "auto",
@@ -110,27 +116,29 @@ def compare(
     cluster: str | None = None,
     progress: Progress = automatic,
 ) -> Comparison:
-    """Train drivers with several cores on one dataset, evaluate them and the expert on the same tracks, and rank them.
+    """Train drivers with several cores on one dataset, evaluate all on the same tracks, and rank them.
 
     The run of a core is `folder/CORE-SEED`. `folder` gets report.html, table.md, results.json, rows.jsonl,
     summary.json, figure.png and learning_curves.png.
 
     Args:
-        cores: Names in CORES, with settings of their own after a comma, such as `nac-exact,window=8`.
+        drivers: Names in CORES, with settings of their own after a comma, such as `nac-exact,window=8`: each is
+            trained. Other names, folders, files and objects are drivers, see `resolve_driver`: each is evaluated as it
+            is.
         dataset: The demonstrations, or their folder.
         tracks: Named tracks such as "test-10", or their seeds.
         folder: The folder of the comparison.
-        config: Settings of every run; its core is replaced by each of `cores`.
+        config: Settings of every run; its core is replaced by each one of `drivers`.
         num_seeds: Number of runs of each core, with the seeds config.seed, config.seed + 1, ...
         shared_encoder: Train one encoder with the core `cnn` on single frames, as many a batch as in the sequences of
             `config`, augmented as it says; all cores learn on its clean features.
         expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
             sees the status bar as in its training, whether or not the drivers see it.
-        baseline: What differences are taken against: one of `cores`, or the expert's name. None for the core `lstm`
+        baseline: What differences are taken against: one of `drivers`, or the expert's name. None for the core `lstm`
             where it takes part, else for the expert.
         crash: The effect of a crash in the evaluation, see `evaluate`.
         device: `auto`, `cpu` or `cuda`.
-        resume: Keep finished runs and go on with the others; cores, seeds or tracks may have been added.
+        resume: Keep finished runs and go on with the others; drivers, seeds or tracks may have been added.
         workers: Number of processes, 0 for one per core. Every run and its evaluation has a process of one thread; a
             process that dies costs no other run. The time of one `act` is measured afterwards, for one driver of each
             core in turn.
@@ -149,27 +157,39 @@ def compare(
     """
     config = config or TrainConfig()
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
-    protocol = _Protocol(dataset, Path(folder), tracks, os.fspath(expert), crash, config, num_seeds, shared_encoder)
+    cores = [driver for driver in drivers if isinstance(driver, str) and is_core(driver)]
+    given = tuple(accepted(driver) for driver in drivers if not (isinstance(driver, str) and is_core(driver)))
+    protocol = _Protocol(
+        dataset, Path(folder), tracks, accepted(expert), given, crash, config, num_seeds, shared_encoder
+    )
     number_of_workers(workers)
-    configs = _configs(cores, config, num_seeds, shared_encoder)
-    baseline = _baseline(baseline, [*configs, EXPERT])
+    configs = _configs(cores, config, num_seeds, shared_encoder) if cores or not given else {}
+    names = [*configs, *protocol.given_names(configs), EXPERT]
+    if len(set(names)) < len(names):
+        raise ValueError(f"drivers and expert must be different, each with a name of its own, got {', '.join(names)}.")
+    baseline = _baseline(baseline, names)
     protocol.require_runnable(configs, "cpu" if cluster else device)
     device = "cpu" if cluster and device == "auto" else device  # a GPU is for runs that reserved it
     experiment = protocol.experiment(configs, device)
     with open_experiment(experiment, folder, files=_FILES, resume=resume) as journal:
         journal.begin()  # before any run is trained
         assert journal.folder is not None
-        if shared_encoder:
+        if shared_encoder and configs:
             encoder = _trained_encoder(protocol, device, cluster, progress)
             configs = {core: on_features(own, str(encoder)) for core, own in configs.items()}
         experiment = protocol.with_features(experiment, configs, journal.rows, progress)
-        results = run(experiment, journal, workers=workers, cluster=cluster, job="runs", progress=progress)
+        with nullcontext() if experiment.isolated else worker_pool(workers, cluster) as pool:
+            results = run(
+                experiment, journal, pool=pool, workers=workers, cluster=cluster, job="runs", progress=progress
+            )
         if EXPERT in results.failures:
-            raise ValueError(f"the expert {protocol.expert!r} could not be evaluated: {results.failures[EXPERT]}")
-        drivers = ranked(experiment, episodes_of(results), journal.folder, progress, baseline=baseline)
-        _require_one(drivers, results.failures)
-        _save(protocol, drivers, experiment, [*results.failures])
-        return Comparison(drivers, results.failures)
+            raise ValueError(
+                f"the expert {driver_name(protocol.expert)!r} could not be evaluated: {results.failures[EXPERT]}"
+            )
+        entries = ranked(experiment, episodes_of(results), journal.folder, progress, baseline=baseline)
+        _require_one(entries, results.failures)
+        _save(protocol, entries, experiment, [*results.failures])
+        return Comparison(entries, results.failures)
 
 
 @dataclass(frozen=True)
@@ -179,7 +199,9 @@ class _Protocol:
     dataset: Demonstrations
     folder: Path
     tracks: str | Sequence[int]
-    expert: str
+    expert: AnyDriver
+    given: tuple[AnyDriver, ...]
+    """Drivers that are evaluated as they are."""
     crash: CrashMode
     config: TrainConfig
     num_seeds: int
@@ -191,6 +213,10 @@ class _Protocol:
         env = self.dataset.meta.env
         return replace(env, mask_bar=False, perturb=self.config.perturb or env.perturb)
 
+    def given_names(self, cores: Iterable[str]) -> list[str]:
+        """Return the names of the drivers that are evaluated as they are."""
+        return driver_names(self.given, [EXPERT, *cores])
+
     def require_runnable(self, configs: Mapping[str, TrainConfig], device: str) -> None:
         """Check that the runs can start, before anything is created.
 
@@ -198,18 +224,29 @@ class _Protocol:
             FileNotFoundError: If there is no such driver.
             ValueError: If the expert, a core, its settings, the device or the dataset cannot be used.
         """
-        require_environment(f"expert {self.expert!r}", resolve_driver(self.expert, self.env), self.env)
+        for role, spec in (("expert", self.expert), *(("driver", spec) for spec in self.given)):
+            driver = resolve_driver(spec, self.env)
+            require_environment(f"{role} {driver_name(spec)!r}", driver, self.env)
+            if not sendable(driver, wanted=False):
+                raise ValueError(
+                    f"{role} {driver_name(spec)!r} cannot be sent to the processes of a comparison; pass an object "
+                    "that can be pickled."
+                )
         for config in configs.values():
             build_learner(train_plan(config, self.dataset, device))
             self.dataset.split(config.validation_fraction)
 
     def experiment(self, configs: Mapping[str, TrainConfig], device: str) -> Driving:
-        """Return the grid: the expert, then every run of every core."""
+        """Return the grid: the expert, the drivers as they are, then every run of every core."""
         env = self.env
         expert: Policy = resolve_driver(self.expert, env)
         bare = replace(env, perturb=None)
         sees = replace(bare, mask_bar=env_for(expert).mask_bar)
         entries = [Entry(EXPERT, driver_hash(self.expert, env), sees, expert)]
+        for name, spec in zip(self.given_names(configs), self.given, strict=True):
+            driver = resolve_driver(spec, env)
+            sees = replace(bare, mask_bar=env_for(driver).mask_bar)
+            entries.append(Entry(name, driver_hash(spec, env), sees, driver, expert))
         for core, config in configs.items():
             sees = replace(bare, mask_bar=self.dataset.meta.env.mask_bar or config.data.mask_bar)
             settings = json.dumps([config.driver.core, config.driver.core_args], sort_keys=True)
@@ -234,8 +271,8 @@ class _Protocol:
     ) -> Driving:
         """Return the grid with final configs; the features of a frozen encoder are computed once for all runs."""
         splits = None
-        config = next(iter(configs.values()))
-        if config.optim.freeze_encoder_from and any(task.key not in rows for task in experiment.tasks()):
+        config = next(iter(configs.values()), self.config)
+        if configs and config.optim.freeze_encoder_from and any(task.key not in rows for task in experiment.tasks()):
             progress(message("features", "computed once for all runs"))
             splits = load_splits(train_plan(config, self.dataset, "cpu"), self.dataset)
         entries = [
@@ -250,8 +287,13 @@ class _Protocol:
         ]  # fmt: skip
         return replace(experiment, entries=tuple(entries))
 
-    def text(self, failed: Sequence[str]) -> str:
-        """Return the comparison in a few sentences."""
+    def text(self, failed: Sequence[str], trained: bool) -> str:
+        """Return the comparison in a few sentences.
+
+        Args:
+            failed: Names of runs that failed.
+            trained: Whether there are others.
+        """
         expert, frozen = driver_name(self.expert), self.config.optim.freeze_encoder_from
         subject = "The expert" if expert == EXPERT else f"The expert ({expert})"
         measured = conditions(self.crash, self.env.perturb, self.env.max_steps)
@@ -261,11 +303,16 @@ class _Protocol:
         elif frozen:
             learned = f"on the features of the encoder of {driver_name(frozen)}"
         residual = " The action head also saw the core's input (residual)." if self.config.driver.residual else ""
-        left_out = f" Runs that failed are left out: {', '.join(failed)}." if failed else ""
-        return (
+        left_out = f"Runs that failed are left out: {', '.join(failed)}. " if failed else ""
+        training = (
             f"Every core was trained {learned} on {self.dataset.path.name} ({len(self.dataset)} episodes). Epochs: "
-            f"{self.config.epochs}. Seeds: {self.num_seeds}.{residual}{left_out} It then drove the tracks "
-            f"{track_names(self.tracks)}. {measured} {subject} drove the same tracks and was queried at every frame."
+            f"{self.config.epochs}. Seeds: {self.num_seeds}.{residual} " if trained else ""
+        )  # fmt: skip
+        names = ", ".join(driver_names(self.given, [EXPERT]))
+        given = f"Evaluated as they are: {names}. " if names else ""
+        return (
+            f"{training}{left_out}{given}The tracks: {track_names(self.tracks)}. {measured} {subject} drove the same "
+            "tracks and was queried at every frame."
         )
 
 
@@ -276,7 +323,7 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
         ValueError: A setting is outside its range.
     """
     if not cores:
-        raise ValueError("drivers must be names of CORES, got none; such as nac-exact lstm cfc.")
+        raise ValueError("drivers must be names of CORES or drivers, got none; such as nac-exact lstm cfc.")
     whole("num_seeds", num_seeds, 1)
     if shared_encoder and config.optim.freeze_encoder_from:
         raise ValueError(
@@ -305,6 +352,20 @@ def _baseline(name: str | None, names: Sequence[str]) -> str:
             f"{did_you_mean(name, names)}"
         )
     return name
+
+
+def is_core(name: str) -> bool:
+    """Return whether a name is a core.
+
+    One that is no driver either counts as a core, so that its error says so.
+    """
+    name = name.split(",")[0]
+    if names_plugin_driver(name):
+        return False
+    try:
+        return name in CORES or not resolve_driver(name)
+    except FileNotFoundError:
+        return True
 
 
 def with_core(config: TrainConfig, core: str) -> TrainConfig:
@@ -447,12 +508,12 @@ def measured_latencies(
 
 
 def _require_one(drivers: Sequence[RankedDriver], failures: Mapping[str, str]) -> None:
-    """Check that a run has a result to rank.
+    """Check that an entry besides the expert has a result to rank.
 
     Raises:
         ValueError: If every run failed.
     """
-    if not any(driver.runs for driver in drivers):
+    if len(drivers) < 2:
         name, text = next(iter(failures.items()))
         raise ValueError(
             f"all {len(failures)} run(s) failed, {name} with: {text.rstrip('.')}; failed.txt in the folder of a run "
@@ -474,17 +535,20 @@ def _save(protocol: _Protocol, drivers: Sequence[RankedDriver], experiment: Driv
     if try_to_draw(draw_leaderboard, folder / _FIGURE, drivers):
         figures.append(PageFigure(_FIGURE, "Figure", LEADERBOARD_CAPTION))
     trained = [driver for driver in drivers if driver.runs]
-    if try_to_draw(draw_learning_curves, folder / _CURVES, trained):
+    if trained and try_to_draw(draw_learning_curves, folder / _CURVES, trained):
         figures.append(PageFigure(_CURVES, "Learning curves", LEARNING_CAPTION))
     labels = {(entry.name, entry.run): entry.label for entry in experiment.entries}
 
     def path_of(episode: EpisodeResult) -> str:
         return str(folder / labels[episode.driver, episode.run])
 
-    best, *others = trained[:2]
-    worst = min(best.evaluation.rows, key=lambda row: row.episode_return)
-    names = [path_of(worst), *(path_of(other.evaluation.rows[0]) for other in others)]
+    commands = ""
+    if trained:
+        best, *others = trained[:2]
+        worst = min(best.evaluation.rows, key=lambda row: row.episode_return)
+        names = [path_of(worst), *(path_of(other.evaluation.rows[0]) for other in others)]
+        commands = inspect_command(names, worst)
     Page(
-        "Comparison of drivers", protocol.text(failed), leaderboard(drivers), figures, headline=headline(drivers),
-        verdicts=verdicts(drivers), commands=inspect_command(names, worst),
+        "Comparison of drivers", protocol.text(failed, bool(trained)), leaderboard(drivers), figures,
+        headline=headline(drivers), verdicts=verdicts(drivers), commands=commands,
     ).save_html(folder)  # fmt: skip

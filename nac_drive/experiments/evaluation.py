@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, require_environment, resolve_driver
+from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    accepted,
+    driver_hash,
+    driver_name,
+    env_for,
+    require_environment,
+    resolve_driver,
+    sendable,
+)
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, warn_of_other_env
@@ -23,10 +32,10 @@ SUMMARY = "summary.json"
 
 
 def evaluate_with_baseline(
-    driver: str | os.PathLike[str],
+    driver: AnyDriver,
     tracks: str | list[int] = "test-10",
     *,
-    baseline: str | os.PathLike[str] | None = "expert",
+    baseline: AnyDriver | None = "expert",
     control: Control | None = None,
     mask_bar: bool | None = None,
     crash: CrashMode = "ignore",
@@ -39,7 +48,7 @@ def evaluate_with_baseline(
     """Evaluate a baseline, then the driver with paired differences, see `evaluate`.
 
     Args:
-        driver: Its name or its folder, see `resolve_driver`.
+        driver: The driver, its name or its folder, see `resolve_driver`.
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         baseline: A second driver, which drives the same tracks and is queried at every frame of the first one; None
             for no baseline. The driver itself, by its `driver_hash`, is none either.
@@ -65,6 +74,7 @@ def evaluate_with_baseline(
     seeds = track_seeds(tracks)
     if perturbation is not None:
         parse_all(perturbation)
+    driver, baseline = accepted(driver), None if baseline is None else accepted(baseline)
     loaded, env = _driver_and_env(driver, control)
     if mask_bar is not None:
         env = replace(env, mask_bar=mask_bar)
@@ -75,11 +85,13 @@ def evaluate_with_baseline(
         expert, expert_env = _driver_and_env(baseline, env.control)
         if (expert_sha256 := driver_hash(baseline, env)) != sha256:
             fix = "pass one that was trained there, or no baseline (--baseline none)"
-            require_environment(f"baseline {os.fspath(baseline)!r}", expert, env, fix)
+            require_environment(f"baseline {driver_name(baseline)!r}", expert, env, fix)
             name = driver_name(baseline)
             name = f"{name} (baseline)" if name == entries[0].name else name
             expert_env = replace(expert_env, max_steps=env.max_steps)  # episodes of one length are paired
             entries = [Entry(name, expert_sha256, expert_env, expert), replace(entries[0], expert=expert)]
+    if not all(sendable(entry.driver, pool is not None) for entry in entries):
+        pool = None
     experiment = Driving(tuple(entries), tuple(seeds), (perturbation,), crash)
     with open_experiment(experiment, folder, files=(SUMMARY, "report.html"), resume=resume) as journal:
         results = run(experiment, journal, pool=pool, job="evaluate", progress=progress)
@@ -101,7 +113,7 @@ def save_summaries(folder: Path, evaluations: Sequence[Evaluation]) -> None:
     write_atomically(folder / SUMMARY, summaries.encode())
 
 
-def _driver_and_env(spec: str | os.PathLike[str], control: Control | None) -> tuple[Policy, EnvConfig]:
+def _driver_and_env(spec: AnyDriver, control: Control | None) -> tuple[Policy, EnvConfig]:
     """Return the driver and the environment that it was trained in."""
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
     return driver, env_for(driver, control)

@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, require_environment, resolve_driver
+from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    driver_hash,
+    driver_names,
+    each_accepted,
+    env_for,
+    require_environment,
+    resolve_driver,
+    sendable,
+)
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio
 from nac_drive.evaluation.metrics import TableColumn, number
@@ -190,7 +199,7 @@ class StressResult:
 
 
 def stress(
-    drivers: Sequence[str | os.PathLike[str]],
+    drivers: Sequence[AnyDriver],
     perturbations: Sequence[str] = DEFAULT_PERTURBATIONS,
     tracks: str | Sequence[int] = "test-10",
     *,
@@ -206,7 +215,7 @@ def stress(
     All drivers meet the same tracks and the same random numbers, so their returns can be compared track by track.
 
     Args:
-        drivers: Names or folders, see `resolve_driver`. The first is the baseline of differences.
+        drivers: Drivers, names or folders, see `resolve_driver`. The first is the baseline of differences.
         perturbations: NAME (all levels), NAME:MISSING, or specifications, see `families`.
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
@@ -227,14 +236,17 @@ def stress(
             under other conditions, is damaged, in use, or cannot be written.
     """
     chosen, seeds = families(perturbations), track_seeds(tracks)
-    entries = tuple(_entry(spec, control) for spec in drivers)
-    names = [entry.name for entry in entries]
+    drivers = each_accepted(drivers)
+    names = driver_names([_run_folder(spec) for spec in drivers])
+    entries = tuple(_entry(spec, name, control) for spec, name in zip(drivers, names, strict=True))
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be at least one, each with a name of its own, got {names}; rename a folder.")
     for entry in entries:  # differences to the first would compare two worlds
         assert entry.driver is not None
         require_environment(f"driver {entry.name!r}", entry.driver, entries[0].env)
     specs = [UNDISTURBED, *(spec for family in chosen for spec in family.specs)]
+    if not all(sendable(entry.driver, pool is not None) for entry in entries):
+        pool = None
     experiment = Driving(entries, tuple(seeds), tuple(specs), crash, "a stress test")
     with open_experiment(experiment, folder, files=FILES, resume=resume) as journal:
         rows = episodes_of(run(experiment, journal, pool=pool, job="stress", progress=progress))
@@ -244,9 +256,14 @@ def stress(
     return result
 
 
-def _entry(spec: str | os.PathLike[str], control: Control | None) -> Entry:
-    """Return a driver with the name of its run, if its folder is a checkpoint of one."""
+def _entry(spec: AnyDriver, name: str, control: Control | None) -> Entry:
     driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
-    env, path = env_for(driver, control), Path(spec)
-    name = driver_name(path.parent.parent if path.parent.name == "checkpoints" else path)
+    env = env_for(driver, control)
     return Entry(name, driver_hash(spec, env), env, driver)
+
+
+def _run_folder(spec: AnyDriver) -> AnyDriver:
+    """Return the folder of the run, if a driver is a checkpoint of one."""
+    if isinstance(spec, str | os.PathLike) and Path(spec).parent.name == "checkpoints":
+        return Path(spec).parent.parent
+    return spec

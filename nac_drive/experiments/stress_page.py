@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.table import Table as TerminalTable
 
-from nac_drive.data_collection.drivers import driver_name, env_for, resolve_driver
+from nac_drive.data_collection.drivers import AnyDriver, driver_names, env_for, resolve_driver
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.intervals import Interval
 from nac_drive.evaluation.metrics import EMPTY, TableColumn, number
@@ -155,7 +155,7 @@ def _difference(cell: StressCell) -> str:
 
 def video_of(
     path: Path,
-    drivers: Sequence[str | os.PathLike[str]],
+    drivers: Sequence[AnyDriver],
     tracks: str | Sequence[int],
     spec: str,
     control: Control | None = None,
@@ -167,7 +167,7 @@ def video_of(
 
     Args:
         path: The new file; an existing one is replaced.
-        drivers: Names or folders, see `resolve_driver`.
+        drivers: Drivers, names or folders, see `resolve_driver`.
         tracks: See `track_seeds`.
         spec: The perturbation, see `envs.perturb`.
         control: Control of shipped drivers.
@@ -178,10 +178,11 @@ def video_of(
     """
     with tempfile.TemporaryDirectory() as folder:
         videos = []
-        for number, name in enumerate(drivers[:4]):
+        first = drivers[:4]
+        for number, (name, driver) in enumerate(zip(driver_names(first), first, strict=True)):
             videos.append(Path(folder) / f"{number}.mp4")
-            driver = resolve_driver(name, EnvConfig(control=control) if control else None)
+            driver = resolve_driver(driver, EnvConfig(control=control) if control else None)
             env = env_for(driver, control, spec)
-            record_video(videos[-1], driver, track_seeds(tracks)[0], name=driver_name(name), env=env, crash=crash)
+            record_video(videos[-1], driver, track_seeds(tracks)[0], name=name, env=env, crash=crash)
         side_by_side(path, videos, columns=2 if len(videos) > 2 else None)
     return path

@@ -15,7 +15,7 @@ from typing import Any
 from nac_drive import policies
 from nac_drive.analysis.page import assemble
 from nac_drive.data_collection.controller.controller import CONTROLLERS
-from nac_drive.data_collection.drivers import driver_name
+from nac_drive.data_collection.drivers import AnyDriver, driver_names, each_accepted
 from nac_drive.data_collection.human import HUMAN
 from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, Control, EnvConfig, track_seeds
 from nac_drive.live import messages, snapshot
@@ -313,7 +313,7 @@ def application(
 
 
 def arena(
-    drivers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = "champion",
+    drivers: AnyDriver | Sequence[AnyDriver] = "champion",
     track: int = SPLITS["test"][0],
     *,
     control: Control = "continuous",
@@ -330,8 +330,8 @@ def arena(
     event loop runs already, it serves from a thread.
 
     Args:
-        drivers: A driver or up to four, by name or folder (see `resolve_driver`); `human` is the person at the page.
-            The page offers these and all that come with the package, and no others.
+        drivers: A driver or up to four, their names or folders, see `resolve_driver`; `human` is the person at the
+            page. The page offers these and all that come with the package, and no others.
         track: Seed of the track.
         control: Control of the person, of shipped drivers and the controller; a cloned driver knows its own.
         host: Address to listen on. Others than this machine reach only another one than the default.
@@ -348,13 +348,12 @@ def arena(
             or if starlette, uvicorn or websockets is not installed.
     """
     check_address(host, port)
-    specs = [drivers] if isinstance(drivers, str | os.PathLike) else list(drivers)
+    specs = each_accepted(drivers)
     offered: dict[str, Any] = {}
-    for spec in specs:
-        name = driver_name(spec)
+    names = driver_names(specs)
+    for name, spec in zip(names, specs, strict=True):
         if offered.setdefault(name, spec) != spec:
             raise ValueError(f"drivers: two folders have the name {name!r}; rename one.")
-    names = [driver_name(spec) for spec in specs]
     offered = {name: spec for name, spec in offered.items() if name != HUMAN}
     for name in (*policies.PRETRAINED, *CONTROLLERS):
         offered.setdefault(name, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -14,8 +14,10 @@ import torch
 
 from nac_drive.analysis.probe import Probe
 from nac_drive.analysis.saliency import visual_backprop
+from nac_drive.data_collection.controller.controller import CONTROLLERS
 from nac_drive.data_collection.drivers import env_for, resolve_driver
 from nac_drive.data_collection.human import HUMAN, Human
+from nac_drive.data_collection.own_driver import OwnDriver
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, EnvConfig, Episode, Policy, Step, make_env
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.live.messages import MOST_CARS
@@ -323,8 +325,10 @@ class Race:
             driver, config = Human(self.control), EnvConfig(control=self.control)
         elif name in self.offered:
             spec = self.offered[name]
-            has_control = os.path.exists(spec) or spec in PRETRAINED  # it knows its control
-            driver = resolve_driver(spec, None if has_control else EnvConfig(control=self.control))
+            of_each_control = spec in CONTROLLERS or any(shipped.startswith(f"{spec}-") for shipped in PRETRAINED)
+            driver = resolve_driver(spec, EnvConfig(control=self.control) if of_each_control else None)
+            if isinstance(driver, OwnDriver):
+                driver = pickle.loads(pickle.dumps(driver))  # no two cars share its memory
             config = env_for(driver, self.control)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")

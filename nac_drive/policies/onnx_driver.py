@@ -96,7 +96,7 @@ class OnnxDriver:
         self.header = read_onnx(content, source)
         self.config = self.header.driver
         self.env_config, self.meta = self.header.env, self.header.meta
-        self._session = _session(content, source)
+        self._session = session(content, source, _WHAT, _FIX)
         self._names = [state.name for state in self.header.states]
 
     def __reduce__(self) -> tuple[type[OnnxDriver], tuple[bytes, str]]:
@@ -140,7 +140,7 @@ class OnnxDriver:
         try:
             prediction, action, *after = self._session.run(None, feed)
         except Exception as error:  # onnxruntime's errors have no common base
-            raise ValueError(f"{self._source}: onnxruntime cannot compute a step: {_reason(error)}; {_FIX}.") from error
+            raise ValueError(f"{self._source}: onnxruntime cannot compute a step: {reason(error)}; {_FIX}.") from error
         if not np.isfinite(prediction).all() or not np.isfinite(action).all():
             raise ValueError(f"{self._source}: its prediction must be finite, got {prediction[0]}; {_FIX}.")
         if self.config.control != "discrete":
@@ -166,14 +166,23 @@ def load_onnx(path: str | os.PathLike[str]) -> OnnxDriver:
         FileError: It is not a driver that `nac-drive export` wrote.
         ValueError: onnx or onnxruntime is not installed.
     """
-    path = Path(path)
+    return OnnxDriver(read_file(Path(path)), str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of an ONNX file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        FileError: It is too large.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"driver: there is no file {path}; `nac-drive export --out {shell_path(path.name)}` writes one."
         )
     if path.stat().st_size > LARGEST_FILE:
         raise FileError(f"{path} is not {_WHAT}: it is larger than {LARGEST_FILE:,} bytes; {_FIX}.")
-    return OnnxDriver(path.read_bytes(), str(path))
+    return path.read_bytes()
 
 
 def read_onnx(content: bytes, source: str) -> Header:
@@ -206,7 +215,7 @@ def read_onnx(content: bytes, source: str) -> Header:
         header.driver.check()
         _check_graph(onnx, model, header)
     except Exception as error:  # onnx's own errors have no common base
-        raise FileError(f"{source} is not {_WHAT}: {_reason(error)}; {_FIX}.") from error
+        raise FileError(f"{source} is not {_WHAT}: {reason(error)}; {_FIX}.") from error
     return header
 
 
@@ -216,12 +225,25 @@ def _check_graph(onnx: Any, model: Any, header: Header) -> None:
     Raises:
         Exception: Several kinds, with the reason.
     """
+    derived = derived_graph(onnx, model)
+    for values, expected in ((derived.input, header.inputs()), (derived.output, header.outputs())):
+        found = [signature(onnx, value) for value in values]
+        if found != expected:
+            raise ValueError(f"its header promises {expected}, it has {found}")
+    require_bounded(onnx, model, derived)
+
+
+def derived_graph(onnx: Any, model: Any) -> Any:
+    """Check that a model is closed and straight, and return its graph with the shapes that follow from its inputs.
+
+    Raises:
+        Exception: Several kinds, with the reason.
+    """
     graph = model.graph
     if len(graph.node) > MOST_NODES:
         raise ValueError(f"it must have at most {MOST_NODES:,} operators, it has {len(graph.node):,}")
     if model.functions or model.training_info or graph.sparse_initializer:
         raise ValueError("it has functions, training steps or sparse tensors")
-    weights = list(graph.initializer)
     for node in graph.node:
         if node.domain not in ("", "ai.onnx"):
             raise ValueError(f"its operator {node.op_type} is of the domain {node.domain!r}, not of the standard")
@@ -230,33 +252,48 @@ def _check_graph(onnx: Any, model: Any, header: Header) -> None:
                 raise ValueError(f"it has a loop or a branch, the operator {node.op_type}")
             if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
                 raise ValueError("it has sparse tensors")
-            weights += [attribute.t, *attribute.tensors]
-    if any(tensor.external_data or tensor.data_location == tensor.EXTERNAL for tensor in weights):
+    if any(tensor.external_data or tensor.data_location == tensor.EXTERNAL for tensor in _weights(graph)):
         raise ValueError("its weights are in another file")
     onnx.checker.check_model(model)
     del graph.value_info[:]  # sizes are derived, not believed
     # Not from computed values (data_prop): onnx would hold every number of a list, before its size is checked here.
-    derived = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph
-    for values, expected in ((derived.input, header.inputs()), (derived.output, header.outputs())):
-        found = [_signature(onnx, value) for value in values]
-        if found != expected:
-            raise ValueError(f"its header promises {expected}, it has {found}")
-    values = [_signature(onnx, value) for value in (*derived.value_info, *derived.output)]
+    return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph
+
+
+def require_bounded(onnx: Any, model: Any, derived: Any) -> None:
+    """Check that a step has tensors of known sizes and bounded work.
+
+    Args:
+        onnx: The package.
+        model: The model.
+        derived: Its `derived_graph`.
+
+    Raises:
+        Exception: Several kinds, with the reason.
+    """
+    graph = model.graph
+    values = [signature(onnx, value) for value in (*derived.value_info, *derived.output)]
     if texts := [name for name, _, dtype in values if dtype == "object"]:
         raise ValueError(f"its tensor {texts[0]!r} holds texts")
     shapes = {name: shape for name, shape, _ in values}
     unknown = {name for node in graph.node for name in node.output if name} - shapes.keys()
     if unknown:
         raise ValueError(f"the size of its tensor {min(unknown)!r} is not fixed")
-    total = sum(map(prod, shapes.values())) + sum(prod(map(abs, tensor.dims)) for tensor in weights)
+    total = sum(map(prod, shapes.values())) + sum(prod(map(abs, tensor.dims)) for tensor in _weights(graph))
     if total > LARGEST_STEP:
         raise ValueError(f"a step must have at most {LARGEST_STEP:,} numbers, it has {total:,}")
-    shapes |= {name: shape for name, shape, _ in header.inputs()}
+    shapes |= {name: shape for name, shape, _ in (signature(onnx, value) for value in derived.input)}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     require_bounded_work(graph.node, shapes)
 
 
-def _signature(onnx: Any, value: Any) -> Signature:
+def _weights(graph: Any) -> list[Any]:
+    """Return the tensors that a graph holds."""
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    return [*graph.initializer, *(tensor for one in attributes for tensor in (one.t, *one.tensors))]
+
+
+def signature(onnx: Any, value: Any) -> Signature:
     """Return name, shape and dtype of a tensor.
 
     Raises:
@@ -271,7 +308,19 @@ def _signature(onnx: Any, value: Any) -> Signature:
     return value.name, shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
 
 
-def _session(content: bytes, source: str) -> Any:
+def session(content: bytes, source: str, what: str, fix: str) -> Any:
+    """Start onnxruntime with a file that was checked, on one thread.
+
+    Args:
+        content: The file.
+        source: Its name, for error messages.
+        what: What it should be, for error messages.
+        fix: The advice of an error.
+
+    Raises:
+        FileError: onnxruntime refuses it.
+        ValueError: onnxruntime is not installed.
+    """
     onnxruntime = require("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -279,7 +328,7 @@ def _session(content: bytes, source: str) -> Any:
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common base
-        raise FileError(f"{source} is not {_WHAT}: onnxruntime refuses it: {_reason(error)}; {_FIX}.") from error
+        raise FileError(f"{source} is not {what}: onnxruntime refuses it: {reason(error)}; {fix}.") from error
 
 
 def require(*names: str) -> Any:
@@ -295,5 +344,6 @@ def require(*names: str) -> Any:
     return first
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Return the reason of an error, in one line."""
     return one_line(error)[:300]

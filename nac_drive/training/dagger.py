@@ -35,7 +35,15 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import row_note
-from nac_drive.data_collection.drivers import driver_hash, driver_name, require_environment, resolve_driver
+from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    accepted,
+    driver_hash,
+    driver_name,
+    require_environment,
+    resolve_driver,
+    sendable,
+)
 from nac_drive.data_collection.human import Human
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.events import Progress, counting, one_of
@@ -56,7 +64,7 @@ def dagger(
     config: DaggerConfig,
     folder: str | os.PathLike[str],
     *,
-    expert: str | os.PathLike[str] = "expert",
+    expert: AnyDriver = "expert",
     device: str = "auto",
     devices: int = 1,
     nodes: int = 1,
@@ -73,9 +81,9 @@ def dagger(
     Args:
         config: Settings.
         folder: The folder of the run.
-        expert: The driver that gives the labels, see `resolve_driver`. It sees the status bar as in its training,
-            whether or not the learner sees it. `human` drives round 0 at the keys of a window and corrects the learner
-            in later rounds: `beta` and `switch_interval` have no effect then.
+        expert: The driver that gives the labels, its name or its folder, see `resolve_driver`. It sees the status bar
+            as in its training, whether or not the learner sees it. `human` drives round 0 at the keys of a window and
+            corrects the learner in later rounds: `beta` and `switch_interval` have no effect then.
         device: `auto`, `cpu` or `cuda`.
         devices: Processes on this machine that share every batch, see `train`.
         nodes: Machines that do so. All must see `folder`: the first one collects there.
@@ -97,10 +105,10 @@ def dagger(
         FolderInUseError: If another process writes to the folder.
     """
     config.check()
-    folder, expert, env = Path(folder), os.fspath(expert), config.env
+    folder, expert, env = Path(folder), accepted(expert), config.env
     RunFolder.require(folder, resume)
     labels = resolve_driver(expert, env)
-    require_environment(f"expert {expert!r}", labels, env)
+    require_environment(f"expert {driver_name(expert)!r}", labels, env)
     meta = Meta(env, driver_name(expert), driver_hash(expert, env), config.noise_config, config.seed)
     facts = {"expert": expert, "expert_sha256": meta.driver_sha256}
     plan = TrainingPlan.resolve(config, env, device=device, facts=facts, moved=("expert",), grown=("rounds",))
@@ -156,7 +164,7 @@ class _Rounds:
 
     def __init__(self, plan: TrainingPlan[DaggerConfig], labels: Any, meta: Meta, path: Path):
         self._config, self._meta, self._path = plan.config, meta, path
-        self._expert, self._by_person = pickle.dumps(labels), isinstance(labels, Human)
+        self._expert, self._by_person, self._labels = pickle.dumps(labels), isinstance(labels, Human), labels
         self.data = TrainingData(plan.config.data, plan.env, plan.device, plan.encoder, path)
         """The frames of the rounds so far."""
 
@@ -199,7 +207,9 @@ class _Rounds:
                 "whose learner is not kept; start a new run."
             )
         if missing:
-            pool = None if self._by_person else trainer.pool
+            pool = trainer.pool
+            if self._by_person or not sendable(self._labels, bool(pool)):
+                pool = None
             episodes = (pool.imap if pool else map)(self._driver(number, learner), missing)
             finished = counting(trainer.progress, f"round {number}: episodes", len(tasks), len(tasks) - len(missing))
             for row in append_episodes(dataset, episodes):

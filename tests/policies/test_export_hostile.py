@@ -270,7 +270,7 @@ def test_a_hostile_file_is_refused_before_it_runs(name, tmp_path, monkeypatch):
     change(made)
     path = tmp_path / "driver.onnx"
     path.write_bytes(made.SerializeToString())
-    monkeypatch.setattr(onnx_driver, "_session", lambda *_: pytest.fail("it was given to onnxruntime"))
+    monkeypatch.setattr(onnx_driver, "session", lambda *_: pytest.fail("it was given to onnxruntime"))
     with pytest.raises(FileError, match=message) as caught:
         load_onnx(path)
     assert str(caught.value).startswith(f"{path} is not a driver that `nac-drive export` wrote")

@@ -1,0 +1,114 @@
+"""A hash of an object that drives."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+DEEPEST = 24
+"""Values that lie deeper in others do not count."""
+
+
+def object_hash(value: Any) -> str:
+    """Return the SHA-256 of an object.
+
+    It covers its source files, its weights and its attributes.
+
+    Two objects of the same code and the same values have the same hash, in every process. Values that cannot be read,
+    such as open files, count by their type alone.
+
+    Args:
+        value: An object, a function or a module of torch.
+    """
+    digest = hashlib.sha256()
+    _add(digest, value, {}, 0)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any, seen: dict[int, Any], depth: int) -> None:
+    """Add a value and its parts to a digest."""
+    digest.update(type(value).__qualname__.encode())
+    if value is None or isinstance(value, str | bytes | int | float | complex | type(...)):
+        digest.update(repr(value).encode())
+        return
+    if id(value) in seen or depth > DEEPEST:
+        return
+    seen[id(value)] = value  # it stays, so that no other value gets its number
+    for part in _parts(value):
+        _add(digest, part, seen, depth + 1)
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return the parts of a value, bytes or values."""
+    if isinstance(value, type):
+        return [value.__qualname__, *(_definition(kind) for kind in value.__mro__)]
+    if isinstance(value, np.ndarray | np.generic):
+        return [repr((value.dtype, value.shape)), np.asarray(value).tobytes() if not value.dtype.hasobject else b""]
+    if _is_tensor(value):
+        flat = value.detach().cpu().contiguous().flatten()
+        return [repr((value.dtype, value.shape)), flat.view(sys.modules["torch"].uint8).numpy()]
+    if hasattr(getattr(value, "policy", None), "state_dict"):  # a model of stable-baselines3, without its buffers
+        return [type(value).__qualname__, value.policy]
+    if hasattr(value, "state_dict"):  # a module of torch
+        plain = {name: part for name, part in vars(value).items() if isinstance(part, str | int | float)}
+        plain.pop("training", None)  # a mode, which driving changes
+        return [type(value), dict(value.state_dict()), plain]
+    if isinstance(value, Mapping):
+        return [part for name in sorted(value, key=repr) for part in (name, value[name])]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, ModuleType | BuiltinFunctionType):
+        return [value.__name__]
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_names, value.co_consts]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, FunctionType):
+        used = [value.__globals__.get(name) for name in value.__code__.co_names]
+        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, used, _source(value.__module__)]
+        return [*parts, *(cell for cell in value.__closure__ or () if cell != CellType())]
+    if isinstance(value, CellType):
+        return [value.cell_contents]
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [type(value), vars(value) if hasattr(value, "__dict__") else {}, [getattr(value, name, 0) for name in slots]]
+
+
+def _is_tensor(value: Any) -> bool:
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def _definition(kind: type) -> Any:
+    """Return what identifies the code of a class.
+
+    It is the hash of its file, or the code of its methods, as in a notebook. A class of an installed package counts by
+    its name alone.
+    """
+    source = _source(kind.__module__)
+    if source is None:
+        return [part.__code__ for _, part in sorted(vars(kind).items()) if isinstance(part, FunctionType)]
+    return source
+
+
+@lru_cache(maxsize=256)
+def _source(module: str | None) -> bytes | None:
+    """Return the hash of a module's file.
+
+    It is empty for an installed module, and None without a file.
+    """
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    if file is None or not Path(file).is_file():
+        return None
+    if "site-packages" in Path(file).parts:
+        return b""
+    return hashlib.sha256(Path(file).read_bytes()).digest()

@@ -1,0 +1,434 @@
+"""Drivers that users bring.
+
+They are objects, models with `predict`, and functions. Their actions are checked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias, get_args
+from weakref import WeakValueDictionary
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+
+from nac_drive.data_collection.identity import object_hash
+from nac_drive.envs import Control, EnvConfig, Policy, same_actions
+from nac_drive.plugins import place_of
+from nac_drive.policies.foreign_onnx import ForeignOnnx
+from nac_drive.policies.image_input import OWN_FUNCTION, ImageInput, UnfitError
+from nac_drive.storage.names import shown
+
+
+class Predictor(Protocol):
+    """A model with the `predict` of stable-baselines3."""
+
+    def predict(self, observation: np.ndarray, *args: Any, **keywords: Any) -> Any:
+        """Return the action, or the action and the next state."""
+        ...
+
+
+AnyDriver: TypeAlias = str | os.PathLike[str] | Policy | Predictor | Callable[..., Any]
+"""What drives: a name or a path, an object with `begin` and `act`, a model with `predict`, or a function of the
+observation, or of the observation and dt. See `resolve_driver` and `as_policy`."""
+
+_HERE: WeakValueDictionary[int, OwnDriver] = WeakValueDictionary()
+"""Drivers of this process that cannot be pickled, by their `id`."""
+
+
+@dataclass
+class OwnState:
+    """The state of an `OwnDriver` in an episode."""
+
+    env: gym.Env
+    frame: int
+    inner: Any
+    """The state of the driver itself."""
+
+    def __copy__(self) -> OwnState:
+        kept = {id(env): env for env in (self.env, self.env.unwrapped)}  # a controller's state may hold them
+        return OwnState(self.env, self.frame, deepcopy(self.inner, kept))
+
+
+class OwnDriver:
+    """A policy of a user. Its actions are checked, and torch computes them on one thread.
+
+    A copy by pickle is made by cloudpickle, so that classes of a notebook reach other processes. A driver that cannot
+    be pickled is its own copy, in this process alone.
+
+    Args:
+        policy: The driver.
+        name: Its name, for tables and errors.
+        control: The control that it is made for, if it says so.
+        env_config: The environment of its training, if it says so.
+        sha256: See `driver_hash`.
+    """
+
+    def __init__(
+        self, policy: Policy, name: str, control: Control | None, env_config: Mapping[str, Any] | None, sha256: str
+    ) -> None:
+        self._policy, self.name, self.control, self.sha256 = policy, shown(name), control, sha256
+        self.env_config = dict(env_config) if env_config else None
+
+    def begin(self, env: gym.Env) -> OwnState:
+        """Return the state at the start of an episode.
+
+        Raises:
+            ValueError: The driver's own code fails.
+        """
+        return OwnState(env, 0, self._call(0, self._policy.begin, env))
+
+    def act(self, observation: np.ndarray, state: OwnState, dt: float) -> tuple[Any, OwnState]:
+        """Choose an action, see `Policy`.
+
+        Raises:
+            ValueError: The driver's own code fails, or its answer is no action of the environment.
+        """
+        answer = self._call(state.frame, self._policy.act, observation.copy(), state.inner, dt)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise self._wrong(state.frame, "act must return the action and the next state", answer)
+        return self._checked(answer[0], state), OwnState(state.env, state.frame + 1, answer[1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.unsendable:
+            _HERE[id(self)] = self
+            return _of_this_process, (os.getpid(), id(self), self.name)
+        pickled = cloudpickle.dumps(self._policy)
+        return _unpickled, (type(self), pickled, self.name, self.control, self.env_config, self.sha256)
+
+    @cached_property
+    def unsendable(self) -> str:
+        """The reason why no other process can have the driver.
+
+        It is empty if one can.
+        """
+        try:
+            cloudpickle.dumps(self._policy)
+        except Exception as error:  # whatever the attributes of the object raise
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def require_env(self, env: EnvConfig) -> None:
+        """Check that the driver fits an environment.
+
+        Raises:
+            ValueError: It does not.
+        """
+        if self.control and not same_actions(self.control, env.control):
+            raise ValueError(
+                f"driver {self.name!r} was made for {self.control} control, the environment has {env.control} control; "
+                f"pass --control {self.control} or another driver."
+            )
+        image_input = getattr(self._policy, "image_input", None)
+        if image_input is not None:
+            image_input.require(env.spec.frame_shape, self.name)
+
+    def _call(self, frame: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the driver's own code.
+
+        Raises:
+            ValueError: It fails. The message names the line.
+        """
+        try:
+            with _one_thread():
+                return function(*arguments)
+        except UnfitError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"driver {self.name!r} failed at frame {frame}: {place_of(error)}{type(error).__name__}: {error}"
+            ) from error
+
+    def _checked(self, action: Any, state: OwnState) -> Any:
+        """Return an action as the environment takes it.
+
+        It is an int, or an array of float32.
+
+        Raises:
+            ValueError: It is no action of the environment.
+        """
+        space: Any = state.env.action_space
+        try:
+            array = np.asarray(action)
+        except Exception:  # a tensor with a gradient, lists of several lengths
+            array = np.array(None)
+        if isinstance(space, gym.spaces.Discrete):
+            if array.shape == () and array.dtype.kind in "iu" and space.contains(np.int64(array)):
+                return int(array)
+        elif array.shape == space.shape and array.dtype.kind in "fiu":
+            array = array.astype(space.dtype)
+            if space.contains(array):  # NaN lies nowhere
+                return array
+        raise self._wrong(state.frame, f"its action must be {_described(space)}", action)
+
+    def _wrong(self, frame: int, expected: str, answer: Any) -> ValueError:
+        array = isinstance(answer, np.ndarray | np.generic)
+        got = f"{answer.dtype} {answer.shape} {answer.tolist()}" if array else repr(answer)
+        other = "" if self.control else "; pass --control if it drives with another one"
+        return ValueError(f"driver {self.name!r}, frame {frame}: {expected}, got {shown(got)[:200]}{other}.")
+
+
+class _OwnBatchDriver(OwnDriver):
+    """A policy of a user that decides for several cars."""
+
+    def act_batch(
+        self, observations: Sequence[np.ndarray], states: Sequence[OwnState], dts: Sequence[float]
+    ) -> tuple[list[Any], list[OwnState]]:
+        """Choose an action for each car, see `BatchPolicy`.
+
+        Raises:
+            ValueError: As `act`.
+        """
+        policy: Any = self._policy
+        inner, frames = [state.inner for state in states], [observation.copy() for observation in observations]
+        actions, after = self._call(states[0].frame, policy.act_batch, frames, inner, dts)
+        return (
+            [self._checked(action, state) for action, state in zip(actions, states, strict=True)],
+            [replace(state, frame=state.frame + 1, inner=new) for state, new in zip(states, after, strict=True)],
+        )
+
+
+class _Function:
+    """A function of the observation as a policy."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._takes_dt = function, _takes_dt(function)
+
+    def begin(self, env: gym.Env) -> None:
+        """Return no state."""
+
+    def act(self, observation: np.ndarray, state: None, dt: float) -> tuple[Any, None]:
+        """Call the function."""
+        return (self._function(observation, dt) if self._takes_dt else self._function(observation)), None
+
+
+class _Predicting:
+    """A model with `predict` as a policy.
+
+    The last frames of an episode and a recurrent state are its state.
+    """
+
+    def __init__(self, model: Any, name: str) -> None:
+        # The policy of stable-baselines3 decides alone: the rest of its model holds environments and buffers.
+        self._model = model.policy if hasattr(getattr(model, "policy", None), "predict") else model
+        known = inspect.signature(self._model.predict).parameters
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        self._keywords = [word for word in ("state", "episode_start", "deterministic") if takes_all or word in known]
+        space, self._name = getattr(model, "observation_space", None), name
+        self.image_input = None if space is None else _image_input(space, name)
+
+    def begin(self, env: gym.Env) -> tuple[Any, Any, bool]:
+        """Return the state at the start of an episode.
+
+        It is the frames so far, the recurrent state, and whether the episode starts.
+
+        Raises:
+            UnfitError: The model has other frames or another action space than the environment.
+        """
+        if self.image_input and env.observation_space.shape:
+            self.image_input.require(env.observation_space.shape, self._name)
+        own: Any = getattr(self._model, "action_space", None)
+        if own is not None and not _same_space(own, env.action_space):
+            raise UnfitError(
+                f"driver {self._name!r}: its action is {_described(own)}, the environment takes "
+                f"{_described(env.action_space)}; write a function drive(observation) in mine.py that translates it, "
+                "and pass mine.py:drive."
+            )
+        return (self.image_input.start() if self.image_input else None), None, True
+
+    def act(self, observation: np.ndarray, state: tuple[Any, Any, bool], dt: float) -> tuple[Any, tuple]:
+        """Predict from the last frames."""
+        stack, inner, starts = state
+        if self.image_input:
+            stack = self.image_input.push(stack, observation)
+            observation = self.image_input.array(stack)
+        values = {"state": inner, "episode_start": np.array([starts]), "deterministic": True}
+        answer = self._model.predict(observation, **{word: values[word] for word in self._keywords})
+        action, inner = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+        return action, (stack, inner, False)
+
+
+def as_policy(driver: Any, env: EnvConfig | None = None, *, name: str | None = None) -> Policy:
+    """Return a policy with `begin` and `act`.
+
+    Args:
+        driver: An object with `begin` and `act`; a model with the `predict` of stable-baselines3, also one of stacked
+            frames or with a recurrent state; a function of the observation, or of the observation and dt; or a class or
+            a function without arguments that makes one of these. Drivers of this package stay as they are.
+        env: The environment it will drive in, which it is checked against.
+        name: Its name in tables and errors; by default the name of its class or function.
+
+    Returns:
+        The policy. Its actions are checked at every frame.
+
+    Raises:
+        ValueError: It is none of these, or does not fit the environment.
+    """
+    name, driver = name or name_of(driver), made(driver)
+    ours = type(driver).__module__.startswith("nac_drive.") and _drives(driver)
+    if not ours or isinstance(driver, ForeignOnnx):
+        driver = _checked_driver(driver, name)
+    if env is not None and isinstance(driver, OwnDriver):
+        driver.require_env(env)
+    return driver
+
+
+def name_of(driver: Any) -> str:
+    """Return the name of an object's class or function."""
+    if isinstance(driver, OwnDriver):
+        return driver.name
+    named = getattr(driver, "__name__", None)
+    return shown(named.strip("<>") if isinstance(named, str) else type(driver).__name__)
+
+
+def made(driver: Any) -> Any:
+    """Return the driver that a class or a factory makes.
+
+    Any other driver is returned itself.
+
+    Raises:
+        ValueError: The class needs arguments, or the code fails.
+    """
+    is_class = isinstance(driver, type)
+    if not is_class and (not callable(driver) or _drives(driver) or _required(driver) != 0):
+        return driver
+    if is_class and _required(driver):
+        raise ValueError(f"driver: the class {driver.__name__} needs arguments; pass an object, or a function of none.")
+    try:
+        return driver()
+    except Exception as error:
+        raise ValueError(
+            f"driver {name_of(driver)!r} cannot be made: {place_of(error)}{type(error).__name__}: {error}"
+        ) from error
+
+
+def can_drive(value: Any) -> bool:
+    """Return whether a user's object drives or makes a driver.
+
+    Classes of torch modules are cores, and so are functions whose first argument is a size.
+    """
+    if _drives(value):
+        return True
+    if hasattr(value, "state_dict") or type(value).__module__.startswith("nac_drive."):
+        return False
+    if isinstance(value, type):
+        return any("__call__" in vars(kind) for kind in value.__mro__)
+    return callable(value) and not next(iter(_parameters(value)), "").endswith("size")
+
+
+def _drives(driver: Any) -> bool:
+    return callable(getattr(driver, "act", None)) or callable(getattr(driver, "predict", None))
+
+
+def _checked_driver(driver: Any, name: str) -> OwnDriver:
+    """Return a user's object with its actions checked.
+
+    Raises:
+        ValueError: It does not drive.
+    """
+    kind: type[OwnDriver] = OwnDriver
+    if callable(getattr(driver, "act", None)) and callable(getattr(driver, "begin", None)):
+        policy = driver
+        kind = _OwnBatchDriver if hasattr(driver, "act_batch") else OwnDriver
+    elif callable(getattr(driver, "predict", None)):
+        policy = _Predicting(driver, name)
+    elif callable(driver):
+        policy = _Function(driver)
+    else:
+        raise ValueError(
+            f"driver must be a name, a folder, an object with begin and act, a model with predict, or a function of "
+            f"the observation, got {type(driver).__name__}."
+        )
+    space, control, config = (getattr(driver, word, None) for word in ("action_space", "control", "env_config"))
+    if space is not None:
+        control = "discrete" if isinstance(space, gym.spaces.Discrete) else "continuous"
+    config = asdict(config) if isinstance(config, EnvConfig) else config
+    sha256 = driver.sha256 if isinstance(driver, ForeignOnnx) else object_hash(driver)
+    return kind(policy, name, control if control in get_args(Control) else None, config, sha256)
+
+
+def _required(function: Callable[..., Any]) -> int:
+    """Return the number of required arguments, 1 if unknown."""
+    parameters = _parameters(function).values()
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters) and not positional:
+        return 1
+    return sum(one.default is one.empty for one in positional)
+
+
+def _takes_dt(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes the observation and dt."""
+    return _required(function) > 1 or list(_parameters(function))[1:2] == ["dt"]
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the arguments of a function; the observation if it does not say."""
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {"observation": inspect.Parameter("observation", inspect.Parameter.POSITIONAL_ONLY)}
+
+
+def _image_input(space: Any, name: str) -> ImageInput:
+    """Return the frames that a model's observation space asks for.
+
+    Raises:
+        ValueError: It asks for other observations.
+    """
+    if not isinstance(space, gym.spaces.Box):
+        raise ValueError(f"driver {name!r}: its observations must be images, got {space}; {OWN_FUNCTION}.")
+    low, largest = float(space.low.min()), float(space.high.max())
+    if low != 0 or largest not in (1, 255):
+        raise ValueError(
+            f"driver {name!r}: its observations must be frames from 0 to 255 or from 0 to 1, got numbers from {low:g} "
+            f"to {largest:g}; {OWN_FUNCTION}."
+        )
+    return ImageInput.of(space.shape, name, space.dtype.name, largest)
+
+
+def _same_space(one: gym.Space, other: gym.Space) -> bool:
+    """Return whether two spaces hold the same actions.
+
+    Their dtypes may differ.
+    """
+    if isinstance(one, gym.spaces.Box) and isinstance(other, gym.spaces.Box):
+        return one.shape == other.shape and bool(np.all(one.low == other.low) and np.all(one.high == other.high))
+    return one == other
+
+
+def _described(space: Any) -> str:
+    """Return the actions of a space in words."""
+    if isinstance(space, gym.spaces.Discrete):
+        return f"an integer from {space.start} to {space.start + space.n - 1}"
+    if isinstance(space, gym.spaces.Box) and space.low.ndim == 1:
+        ranges = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(space.low, space.high, strict=True))
+        return f"{space.low.size} finite numbers in {ranges}"
+    return str(space)
+
+
+def _one_thread() -> Any:
+    """Return a context in which torch computes on one thread."""
+    if "torch" not in sys.modules:
+        return nullcontext()
+    from nac_drive.policies.ops.threads import one_thread
+
+    return one_thread()
+
+
+def _unpickled(kind: type[OwnDriver], pickled: bytes, *settings: Any) -> OwnDriver:
+    return kind(pickle.loads(pickled), *settings)
+
+
+def _of_this_process(process: int, number: int, name: str) -> OwnDriver:
+    if process != os.getpid():
+        raise RuntimeError(f"driver {name!r} cannot be sent to another process.")
+    return _HERE[number]

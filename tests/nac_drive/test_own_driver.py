@@ -1,0 +1,261 @@
+"""Objects, models of stable-baselines3 and functions drive, and their actions are checked."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from copy import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecTransposeImage
+
+from nac_drive.data_collection.collect import collect
+from nac_drive.data_collection.controller.controller import Controller
+from nac_drive.data_collection.drivers import driver_hash, driver_names, env_for, resolve_driver
+from nac_drive.data_collection.own_driver import OwnDriver, as_policy
+from nac_drive.envs import EnvConfig, make_env, rollout
+from nac_drive.evaluation.evaluate import Evaluation, evaluate
+from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies.image_input import ImageInput
+from tests.own_drivers import Brakes, Recurrent, Weighs, brake, trained, worlds
+
+ENV = EnvConfig(max_steps=20)
+TRACKS = [900_001, 900_003, 5]
+
+
+def rows(evaluation: Evaluation) -> list[Any]:
+    return [row.with_metrics(latency_ms=0.0) for row in evaluation.rows]
+
+
+def actions(driver: Any, env: EnvConfig = ENV, track: int = TRACKS[0]) -> list[Any]:
+    """The actions of one episode."""
+    found: list[Any] = []
+    rollout(make_env(env), as_policy(driver, env), track, subscribers=[lambda step: found.append(step.intended)])
+    return found
+
+
+def test_a_function_drives_as_the_object_that_does_the_same():
+    with_dt = evaluate(lambda observation, dt: 4 if dt in (0.0, 0.02) else 3, TRACKS, name="own", env=ENV)
+    ours = evaluate(resolve_driver("controller", ENV), TRACKS, name="own", env=ENV)
+    found = [rows(evaluate(driver, TRACKS, name="own", env=ENV)) for driver in (brake, Brakes(), Brakes)]
+    assert found[0] == found[1] == found[2] == rows(with_dt) != rows(ours)
+    assert [evaluate(driver, [5], env=ENV).rows[0].driver for driver in (brake, Brakes())] == ["brake", "Brakes"]
+
+
+@pytest.mark.parametrize(("algorithm", "control", "frames"), [("ppo", "continuous", 3), ("dqn", "discrete", 2)])
+def test_a_model_of_stable_baselines3_scores_as_its_own_evaluation_says(algorithm, control, frames, workers):
+    env = EnvConfig(control, max_steps=70)
+    model, world = trained(algorithm, env, frames), worlds(env, frames)
+    assert len({str(action) for action in actions(model, env)}) > 2
+    world.seed(TRACKS[0])
+    returns, lengths = evaluate_policy(model, world, 1, return_episode_rewards=True, warn=False)
+    here = evaluate(model, TRACKS, env=env)
+    assert (here.rows[0].episode_return, here.rows[0].length) == (pytest.approx(returns[0], rel=1e-6), lengths[0])
+    assert rows(evaluate(model, TRACKS, env=env, pool=workers)) == rows(here)
+    assert env_for(resolve_driver(model)).control == control
+    other = EnvConfig("continuous" if control == "discrete" else "discrete")
+    with pytest.raises(ValueError, match=f"driver '{algorithm.upper()}' was made for {control} control"):
+        evaluate(model, TRACKS, env=other)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_stacked_frames_are_those_of_stable_baselines3(first):
+    world = worlds(ENV, 3)
+    theirs = VecTransposeImage(world) if first else world
+    form = ImageInput.of(theirs.observation_space.shape, "model")
+    assert (form.frames, form.channels_first, form.frame_shape) == (3, first, (96, 96, 3))
+    world.seed(7)
+    stack, observation = form.start(), theirs.reset()
+    simulator = make_env(ENV)
+    frame, _ = simulator.reset(seed=7)
+    for _ in range(5):
+        stack = form.push(stack, frame)
+        assert np.array_equal(form.array(stack), observation[0])
+        observation, *_ = theirs.step(np.array([3]))
+        frame, *_ = simulator.step(3)
+
+
+def test_a_recurrent_model_gets_its_state_back():
+    assert actions(Recurrent()) == [4 if frame % 3 == 0 else 3 for frame in range(20)]
+
+
+def test_workers_drive_as_this_process_does_bit_for_bit(workers):
+    class Local(Weighs):
+        """A class that no other process can import."""
+
+    for driver in (Weighs(3), Local(3)):
+        here = evaluate(driver, TRACKS, name="own", env=ENV)
+        assert rows(evaluate(driver, TRACKS, name="own", env=ENV, pool=workers)) == rows(here)
+        assert len(set(actions(driver))) > 1
+
+
+def test_a_driver_that_cannot_be_sent_drives_here_and_a_line_says_so(workers, tmp_path):
+    driver: Any = Brakes()
+    driver.lock = threading.Lock()
+    here = evaluate(driver, TRACKS, env=ENV)
+    assert rows(here) == rows(evaluate(Brakes(), TRACKS, env=ENV))
+    with pytest.warns(UserWarning, match="'Brakes' drives in this process alone: it cannot be sent.*TypeError: cannot"):
+        assert rows(evaluate(driver, TRACKS, env=ENV, pool=workers)) == rows(here)
+    with pytest.warns(UserWarning, match="drives in this process alone"):
+        assert len(collect(tmp_path / "data", driver, env=EnvConfig(max_steps=2), seeds=[0, 1], workers=2)) == 2
+
+
+DISCRETE, CONTINUOUS = "an integer from 0 to 4", r"3 finite numbers in \[-1, 1\], \[0, 1\], \[0, 1\]"
+WRONG: list[tuple[Any, str, str]] = [
+    (5, "discrete", f"its action must be {DISCRETE}, got 5"),
+    (-1, "discrete", DISCRETE),
+    (3.0, "discrete", f"{DISCRETE}, got 3.0"),
+    (True, "discrete", f"{DISCRETE}, got True"),
+    (None, "discrete", f"{DISCRETE}, got None; pass --control if it drives with another one"),
+    (np.zeros(3), "discrete", rf"{DISCRETE}, got float64 \(3,\) \[0.0, 0.0, 0.0\]"),
+    (np.array([3]), "discrete", rf"{DISCRETE}, got int64 \(1,\) \[3\]"),
+    ([[1], [1, 2]], "discrete", DISCRETE),
+    (3, "continuous", f"its action must be {CONTINUOUS}, got 3"),
+    ((0.0, 1.5, 0.0), "continuous", CONTINUOUS),
+    ([0.0, float("nan"), 0.0], "continuous", rf"{CONTINUOUS}, got \[0.0, nan, 0.0\]"),
+    (torch.zeros(3, requires_grad=True), "continuous", CONTINUOUS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("action", "control", "message"), WRONG)
+def test_a_wrong_action_is_one_line_that_names_driver_frame_and_what_is_expected(action, control, message):
+    class Own:
+        def begin(self, env):
+            return 0
+
+        def act(self, observation, state, dt):
+            good = 3 if control == "discrete" else [0, 0.5, 0]
+            return (action if state == 2 else good), state + 1
+
+    with pytest.raises(ValueError, match=rf"^driver 'Own', frame 2: .*{message}") as caught:
+        evaluate(Own(), TRACKS, env=EnvConfig(control, max_steps=5))
+    assert "\n" not in str(caught.value)
+
+
+def test_good_actions_come_in_many_types():
+    for action in (3, np.int64(3), np.array(3), np.uint8(3), torch.tensor(3)):
+        assert actions(lambda observation, action=action: action, EnvConfig(max_steps=2)) == [3, 3]
+    for action in ([0, 1, 0], (0.0, 1.0, 0.0), np.array([0.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, 0.0])):
+        (found, _) = actions(lambda observation, action=action: action, EnvConfig("continuous", max_steps=2))
+        assert found.dtype == np.float32
+        assert found.tolist() == [0, 1, 0]
+
+
+def test_code_that_fails_is_named_with_its_line():
+    def fails(observation):
+        return 1 // int(observation[0, 0, 0] * 0)
+
+    with pytest.raises(ValueError, match=r"'fails' failed at frame 0: test_own_driver.py:\d+: ZeroDivisionError"):
+        evaluate(fails, TRACKS, env=ENV)
+    with pytest.raises(ValueError, match="act must return the action and the next state, got 4"):
+        evaluate(type("Own", (Brakes,), {"act": lambda *inputs: 4})(), TRACKS, env=ENV)
+
+
+def test_a_driver_cannot_change_the_frame_that_is_recorded(tmp_path):
+    def paints(observation):
+        observation[:] = 0
+        return 3
+
+    data = collect(tmp_path / "data", paints, env=EnvConfig(max_steps=2), seeds=[0])
+    assert data.load().frames.any()
+
+
+def test_what_does_not_drive_is_refused():
+    class Needs(Brakes):
+        def __init__(self, path):
+            self.path = path
+
+    for driver, message in (
+        ([1], "driver must be a name, a folder, an object with begin and act, .* got list"),
+        (Needs, "the class Needs needs arguments"),
+        (EnvConfig(), "got EnvConfig"),
+        (type("Makes", (), {"__init__": lambda self: [][0], "act": 0}), "'Makes' cannot be made: .*IndexError"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            resolve_driver(driver)
+
+
+@pytest.mark.parametrize(("shape", "dtype", "high", "message"), [
+    ((64, 64, 3), "uint8", 255, "its frames must be 64 x 64 pixels, the environment's are 96 x 96; drive where it was"),
+    ((96, 96, 1), "uint8", 255, r"its input must be colour frames, .* got \(96, 96, 1\); write a function"),
+    ((12,), "float32", 1, r"got \(12,\)"),
+    ((96, 96, 3), "float32", 7, "frames from 0 to 255 or from 0 to 1, got numbers from 0 to 7"),
+])  # fmt: skip
+def test_a_model_of_other_observations_is_refused(shape, dtype, high, message):
+    import gymnasium as gym
+
+    model: Any = Recurrent()
+    model.observation_space = gym.spaces.Box(0, high, shape, dtype)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message) as caught:
+        evaluate(model, TRACKS, env=ENV)
+    assert str(caught.value).startswith("driver 'Recurrent': ")
+    model.observation_space = None
+    model.action_space = gym.spaces.Discrete(3)
+    with pytest.raises(ValueError, match="its action is an integer from 0 to 2, the environment takes an integer from"):
+        evaluate(model, TRACKS, env=ENV)
+
+
+def test_a_hash_says_what_decides_the_actions():
+    def holds(number):
+        return lambda observation: number
+
+    def hash_of(driver):
+        return driver_hash(driver, ENV)
+
+    class Own(Brakes):
+        def __init__(self, **values):
+            vars(self).update(values)
+
+    assert hash_of(Own(k=1, names=["a"])) == hash_of(Own(names=["a"], k=1))
+    different = [
+        Own(k=1), Own(k=2), Own(k=1.0), Own(k=[1]), Own(k=np.ones(2)), Own(k=np.ones(2, np.float32)), Own(k=brake),
+        Brakes(), brake, holds(1), holds(2), Weighs(0), Weighs(1), Controller(), Controller("continuous"),
+    ]  # fmt: skip
+    assert len({hash_of(driver) for driver in different}) == len(different)
+    assert [hash_of(driver) for driver in (Own(k=2), holds(2), Weighs(1))] == [
+        hash_of(driver) for driver in (different[1], different[10], different[12])
+    ]
+    driver = Driver(DriverConfig(core="cnn"))
+    before = hash_of(driver)
+    assert hash_of(driver.eval()) == hash_of(pickle.loads(pickle.dumps(driver))) == before
+    driver.action_head.out.bias.data += 1
+    assert hash_of(driver) != before
+    policy = as_policy(Weighs(1))
+    assert isinstance(policy, OwnDriver)
+    assert pickle.loads(pickle.dumps(policy)).sha256 == policy.sha256 == hash_of(policy) == hash_of(Weighs(1))
+
+
+def test_names_of_several_drivers():
+    one = as_policy(Brakes())
+    assert driver_names([one, Brakes(), brake, "Brakes", brake]) == [
+        "Brakes",
+        "Brakes (2)",
+        "brake",
+        "Brakes",
+        "brake (2)",
+    ]
+    assert driver_names([brake, lambda frame: 3], taken=["brake"]) == ["brake (2)", "lambda"]
+
+
+def test_a_driver_of_the_package_stays_as_it_is():
+    controller = Controller()
+    assert as_policy(controller) is controller
+    policy = as_policy(Brakes(), name="mine")
+    assert as_policy(policy) is policy
+
+
+def test_a_state_is_copied_without_its_environment():
+    class Remembers(Brakes):
+        def begin(self, env):
+            return [env, 0]
+
+    env = make_env(ENV)
+    state = as_policy(Remembers()).begin(env)
+    again = copy(state)
+    again.inner[1] = 7
+    assert state.inner == [env, 0]
+    assert again.inner[0] is env
