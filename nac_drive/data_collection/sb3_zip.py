@@ -10,6 +10,7 @@ import ast
 import io
 import json
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ LARGEST_FILE = 2**28
 """Bytes of all parts of a file, unpacked."""
 MOST_WEIGHTS = 2**26
 """Numbers in the largest tensor."""
+MOST_LAYERS = 16
 _DATA, _WEIGHTS = "data", "policy.pth"
 _ACTOR_CRITIC, _Q_NETWORK = "stable_baselines3.common.policies", "stable_baselines3.dqn.policies"
 _KNOWN = {"features_extractor_kwargs", "optimizer_class", "optimizer_kwargs", "net_arch", "normalize_images"}
@@ -104,6 +106,7 @@ def _built(data: dict[str, Any], weights: dict[str, Any]) -> Any:
     frames = spaces.Box(0, 255, shape, np.uint8)
     keywords: dict[str, Any] = {"features_extractor_kwargs": {"features_dim": rows}}
     keywords |= {name: _plain(settings[name]) for name in ("net_arch", "normalize_images") if name in settings}
+    _require_small(rows, keywords.get("net_arch", []))
     if source == _Q_NETWORK:
         biases = [values for name, values in weights.items() if name.startswith("q_net.q_net.") and values.ndim == 1]
         policy: Any = CnnPolicy(frames, spaces.Discrete(len(biases[-1])), _no_rate, **keywords)
@@ -111,6 +114,20 @@ def _built(data: dict[str, Any], weights: dict[str, Any]) -> Any:
         policy = ActorCriticCnnPolicy(frames, _actions(data, weights), _no_rate, **keywords)
     policy.load_state_dict(weights, strict=True)
     return policy
+
+
+def _require_small(features: int, layers: Any) -> None:
+    """Check the sizes of a policy's layers before they are made.
+
+    Raises:
+        ValueError: They are no sizes, or too large.
+    """
+    for chain in layers.values() if isinstance(layers, dict) else [layers]:
+        sizes = [features, *chain]
+        if len(sizes) > MOST_LAYERS or not all(type(size) is int and size > 0 for size in sizes):
+            raise ValueError(f"its net_arch must be at most {MOST_LAYERS} sizes, got {str(layers)[:100]}")
+        if any(one * other > MOST_WEIGHTS // MOST_LAYERS for one, other in pairwise(sizes)):
+            raise ValueError(f"its net_arch is too large, {str(layers)[:100]}")
 
 
 def _actions(data: dict[str, Any], weights: dict[str, Any]) -> Any:
