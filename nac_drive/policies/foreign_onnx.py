@@ -88,6 +88,8 @@ class ForeignOnnx:
             require_bounded(onnx, model, derived)
             self.image_input = _image_input(onnx, model.graph, derived, source)
             self._is_action, self.control = _output(onnx, derived)
+        except UnfitError as error:
+            raise FileError(str(error)) from error
         except Exception as error:  # onnx's own errors have no common base
             raise FileError(f"{source} is not {_WHAT}: {reason(error).rstrip('.')}; {_FIX}.") from error
         self._session = session(model.SerializeToString(), source, _WHAT, _FIX)

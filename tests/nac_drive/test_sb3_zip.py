@@ -87,7 +87,7 @@ def test_no_pickle_in_the_file_is_run(saved, tmp_path):
         path = changed(
             saved, tmp_path / f"{number}.zip", "policy.pth", lambda _, dump=dump: dump(Evil(tmp_path / "ran"))
         )
-        with pytest.raises(FileError, match="Its pickles are never read here. If you trust it, write mine.py: `from"):
+        with pytest.raises(FileError, match="Its pickles are never read here"):
             resolve_driver(path)
     assert not (tmp_path / "ran").exists()
     with suppress(Exception):
