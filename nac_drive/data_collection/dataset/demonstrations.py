@@ -68,7 +68,8 @@ class Demonstrations:
         facts = [("driver", self.meta.driver), ("control", self.meta.env.control), ("episodes", f"{len(returns):,}")]
         if returns:
             facts.append(("frames", f"{sum(row['length'] for row in self.rows):,}"))
-            facts.append(("return", f"mean {np.mean(returns):z.1f}, minimum {min(returns):z.1f}"))
+            under = " under action noise" if self.meta.noise else ""
+            facts.append(("return", f"mean {np.mean(returns):z.1f}, minimum {min(returns):z.1f}{under}"))
         return facts
 
     def _repr_html_(self) -> str:
