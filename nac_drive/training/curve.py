@@ -53,7 +53,7 @@ def draw_curve(path: Path, rows: Sequence[Mapping[str, Any]], step: str) -> None
     from matplotlib.ticker import MaxNLocator
 
     panels = _PPO if step == "frame" else _CLONING
-    unit, scale = ("million frames", 1e6) if step == "frame" else (step, 1)
+    unit, scale = (step, 1.0) if step != "frame" else _unit_of_frames(rows)
     shown = {
         label: points
         for label, lines in panels.items()
@@ -77,8 +77,14 @@ def draw_curve(path: Path, rows: Sequence[Mapping[str, Any]], step: str) -> None
         axis.set_ylabel(label)
         axis.xaxis.set_major_locator(MaxNLocator("auto", integer=scale == 1, min_n_ticks=1))
         if len(lines) > 1 or lines.keys() & set(_RETURNS):
-            axis.legend()
+            axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1)
     write_figure(path, figure)
+
+
+def _unit_of_frames(rows: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """Return the name and the size of a unit."""
+    many = max((row["step"] for row in rows), default=0) >= 1e6
+    return ("million frames", 1e6) if many else ("thousand frames", 1e3)
 
 
 def _points(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:

@@ -22,7 +22,7 @@ from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.events import Event
 from nac_drive.experiments import driving, experiment
-from nac_drive.experiments.compare import Comparison, compare
+from nac_drive.experiments.compare import Comparison, _Protocol, compare
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.figures import LEARNING_CAPTION
 from nac_drive.parallel.outcome import TaskOutcome
@@ -379,6 +379,17 @@ def test_a_start_that_is_refused_leaves_nothing(message, dataset, tmp_path):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         run(dataset, tmp_path / "c", **BAD[message])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_trackers_show_every_run_and_may_change_on_resume(dataset, tmp_path):
+    experiments = []
+    for track in ((), ("tensorboard",)):
+        settings = nested(config("cnn"), track=track)
+        protocol = _Protocol(dataset, tmp_path, "test-1", "controller", "ignore", settings, 2, False)
+        experiments.append(protocol.experiment({"cnn": settings}, "cpu"))
+    without, tracked = experiments
+    assert without.conditions() == tracked.conditions()
+    assert [entry.training.config.track for entry in tracked.entries if entry.training] == [("tensorboard",)] * 2
 
 
 def test_settings_never_become_a_path():

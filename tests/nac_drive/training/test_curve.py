@@ -54,12 +54,12 @@ def test_a_cloned_driver_has_panels_of_what_its_rows_hold(figures, tmp_path):
 def test_many_rollouts_are_drawn_with_their_moving_mean(figures, tmp_path):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=400)
-    rows = [{"step": 1000 * i, "value_loss": 5.0, "entropy": i + noise[i], "episodes": 0} for i in range(400)]
+    rows = [{"step": 10_000 * i, "value_loss": 5.0, "entropy": i + noise[i], "episodes": 0} for i in range(400)]
     draw_curve(tmp_path / "x.png", [{"step": 0, **VALIDATED}, *rows[1:]], "frame")
     drawn = lines(figures[0])
     assert list(drawn) == ["return of an episode", "loss of the value network", "entropy of the actions"]
     steps, smooth = drawn["loss of the value network"]["training"]
-    assert (steps[0], steps[-1]) == (0.001, 0.399)  # million frames
+    assert (steps[0], steps[-1], figures[0].axes[1].get_xlabel()) == (0.01, 3.99, "million frames")
     assert smooth == pytest.approx([5.0] * 399)
     _, smooth = drawn["entropy of the actions"]["training"]
     middle = slice(20, -20)
