@@ -58,7 +58,6 @@ print(nd.rollout(env, driver, 900000).length, len(evaluation.rows), all(hasattr(
 
 def test_the_command_runs_beside_a_users_own_packages(project):
     assert python(project, "-m", "nac_drive", "--version") == f"nac-drive {nac_drive.__version__}\n"
-    assert "champion" in python(project, "-m", "nac_drive", "watch", "--help")
     assert "champion-continuous" in python(project, "-m", "nac_drive", "completion", "bash")
 
 

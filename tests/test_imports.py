@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -214,47 +215,53 @@ def test_the_walk_sees_imports_wherever_they_stand():
 # The front door
 
 
-def loaded(code: str, *candidates: str) -> set[str]:
-    """The modules among `candidates` that `code` loads, in a process of its own."""
-    code += f"; import sys; print(*[name for name in {candidates} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    return set(result.stdout.splitlines()[-1].split())
+_SLOW = ("torch", "matplotlib", "scipy", "stable_baselines3", "lightning_fabric")
+_FILES = ("hub", "checkpoint", "export")
+_WORDS = (["--help"], ["train", "--help"], ["watch", "--driver"], ["--version"])
+PROCESSES: dict[str, list[tuple[str, set[str], tuple[str, ...]]]] = {
+    "a command": [
+        ("import nac_drive", set(), (*_SLOW, "cv2", "pygame", "h5py", "av")),
+        ("from nac_drive.cli import main", set(), _SLOW),
+        *((f"with suppress(SystemExit): main({words})", set(), _SLOW) for words in _WORDS),
+    ],
+    "an environment": [
+        ("import nac_drive.envs", set(), ("torch", "nac_drive.policies", "nac_drive.data_collection")),
+        ("nac_drive.make_env; gymnasium.make('nac_drive/CarRacing-v0').close()", set(), _SLOW),
+    ],
+    # hub -> checkpoint -> driver, and no way back
+    "a worker that drives, then trains": [
+        ("import nac_drive.policies.driver", set(), tuple(f"nac_drive.policies.{name}" for name in _FILES)),
+        (
+            "from nac_drive.policies import Driver",
+            {"torch"},
+            ("torch", "nac_drive.envs", "nac_drive.data_collection", "cv2", "Box2D"),
+        ),
+        *(
+            (f"import nac_drive.{module}", set(), ("scipy", "scipy.stats", "matplotlib", "pandas"))
+            for module in ("evaluation.evaluate", "data_collection.drivers", "training.trainer")
+        ),
+    ],
+}
+"""Process -> its steps, each with the modules that are loaded after it, among these that may not be or must be."""
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    heavy = ("torch", "cv2", "matplotlib", "scipy", "pygame", "h5py", "av", "stable_baselines3", "lightning_fabric")
-    assert loaded("import nac_drive", *heavy) == set()
-
-
-def test_the_environment_comes_without_torch():
-    code = "import nac_drive, gymnasium; nac_drive.make_env; gymnasium.make('nac_drive/CarRacing-v0').close()"
-    assert loaded(code, "torch", "matplotlib", "scipy", "stable_baselines3", "lightning_fabric") == set()
-
-
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["watch", "--driver"], ["--version"]])
-def test_help_comes_without_torch(words):
-    code = (
-        f"from contextlib import suppress; from nac_drive.cli import main\nwith suppress(SystemExit): main({words})\n0"
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_process_loads_no_more_than_it_needs(process):
+    """Every worker imports these modules, and starts as fast as they do; help comes without torch."""
+    script = ["import gymnasium, json, sys", "from contextlib import suppress", "seen = []"]
+    for code, _, candidates in PROCESSES[process]:
+        script += [code, f"seen.append([name for name in {candidates} if name in sys.modules])"]
+    script.append("print(json.dumps(seen))")
+    result = subprocess.run(
+        [sys.executable, "-c", "\n".join(script)], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    assert loaded(code, "torch", "matplotlib", "scipy", "stable_baselines3", "lightning_fabric") == set()
-
-
-@pytest.mark.parametrize("module", ["evaluation.evaluate", "data_collection.drivers", "training.trainer"])
-def test_a_process_that_drives_or_trains_comes_without_scipy_and_matplotlib(module):
-    """Every worker process imports these modules, and starts as fast as they do."""
-    assert loaded(f"import nac_drive.{module}", "scipy", "scipy.stats", "matplotlib", "pandas") == set()
-
-
-def test_importing_envs_or_policies_loads_nothing_of_the_other():
-    assert loaded("import nac_drive.envs", "torch", "nac_drive.policies", "nac_drive.data_collection") == set()
-    below = ("nac_drive.envs", "nac_drive.data_collection", "cv2", "Box2D")
-    assert loaded("from nac_drive.policies import Driver", "torch", *below) == {"torch"}
+    seen = json.loads(result.stdout.splitlines()[-1])
+    after = {code: set(names) for (code, *_), names in zip(PROCESSES[process], seen, strict=True)}
+    assert after == {code: expected for code, expected, _ in PROCESSES[process]}
 
 
 def test_a_driver_does_not_know_the_files_that_hold_it():
-    """hub -> checkpoint -> driver, and no way back: not even a method that imports them when it is called."""
-    files = [f"nac_drive.policies.{name}" for name in ("hub", "checkpoint", "export")]
-    assert loaded("from nac_drive.policies.driver import Driver", *files) == set()
+    """Not even a method imports them when it is called."""
     text = (REPOSITORY / "nac_drive" / "policies" / "driver.py").read_text()
     names = {
         name for module, name in imported(everywhere(ast.parse(text))) if module in ("nac_drive", "nac_drive.policies")

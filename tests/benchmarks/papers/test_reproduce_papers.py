@@ -15,6 +15,7 @@ from nac_drive.cli.reproduction import Reproduce
 from nac_drive.experiments.journal import ROWS
 from nac_drive.experiments.protocol import REPRODUCTIONS, SCRIPTED, load, names_in
 from nac_drive.experiments.reproduce import EXPERIMENTS as SHIPPED
+from tests.readers_shell import run_script
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks/papers/reproduce.py"
 
@@ -31,7 +32,9 @@ def test_the_package_and_the_script_share_the_tables_and_the_kinds():
     assert SCRIPT.relative_to(SCRIPT.parents[2]).as_posix() == COMMAND.removeprefix("python ")
 
 
-def test_worker_processes_measure_a_table_and_a_resumed_script_adds_lines(tmp_path: Path):
+def test_worker_processes_measure_a_table_and_a_resumed_script_adds_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The kinds are no part of the package: the spawned processes find them beside the script."""
     papers = shutil.copytree(SCRIPT.parent, tmp_path / "papers")
     protocol = papers / "protocols" / "thesis-4.1.yaml"
@@ -40,8 +43,8 @@ def test_worker_processes_measure_a_table_and_a_resumed_script_adds_lines(tmp_pa
     first, second = (entry.name for entry in load("thesis-4.1", PROTOCOLS).entries[:2])
     done = run(*words, "--only", first, script=script, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = run(*words[:-1], "1", "--only", second, "--resume", script=script, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    assert run_script([str(script), *words[:-1], "1", "--only", second, "--resume"]) == 0
     rows = [json.loads(line) for line in (tmp_path / "out" / ROWS).read_text().splitlines()]
     assert [(row["entry"], row["run"]) for row in rows] == [(first, 0), (first, 1), (second, 0), (second, 1)]
     page = (tmp_path / "out" / "thesis-4.1.md").read_text()

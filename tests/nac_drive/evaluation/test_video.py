@@ -18,6 +18,7 @@ from nac_drive.envs import ENVIRONMENTS, FRAMES_PER_SECOND, CarRacing, EnvConfig
 from nac_drive.evaluation.video import GIF_EVERY, VIDEO_FPS, draw_overlay, record_video, side_by_side
 
 IMAGES_PER_FRAME = VIDEO_FPS / FRAMES_PER_SECOND
+LENGTHS = (6, 2)
 
 
 def frames_of(path: Path) -> np.ndarray:
@@ -27,8 +28,8 @@ def frames_of(path: Path) -> np.ndarray:
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("videos")
-    paths = [folder / "new" / f"{length}.mp4" for length in (12, 4)]
-    for path, length in zip(paths, (12, 4), strict=True):
+    paths = [folder / "new" / f"{length}.mp4" for length in LENGTHS]
+    for path, length in zip(paths, LENGTHS, strict=True):
         env = EnvConfig(max_steps=length)
         episode = record_video(path, Controller(), 5, name="controller", env=env)
         assert episode == rollout(make_env(env), Controller(), 5)  # recording changes nothing
@@ -36,11 +37,11 @@ def videos(tmp_path_factory) -> list[Path]:
 
 
 def test_a_video_has_its_images_and_plays_in_real_time(videos):
-    for path, length in zip(videos, (12, 4), strict=True):
+    for path, length in zip(videos, LENGTHS, strict=True):
         frames = frames_of(path)
         assert frames.shape == (length * IMAGES_PER_FRAME, 400, 600, 3)
         assert iio.immeta(path, plugin="pyav")["fps"] == VIDEO_FPS
-    assert sorted(file.name for file in videos[0].parent.iterdir()) == ["12.mp4", "4.mp4"]
+    assert sorted(file.name for file in videos[0].parent.iterdir()) == ["2.mp4", "6.mp4"]
 
 
 def test_lost_frames_do_not_stop_time(tmp_path):
@@ -63,9 +64,9 @@ def test_a_video_of_another_frame_rate_plays_in_real_time(tmp_path, monkeypatch)
         ENVIRONMENTS["car-racing"], make=lambda config, crash, mode: Slow(CarRacing(mode)), frames_per_second=30
     )
     monkeypatch.setitem(ENVIRONMENTS, "slow", spec)
-    env = EnvConfig(environment="slow", max_steps=12)
+    env = EnvConfig(environment="slow", max_steps=6)
     record_video(tmp_path / "episode.mp4", Controller(), 5, name="c", env=env)
-    assert len(frames_of(tmp_path / "episode.mp4")) == 12 / 30 * VIDEO_FPS
+    assert len(frames_of(tmp_path / "episode.mp4")) == 6 / 30 * VIDEO_FPS
 
 
 def test_side_by_side_keeps_the_last_image_of_the_shorter_one(videos, tmp_path):
@@ -81,7 +82,7 @@ def test_side_by_side_keeps_the_last_image_of_the_shorter_one(videos, tmp_path):
 @pytest.mark.parametrize("suffix", [".webm", ".gif"])
 def test_the_suffix_decides_the_format(suffix, videos, tmp_path):
     path = tmp_path / f"episode{suffix}"
-    record_video(str(path), Controller(), 5, name="controller", env=EnvConfig(max_steps=12))
+    record_video(str(path), Controller(), 5, name="controller", env=EnvConfig(max_steps=LENGTHS[0]))
     assert path.read_bytes()[:4] == {".webm": b"\x1aE\xdf\xa3", ".gif": b"GIF8"}[suffix]
     plain = frames_of(videos[0])  # the same episode
     if suffix == ".gif":
@@ -190,8 +191,8 @@ def test_a_video_shows_the_view_that_is_asked_for_whatever_the_driver_sees(tmp_p
     """Both views of the same moments: the halves of one video are the other two videos."""
     shown = {}
     for view, driven in (("above", "seat"), ("seat", "above"), ("both", "above"), (None, "seat")):
-        path = tmp_path / f"{view}.webm"
-        record_video(path, Controller(), 5, name="c", env=EnvConfig(max_steps=4, view=driven), view=view)  # type: ignore[arg-type]
+        path = tmp_path / f"{view}.mp4"
+        record_video(path, Controller(), 5, name="c", env=EnvConfig(max_steps=2, view=driven), view=view)  # type: ignore[arg-type]
         shown[view] = frames_of(path)[-1, 60:].astype(int)  # below the banner
     left, right = shown["both"][:, :600], shown["both"][:, 600:]
     for half, name, other in ((left, "above", "seat"), (right, "seat", "above")):

@@ -89,9 +89,8 @@ def test_processes_and_parts_change_no_row(finished, tmp_path):
     with worker_pool(2) as pool:
         measured(Powers(), tmp_path / "pool", pool=pool, job="powers", progress=events.append)
         measured(Powers(together=4), tmp_path / "parts", pool=pool)
-    measured(Powers(together=3, isolated=True), tmp_path / "isolated", workers=2)
     assert contents(tmp_path / "parts") == contents(finished)
-    assert contents(tmp_path / "pool") == contents(tmp_path / "isolated") == contents(finished)
+    assert contents(tmp_path / "pool") == contents(finished)
     assert (events[-1].job, events[-1].done, events[-1].total) == ("powers", 6, 6)
 
 
@@ -230,9 +229,11 @@ def test_a_row_that_is_no_result_stops_the_experiment_and_keeps_the_others(tmp_p
     assert len((tmp_path / "e" / ROWS).read_text().splitlines()) == 3
 
 
-def test_a_part_that_fails_or_dies_alone_costs_no_other_and_is_tried_again(tmp_path, monkeypatch):
+def test_a_part_that_fails_or_dies_alone_costs_no_other_and_is_tried_again(finished, tmp_path, monkeypatch):
     experiment = Powers(("two", "half", "deadly"), together=3, isolated=True)
     results = measured(experiment, tmp_path / "e", workers=2)
+    of_two = (finished / ROWS).read_text().splitlines(keepends=True)[:3]  # measured in this process
+    assert (tmp_path / "e" / ROWS).read_text() == "".join(of_two)
     assert [row["power"] for row in results.rows] == [2, 4, 8]
     assert results.failures["deadly"] == "its process died (-9)"
     assert results.failures["half"].startswith("ValueError: half, exponent 1: the measurement cannot be kept")
