@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+from collections.abc import Iterator
 
 import cv2
 import pytest
@@ -22,6 +23,13 @@ _ClassTokenization.make = staticmethod(functools.cache(_ClassTokenization.make._
 def pytest_collection_finish() -> None:
     """Leave modules and tests out of garbage collection from now on: some libraries collect after every call."""
     gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _modules_of_a_file_are_left_out_too() -> Iterator[None]:
+    yield
+    gc.collect(1)
     gc.freeze()
 
 

@@ -279,8 +279,7 @@ def small_world(kept: Path) -> Iterator[Shell]:
         patch.setattr(pygame.time, "Clock", lambda: SimpleNamespace(tick=lambda *rate: 0, get_fps=lambda: 0.0))
         patch.setattr(webbrowser, "open", lambda address: True)
         _work_here(patch)
-        for module in (readings, batch):
-            patch.setattr(module, "ZOOM_FRAMES", ZOOM)
+        shorten_the_zoom(patch)
         for module in (import_module("nac_drive.live.arena"), import_module("nac_drive.live.udacity")):
             patch.setattr(module, "serve", _until_it_answers(module.serve))
         run = import_module("nac_drive.experiments.reproduce")
@@ -288,7 +287,13 @@ def small_world(kept: Path) -> Iterator[Shell]:
         small = nested(PPOConfig(), n_envs=1, n_steps=16, batch_size=16, n_epochs=1)
         patch.setattr(learning, "PPOConfig", partial(PPOConfig, rollout=small.rollout, optim=small.optim))
         patch.setattr(run, "chosen", lambda table, only: protocol.chosen(table, only)[:1])
-        yield Shell(_cut_episodes(patch), kept)
+        yield Shell(cut_episodes(patch), kept)
+
+
+def shorten_the_zoom(patch: pytest.MonkeyPatch) -> None:
+    """Let the zoom at the start of an episode last `ZOOM` frames in the data, as long as everything is done here."""
+    for module in (readings, batch):
+        patch.setattr(module, "ZOOM_FRAMES", ZOOM)
 
 
 def _work_here(patch: pytest.MonkeyPatch) -> None:
@@ -335,7 +340,7 @@ def small_protocol(name: str, protocols: Path) -> Protocol:
     return replace(table, settings=table.settings | sizes, full=table.full | sizes, entries=entries)
 
 
-def _cut_episodes(patch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def cut_episodes(patch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """Return a function that sets the frames of new settings, and the most frames of any episode."""
     whole, most = env_config.TimeLimit, [RECORDED]
     defaults = {name: parameter.default for name, parameter in signature(EnvConfig).parameters.items()}

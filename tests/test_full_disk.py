@@ -7,6 +7,7 @@ import pytest
 from nac_drive.experiments import experiment
 from tests.full_disk import RESUMABLE, Reference, prepare
 from tests.nac_drive.small import each_here
+from tests.readers_shell import cut_episodes
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +19,9 @@ def base(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch):
-    """Run the tasks of a comparison here, without the cost of a process each."""
+    """Run the tasks of a comparison here, without the cost of a process each, and episodes of 60 frames."""
     monkeypatch.setattr(experiment, "each_in_a_process", each_here)
+    cut_episodes(monkeypatch)(60, 60)
 
 
 @pytest.mark.parametrize("command", [*RESUMABLE, "export-minari", "export-mp4", "inspect"])

@@ -93,6 +93,12 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
+def imports(path: Path) -> list[tuple[str, str]]:
+    """`imported` of all statements of a file."""
+    return list(imported(everywhere(parsed(path))))
+
+
+@cache
 def graph(root: Path, statements=at_module_level) -> dict[str, set[str]]:
     """Module -> modules of ours that it imports. A name of a lazy package counts as the module that defines it."""
     modules = {name: path for name, path in files(root) if path.suffix == ".py"}
@@ -105,7 +111,7 @@ def graph(root: Path, statements=at_module_level) -> dict[str, set[str]]:
     edges: dict[str, set[str]] = {}
     for module, path in modules.items():
         edges[module] = set()
-        for source, name in imported(statements(parsed(path))):
+        for source, name in imports(path) if statements is everywhere else imported(statements(parsed(path))):
             target = lazy.get((source, name), f"{source}.{name}" if f"{source}.{name}" in modules else source)
             if target in modules and target != module:
                 edges[module].add(target)
@@ -172,13 +178,13 @@ def test_the_direction_covers_every_part():
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_part_stays_free_of_packages_that_are_not_its_business(name):
     for path in (REPOSITORY / "nac_drive" / name).rglob("*.py"):
-        roots = {module.split(".")[0] for module, _ in imported(everywhere(ast.parse(path.read_text())))}
+        roots = {module.split(".")[0] for module, _ in imports(path)}
         assert not roots & FOREIGN[name], path
 
 
 def test_scripts_import_the_package_alone():
     for path in (REPOSITORY / "scripts").glob("*.py"):
-        roots = {module.split(".")[0] for module, _ in imported(everywhere(ast.parse(path.read_text())))}
+        roots = {module.split(".")[0] for module, _ in imports(path)}
         assert roots <= {"nac_drive", "numpy", *sys.stdlib_module_names}, path
 
 
@@ -186,7 +192,7 @@ def test_every_import_has_the_one_name_of_a_module():
     """`import envs` would make a second copy of `nac_drive.envs`, and break beside somebody else's `envs`."""
     for folder in ("nac_drive", "scripts", "tests", "benchmarks"):
         for path in (REPOSITORY / folder).rglob("*.py"):
-            for module, _ in imported(everywhere(ast.parse(path.read_text()))):
+            for module, _ in imports(path):
                 assert module.split(".")[0] not in LINKS, f"{path} imports {module}, not nac_drive.{module}"
 
 

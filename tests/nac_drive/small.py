@@ -85,7 +85,7 @@ def config(core: str = "lstm", **changed: Any) -> TrainConfig:
     """Three epochs of short sequences; settings are given by their own names, see `nested`."""
     settings: dict[str, Any] = {
         "sequence_length": 16, "batch_size": 2, "horizontal_flip": False, "epochs": 3,
-        "learning_rate": 1e-3, "ema_decay": 0.0, "encoder": "paper", "dropout": 0.2, "validation_fraction": 0.34,
+        "learning_rate": 1e-3, "ema_decay": 0.0, "encoder": "pooled", "dropout": 0.2, "validation_fraction": 0.34,
         "validate_every": 1, "validation_tracks": "800000",
     }  # fmt: skip
     return nested(TrainConfig(), core=core, **{**settings, **changed})
@@ -129,6 +129,7 @@ def dagger_config(core: str = "lstm", **changed: Any) -> DaggerConfig:
     settings: dict[str, Any] = {
         "sequence_length": 16, "batch_size": 2, "max_steps": FRAMES, "rounds": 2, "initial_episodes": 2, "episodes": 2,
         "switch_interval": 7, "initial_epochs": 2, "epochs": 1, "validation_tracks": "800000", "beta": 0.5,
+        "encoder": "pooled",
     }  # fmt: skip
     return nested(DaggerConfig(), core=core, **{**settings, **changed})
 

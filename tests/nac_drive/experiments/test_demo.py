@@ -27,6 +27,7 @@ from nac_drive.training.ppo.config import PPOConfig
 from tests.data_collection.recordings import contents
 from tests.hostile_names import WORST, words_of
 from tests.nac_drive.small import dagger_config, each_here, nested
+from tests.readers_shell import ZOOM, shorten_the_zoom
 
 pytestmark = pytest.mark.filterwarnings("ignore:driver 'ppo-expert' was trained in another environment")  # max_steps
 
@@ -41,7 +42,7 @@ EXPERT = nested(
     validation_tracks="800000",
 )
 TRAINING = replace(
-    dagger_config("nac-exact", rounds=1, initial_epochs=1, max_steps=52),
+    dagger_config("nac-exact", rounds=1, initial_epochs=1, max_steps=ZOOM + 18),
     driver=replace(POLICY, core="nac-exact", core_args={"num_heads": 2}),
 )
 CONFIG = DemoConfig(training=TRAINING, baselines=("lstm",), baseline_epochs=1, tracks="900005", ppo=EXPERT)
@@ -69,6 +70,7 @@ def finished(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "each_in_a_process", each_here)
+        shorten_the_zoom(patch)
         with pytest.raises(KeyboardInterrupt):
             demo(CONFIG, folder, device="cpu", pool=None, progress=interrupt)
         weights = [best_weights(folder / run) for run in RUNS]

@@ -57,7 +57,7 @@ def test_features_are_those_of_the_frames_and_of_the_flipped_frames(control):
 
 
 def test_a_frozen_encoder_is_that_of_the_other_driver_and_the_rest_learns(dataset, source, tmp_path):
-    settings = config("lstm", freeze_encoder_from=str(source), horizontal_flip=True, epochs=2)
+    settings = config("lstm", encoder="paper", freeze_encoder_from=str(source), horizontal_flip=True, epochs=2)
     best = load_driver(train(settings, dataset, tmp_path / "run"))
     for name, weight in load_driver(source).encoder.state_dict().items():
         assert torch.equal(best.encoder.state_dict()[name], weight), name
@@ -75,7 +75,7 @@ def test_a_frozen_run_takes_the_steps_of_an_end_to_end_run_whose_encoder_does_no
 ):
     """A second route: the same run on frames, its encoder set to the other driver's and held still."""
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
-    settings = config("lstm", freeze_encoder_from=str(source), dropout=0.0, epochs=1, ema_decay=0.5)
+    settings = config("lstm", encoder="paper", freeze_encoder_from=str(source), dropout=0.0, epochs=1, ema_decay=0.5)
     frozen = load_driver(train(settings, dataset, tmp_path / "frozen"))
     make = trainer.Driver
 
@@ -127,5 +127,5 @@ def test_dagger_leaves_a_frozen_encoder_as_it_is(source, tmp_path, monkeypatch):
 def test_an_encoder_that_cannot_be_frozen_is_refused(changed, message, dataset, source, tmp_path):
     changed = {**changed, "freeze_encoder_from": changed["freeze_encoder_from"].replace("SOURCE", str(source))}
     with pytest.raises(ValueError, match=message):
-        train(config("lstm", **changed), dataset, tmp_path / "run")
+        train(config("lstm", **{"encoder": "paper", **changed}), dataset, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -49,7 +49,7 @@ def test_a_named_driver_is_loaded_and_hashed_once(tmp_path, monkeypatch, kind):
         monkeypatch.setattr(
             plan_module, name, lambda spec, env, name=name, real=real: loaded.append((name, spec)) or real(spec, env)
         )
-    base: Any = config("cnn") if kind == "train" else PPOConfig()
+    base: Any = config("cnn", encoder="paper") if kind == "train" else PPOConfig()
     facts = {"dataset": "demos"}
     plan = TrainingPlan.resolve(nested(base, **names), ENV, device="cpu", facts=facts, moved=("dataset",))
     if kind == "train":
