@@ -415,7 +415,7 @@ def test_without_validation_tracks_there_is_no_accuracy_on_them(dataset, tmp_pat
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"core": "lstmm"}, "core: unknown name 'lstmm'.* Did you mean 'lstm'"),
+        ({"core": "lstmm"}, "core 'lstmm' is unknown.* Did you mean 'lstm'"),
         ({"core_args": {"windw": 4}}, r"unknown \['windw'\]"),
         ({"encoder": "papr"}, "encoder 'papr' is unknown; .* Did you mean 'paper'"),
         ({"init_from": "exprt"}, "no folder exprt .* Did you mean 'expert'"),
@@ -467,7 +467,7 @@ def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):
     ("changed", "message"),
     [
         ({"sequence_length": FRAMES + 1}, "sequence_length must not exceed the longest episode .60 frames., got 61"),
-        ({"core": "transformer"}, "core: unknown name 'transformer'"),
+        ({"core": "transformer"}, "core 'transformer' is unknown"),
         ({"core_args": {"foo": 1}}, r"core_args: unknown \['foo'\]"),
         ({"validation_fraction": 1.0}, "validation_fraction must lie in"),
         ({"validation_tracks": "val-99"}, "has 25 tracks"),
