@@ -110,7 +110,8 @@ def dagger(
     labels = resolve_driver(expert, env)
     require_environment(f"expert {driver_name(expert)!r}", labels, env)
     meta = Meta(env, driver_name(expert), driver_hash(expert, env), config.noise_config, config.seed)
-    facts = {"expert": expert, "expert_sha256": meta.driver_sha256}
+    name = os.fspath(expert) if isinstance(expert, str | os.PathLike) else meta.driver
+    facts = {"expert": name, "expert_sha256": meta.driver_sha256}
     plan = TrainingPlan.resolve(config, env, device=device, facts=facts, moved=("expert",), grown=("rounds",))
     learner = build_learner(plan)
     rounds = _Rounds(plan, labels, meta, folder / "dataset")

@@ -24,7 +24,7 @@ from nac_drive.training.ppo import run as ppo_module
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
 from tests.commands import call, refused
-from tests.nac_drive.small import Stop, checkpoint, nested, results
+from tests.nac_drive.small import TINY, Stop, checkpoint, dagger_config, nested, results, train_dagger
 
 
 @pytest.fixture
@@ -168,3 +168,17 @@ def test_a_link_in_the_folder_is_not_followed(run, tmp_path, capsys):
     (run / "env.json").unlink()
     (run / "env.json").symlink_to("/etc/passwd")
     assert "is a link" in refused(capsys, "repeat", str(run), "--out", str(tmp_path / "again"), "--workers", "1")
+
+
+def test_an_expert_that_was_an_object_is_named_and_not_repeated(tmp_path):
+    class Straight:
+        def begin(self, env: Any) -> None: ...
+
+        def act(self, observation: Any, state: Any, dt: float) -> tuple[int, Any]:
+            return 3, state
+
+    run = tmp_path / "run"
+    train_dagger(dagger_config("cnn", **TINY, rounds=0), run, expert=Straight())
+    assert RunFolder.open(run).config["expert"] == "Straight"
+    with pytest.raises(FileNotFoundError, match="Straight"):
+        nd.repeat(run, tmp_path / "again")
