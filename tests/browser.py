@@ -72,15 +72,14 @@ class Page:
         """Press a key, or let it go."""
         self.call("Input.dispatchKeyEvent", type="keyDown" if down else "keyUp", key=name, code=name)
 
-    def screenshot(self, path: Path, width: int, height: int, *, dark: bool = False) -> None:
-        """Write a PNG of the page in a window of that size."""
-        self.call("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        ])  # fmt: skip
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    def screenshot(self, width: int, height: int, *, dark: bool = False) -> bytes:
+        """Return a PNG of the page in a window of that size. A narrow one is a phone."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         self.run("new Promise(done => setTimeout(done, 400))")
-        image = self.call("Page.captureScreenshot", format="png")["data"]
-        path.write_bytes(base64.b64decode(image))
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
 
 @contextmanager

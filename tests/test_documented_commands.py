@@ -149,6 +149,7 @@ PARSED: dict[str, str] = {
     "python benchmarks/figures/leaderboard.py ...": _WRITES,
     "python benchmarks/figures/nac_idea.py": _WRITES,
     "python benchmarks/figures/perturbation_sheet.py": _WRITES,
+    "python benchmarks/figures/screenshots.py ...": _WRITES,
     "python benchmarks/kills.py ...": _LONG,
     "python benchmarks/layer/block_selection.py": _LONG,
     "python benchmarks/layer/clock.py": _LONG,

@@ -79,10 +79,12 @@ class FramePanel {
   }
 }
 
-// Draw the circuit from above. Returns the context, and the place of point i of some points [x, y, x, y, ...].
-function drawRoad(canvas, road) {
+// Draw the circuit from above, with room for what drove beside it. Returns the context, and the place of point i of some
+// points [x, y, x, y, ...].
+function drawRoad(canvas, road, driven = []) {
   const [context, width, height] = fit(canvas), edge = 14;
-  const [x0, x1] = range(road.filter((_, i) => i % 2 === 0)), [y0, y1] = range(road.filter((_, i) => i % 2));
+  const all = [...road, ...driven];
+  const [x0, x1] = range(all.filter((_, i) => i % 2 === 0)), [y0, y1] = range(all.filter((_, i) => i % 2));
   const scale = Math.min((width - 2 * edge) / (x1 - x0), (height - 2 * edge) / (y1 - y0));
   const place = (points, i) => [
     width / 2 + (points[2 * i] - (x0 + x1) / 2) * scale, height / 2 - (points[2 * i + 1] - (y0 + y1) / 2) * scale,
@@ -106,7 +108,7 @@ class TrackPanel {
     this.bounds = range(values);
   }
   draw(step) {
-    const [context, place] = drawRoad(this.canvas, this.road);
+    const [context, place] = drawRoad(this.canvas, this.road, this.position);
     const [low, high] = this.bounds;
     for (let i = 0; i < this.values.length; i++) {
       const at = Math.round(255 * (this.values[i] - low) / (high - low));
