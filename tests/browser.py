@@ -73,7 +73,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyDown" if down else "keyUp", key=name, code=name)
 
     def screenshot(self, width: int, height: int, *, dark: bool = False) -> bytes:
-        """Return a PNG of the page in a window of that size. A narrow one is a phone."""
+        """Return a PNG of the page in a window. A narrow one is a phone."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setEmulatedMedia", features=[scheme])

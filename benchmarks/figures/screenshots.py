@@ -67,7 +67,7 @@ def make_pages(folder: Path) -> dict[str, Path]:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The address of an arena, which ends with its last page."""
+    """Serve an arena that ends with its last page."""
     ready, addresses = threading.Event(), []
 
     def on_ready(address: str) -> None:
@@ -102,7 +102,7 @@ def show_file(page: Page, file: Path, out: Path, name: str) -> None:
 
 
 def show_arena(page: Page, address: str, out: Path) -> None:
-    """Save the arena in every size, two seconds after the start. The person holds the gas."""
+    """Save the arena two seconds after the start. The person holds the gas."""
     for form, size in SIZES.items():
         page.screenshot(*size)
         page.open(f"{address}/")

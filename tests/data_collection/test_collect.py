@@ -1,4 +1,4 @@
-"""Collecting: the same dataset for any number of workers, and after any interruption."""
+"""Collecting gives one dataset, whatever workers and interruptions there are."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ CONFIG = EnvConfig("continuous", max_steps=24)
 TRACK, WINDOW = 900_001, 4
 
 
-def network(core: str, control: str = "continuous") -> Driver:
+def network(core: str, control: Any = "continuous") -> Driver:
     torch.manual_seed(0)
     settings = {"num_heads": 2, "window": WINDOW} if core.startswith("nac") else {}
     return Driver(DriverConfig(core, settings, d_model=16, dense=8, control=control)).eval()

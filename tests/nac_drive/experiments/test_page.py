@@ -1,4 +1,4 @@
-"""The HTML page: complete in itself, and the same results as the table."""
+"""The HTML page is complete and holds the table's results."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ NAME = ' class="name"'
 
 
 def test_a_video_shows_an_image_before_it_is_played(tmp_path):
-    """The one in the middle: the first half of this video is dark, the rest is light."""
+    """The middle one. The first half of this video is dark."""
     frames = np.repeat(np.array([10] * 5 + [240] * 6, np.uint8), 64 * 96 * 3).reshape(11, 64, 96, 3)
     iio.imwrite(tmp_path / "a.mp4", frames, plugin="pyav", codec="libx264", fps=25)
     text = page_of(video=PageLink("a.mp4", "v")).save_html(tmp_path).read_text()

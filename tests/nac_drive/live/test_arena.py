@@ -1,4 +1,4 @@
-"""The arena's server: what it refuses, and the page in a real browser."""
+"""The arena's server, and its page in a real browser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def serving(drivers: list[Any], **settings: Any) -> Iterator[str]:
-    """The address of an arena that ends with its last page."""
+    """Serve an arena that ends with its last page."""
     ready, addresses, problems = threading.Event(), [], []
 
     def begin(address: str) -> None:
@@ -308,14 +308,15 @@ def _a_perturbation_changes_what_is_seen(page: Page) -> None:
 
 
 def _drive_by_keys(page: Page) -> None:
-    """The other cars leave, so that the episode is over soon."""
-    page.run('[0, 0, 0].forEach(car => send({type: "remove", car})); send({type: "speed", value: 10});')
+    """Drive alone, so that the episode is over soon."""
+    page.run('[0, 0, 0].forEach(car => send({type: "remove", car})); send({type: "speed", value: 2});')
     page.run('send({type: "restart"}); send({type: "pause", on: false});')
     page.wait("!state.paused && panels.length === 1 && header && header.cars.length === 1")
     page.key("ArrowUp", True)
     page.wait("header.cars[0].speed > 20")
     page.key("ArrowLeft", True)
     page.wait("header.cars[0].command[0] < -0.9")
+    page.run('send({type: "speed", value: 10})')
     page.wait("header.cars[0].ended")
     page.key("ArrowUp", False)
     page.key("ArrowLeft", False)
