@@ -232,7 +232,7 @@ def test_train_resume_evaluate_watch_and_inspect(here, capsys):
         ("discrete_driver", 900_000), ("discrete_driver", 5), ("new", 900_000), ("new", 5)
     ]  # fmt: skip
     assert rows[2]["agreement"] is not None
-    capsys.readouterr()
+    assert " than discrete_driver on average [" in capsys.readouterr().out, "the verdict"
     assert call("watch", "--driver", "new", "--track", "5", "--video", "episode.mp4") == 0
     assert "60 frames" in capsys.readouterr().out
     assert (here / "episode.mp4").stat().st_size > 1000

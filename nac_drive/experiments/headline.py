@@ -13,6 +13,8 @@ from nac_drive.experiments.leaderboard import RankedDriver
 _WORDS: dict[Judgement, str] = {"more": "more than", "less": "less than", "alike": "as much as"}
 _FEW = 3
 """Names that a sentence lists; more are counted."""
+_MOST_NAMES = 6
+"""Drivers that a headline names."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -55,13 +57,13 @@ def _grouped(verdicts: Sequence[Verdict]) -> str:
     if len(undecided) == len(verdicts):
         return f"No driver is distinguishable from {baseline}."
     parts = [
-        f"{_listed(names)} score{'s' * (len(names) == 1)} {_WORDS[outcome]} {baseline}"
+        f"{_counted(names)} score{'s' * (len(names) == 1)} {_WORDS[outcome]} {baseline}"
         for outcome, names in groups.items()
         if names
     ]
     if undecided:
         verb = "is" if len(undecided) == 1 else "are"
-        parts.append(f"{_listed(undecided)} {verb} not distinguishable from {baseline}")
+        parts.append(f"{_counted(undecided)} {verb} not distinguishable from {baseline}")
     return f"{'; '.join(parts)}."
 
 
@@ -100,6 +102,11 @@ def _by_outcome(verdicts: Mapping[str, Verdict]) -> dict[Judgement, list[str]]:
     for name, verdict in verdicts.items():
         groups[verdict.outcome].append(name)
     return groups
+
+
+def _counted(names: Sequence[str]) -> str:
+    """Return a few names, or how many they are."""
+    return _listed(names) if len(names) <= _MOST_NAMES else f"{len(names)} drivers"
 
 
 def _listed(names: Sequence[str]) -> str:
