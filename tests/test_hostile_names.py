@@ -88,7 +88,7 @@ def test_the_tables_show_the_name_as_it_is(here):
     assert call(*COMMANDS["evaluate"]) == 0
     page = (here / WORST / "out" / "report.html").read_text()
     assert ReadPage(page).rows[1][0] == shown(WORST)
-    command = unescape(re.search("<pre>(.*)</pre>", page, re.DOTALL)[1]).splitlines()[1]  # type: ignore[index]
+    command = unescape(re.search("<pre[^>]*>(.*)</pre>", page, re.DOTALL)[1]).splitlines()[1]  # type: ignore[index]
     if shutil.which("bash"):
         assert words_of(command)[:4] == ["nac-drive", "inspect", "--driver", DRIVER]
     shutil.rmtree(here / WORST / "out")

@@ -159,7 +159,7 @@ def test_the_command_of_a_report_shows_the_worst_episode(driver, options, same, 
     command = ("evaluate", "--driver", str(driver), "--tracks", tracks, "--baseline", "none", "--workers", "1")
     assert call(*command, *options, "--out", str(tmp_path / "out")) == 0
     text = html.unescape((tmp_path / "out" / "report.html").read_text())
-    printed = re.search(r"<pre># (.*), frame by frame\nnac-drive (inspect .*) --out seen</pre>", text)
+    printed = re.search(r"<pre[^>]*># (.*), frame by frame\nnac-drive (inspect .*) --out seen</pre>", text)
     assert printed
     assert printed[1] == ("the worst episode" if same else "the track of the worst episode")
     rows = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text().splitlines()]
