@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,16 +50,23 @@ class FrameCount:
     @property
     def frames(self) -> int:
         """Frames of all processes, in steps of 25."""
-        return _EVERY * self.path.stat().st_size
+        try:
+            return _EVERY * self.path.stat().st_size
+        except OSError:  # somebody has tidied up
+            return 0
 
 
 @contextmanager
-def frame_count() -> Iterator[FrameCount]:
-    """Count frames for a `with` block."""
-    with tempfile.TemporaryDirectory(prefix="nac-drive-") as folder:
-        path = Path(folder, "frames")
-        path.touch()
-        yield FrameCount(path)
+def frame_count() -> Iterator[FrameCount | None]:
+    """Count frames for a `with` block; None without a place for temporary files."""
+    with ExitStack() as stack:
+        count = None
+        with suppress(OSError):  # a full disk costs the count alone
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nac-drive-", ignore_cleanup_errors=True))
+            path = Path(folder, "frames")
+            path.touch()
+            count = FrameCount(path)
+        yield count
 
 
 class FrameReports:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
@@ -229,11 +230,19 @@ def test_frames_are_reported_before_the_last_episode_has_ended(workers, tmp_path
 
 def test_frames_of_several_processes_are_counted(tmp_path):
     with frame_count.frame_count() as count:
+        assert count
         with Workers(2) as pool:
             list(pool.imap_unordered(partial(_count, count), [60, 130]))
         assert count.frames == 50 + 125
-    count(None)  # type: ignore[arg-type]  # a process without the file goes on
     assert not count.path.exists()
+    for _ in range(25):
+        count(None)  # type: ignore[arg-type]  # a process without the file goes on
+    assert count.frames == 0
+
+
+def test_a_recording_without_a_place_for_temporary_files_is_complete(tmp_path, monkeypatch, recorded):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert contents(collect_small(tmp_path / "dataset").path) == contents(recorded)
 
 
 def _count(count: frame_count.FrameCount, steps: int) -> None:
