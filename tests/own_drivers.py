@@ -42,7 +42,10 @@ class Brakes:
 
 
 class Weighs:
-    """A network of torch as an object: the logits are sums of colours of this frame and the last."""
+    """A network of torch as an object.
+
+    Its logits are sums of colours of this frame and the last.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.layer = _linear(seed)
@@ -66,7 +69,10 @@ def _linear(seed: int) -> torch.nn.Linear:
 
 
 class Recurrent:
-    """A model with a recurrent state: brakes in every third frame, by what `predict` gave it back."""
+    """A model with a recurrent state.
+
+    It brakes in every third frame, by what `predict` gave back.
+    """
 
     def predict(self, observation, state=None, episode_start=None, deterministic=False):
         assert deterministic
@@ -83,7 +89,10 @@ def worlds(env: EnvConfig, frames: int = 1) -> Any:
 
 
 def trained(algorithm: str = "ppo", env: EnvConfig | None = None, frames: int = 1, **settings: Any) -> Any:
-    """A model after a few steps of training, whose actions change from frame to frame."""
+    """A model after a few steps of training.
+
+    Its actions change from frame to frame.
+    """
     kind, keywords = ALGORITHMS[algorithm]
     policy = {"features_extractor_kwargs": {"features_dim": 8}} | settings
     env = env or EnvConfig(max_steps=20)
@@ -106,7 +115,10 @@ def trained(algorithm: str = "ppo", env: EnvConfig | None = None, frames: int = 
 
 @contextmanager
 def no_plugins() -> Iterator[None]:
-    """No plug-in is loaded, and those that are loaded inside are gone afterwards."""
+    """No plug-in is loaded.
+
+    Those that are loaded inside are gone afterwards.
+    """
     modules = set(sys.modules)
     with patch.dict(os.environ), patch.dict(plugins._loaded, clear=True), patch.object(sys, "path", list(sys.path)):
         os.environ.pop(plugins.VARIABLE, None)

@@ -102,7 +102,7 @@ REPRODUCED: dict[str, dict[str, Any]] = {
 """Experiment of `reproduce` -> settings in place of the protocol's; of every table, one line is measured."""
 NUMBERS = {
     "rounds": 1, "initial_episodes": 2, "episodes": 1, "initial_epochs": 1, "epochs": 1, "num_envs": 2, "processes": 1,
-    "range": 2,
+    "range": 2, "total_timesteps": 16, "n_steps": 8,
 }  # fmt: skip
 """Argument or function in a Python block -> its number."""
 ADDED = {

@@ -16,6 +16,7 @@ import nac_drive as nd
 from nac_drive.envs import PERTURBATIONS
 from tests.documented import PAGES, ROOT, Line, lines
 from tests.nac_drive.live.test_udacity import write_log
+from tests.own_drivers import trained
 from tests.own_parts import forgotten
 from tests.readers_shell import Shell, parses, small_world
 
@@ -55,6 +56,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
     ],
+    "docs/your-own-driver.md": [lambda: trained().save("ppo.zip")],
     "docs/udacity.md": [
         lambda: [write_log(Path(name), frames=40, gap=20) for name in ("log", "A", "B")],
     ],

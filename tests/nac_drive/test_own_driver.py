@@ -1,4 +1,7 @@
-"""Objects, models of stable-baselines3 and functions drive, and their actions are checked."""
+"""Objects, models and functions of users drive.
+
+Their actions are checked.
+"""
 
 from __future__ import annotations
 

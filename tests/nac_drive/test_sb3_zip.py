@@ -1,4 +1,7 @@
-"""The weights of a .zip file of stable-baselines3 drive, and its pickles are never read."""
+"""The weights in a .zip of stable-baselines3 drive.
+
+Its pickles are never read.
+"""
 
 from __future__ import annotations
 

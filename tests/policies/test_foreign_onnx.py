@@ -1,4 +1,4 @@
-"""An ONNX file of another program drives as the network of torch that it was made of."""
+"""A foreign ONNX file drives as its network."""
 
 from __future__ import annotations
 
