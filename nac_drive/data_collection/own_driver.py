@@ -299,7 +299,7 @@ def made(driver: Any) -> Any:
         ValueError: The class needs arguments, or the code fails.
     """
     is_class = isinstance(driver, type)
-    if not is_class and (not callable(driver) or _drives(driver) or _required(driver) != 0):
+    if not is_class and (not callable(driver) or _drives(driver) or _required(driver) or _takes_any(driver)):
         return driver
     if is_class and _required(driver):
         raise ValueError(f"driver: the class {driver.__name__} needs arguments; pass an object, or a function of none.")
@@ -360,9 +360,12 @@ def _required(function: Callable[..., Any]) -> int:
     """Return the number of required arguments, 1 if unknown."""
     parameters = _parameters(function).values()
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters) and not positional:
-        return 1
     return sum(one.default is one.empty for one in positional)
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes any number of arguments."""
+    return any(one.kind is one.VAR_POSITIONAL for one in _parameters(function).values())
 
 
 def _takes_dt(function: Callable[..., Any]) -> bool:
