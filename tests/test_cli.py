@@ -149,7 +149,7 @@ def test_a_damaged_run_is_reported_in_one_line(here, capsys, name):
     before = contents(here)
     settings = (
         "--learning-rate", "1e-3", "--batch-size", "2", "--set", "optim.ema_decay=0", "data.horizontal_flip=false",
-        "driver.dropout=0.2", "validation_fraction=0.34", "--encoder", "paper", "--validate-every", "1",
+        "driver.dropout=0.2", "validation_fraction=0.34", "--encoder", "pooled", "--validate-every", "1",
     )  # fmt: skip
     line = refused(
         capsys, "train", "data", "--out", "run", "--core", "cnn", "--no-residual", "--resume", *SHORT, *settings
