@@ -36,6 +36,7 @@ NAMES: dict[str, dict[str, Any]] = {
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 """Page -> its text."""
 BEFORE: dict[str, list[str | Callable[[], object]]] = {
+    "README.md": [lambda: Path("mine.py").write_text("from torch.nn import GRU as Model\n")],
     "action_logs/README.md": [
         "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         *(f"nac-drive dataset action-log recorded --out action_logs/{name}.npz" for name in LOGS),
