@@ -10,9 +10,8 @@ import os
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import yaml
 
@@ -24,6 +23,7 @@ from nac_drive.envs.views import Size, View
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
+from nac_drive.training.tracking import TrackerName, check_track
 
 SHORTEST_SEQUENCE = 16
 """Frames that a core with memory must see at least in training."""
@@ -37,7 +37,6 @@ LARGEST_FACTOR = 1e6
 """Largest weight, scale or penalty."""
 LARGEST_CURVE_WEIGHT = 50.0
 """Largest alpha of `curve_weight`: exp(50) is still far from the largest float32."""
-TrackerName = Literal["tensorboard", "wandb", "trackio"]
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true", "16-true", "64", "32", "16", "bf16")
 """auto, and precisions of lightning-fabric."""
 
@@ -388,20 +387,6 @@ def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
         if not isinstance(settings[key], int | float | str | None):
             raise ValueError(f"core-args: the value of {reprlib.repr(pair)} is neither a number nor a word.")
     return settings
-
-
-def check_track(track: Any) -> None:
-    """Check the names of trackers.
-
-    Raises:
-        ValueError: A name is unknown, or its package is not installed.
-    """
-    check_words("track", track)
-    for name in track:
-        if name not in get_args(TrackerName):
-            raise ValueError(f"track must be of {', '.join(get_args(TrackerName))}, got {name!r}.")
-        if find_spec(name) is None:
-            raise ValueError(f"track: {name} is not installed; run `pip install nac-drive[{name}]`.")
 
 
 def paths_as_text(config: Any, *names: str) -> None:

@@ -12,13 +12,16 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
+from nac_drive.policies.ranges import check_words
 from nac_drive.storage.read import one_line
 
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
 PROJECT = "nac-drive"
 _PATIENCE = 30.0
 """Seconds that a tracker may take at the end of a run."""
@@ -110,6 +113,20 @@ TRACKERS: dict[str, Callable[[TrackedRun], Tracker]] = {
     "tensorboard": TensorBoard, "wandb": WeightsAndBiases, "trackio": Trackio,
 }  # fmt: skip
 """Name, which is the package's and the extra's -> tracker."""
+
+
+def check_track(track: Any) -> None:
+    """Check the names of trackers.
+
+    Raises:
+        ValueError: A name is unknown, or its package is not installed.
+    """
+    check_words("track", track)
+    for name in track:
+        if name not in get_args(TrackerName):
+            raise ValueError(f"track must be of {', '.join(get_args(TrackerName))}, got {name!r}.")
+        if find_spec(name) is None:
+            raise ValueError(f"track: {name} is not installed; run `pip install nac-drive[{name}]`.")
 
 
 @contextmanager

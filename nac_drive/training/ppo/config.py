@@ -20,10 +20,9 @@ from nac_drive.training.config import (
     MOST,
     MOST_SEEDS,
     EvalConfig,
-    TrackerName,
-    check_track,
     paths_as_text,
 )
+from nac_drive.training.tracking import TrackerName, check_track
 
 MOST_ENVS = 256
 LONGEST_REPEAT = 50

@@ -108,7 +108,7 @@ def test_every_setting_has_a_type_and_a_range(command):
 
 
 def test_without_its_package_a_tracker_is_refused_before_anything_is_made(monkeypatch, tmp_path):
-    monkeypatch.setattr("nac_drive.training.config.find_spec", lambda name: None)
+    monkeypatch.setattr("nac_drive.training.tracking.find_spec", lambda name: None)
     for name in ("tensorboard", "wandb", "trackio"):
         with pytest.raises(ValueError, match=rf"track: {name} is not installed; run `pip install nac-drive\[{name}\]`"):
             nested(TrainConfig(), track=(name,)).check()
