@@ -28,6 +28,7 @@ from .envs.telemetry import Track as Track
 from .envs.tracks import track_seeds as track_seeds
 from .envs.vector import ProcessVectorEnv as ProcessVectorEnv
 from .envs.vector import make_vec_env as make_vec_env
+from .evaluation.check_environment import check_environment as check_environment
 from .evaluation.evaluate import Evaluation as Evaluation
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.results import EpisodeResult as EpisodeResult

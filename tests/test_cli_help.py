@@ -31,6 +31,7 @@ POSITIONAL = {
     "compare": {"dataset"},
     "dataset": {"action"},
     "completion": {"shell"},
+    "check-environment": {"environment"},
     "reproduce": {"name"},
     "repeat": {"run_folder"},
 }

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nac_drive as nd
-from nac_drive.envs import PERTURBATIONS
+from nac_drive.envs import ENVIRONMENTS, PERTURBATIONS
 from tests.documented import PAGES, ROOT, Line, lines
 from tests.nac_drive.live.test_udacity import write_log
 from tests.own_drivers import trained
@@ -58,6 +58,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
     ],
     "docs/your-own-driver.md": [lambda: trained().save("ppo.zip")],
+    "docs/your-own-road.md": [lambda: Path("my_road.py").write_text(code("docs/your-own-road.md")[0])],
     "docs/udacity.md": [
         lambda: [write_log(Path(name), frames=40, gap=20) for name in ("log", "A", "B")],
     ],
@@ -260,7 +261,7 @@ def test_the_python_blocks_of_a_page_work(name: str, small: Shell, tmp_path: Pat
     for line in BLOCKS_BEFORE.get(name, []):
         assert small.run(line) == 0, line
     names = {"__name__": "__main__", **NAMES.get(name, {})}
-    with patch.dict(PERTURBATIONS):  # a page adds one
+    with patch.dict(PERTURBATIONS), patch.dict(ENVIRONMENTS):  # a page adds one
         for block in code(name):
             small.run_code(block, names)
 

@@ -24,7 +24,7 @@ import nac_drive as nd
 from nac_drive.envs import Control
 from nac_drive.envs.perturbations.mishaps import KINDS, draw_mishaps
 from nac_drive.envs.perturbations.stream import Stream
-from nac_drive.evaluation.formulas import SOLVED_RETURN
+from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.parallel.processes import default_workers, worker_pool
@@ -95,7 +95,7 @@ def main(settings: Tails) -> None:
         crashes, wrong = (np.array([getattr(row, name) for row in rows]) for name in ("crashes", "wrong_way"))
         print(
             f"| {label} | {mean_text(returns)} | {returns.std(ddof=1):.1f} | {np.percentile(returns, 1):.0f} | "
-            f"{returns.min():.0f} | {share_text(returns < SOLVED_RETURN)} | {share_text(returns < LOST)} | "
+            f"{returns.min():.0f} | {share_text(returns < CAR_RACING.solved_return)} | {share_text(returns < LOST)} | "
             f"{1000 * crashes.mean():.0f} | {int((wrong > 2).sum())} |",
             flush=True,
         )

@@ -15,6 +15,10 @@ _NEAR = 2 * TRACK_HALF_WIDTH
 """Distance up to which two cars are at the same place of the track, in simulator units."""
 
 
+_NEVER = np.zeros(1)
+"""A series that the environment does not report."""
+
+
 @dataclass(frozen=True)
 class NamedMoment:
     """A time of an episode and what happens then."""
@@ -28,7 +32,7 @@ def moments(recordings: Sequence[Recording]) -> list[NamedMoment]:
 
     The page opens at the first one. First crashes come first, then the first times off the road, then the largest
     difference of steering between two drivers at the same place. Without any of them, the sharpest steering of each
-    driver is there. The start is last.
+    driver is there, if it is known what steers. The start is last.
 
     Args:
         recordings: Episodes of one track.
@@ -36,7 +40,7 @@ def moments(recordings: Sequence[Recording]) -> list[NamedMoment]:
     crashes = [
         NamedMoment(_of(recording, "first crash", recordings), _first(recording, recording.series["crash"] > 0))
         for recording in recordings
-        if recording.series["crash"].any()
+        if recording.series.get("crash", _NEVER).any()
     ]
     off_road = [
         NamedMoment(_of(recording, "off the road", recordings), _first(recording, frames))
@@ -44,10 +48,11 @@ def moments(recordings: Sequence[Recording]) -> list[NamedMoment]:
         if (frames := _off_road(recording)).any()
     ]
     found = [*crashes, *off_road]
-    if len(recordings) > 1:
+    steered = all("steer" in recording.series for recording in recordings)
+    if len(recordings) > 1 and steered:
         size, seconds = max(_disagreement(*pair) for pair in combinations(recordings, 2))
         found += [NamedMoment("largest steering difference", seconds)] * (size > 0)
-    if not found:
+    if not found and steered:
         steps = [abs(recording.series["steer"]).argmax() for recording in recordings]
         found = [
             NamedMoment(_of(recording, "sharpest steering", recordings), float(recording.series["time"][step]))
@@ -66,7 +71,7 @@ def _first(recording: Recording, frames: np.ndarray) -> float:
 
 def _off_road(recording: Recording) -> np.ndarray:
     """Return the decisions (T,) that end enough frames off the road."""
-    off = recording.series["wheels_off_road"] >= OFF_ROAD_WHEELS
+    off = recording.series.get("wheels_off_road", _NEVER) >= OFF_ROAD_WHEELS
     counts = np.convolve(off, np.ones(OFF_ROAD_OPENS_AFTER))[: len(off)]
     return counts >= OFF_ROAD_OPENS_AFTER
 
@@ -77,7 +82,7 @@ def _disagreement(one: Recording, other: Recording) -> tuple[float, float]:
     Both drivers are at the same place, and the time is the first driver's.
     """
     steer = one.series["steer"]
-    if len(one.road):
+    if len(one.road) and len(one.position):
         away = np.linalg.norm(one.position[:, None] - other.position[None], axis=2)  # (T, S)
         nearest = away.argmin(axis=1)
         met = away[np.arange(len(steer)), nearest] < _NEAR

@@ -90,14 +90,16 @@ def _printing(value: Any) -> Any:
 
 
 def _packed(recording: Recording) -> dict[str, Any]:
+    road = recording.road if len(recording.road) and len(recording.position) else recording.position
     return {
         "title": shown(recording.title),
         "size": recording.frames.shape[1:3],
         "columns": _COLUMNS,
         "frames": _tiles(recording.frames),
         "saliency": {name: _tiles(maps) for name, maps in recording.saliency.items()},
-        "road": _array(recording.road.astype(np.float32)),
-        "position": _array(recording.position.astype(np.float32)),
+        "road": _array(road.astype(np.float32)) if len(road) else None,
+        "position": _array(recording.position.astype(np.float32)) if len(recording.position) else None,
+        "actions": recording.actions,
         "series": {name: _array(values.astype(np.float32)) for name, values in recording.series.items()},
         "neurons": {name: _array(values.astype(np.float32)) for name, values in recording.activity.items()},
         "attention": None

@@ -35,6 +35,8 @@ from nac_drive.storage.write import write_atomically
 SALIENCY = ("VisualBackProp", "input gradient", "Grad-CAM")
 SIGNALS = ("phi", "omega", "t", "a")
 """Quantities of the attention that are recorded, as means over the keys; a are the logits."""
+_REPORTED = ("speed", "lateral_offset", "heading_error", "completion", "wheels_off_road", "crash")
+"""Keys of `info` that become series, if the environment reports them."""
 _PEDALS = {"gas": COMMANDS[GAS][1:], "brake": COMMANDS[BRAKE][1:]}
 """Name of a discrete action -> gas and brake."""
 
@@ -47,13 +49,13 @@ class Recording:
     track: int
     perturbation: str | None
     road: np.ndarray
-    """(P, 2): the centre line, in simulator units."""
+    """(P, 2): the centre line, in simulator units; (0, 2) if it is not known."""
     frames: np.ndarray
     """(T, 96, 96, 3) uint8: the observations."""
     series: dict[str, np.ndarray]
     """Name -> (T,) float32: time, actions, telemetry, and what the driver attends to."""
     position: np.ndarray
-    """(T, 2): the hull."""
+    """(T, 2): the car; (0, 2) if it is not known."""
     saliency: dict[str, np.ndarray] = field(default_factory=dict)
     """Method -> (T, 96, 96) uint8; see `SALIENCY`."""
     activity: dict[str, np.ndarray] = field(default_factory=dict)
@@ -63,6 +65,8 @@ class Recording:
     attention."""
     signals: dict[str, np.ndarray] = field(default_factory=dict)
     """phi, omega, t and a -> (T, H): means over the keys that are kept, of frames that exist."""
+    actions: tuple[str, ...] = ("steer", "gas", "brake")
+    """Names of the series that are numbers of an action."""
     episode: Episode | None = None
     """The result of the episode; it is not saved."""
 
@@ -133,11 +137,13 @@ def record(
         episode = rollout(env, watched, track, subscribers=[steps.append, on_step])
     simulator: Any = env.unwrapped
     frames = np.stack([step.observation for step in steps])
-    series, road = _series(steps, spec), np.zeros((0, 2))
+    series = _series(steps, spec)
+    road = np.asarray(spec.road(simulator), float).reshape(-1, 2) if spec.road else np.zeros((0, 2))
     if isinstance(simulator, CarRacing):
-        series["curvature"], road = np.array(watched.curvatures, np.float32), np.asarray(simulator.centre_line.points)
+        series["curvature"] = np.array(watched.curvatures, np.float32)
     result = Recording(
-        shown(name), track, perturbation, road, frames, series, np.array(watched.positions), episode=episode
+        shown(name), track, perturbation, road, frames, series, np.array(watched.positions).reshape(-1, 2),
+        actions=tuple(commands(steps[0].action, spec)), episode=episode,
     )  # fmt: skip
     result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
     if attention:
@@ -151,7 +157,7 @@ class _Watched:
     """A driver that notes its neurons and the car's place."""
 
     def __init__(self, driver: Policy, spec: EnvSpec) -> None:
-        self._regions = spec.regions
+        self._regions, self._pose = spec.regions, spec.pose
         self._probe = Probe(driver) if isinstance(driver, Driver) else None
         self._driver = self._probe or driver
         self.neurons: dict[str, list[np.ndarray]] = {}
@@ -165,8 +171,9 @@ class _Watched:
 
     def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
         simulator = self._env.unwrapped
-        x, y = simulator.car.hull.position if isinstance(simulator, CarRacing) else (0.0, 0.0)
-        self.positions.append((x, y))
+        if self._pose:
+            x, y, _ = self._pose(simulator)
+            self.positions.append((float(x), float(y)))
         if isinstance(simulator, CarRacing):
             self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
         if self._probe and self._regions:
@@ -178,24 +185,41 @@ class _Watched:
         return action, state
 
 
-def _command(action: Any, spec: EnvSpec) -> Any:
-    """Return steer, gas and brake of an action."""
+def command_names(control: str, spec: EnvSpec) -> tuple[str, ...]:
+    """Return the names of an action's numbers.
+
+    They are steer, gas and brake, if it is known what a discrete action does.
+    """
+    if control != "discrete":
+        return spec.parts
+    return ("action",) if spec.steering is None else ("steer", "gas", "brake")
+
+
+def commands(action: Any, spec: EnvSpec) -> dict[str, float]:
+    """Return the numbers of an action by name, see `command_names`."""
     if np.ndim(action):
-        return action
-    return (steering_of(action, spec), *_PEDALS.get(spec.action_names[int(action)], (0.0, 0.0)))
+        return dict(zip(spec.parts, np.asarray(action, np.float64).tolist(), strict=True))
+    if spec.steering is None:
+        return {"action": float(action)}
+    pedals = _PEDALS.get(spec.action_names[int(action)], (0.0, 0.0))
+    return {"steer": steering_of(action, spec), "gas": pedals[0], "brake": pedals[1]}
 
 
 def _series(steps: list[Step], spec: EnvSpec) -> dict[str, np.ndarray]:
-    commands = [_command(step.action, spec) for step in steps]
+    actions = [commands(step.action, spec) for step in steps]
+    reported = {
+        name: [step.outcome[name] for step in steps]
+        for name in _REPORTED
+        if all(name in step.outcome for step in steps)
+    }
+    if "crash" in reported:
+        reported["crash"] = [crash is not None for crash in reported["crash"]]
     columns: dict[str, Any] = {
         "time": np.cumsum([step.dt for step in steps]),
         "dt": [step.dt for step in steps],
-        **dict(zip(("steer", "gas", "brake"), np.array(commands, dtype=np.float64).T, strict=True)),
+        **{name: [action[name] for action in actions] for name in actions[0]},
         "return": np.cumsum([step.reward for step in steps]),
-        **{name: [step.outcome[name] for step in steps] for name in ("speed", "lateral_offset", "heading_error")},
-        "completion": [step.outcome["completion"] for step in steps],
-        "wheels_off_road": [step.outcome["wheels_off_road"] for step in steps],
-        "crash": [step.outcome["crash"] is not None for step in steps],
+        **reported,
     }
     return {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
 

@@ -54,8 +54,9 @@ def save_rerun(path: str | os.PathLike[str], recordings: Sequence[Recording]) ->
                 for second, each in zip(seconds, np.ascontiguousarray(values, np.float32), strict=True):
                     stream.set_time(TIME, duration=float(second))
                     stream.log(_place(rr, recording, *name), rr.Tensor(each, value_range=bounds), strict=True)
-            road = rr.LineStrips2D([_downwards(recording.road)])
-            stream.log(_place(rr, recording, "track", "road"), road, static=True, strict=True)
+            if len(recording.road):
+                road = rr.LineStrips2D([_downwards(recording.road)])
+                stream.log(_place(rr, recording, "track", "road"), road, static=True, strict=True)
         stream.flush()
         stream.disconnect()
         os.replace(temporary, path)
@@ -74,7 +75,8 @@ def _columns(rr: Any, recording: Recording) -> Iterator[tuple[tuple[str, ...], A
         yield ("saliency", name), _images(rr, maps)
     for name, values in recording.series.items():
         yield ("series", name), rr.Scalars.columns(scalars=values.astype(np.float64))
-    yield ("track", "car"), rr.Points2D.columns(positions=_downwards(recording.position))
+    if len(recording.position):
+        yield ("track", "car"), rr.Points2D.columns(positions=_downwards(recording.position))
 
 
 def _tensors(recording: Recording) -> Iterator[tuple[tuple[str, ...], np.ndarray, tuple[float, float]]]:

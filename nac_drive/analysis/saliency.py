@@ -33,7 +33,10 @@ def steering_target(control: str, spec: EnvSpec) -> Target:
         spec: The environment, which says where each discrete action steers to.
     """
     if control != "discrete":
-        return lambda prediction: prediction[..., 0]
+        part = spec.steering_part or 0  # without a known one, the first number is explained
+        return lambda prediction: prediction[..., part]
+    if spec.steering is None:
+        return lambda prediction: prediction.amax(dim=-1)  # the logit of the chosen action
     right = [number for number, command in enumerate(spec.steering) if command > 0]
     left = [number for number, command in enumerate(spec.steering) if command < 0]
     return lambda prediction: prediction[..., right].sum(dim=-1) - prediction[..., left].sum(dim=-1)

@@ -40,6 +40,8 @@ class Collect:
     """Episodes, each on another training track."""
     first_track: int = 0
     """Seed of the first track."""
+    environment: str = EnvConfig.environment
+    """The track environment: car-racing, or an id that is registered with gymnasium (docs/your-own-road.md)."""
     noise: float = 0.0
     """Fraction of frames whose executed action is random while the label stays the driver's (DART)."""
     noise_hold: float = 4.0
@@ -78,7 +80,14 @@ class Collect:
             dataset = nd.collect(
                 self.out,
                 typed(self.driver),
-                env=EnvConfig(self.control, self.mask_bar, perturb=self.perturb, view=self.view, size=self.size),
+                env=EnvConfig(
+                    self.control,
+                    self.mask_bar,
+                    environment=self.environment,
+                    perturb=self.perturb,
+                    view=self.view,
+                    size=self.size,
+                ),
                 seeds=list(SPLITS["train"][self.first_track : self.first_track + self.episodes]),
                 noise=nd.NoiseConfig(self.noise, self.noise_hold) if self.noise else None,
                 seed=self.seed,
@@ -353,9 +362,11 @@ class Watch:
                 on_step=lambda step: progress(Event(job, step.index + 1, EnvConfig.max_steps)),
             )  # fmt: skip
         outcome = episode.outcome
+        reported = [f"completion {100 * outcome['completion']:.1f} %"] if "completion" in outcome else []
+        reported += [f"{episode.length} frames"]
+        reported += [f"{outcome['crashes']} crash(es)"] if "crashes" in outcome else []
         console.print(
-            f"{name} on track {self.track}: return {number_text(episode.episode_return, '.1f')}, completion "
-            f"{100 * outcome['completion']:.1f} %, {episode.length} frames, {outcome['crashes']} crash(es)",
+            f"{name} on track {self.track}: return {number_text(episode.episode_return, '.1f')}, {', '.join(reported)}",
             highlight=False,
         )
         if self.video:

@@ -18,6 +18,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive
+from nac_drive.cli.checking import CheckEnvironment
 from nac_drive.cli.completion import with_names
 from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Inspect, Stress, Watch
 from nac_drive.cli.exporting import Export
@@ -66,6 +67,7 @@ COMMANDS: dict[str, Any] = {
     "serve-udacity": ServeUdacity,
     "export": Export,
     "check-core": CheckCore,
+    "check-environment": CheckEnvironment,
     "completion": Completion,
 }
 """Name of a command -> dataclass of its options, with a `run`."""
@@ -152,6 +154,8 @@ def _run(arguments: list[str]) -> int:
 def plugins_and_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the plug-ins of `--plugin`, and the other words.
 
+    The module of `--environment MODULE:ID` is one, too.
+
     Raises:
         ValueError: `--plugin` is the last word.
     """
@@ -166,6 +170,12 @@ def plugins_and_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             sources.append(source)
         else:
             others.append(word)
+    for place, word in enumerate(others):
+        option, equals, value = word.rpartition("=") if word.startswith("--environment=") else ("", "", word)
+        if (equals or others[place - 1 : place] == ["--environment"]) and ":" in value:
+            source, _, name = value.rpartition(":")
+            sources.append(source)
+            others[place] = f"{option}{equals}{name}"
     return sources, others
 
 

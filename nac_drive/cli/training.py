@@ -97,8 +97,8 @@ class Train(TrainingCommand):
 
 
 @with_settings(
-    "dagger", "driver.control", "driver.core", "driver.core_args", "driver.residual", "data.sequence_length",
-    "data.batch_size", "optim.learning_rate",
+    "dagger", "environment", "driver.control", "driver.core", "driver.core_args", "driver.residual",
+    "data.sequence_length", "data.batch_size", "optim.learning_rate",
     "optim.init_from", "optim.freeze_encoder_from", "validation.tracks", "seed", "perturb", "rounds",
     "initial_episodes", "episodes", "initial_epochs", "epochs", "track",
 )  # fmt: skip
@@ -131,7 +131,8 @@ class Dagger(TrainingCommand):
 
 
 @with_settings(
-    "ppo", "driver.control", *_DRIVER, "optim.init_from", "optim.learning_rate", "total_timesteps", "validate_every",
+    "ppo", "environment", "driver.control", *_DRIVER, "optim.init_from", "optim.learning_rate", "total_timesteps",
+    "validate_every",
     "validation.tracks", "seed", "rollout.n_envs", "rollout.n_steps", "rollout.action_repeat", "optim.batch_size",
     "optim.n_epochs", "optim.value_warmup_steps", "optim.clip_range", "optim.gamma", "optim.ent_coef", "perturb",
     "view", "track",

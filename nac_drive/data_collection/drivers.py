@@ -251,6 +251,18 @@ def require_environment(
         )
 
 
+EXPERT = "expert"
+"""The shipped driver that labels and is compared with by default."""
+
+
+def known_there(spec: AnyDriver | None, env: EnvConfig) -> AnyDriver | None:
+    """Return a driver's name.
+
+    None for the default `expert` in an environment that it was not trained for.
+    """
+    return None if isinstance(spec, str) and spec == EXPERT and env.environment != EnvConfig.environment else spec
+
+
 def env_for(driver: Policy, control: Control | None = None, perturbation: str | None = None) -> EnvConfig:
     """Return the environment of a driver's training.
 

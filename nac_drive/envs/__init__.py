@@ -4,6 +4,7 @@ from nac_drive.callable_modules import callable_module
 from nac_drive.envs.branches import branch, go_back
 from nac_drive.envs.car_racing import CarRacing, Control, CrashMode
 from nac_drive.envs.config import EnvConfig, make_env, same_actions
+from nac_drive.envs.foreign import Road, gymnasium_environment
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
 from nac_drive.envs.perturbations.registry import (
@@ -65,6 +66,7 @@ __all__ = [
     "Policy",
     "Pose",
     "ProcessVectorEnv",
+    "Road",
     "Step",
     "Track",
     "View",
@@ -72,6 +74,7 @@ __all__ = [
     "decode_image",
     "draw_effect",
     "go_back",
+    "gymnasium_environment",
     "image_size",
     "make_env",
     "make_vec_env",

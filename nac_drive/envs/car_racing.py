@@ -356,6 +356,15 @@ def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> 
     return CarRacing(render_mode, config.control, crash, view=config.view, size=config.size)
 
 
+def _pose(simulator: CarRacing) -> tuple[float, float, float]:
+    hull = simulator.car.hull
+    return (*hull.position, hull.angle)
+
+
+def _road(simulator: CarRacing) -> np.ndarray:
+    return np.asarray(simulator.centre_line.points)
+
+
 def _video_image(simulator: CarRacing) -> Any:
     return simulator.render()
 
@@ -363,7 +372,7 @@ def _video_image(simulator: CarRacing) -> Any:
 ENVIRONMENTS.ship(
     "car-racing",
     EnvSpec(
-    _make_car_racing, regions=regions, video_image=_video_image, views={"seat": seat_facts}, privileged=car_state,
-    privileged_size=CAR_STATE_SIZE,
+    _make_car_racing, regions=regions, video_image=_video_image, pose=_pose, road=_road, views={"seat": seat_facts},
+    privileged=car_state, privileged_size=CAR_STATE_SIZE,
     ),
 )  # fmt: skip

@@ -9,8 +9,9 @@ import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
 from nac_drive.envs.car_racing import Control, CrashMode
+from nac_drive.envs.foreign import environment
 from nac_drive.envs.perturbations.registry import parse_all, perturb
-from nac_drive.envs.spec import EnvSpec, environment
+from nac_drive.envs.spec import EnvSpec
 from nac_drive.envs.views import ABOVE, Size, View, require_view
 from nac_drive.envs.wrappers import MaskBar
 from nac_drive.plain import plain_fields, whole
@@ -27,13 +28,13 @@ class EnvConfig:
 
     control: Control = "discrete"
     """discrete: the actions of the NAC paper (nothing, right, left, gas, brake). continuous: steer, gas, brake. pulsed:
-    steer, gas, brake, carried out by the discrete actions."""
+    steer, gas, brake, carried out by the discrete actions. An environment without discrete actions has its own."""
     mask_bar: bool = False
     """Paint the status bar at the bottom of the frame black: it shows the previous steering action."""
     max_steps: int = 1000
-    """Frames before an episode is truncated."""
+    """Frames before an episode is truncated, at most as many as the environment itself allows."""
     environment: str = "car-racing"
-    """The track environment: a name in ENVIRONMENTS."""
+    """The track environment: a name in ENVIRONMENTS, or an id that is registered with gymnasium."""
     perturb: str | None = None
     """Perturbations of what the driver sees and does, such as gap:2+frame-rate:1; of several, separated by commas, each
     episode has one, in turn by track (see `envs.perturb`)."""
@@ -53,7 +54,15 @@ class EnvConfig:
             parse_all(self.perturb)
         if self.control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
-        whole("max_steps", self.max_steps, 1)
+        if self.control not in spec.controls:
+            if self.control != EnvConfig.control:
+                raise ValueError(
+                    f"control of {self.environment!r} must be one of {spec.controls}, got {self.control!r}; leave it "
+                    "out."
+                )
+            object.__setattr__(self, "control", spec.controls[0])
+        steps = whole("max_steps", self.max_steps, 1)
+        object.__setattr__(self, "max_steps", min(steps, spec.max_steps or steps))
 
     @property
     def spec(self) -> EnvSpec:

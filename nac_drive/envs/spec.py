@@ -20,10 +20,13 @@ class EnvSpec:
     """A track environment: maker, observations, actions and `info`.
 
     `info` must hold, after reset and after every step, `dt` (seconds since the last observation, 0 after reset) and
-    `zooming` (frames that count for no accuracy), and the keys of `CarRacing`'s docstring that metrics read: speed,
-    lateral_offset, heading_error, wheels_off_road, completion, lap_finished, off_road, off_road_events, crash, crashes
-    and interventions. The first five are stored with every observation.
+    `zooming` (frames that count for no accuracy). It may hold the keys of `CarRacing`'s docstring that metrics read:
+    speed, lateral_offset, heading_error, wheels_off_road, completion, lap_finished, off_road, off_road_events, crash,
+    crashes and interventions. A metric without its keys has no value. The first five are stored with every observation,
+    if all of them are there.
     `env.unwrapped.state` is the clean frame that an expert sees.
+
+    The defaults are CarRacing's. `gymnasium_environment` makes the spec of any environment of gymnasium.
     """
 
     make: Callable[..., gym.Env] | None
@@ -33,13 +36,26 @@ class EnvSpec:
     """Height, width, channels of an observation, uint8."""
     frames_per_second: int = 50
     """Frames of the simulator in a second."""
-    steering: tuple[float, ...] = (0.0, 0.6, -0.6, 0.0, 0.0)
-    """The steering command, right positive, of each discrete action; as many as there are discrete actions."""
+    controls: tuple[str, ...] = ("discrete", "continuous", "pulsed")
+    """The controls that it has; the first one is the default."""
+    steering: tuple[float, ...] | None = (0.0, 0.6, -0.6, 0.0, 0.0)
+    """The steering command, right positive, of each discrete action; None if it is not known."""
     action_names: tuple[str, ...] = ("nothing", "right", "left", "gas", "brake")
-    """A name of each discrete action."""
-    flipped_actions: tuple[int, ...] = (0, 2, 1, 3, 4)
-    """Each discrete action as seen in a mirror. A continuous action is (steer, gas, brake), of which steer changes its
-    sign."""
+    """A name of each discrete action; as many as there are discrete actions."""
+    flipped_actions: tuple[int, ...] | None = (0, 2, 1, 3, 4)
+    """Each discrete action as seen in a mirror; None if it is not known: frames are not flipped then."""
+    parts: tuple[str, ...] = ("steer", "gas", "brake")
+    """A name of each number of a continuous action."""
+    part_ranges: tuple[tuple[float, float], ...] = ((-1.0, 1.0), (0.0, 1.0), (0.0, 1.0))
+    """The least and the largest value of each of them."""
+    steering_part: int | None = 0
+    """The number of a continuous action that steers, right positive; None if it is not known."""
+    flipped_parts: tuple[int, ...] | None = (-1, 1, 1)
+    """The sign that each number of a continuous action has in a mirror; None if it is not known."""
+    solved_return: float | None = 900.0
+    """The return from which an episode counts as solved; None for none."""
+    max_steps: int | None = None
+    """Steps after which it truncates an episode itself; None for no limit."""
     bar_top: int | None = 84
     """First row of a status bar at the bottom of the frame, which `mask_bar` hides; None for none."""
     flipped_bar_columns: tuple[int, ...] | None = (*range(36), *range(59, 35, -1), *range(83, 59, -1), *range(84, 96))
@@ -51,6 +67,10 @@ class EnvSpec:
     which `inspect` measures the saliency; None where a frame has no such regions."""
     video_image: Callable[[Any], np.ndarray] | None = None
     """env.unwrapped -> image (H, W, 3) uint8 of the world, for videos; None for the clean frame."""
+    pose: Callable[[Any], tuple[float, float, float]] | None = None
+    """env.unwrapped -> x, y and heading (rad) of the car, for maps; None for no map."""
+    road: Callable[[Any], np.ndarray] | None = None
+    """env.unwrapped -> the centre line (N, 2) of the road, in the units of `pose`; None for a map without a road."""
 
     views: Mapping[str, Callable[[tuple[int, int]], dict[str, Any]]] = field(default_factory=dict)
     """Further views of the world: name -> function from the width and height of a frame to the fields of this spec in
@@ -65,17 +85,22 @@ class EnvSpec:
     @property
     def num_actions(self) -> int:
         """The number of discrete actions."""
-        return len(self.steering)
+        return len(self.action_names)
+
+    @property
+    def nominal_dt(self) -> float:
+        """Seconds between two frames of the simulator."""
+        return 1 / self.frames_per_second
+
+    def steers(self, control: str) -> bool:
+        """Return whether the steering command of an action is known."""
+        return (self.steering if control == "discrete" else self.steering_part) is not None
+
+    def flips(self, control: str) -> bool:
+        """Return whether frames and actions can be flipped."""
+        return (self.flipped_actions if control == "discrete" else self.flipped_parts) is not None
 
 
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", {})
-"""Name -> track environment, for `EnvConfig.environment`. `envs.car_racing` adds CarRacing."""
-
-
-def environment(name: str) -> EnvSpec:
-    """Return the track environment of that name.
-
-    Raises:
-        ValueError: There is none.
-    """
-    return ENVIRONMENTS.require(name)
+"""Name -> track environment, for `EnvConfig.environment`. `envs.car_racing` adds CarRacing, `envs.foreign` adds
+environments of gymnasium."""

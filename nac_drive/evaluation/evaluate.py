@@ -33,6 +33,7 @@ from nac_drive.envs import (
     rollouts,
     track_seeds,
 )
+from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.evaluation.metrics import EMPTY, columns
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, grid, summarise
@@ -56,24 +57,32 @@ class Evaluation:
     summary: Summary
     verdict: Verdict | None = None
     """The comparison with the baseline; None without one."""
+    solved_return: float | None = CAR_RACING.solved_return
+    """The return from which an episode counts as solved; None for none."""
 
     @classmethod
-    def of(cls, rows: list[EpisodeResult], baseline: Sequence[EpisodeResult] | None = None) -> Evaluation:
+    def of(
+        cls,
+        rows: list[EpisodeResult],
+        baseline: Sequence[EpisodeResult] | None = None,
+        solved_return: float | None = CAR_RACING.solved_return,
+    ) -> Evaluation:
         """Return the evaluation of a driver's rows, see `summarise`.
 
         Args:
             rows: Its episodes.
             baseline: The episodes of another driver on the same tracks.
+            solved_return: See `EnvSpec`.
         """
         summary = summarise(rows, baseline)
         if baseline is None:
-            return cls(rows, summary)
+            return cls(rows, summary, None, solved_return)
         verdict = paired(
             grid(rows, "episode_return"), grid(baseline, "episode_return"),
             names=(rows[0].driver, baseline[0].driver),
             trained=(rows[0].run is not None, baseline[0].run is not None), difference=summary.return_difference,
         )  # fmt: skip
-        return cls(rows, summary, verdict)
+        return cls(rows, summary, verdict, solved_return)
 
     def __repr__(self) -> str:
         return f"Evaluation({self.summary._facts})"
@@ -167,7 +176,7 @@ def evaluate(
         on_episode(row)
         finished(f"track {row.seed}: return {number_text(row.episode_return, '.0f')}")
     rows = [found[seed] for seed in seeds]
-    return Evaluation.of(rows, baseline.rows if baseline else None)
+    return Evaluation.of(rows, baseline.rows if baseline else None, env.spec.solved_return)
 
 
 def tracks_at_a_time(driver: Policy, batch_size: int = BATCH_SIZE) -> int:

@@ -10,8 +10,6 @@ import numpy as np
 from nac_drive.envs import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import CRASH_HEADING, OFF_ROAD_WHEELS
 
-SOLVED_RETURN = 900.0
-"""The return from which CarRacing counts as solved."""
 INTERVENTION_SECONDS = 6.0
 """Time that one intervention costs in autonomy (Bojarski et al., arXiv 1604.07316, section 7.1)."""
 CRASH_FACTOR = 0.65
@@ -25,23 +23,32 @@ def steering_of(action: Any, spec: EnvSpec = CAR_RACING) -> float:
     """The steering command of an action.
 
     Args:
-        action: A continuous action (steer, gas, brake), or the number of a discrete one.
-        spec: The environment, which gives the steering command of discrete actions.
+        action: A continuous action such as (steer, gas, brake), or the number of a discrete one.
+        spec: The environment, which says what steers; see `EnvSpec.steers`.
 
     Returns:
         The command in [-1, 1], positive to the right.
     """
-    return float(action[0]) if np.ndim(action) else spec.steering[int(action)]
+    if not np.ndim(action):
+        assert spec.steering is not None
+        return spec.steering[int(action)]
+    assert spec.steering_part is not None
+    return float(action[spec.steering_part]) / max(map(abs, spec.part_ranges[spec.steering_part]))
 
 
-def agrees(action: Any, expert_action: Any) -> bool:
+def agrees(action: Any, expert_action: Any, spec: EnvSpec = CAR_RACING) -> bool:
     """Return whether two actions are the same.
 
-    Discrete ones are equal, continuous ones within 0.1 in steering.
+    Discrete ones are equal, continuous ones within 0.1 in steering. Where it is not known what steers, all numbers are
+    within a twentieth of their ranges.
     """
-    if np.ndim(action):
-        return abs(steering_of(action) - steering_of(expert_action)) <= STEER_TOLERANCE
-    return int(action) == int(expert_action)
+    if not np.ndim(action):
+        return int(action) == int(expert_action)
+    if spec.steering_part is not None:
+        return abs(steering_of(action, spec) - steering_of(expert_action, spec)) <= STEER_TOLERANCE
+    low, high = np.array(spec.part_ranges).T
+    differences = np.abs(np.asarray(action, float) - np.asarray(expert_action, float))
+    return bool((differences <= STEER_TOLERANCE / 2 * (high - low)).all())
 
 
 def driving_score(completion: float, crashes: int, off_road_fraction: float) -> float:

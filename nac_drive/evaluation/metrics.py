@@ -17,7 +17,6 @@ import numpy as np
 from msgspec import Meta
 
 from nac_drive.evaluation.formulas import (
-    SOLVED_RETURN,
     agrees,
     autonomy,
     driving_score,
@@ -85,6 +84,18 @@ class Metric:
     difference_column: TableColumn | None = None
     kind: Any = Number
     """Type of the value, which rows that are read must have; `Number | None` for one that may be None."""
+    needs: tuple[str, ...] = ()
+    """Keys of `info` that it reads. The value is None in an environment without them."""
+
+    def of(self, trace: EpisodeTrace) -> Any:
+        """Return the value of an episode.
+
+        None where `info` does not report what it needs.
+        """
+        reported = all(
+            key in trace.episode.outcome or all(key in step.outcome for step in trace.steps) for key in self.needs
+        )
+        return self.per_episode(trace) if reported else None
 
     @property
     def columns(self) -> list[TableColumn]:
@@ -108,11 +119,6 @@ def mean(values: Sequence[Any]) -> float | None:
 def sample_sd(values: Sequence[float]) -> float | None:
     """Sample standard deviation; None for one value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def fraction_solved(values: Sequence[float]) -> float:
-    """Fraction of returns of at least 900."""
-    return float((np.array(values) >= SOLVED_RETURN).mean())
 
 
 def _minimum(values: Sequence[float]) -> float:
@@ -182,8 +188,29 @@ def _outcome(key: str) -> Callable[[EpisodeTrace], Any]:
     return lambda trace: trace.episode.outcome[key]
 
 
-def _steering(trace: EpisodeTrace) -> np.ndarray:
-    return trace.per_frame(lambda step: steering_of(step.action, trace.spec))
+def _steers(trace: EpisodeTrace) -> bool:
+    """Return whether it is known what steers."""
+    return trace.spec.steers("continuous" if np.ndim(trace.steps[0].action) else "discrete")
+
+
+def _of_steering(function: Callable[[np.ndarray, int], float]) -> Callable[[EpisodeTrace], float | None]:
+    """A function of all steering commands and the frame rate.
+
+    The value is None if it is not known what steers.
+    """
+
+    def value(trace: EpisodeTrace) -> float | None:
+        if not _steers(trace):
+            return None
+        steering = trace.per_frame(lambda step: steering_of(step.action, trace.spec))
+        return function(steering, trace.spec.frames_per_second)
+
+    return value
+
+
+def _solved(trace: EpisodeTrace) -> bool | None:
+    least = trace.spec.solved_return
+    return None if least is None else trace.episode.episode_return >= least
 
 
 def _lateral(trace: EpisodeTrace) -> np.ndarray:
@@ -236,6 +263,8 @@ def _against_expert(trace: EpisodeTrace, value: Callable[[Any, Any], float]) -> 
 
 
 def _steering_error(trace: EpisodeTrace, power: int) -> float | None:
+    if not _steers(trace):
+        return None
     return _against_expert(
         trace,
         lambda action, label: abs(steering_of(action, trace.spec) - steering_of(label, trace.spec)) ** power,
@@ -259,12 +288,6 @@ _SHIPPED: dict[str, Metric] = {
                     number_column("min", "return_min", 0, doc="Return of the worst episode."),
                 ),
                 Aggregate("return_p10", _tenth_percentile, "10th percentile"),
-                Aggregate(
-                    "solved", fraction_solved, "fraction of at least 900",
-                    number_column(
-                        ">= 900 %", "solved", 0, 100, "Percentage of episodes with a return of at least 900."
-                    ),
-                ),
             ),
             unit="points",
             doc="Sum of native rewards: -0.1 a frame, +1000/N for each of the N tiles of the track.",
@@ -276,13 +299,27 @@ _SHIPPED: dict[str, Metric] = {
             ),
         ),
         Metric(
+            "solved",
+            _solved,
+            mean_of(
+                "solved",
+                number_column(
+                    "solved %", "solved", 0, 100, "Percentage of episodes with a return of at least 900 (CarRacing)."
+                ),
+            ),
+            kind=bool | None,
+            unit="true or false",
+            doc="Whether the return reached the threshold of the environment, 900 in CarRacing; null without one.",
+        ),
+        Metric(
             "length", lambda trace: trace.episode.length, unit="decisions", doc="Decisions of the driver.", kind=Count
         ),
         Metric(
             "completion",
             _outcome("completion"),
             mean_of("completion", number_column("completion %", "completion", 1, 100)),
-            kind=Fraction,
+            kind=Fraction | None,
+            needs=("completion",),
             unit="fraction",
             doc="Visited tiles / N at the end of the episode.",
             difference="progress_difference",
@@ -291,7 +328,8 @@ _SHIPPED: dict[str, Metric] = {
             "lap_finished",
             _outcome("lap_finished"),
             mean_of("laps_finished"),
-            kind=bool,
+            kind=bool | None,
+            needs=("lap_finished",),
             unit="true or false",
             doc="True if the lap was finished, see the events above.",
         ),
@@ -300,6 +338,7 @@ _SHIPPED: dict[str, Metric] = {
             lambda trace: trace.seconds_until(lambda step: step.outcome["lap_finished"]),
             mean_of("lap_time"),
             kind=NotNegative | None,
+            needs=("lap_finished",),
             unit="s",
             doc="Time until the lap was finished; null where it was not.",
         ),
@@ -307,19 +346,22 @@ _SHIPPED: dict[str, Metric] = {
             "crashes",
             _outcome("crashes"),
             mean_of("crashes_per_episode", number_column("crashes/episode", "crashes_per_episode", 2)),
-            kind=Count,
+            kind=Count | None,
+            needs=("crashes",),
             doc="Number of crashes.",
         ),
         Metric(
             "crash_kinds",
             lambda trace: [step.outcome["crash"] for step in trace.steps if step.outcome["crash"]],
-            kind=list[str],
+            kind=list[str] | None,
+            needs=("crash",),
             doc="Kind of each crash: outside, off_road or heading.",
         ),
         Metric(
             "first_crash_time",
             lambda trace: trace.seconds_until(lambda step: step.outcome["crash"]),
             kind=NotNegative | None,
+            needs=("crash",),
             unit="s",
             doc="Time until the first crash; null without one.",
         ),
@@ -333,14 +375,16 @@ _SHIPPED: dict[str, Metric] = {
                     "Restarts on the road after a crash; only where `crash` is intervene.",
                 ),
             ),
-            kind=Count,
+            kind=Count | None,
+            needs=("interventions",),
             doc="Restarts on the road after a crash.",
         ),
         Metric(
             "autonomy",
             lambda trace: autonomy(trace.episode.outcome["interventions"], trace.seconds),
             mean_of("autonomy"),
-            kind=Fraction,
+            kind=Fraction | None,
+            needs=("interventions",),
             unit="fraction",
             doc="1 - 6 s x interventions / time, at least 0 (Bojarski et al., arXiv 1604.07316, section 7.1).",
         ),
@@ -348,14 +392,16 @@ _SHIPPED: dict[str, Metric] = {
             "off_road_events",
             _outcome("off_road_events"),
             mean_of("off_road_events_per_episode"),
-            kind=Count,
+            kind=Count | None,
+            needs=("off_road_events",),
             doc="Number of off-road events.",
         ),
         Metric(
             "off_road_fraction",
             _off_road_fraction,
             mean_of("off_road_fraction", number_column("off road %", "off_road_fraction", 1, 100)),
-            kind=Fraction,
+            kind=Fraction | None,
+            needs=("off_road",),
             unit="fraction",
             doc="Fraction of frames inside an off-road event.",
         ),
@@ -363,7 +409,8 @@ _SHIPPED: dict[str, Metric] = {
             "wrong_way",
             _wrong_way,
             mean_of("wrong_way"),
-            kind=NotNegative,
+            kind=NotNegative | None,
+            needs=("heading_error", "speed"),
             unit="s",
             doc="Time in which the car drives along the road the other way round: heading error above 90 degrees, "
             "faster than 5 units/s.",
@@ -373,6 +420,7 @@ _SHIPPED: dict[str, Metric] = {
             _recovered,
             mean_of("recovered"),
             kind=Fraction | None,
+            needs=("crash", "wheels_off_road", "heading_error", "speed"),
             unit="fraction",
             doc="Fraction of crashes and mishaps after which the car drives on the road in its direction for a second; "
             "null without one.",
@@ -381,13 +429,15 @@ _SHIPPED: dict[str, Metric] = {
             "driving_score",
             _driving_score,
             mean_of("driving_score", number_column("driving score", "driving_score", 1)),
-            kind=NotNegative,
+            kind=NotNegative | None,
+            needs=("completion", "crashes", "off_road"),
             doc="100 x completion x 0.65^crashes x (1 - off-road fraction).",
         ),
         Metric(
             "lateral_mean",
             lambda trace: float(_lateral(trace).mean()),
-            kind=NotNegative,
+            kind=NotNegative | None,
+            needs=("lateral_offset",),
             unit="half-widths of the road",
             doc="Mean distance from the centre line; 1 is the edge of the road.",
         ),
@@ -395,48 +445,52 @@ _SHIPPED: dict[str, Metric] = {
             "lateral_rms",
             lambda trace: _rms(_lateral(trace)),
             mean_of("lateral_rms"),
-            kind=NotNegative,
+            kind=NotNegative | None,
+            needs=("lateral_offset",),
             unit="half-widths of the road",
             doc="Root mean square of the distance from the centre line.",
         ),
         Metric(
             "lateral_p95",
             lambda trace: float(np.percentile(_lateral(trace), 95)),
-            kind=NotNegative,
+            kind=NotNegative | None,
+            needs=("lateral_offset",),
             unit="half-widths of the road",
             doc="95th percentile of the distance from the centre line.",
         ),
         Metric(
             "heading_rms",
             lambda trace: _rms(_heading(trace)),
-            kind=NotNegative,
+            kind=NotNegative | None,
+            needs=("heading_error",),
             unit="rad",
             doc="Root mean square of the heading error against the road.",
         ),
         Metric(
             "steering_rate_rms",
-            lambda trace: steering_rate_rms(_steering(trace), trace.spec.frames_per_second),
+            _of_steering(steering_rate_rms),
             mean_of("steering_rate_rms"),
-            kind=NotNegative,
+            kind=NotNegative | None,
             unit="1/s",
             doc="Root mean square of the change of the steering command per second.",
         ),
         Metric(
             "steering_reversals",
-            lambda trace: steering_reversals(_steering(trace), trace.spec.frames_per_second),
+            _of_steering(steering_reversals),
             mean_of("steering_reversals"),
-            kind=NotNegative,
+            kind=NotNegative | None,
             unit="1/s",
             doc="Changes of the sign of the steering command per second.",
         ),
         Metric(
             "agreement",
-            lambda trace: _against_expert(trace, agrees),
+            lambda trace: _against_expert(trace, partial(agrees, spec=trace.spec)),
             mean_of("agreement", number_column("agreement %", "agreement", 1, 100)),
             kind=Fraction | None,
             unit="fraction",
             doc="Fraction of the driver's own frames where the expert would do the same (discrete: the same action; "
-            "continuous: steering within 0.1); null without an expert.",
+            "continuous: steering within 0.1; where the steering is not known, every number within a twentieth of its "
+            "range); null without an expert.",
         ),
         Metric(
             "steering_mae",

@@ -47,32 +47,33 @@ class MetricValues:
 
 
 class EpisodeMetrics(MetricValues):
-    """The type of every metric of an episode.
+    """The type of every metric of an episode. None where the environment does not report what it needs.
 
     METRICS has the same order, and says what they are.
     """
 
     episode_return: float
+    solved: bool | None
     length: int
-    completion: float
-    lap_finished: bool
+    completion: float | None
+    lap_finished: bool | None
     lap_time: float | None
-    crashes: int
-    crash_kinds: list[str]
+    crashes: int | None
+    crash_kinds: list[str] | None
     first_crash_time: float | None
-    interventions: int
-    autonomy: float
-    off_road_events: int
-    off_road_fraction: float
-    wrong_way: float
+    interventions: int | None
+    autonomy: float | None
+    off_road_events: int | None
+    off_road_fraction: float | None
+    wrong_way: float | None
     recovered: float | None
-    driving_score: float
-    lateral_mean: float
-    lateral_rms: float
-    lateral_p95: float
-    heading_rms: float
-    steering_rate_rms: float
-    steering_reversals: float
+    driving_score: float | None
+    lateral_mean: float | None
+    lateral_rms: float | None
+    lateral_p95: float | None
+    heading_rms: float | None
+    steering_rate_rms: float | None
+    steering_reversals: float | None
     agreement: float | None
     steering_mae: float | None
     steering_mse: float | None
@@ -175,5 +176,5 @@ class EpisodeMeter:
             The result, with a value of every metric in METRICS.
         """
         trace = EpisodeTrace(self._steps, episode, self._spec)
-        metrics = {name: metric.per_episode(trace) for name, metric in METRICS.items()}
+        metrics = {name: metric.of(trace) for name, metric in METRICS.items()}
         return EpisodeResult(driver, episode.seed, crash_mode, perturbation, run, metrics)

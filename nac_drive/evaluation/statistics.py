@@ -21,21 +21,21 @@ class SummaryMetrics(MetricValues):
     return_sd: float | None
     return_min: float
     return_p10: float
-    solved: float
-    completion: float
-    laps_finished: float
+    solved: float | None
+    completion: float | None
+    laps_finished: float | None
     lap_time: float | None
-    crashes_per_episode: float
-    interventions_per_episode: float
-    autonomy: float
-    off_road_events_per_episode: float
-    off_road_fraction: float
-    wrong_way: float
+    crashes_per_episode: float | None
+    interventions_per_episode: float | None
+    autonomy: float | None
+    off_road_events_per_episode: float | None
+    off_road_fraction: float | None
+    wrong_way: float | None
     recovered: float | None
-    driving_score: float
-    lateral_rms: float
-    steering_rate_rms: float
-    steering_reversals: float
+    driving_score: float | None
+    lateral_rms: float | None
+    steering_rate_rms: float | None
+    steering_reversals: float | None
     agreement: float | None
     steering_mae: float | None
     steering_mse: float | None
@@ -120,11 +120,18 @@ def summarise(rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult] |
         run_returns=returns.mean(axis=1).tolist(),
         versus=baseline[0].driver if baseline else None,
         differences={
-            metric.difference: bootstrap(grid(rows, metric.name), grid(baseline, metric.name)) if baseline else None
+            metric.difference: _difference(metric.name, rows, baseline) if baseline else None
             for metric in METRICS.values()
             if metric.difference
         },
     )
+
+
+def _difference(name: str, rows: Sequence[EpisodeResult], baseline: Sequence[EpisodeResult]) -> Interval | None:
+    """Return the paired difference of a metric. None where an episode has no value."""
+    if any(row.metrics[name] is None for row in (*rows, *baseline)):
+        return None
+    return bootstrap(grid(rows, name), grid(baseline, name))
 
 
 def grid(rows: Sequence[EpisodeResult], name: str) -> np.ndarray:

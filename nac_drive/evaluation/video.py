@@ -237,7 +237,7 @@ def _write_gif(temporary: Path, path: Path) -> Iterator[Callable[[np.ndarray], N
 class _Overlay:
     """Subscribes to a rollout and draws on each image.
 
-    It draws action, return, progress, off-road state and latency.
+    It draws action, return, latency and, if they are reported, progress and off-road state.
     """
 
     def __init__(
@@ -313,24 +313,31 @@ def draw_overlay(
     milliseconds = 1000 * (step.latency or 0.0)
     _text(frame, f"track {seed}   {seconds:4.1f} s   {milliseconds:.1f} ms/act", (12, 43), _GREY, 0.42, 1)
     _text(frame, f"return {episode_return:6.1f}", (250, 22), _WHITE, 0.55, 1)
-    cv2.rectangle(frame, (250, 33), (410, 44), _GREY, 1)
-    cv2.rectangle(frame, (251, 34), (251 + int(158 * outcome["completion"]), 43), _GREEN, -1)
-    _text(frame, f"{100 * outcome['completion']:.0f} %", (418, 43), _WHITE, 0.42, 1)
+    if "completion" in outcome:
+        cv2.rectangle(frame, (250, 33), (410, 44), _GREY, 1)
+        cv2.rectangle(frame, (251, 34), (251 + int(158 * outcome["completion"]), 43), _GREEN, -1)
+        _text(frame, f"{100 * outcome['completion']:.0f} %", (418, 43), _WHITE, 0.42, 1)
     _draw_action(frame, step.action, (width - 76, 26), spec)
-    if outcome["crash"] or outcome["off_road"]:
-        color = _RED if outcome["crash"] else _AMBER
+    crash = outcome.get("crash")
+    if crash or outcome.get("off_road"):
+        color = _RED if crash else _AMBER
         cv2.rectangle(frame, (1, _BANNER), (width - 2, frame.shape[0] - 2), color, 3)
-        label = f"CRASH: {outcome['crash'].replace('_', ' ')}" if outcome["crash"] else "OFF ROAD"
+        label = f"CRASH: {crash.replace('_', ' ')}" if crash else "OFF ROAD"
         _text(frame, label, (12, _BANNER + 24), color, 0.6, 2)
 
 
 def _draw_action(frame: np.ndarray, action: Any, centre: tuple[int, int], spec: EnvSpec) -> None:
-    """A steering bar with, right of it, gas (green, up) and brake (red, down)."""
+    """A steering bar with, right of it, gas (green, up) and brake (red, down). Without steering, the action as text."""
     x, y = centre
+    names = spec.parts if np.ndim(action) else spec.action_names
+    if not spec.steers("continuous" if np.ndim(action) else "discrete"):
+        text = " ".join(f"{value:+.2f}" for value in action[:3]) if np.ndim(action) else names[int(action)]
+        _text(frame, text, (x - 60, y + 4), _WHITE, 0.42, 1)
+        return
     if np.ndim(action):
-        gas, brake = float(action[1]), float(action[2])
+        gas, brake = (float(action[names.index(pedal)]) if pedal in names else 0.0 for pedal in ("gas", "brake"))
     else:
-        gas, brake = (float(spec.action_names[int(action)] == pedal) for pedal in ("gas", "brake"))
+        gas, brake = (float(names[int(action)] == pedal) for pedal in ("gas", "brake"))
     steer = steering_of(action, spec)
     cv2.rectangle(frame, (x - 42, y - 6), (x + 42, y + 6), _GREY, 1)
     cv2.rectangle(frame, (x, y - 5), (x + int(42 * steer), y + 5), _WHITE, -1)

@@ -23,12 +23,13 @@ from nac_drive.data_collection.drivers import (
     driver_name,
     driver_names,
     env_for,
+    known_there,
     names_plugin_driver,
     require_environment,
     resolve_driver,
     sendable,
 )
-from nac_drive.envs import CrashMode, EnvConfig, Policy, track_seeds
+from nac_drive.envs import CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, with_holm
 from nac_drive.evaluation.metrics import NotNegative
 from nac_drive.evaluation.results import EpisodeResult
@@ -133,7 +134,8 @@ def compare(
         shared_encoder: Train one encoder with the core `cnn` on single frames, as many a batch as in the sequences of
             `config`, augmented as it says; all cores learn on its clean features.
         expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
-            sees the status bar as in its training, whether or not the drivers see it.
+            sees the status bar as in its training, whether or not the drivers see it. The shipped expert takes part in
+            CarRacing alone.
         baseline: What differences are taken against: one of `drivers`, or the expert's name. None for the core `lstm`
             where it takes part, else for the expert.
         crash: The effect of a crash in the evaluation, see `evaluate`.
@@ -159,12 +161,14 @@ def compare(
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
     cores = [driver for driver in drivers if isinstance(driver, str) and is_core(driver)]
     given = tuple(accepted(driver) for driver in drivers if not (isinstance(driver, str) and is_core(driver)))
+    known = known_there(expert, dataset.meta.env)
     protocol = _Protocol(
-        dataset, Path(folder), tracks, accepted(expert), given, crash, config, num_seeds, shared_encoder
-    )
+        dataset, Path(folder), tracks, None if known is None else accepted(known), given, crash, config, num_seeds,
+        shared_encoder,
+    )  # fmt: skip
     number_of_workers(workers)
     configs = _configs(cores, config, num_seeds, shared_encoder) if cores or not given else {}
-    names = [*configs, *protocol.given_names(configs), EXPERT]
+    names = [*configs, *protocol.given_names(configs), *([EXPERT] if protocol.expert is not None else [])]
     if len(set(names)) < len(names):
         raise ValueError(f"drivers and expert must be different, each with a name of its own, got {', '.join(names)}.")
     baseline = _baseline(baseline, names)
@@ -199,7 +203,8 @@ class _Protocol:
     dataset: Demonstrations
     folder: Path
     tracks: str | Sequence[int]
-    expert: AnyDriver
+    expert: AnyDriver | None
+    """None for no expert: in an environment that the shipped one was not trained for."""
     given: tuple[AnyDriver, ...]
     """Drivers that are evaluated as they are."""
     crash: CrashMode
@@ -224,7 +229,8 @@ class _Protocol:
             FileNotFoundError: If there is no such driver.
             ValueError: If the expert, a core, its settings, the device or the dataset cannot be used.
         """
-        for role, spec in (("expert", self.expert), *(("driver", spec) for spec in self.given)):
+        experts = [] if self.expert is None else [("expert", self.expert)]
+        for role, spec in (*experts, *(("driver", spec) for spec in self.given)):
             driver = resolve_driver(spec, self.env)
             require_environment(f"{role} {driver_name(spec)!r}", driver, self.env)
             if not sendable(driver, wanted=False):
@@ -239,10 +245,11 @@ class _Protocol:
     def experiment(self, configs: Mapping[str, TrainConfig], device: str) -> Driving:
         """Return the grid: the expert, the drivers as they are, then every run of every core."""
         env = self.env
-        expert: Policy = resolve_driver(self.expert, env)
-        bare = replace(env, perturb=None)
-        sees = replace(bare, mask_bar=env_for(expert).mask_bar)
-        entries = [Entry(EXPERT, driver_hash(self.expert, env), sees, expert)]
+        bare, expert, entries = replace(env, perturb=None), None, []
+        if self.expert is not None:
+            expert = resolve_driver(self.expert, env)
+            sees = replace(bare, mask_bar=env_for(expert).mask_bar)
+            entries = [Entry(EXPERT, driver_hash(self.expert, env), sees, expert)]
         for name, spec in zip(self.given_names(configs), self.given, strict=True):
             driver = resolve_driver(spec, env)
             sees = replace(bare, mask_bar=env_for(driver).mask_bar)
@@ -294,8 +301,11 @@ class _Protocol:
             failed: Names of runs that failed.
             trained: Whether there are others.
         """
-        expert, frozen = driver_name(self.expert), self.config.optim.freeze_encoder_from
-        subject = "The expert" if expert == EXPERT else f"The expert ({expert})"
+        frozen, beside = self.config.optim.freeze_encoder_from, ""
+        if self.expert is not None:
+            expert = driver_name(self.expert)
+            subject = "The expert" if expert == EXPERT else f"The expert ({expert})"
+            beside = f" {subject} drove the same tracks and was queried at every frame."
         measured = conditions(self.crash, self.env.perturb, self.env.max_steps)
         learned = "end to end"
         if self.shared_encoder:
@@ -310,10 +320,7 @@ class _Protocol:
         )  # fmt: skip
         names = ", ".join(driver_names(self.given, [EXPERT]))
         given = f"Evaluated as they are: {names}. " if names else ""
-        return (
-            f"{training}{left_out}{given}The tracks: {track_names(self.tracks)}. {measured} {subject} drove the same "
-            "tracks and was queried at every frame."
-        )
+        return f"{training}{left_out}{given}The tracks: {track_names(self.tracks)}. {measured}{beside}"
 
 
 def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_encoder: bool) -> dict[str, TrainConfig]:
@@ -339,7 +346,9 @@ def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_e
 
 
 def _baseline(name: str | None, names: Sequence[str]) -> str:
-    """Return the baseline; the last of `names` is the expert.
+    """Return the baseline.
+
+    The last of `names` is the expert, if there is one.
 
     Raises:
         ValueError: There is no such entry.
@@ -440,7 +449,12 @@ def ranked(
     }
     latencies = measured_latencies(experiment, runs, folder, progress)
     evaluations = with_holm(
-        [Evaluation.of(rows, None if name == baseline else by_name[baseline]) for name, rows in by_name.items()]
+        [
+            Evaluation.of(
+                rows, None if name == baseline else by_name[baseline], experiment.entries[0].env.spec.solved_return
+            )
+            for name, rows in by_name.items()
+        ]
     )
     drivers = []
     for name, measured in zip(by_name, evaluations, strict=True):
@@ -513,7 +527,7 @@ def _require_one(drivers: Sequence[RankedDriver], failures: Mapping[str, str]) -
     Raises:
         ValueError: If every run failed.
     """
-    if len(drivers) < 2:
+    if all(driver.summary.driver == EXPERT for driver in drivers):
         name, text = next(iter(failures.items()))
         raise ValueError(
             f"all {len(failures)} run(s) failed, {name} with: {text.rstrip('.')}; failed.txt in the folder of a run "

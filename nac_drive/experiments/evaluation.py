@@ -14,6 +14,7 @@ from nac_drive.data_collection.drivers import (
     driver_hash,
     driver_name,
     env_for,
+    known_there,
     require_environment,
     resolve_driver,
     sendable,
@@ -51,7 +52,8 @@ def evaluate_with_baseline(
         driver: The driver, its name or its folder, see `resolve_driver`.
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         baseline: A second driver, which drives the same tracks and is queried at every frame of the first one; None
-            for no baseline. The driver itself, by its `driver_hash`, is none either.
+            for no baseline. The driver itself, by its `driver_hash`, is none either, nor is the shipped expert in
+            another environment than CarRacing.
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         mask_bar: Hide the status bar or not; as in the driver's training by default.
         crash: The effect of a crash, see `CarRacing`.
@@ -81,7 +83,7 @@ def evaluate_with_baseline(
     warn_of_other_env(loaded, driver_name(driver), env)
     sha256 = driver_hash(driver, env)
     entries = [Entry(driver_name(driver), sha256, env, loaded)]
-    if baseline is not None:
+    if (baseline := known_there(baseline, env)) is not None:
         expert, expert_env = _driver_and_env(baseline, env.control)
         if (expert_sha256 := driver_hash(baseline, env)) != sha256:
             fix = "pass one that was trained there, or no baseline (--baseline none)"
@@ -97,7 +99,8 @@ def evaluate_with_baseline(
         results = run(experiment, journal, pool=pool, job="evaluate", progress=progress)
         evaluations: list[Evaluation] = []
         for rows in episodes_of(results).values():
-            evaluations.append(Evaluation.of(rows, evaluations[0].rows if evaluations else None))
+            baseline_rows = evaluations[0].rows if evaluations else None
+            evaluations.append(Evaluation.of(rows, baseline_rows, env.spec.solved_return))
         if journal.folder:
             save_summaries(journal.folder, evaluations)
     return evaluations

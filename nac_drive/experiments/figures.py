@@ -11,7 +11,6 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure  # pyplot would change the backend of a notebook
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from nac_drive.evaluation.formulas import SOLVED_RETURN
 from nac_drive.evaluation.intervals import Interval, survival
 from nac_drive.experiments.driving import UNDISTURBED
 from nac_drive.experiments.leaderboard import RankedDriver
@@ -60,7 +59,7 @@ def draw_episodes(path: Path, drivers: Sequence[RankedDriver]) -> None:
             place, interval.mean, _ends(interval), fmt="D", color=color, markeredgecolor="black", capsize=5, zorder=3
         )
         axis.annotate(f"{interval.mean:z.0f}", (place + 0.2, interval.mean), va="center", fontsize=SMALL)
-    _solved(axis.axhline)
+    _solved(axis.axhline, drivers)
     axis.set_xticks(range(len(drivers)), [driver.summary.driver for driver in drivers])
     axis.set_xlim(-0.5, len(drivers) - 0.3)
     axis.grid(axis="x", visible=False)
@@ -85,7 +84,7 @@ def _draw_rounds(axis: Any, trained: Sequence[RankedDriver]) -> None:
         returns = np.array([row["returns"] for row in rows])  # (rounds, tracks)
         axis.plot(frames, returns, ".", color=colour_of(name), alpha=0.4, markersize=6, markeredgewidth=0)
         axis.plot(frames, returns.mean(axis=1), "o-", color=colour_of(name), label=f"{name}, mean")
-    _solved(axis.axhline)
+    _solved(axis.axhline, trained)
     axis.set_xlabel("labelled frames, thousands")
     axis.set_ylabel("return of an episode")
     axis.set_title("Validation after every round")
@@ -118,7 +117,7 @@ def draw_leaderboard(path: Path, drivers: Sequence[RankedDriver]) -> None:
         ):  # fmt: skip
             if fraction is not None:
                 right.plot(100 * fraction, line, mark, ms=5, color=color, markerfacecolor=fill)
-    _solved(left.axvline)
+    _solved(left.axvline, drivers)
     left.set_yticks(range(len(drivers)), [driver.summary.driver for driver in drivers])
     left.set_ylim(len(drivers) - 0.4, -0.6)
     left.set_xlabel("return of an episode")
@@ -164,7 +163,7 @@ def draw_learning_curves(path: Path, drivers: Sequence[RankedDriver]) -> None:
         axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes[0].yaxis.set_minor_locator(NullLocator())
         axes[0].yaxis.set_major_formatter("{x:g}")
-    _solved(axes[1].axhline)
+    _solved(axes[1].axhline, drivers)
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside right upper", ncols=1 + (lines < len(names)), handlelength=3
     )
@@ -265,9 +264,13 @@ def _finish(path: Path, figure: Figure, axes: Sequence[Any]) -> None:
     write_figure(path, figure)
 
 
-def _solved(line: Any) -> None:
-    """Draw the return from which CarRacing counts as solved, by `axhline` or `axvline`."""
-    line(SOLVED_RETURN, color=SOFT, linewidth=0.8, linestyle="--")
+def _solved(line: Any, drivers: Sequence[RankedDriver]) -> None:
+    """Draw the return that counts as solved.
+
+    `line` is `axhline` or `axvline`.
+    """
+    for solved in {driver.evaluation.solved_return for driver in drivers} - {None}:
+        line(solved, color=SOFT, linewidth=0.8, linestyle="--")
 
 
 def _ends(interval: Interval) -> list[list[float]] | None:

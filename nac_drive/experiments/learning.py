@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from msgspec import Meta
 
 from nac_drive.envs import Control, track_seeds
-from nac_drive.evaluation.formulas import SOLVED_RETURN
+from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.experiments.driving import folder_name
@@ -122,7 +122,7 @@ def draw_curves(path: Path, rows: Sequence[Row]) -> None:
         frames = np.mean([[step for step, _ in curve[:length]] for curve in curves], axis=0) / 1e6
         axes.plot(frames, means.mean(axis=0), label=entry, color=look.color, linestyle=look.linestyle)
         axes.fill_between(frames, means.min(axis=0), means.max(axis=0), alpha=0.15, color=look.color, lw=0)
-    axes.axhline(SOLVED_RETURN, color=SOFT, lw=1, ls="--")
+    axes.axhline(CAR_RACING.solved_return, color=SOFT, lw=1, ls="--")
     axes.set_xlabel("million frames")
     axes.set_ylabel("return on the validation tracks")
     axes.legend()

@@ -26,12 +26,13 @@ from nac_drive.data_collection.drivers import (
     sendable,
 )
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
+from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio
-from nac_drive.evaluation.metrics import TableColumn, number
+from nac_drive.evaluation.metrics import TableColumn, mean, number
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import grid
 from nac_drive.evaluation.verdict import Verdict, corrected, paired
-from nac_drive.events import Progress
+from nac_drive.events import Progress, message
 from nac_drive.experiments.driving import UNDISTURBED, Driving, Entry, Episodes, episodes_of
 from nac_drive.experiments.evaluation import SUMMARY
 from nac_drive.experiments.experiment import open_experiment, run
@@ -63,9 +64,10 @@ class StressCell:
     latter is `clearly_positive`."""
     degradation: Interval
     """Own return undisturbed - return (PDNA, Eq. 7, of returns in place of accuracies)."""
-    crashes_per_episode: float
-    interventions_per_episode: float
-    crash_free: float
+    crashes_per_episode: float | None
+    """None where the environment reports no crashes, as the next two."""
+    interventions_per_episode: float | None
+    crash_free: float | None
     """Fraction of episodes without a crash."""
     first_crash_time: float | None
     """Median seconds until the first crash, of the episodes with one; None without any."""
@@ -100,9 +102,9 @@ def stress_cell(
         return_min=float(returns.min()),
         fraction_kept=ratio(returns, undisturbed),
         degradation=bootstrap(undisturbed, returns),
-        crashes_per_episode=float(np.mean([row.crashes for row in rows])),
-        interventions_per_episode=float(np.mean([row.interventions for row in rows])),
-        crash_free=1.0 - len(first_crashes) / len(rows),
+        crashes_per_episode=mean([row.crashes for row in rows]),
+        interventions_per_episode=mean([row.interventions for row in rows]),
+        crash_free=None if rows[0].crashes is None else 1.0 - len(first_crashes) / len(rows),
         first_crash_time=float(np.median(first_crashes)) if first_crashes else None,
         versus=None
         if baseline is None
@@ -216,7 +218,8 @@ def stress(
 
     Args:
         drivers: Drivers, names or folders, see `resolve_driver`. The first is the baseline of differences.
-        perturbations: NAME (all levels), NAME:MISSING, or specifications, see `families`.
+        perturbations: NAME (all levels), NAME:MISSING, or specifications, see `families`. Other environments leave
+            out what needs CarRacing's tyres and car, which `progress` reports.
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
         crash: The effect of a crash. With intervene, interventions per episode are counted.
@@ -244,6 +247,7 @@ def stress(
     for entry in entries:  # differences to the first would compare two worlds
         assert entry.driver is not None
         require_environment(f"driver {entry.name!r}", entry.driver, entries[0].env)
+    chosen = _possible(chosen, entries[0].env, progress)
     specs = [UNDISTURBED, *(spec for family in chosen for spec in family.specs)]
     if not all(sendable(entry.driver, pool is not None) for entry in entries):
         pool = None
@@ -254,6 +258,27 @@ def stress(
         if journal.folder:
             write_atomically(journal.folder / SUMMARY, (json.dumps(result.to_dict(), indent=2) + "\n").encode())
     return result
+
+
+def _possible(chosen: list[Family], env: EnvConfig, progress: Progress) -> list[Family]:
+    """Return the possible families, and report the others.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if env.environment == EnvConfig.environment:
+        return chosen
+    of_car_racing = [
+        family for family in chosen
+        if any(part.perturbation.needs_car_racing for spec in family.specs for part in parse(spec))
+    ]  # fmt: skip
+    if not of_car_racing:
+        return chosen
+    names = ", ".join(family.name for family in of_car_racing)
+    if len(of_car_racing) == len(chosen):
+        raise ValueError(f"perturb: {names} needs CarRacing's car and tyres, got {env.environment!r}; choose others.")
+    progress(message("stress", f"left out, as CarRacing alone has them: {names}"))
+    return [family for family in chosen if family not in of_car_racing]
 
 
 def _entry(spec: AnyDriver, name: str, control: Control | None) -> Entry:

@@ -58,9 +58,9 @@ def stress_table(result: StressResult) -> Table:
             "area %", lambda cell: areas.get((cell.driver, cell.perturbation), EMPTY),
             "Mean of the percentage kept over all levels, at the highest one.",
         ),
-        TableColumn("crashes", lambda cell: f"{cell.crashes_per_episode:.2f}", "Crashes per episode."),
+        TableColumn("crashes", lambda cell: number(cell.crashes_per_episode, 2), "Crashes per episode."),
         TableColumn(
-            "interventions", lambda cell: f"{cell.interventions_per_episode:.2f}" if intervene else EMPTY,
+            "interventions", lambda cell: number(cell.interventions_per_episode, 2) if intervene else EMPTY,
             "Times per episode that the car was put back on the road.",
         ),
         TableColumn(

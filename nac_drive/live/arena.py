@@ -355,10 +355,11 @@ def arena(
         if offered.setdefault(name, spec) != spec:
             raise ValueError(f"drivers: two folders have the name {name!r}; rename one.")
     offered = {name: spec for name, spec in offered.items() if name != HUMAN}
-    for name in (*policies.PRETRAINED, *CONTROLLERS):
-        offered.setdefault(name, name)
     (track,) = track_seeds([track])
     race = Race(offered, names, track, control)
+    if race.cars[0].env_config.environment == EnvConfig.environment:
+        for name in (*policies.PRETRAINED, *CONTROLLERS):
+            race.offered.setdefault(name, name)
     try:
         env = EnvConfig(control=control)
         with hand_driven(Path(record), env) if record is not None else nullcontext() as hands:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from nac_drive.analysis.probe import Probe
+from nac_drive.analysis.recording import command_names, commands
 from nac_drive.analysis.saliency import visual_backprop
 from nac_drive.data_collection.controller.controller import CONTROLLERS
 from nac_drive.data_collection.drivers import env_for, resolve_driver
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.own_driver import OwnDriver
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, EnvConfig, Episode, Policy, Step, make_env
-from nac_drive.envs.pulses import COMMANDS
 from nac_drive.live.messages import MOST_CARS
 from nac_drive.live.perturbable import EnvMoment, Perturbable
 from nac_drive.policies.checkpoint import PRETRAINED
@@ -68,6 +68,8 @@ class Car:
         self.human = driver if isinstance(driver, Human) else None
         self.probe = Probe(driver) if isinstance(driver, Driver) else None
         self._driver: Policy = self.probe or driver
+        self.command_names = command_names(env_config.control, env_config.spec)
+        """Names of the numbers of an action."""
 
     def start(self, track: int) -> None:
         """Begin an episode."""
@@ -77,7 +79,7 @@ class Car:
         self._dt = 0.0
         self.seconds, self.episode_return = 0.0, 0.0
         self.decisions = 0
-        self.command = (0.0, 0.0, 0.0)
+        self.command = (0.0,) * len(self.command_names)
         self.result: Episode | None = None
         self.steps: list[Step] = []
         self.undisturbed = self.env.spec is None and not self.env.blind
@@ -103,8 +105,7 @@ class Car:
                     outcome, 0.0,
                 )
             )  # fmt: skip
-        steer, gas, brake = action if np.ndim(action) else COMMANDS[int(action)]
-        self.command = (float(steer), float(gas), float(brake))
+        self.command = tuple(commands(action, self.env_config.spec).values())
         self.observation, self._info, self._dt = following, outcome, outcome["dt"]
         self.seconds += outcome["dt"]
         self.episode_return += float(reward)
@@ -158,7 +159,7 @@ class Race:
         control: Control of the person, of shipped drivers and the controller; a cloned driver knows its own.
 
     Raises:
-        ValueError: For no car or more than four, an unknown name, or a driver of another control.
+        ValueError: For no car or more than four, an unknown name, or a driver of another control or environment.
     """
 
     def __init__(
@@ -332,6 +333,11 @@ class Race:
             config = env_for(driver, self.control)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")
+        first = self.cars[0].env_config.environment if self.cars else config.environment
+        if config.environment != first:
+            raise ValueError(
+                f"driver {name!r} drives in {config.environment!r}, the others in {first!r}; choose another."
+            )
         car = Car(name, driver, config)
         car.env.set_perturbations(_spec(self.levels))
         return car

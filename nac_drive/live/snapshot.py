@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nac_drive.envs import PERTURBATIONS, EnvConfig
 from nac_drive.live.race import Car, Race
 
 
@@ -24,7 +25,9 @@ def setup(race: Race, drivers: list[str], *, paused: bool, speed: float, salienc
         saliency: Whether saliency maps are computed.
         recording: Where episodes of a person are recorded; empty for nowhere.
     """
-    road = race.cars[0].env.unwrapped.centre_line.points  # type: ignore[attr-defined]
+    car, spec = race.cars[0], race.cars[0].env_config.spec
+    has_map = spec.road is not None and spec.pose is not None
+    road = np.asarray(spec.road(car.env.unwrapped), float) if has_map else np.zeros((0, 2))  # type: ignore[misc]
     return json.dumps(
         {
             "type": "setup",
@@ -32,6 +35,11 @@ def setup(race: Race, drivers: list[str], *, paused: bool, speed: float, salienc
             "marked": race.marked,
             "road": np.round(road, 1).flatten().tolist(),
             "drivers": drivers,
+            "left_out": [
+                name
+                for name, levels in PERTURBATIONS.items()
+                if levels[0].needs_car_racing and car.env_config.environment != EnvConfig.environment
+            ],
             "levels": race.levels,
             "paused": paused,
             "speed": speed,
@@ -47,6 +55,7 @@ def _described(car: Car) -> dict[str, Any]:
     return {
         "driver": car.name,
         "control": car.env_config.control,
+        "actions": car.command_names,
         "human": car.human is not None,
         "network": probe is not None,
         "blind": car.env.blind,
@@ -77,19 +86,19 @@ def frame(race: Race, *, saliency: bool) -> bytes:
             if car.probe.attention is not None:
                 named["attention"] = car.probe.attention
         arrays += named.values()
-        hull = car.env.unwrapped.car.hull  # type: ignore[attr-defined]
-        outcome = car.outcome
+        pose, outcome = car.env_config.spec.pose, car.outcome
+        x, y, _ = pose(car.env.unwrapped) if pose else (0.0, 0.0, 0.0)
         cars.append(
             {
                 "arrays": [[name, str(values.dtype), values.shape] for name, values in named.items()],
-                "position": [round(hull.position.x, 2), round(hull.position.y, 2)],
+                "position": [round(float(x), 2), round(float(y), 2)],
                 "command": car.command,
                 "decisions": car.decisions,
                 "seconds": round(car.seconds, 2),
                 "return": round(car.episode_return, 2),
-                "speed": round(outcome["speed"], 2),
-                "completion": round(outcome["completion"], 4),
-                "crashes": outcome["crashes"],
+                "speed": _rounded(outcome.get("speed"), 2),
+                "completion": _rounded(outcome.get("completion"), 4),
+                "crashes": outcome.get("crashes"),
                 "ended": car.result is not None,
             }
         )
@@ -98,3 +107,8 @@ def frame(race: Race, *, saliency: bool) -> bytes:
     return b"".join(
         [len(header).to_bytes(4, "little"), header, *(np.ascontiguousarray(each).tobytes() for each in arrays)]
     )
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    """Return a number as it is shown. None if the environment does not report it."""
+    return None if value is None else round(float(value), digits)

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from nac_drive.plugins import advice_for, plugins_of
-from nac_drive.policies.config import CONTROLS, DriverConfig
+from nac_drive.policies.config import ADDED, CONTROLS, DriverConfig
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.ops.size_limit import elements_of_at_most
 from nac_drive.policies.tensors import read_tensors
@@ -231,8 +231,8 @@ def _read_config(file: Path) -> _Saved:
             f"{file}: schema must be {SCHEMA}, got {saved.schema!r}; save it again with this version."
         )
     expected = {f.name for f in fields(DriverConfig)}
-    if set(saved.driver) != expected:
-        unknown, missing = sorted(set(saved.driver) - expected), sorted(expected - set(saved.driver))
+    unknown, missing = sorted(set(saved.driver) - expected), sorted(expected - {*saved.driver, *ADDED})
+    if unknown or missing:
         raise CheckpointError(
             f"{file}: another, perhaps an older version of nac-drive saved this driver: settings unknown {unknown}, "
             f"missing {missing}; train it again with this version."

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from nac_drive.plain import plain_fields
-from nac_drive.policies.ranges import check_flag, check_number, check_type, check_whole
+from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole
 
 _Control = Literal["discrete", "continuous", "pulsed"]
 CONTROLS: tuple[str, ...] = get_args(_Control)
+ADDED = ("part_ranges", "nominal_dt")
+"""Settings that folders of older versions lack: they have the defaults, CarRacing's."""
+MOST_SECONDS = 3600.0
+"""Largest number of seconds between two frames."""
 WIDEST = 65_536
 """Largest number of features, units or actions."""
 LONGEST_SIDE = 4096
@@ -43,13 +47,17 @@ class DriverConfig:
     """discrete (in CarRacing nothing, right, left, gas, brake), continuous (steering, gas, brake) or pulsed (the same
     three numbers, carried out by the discrete actions)."""
     num_actions: int = 5
-    """Discrete actions of the environment; a continuous action always has three parts."""
+    """Discrete actions of the environment."""
+    part_ranges: tuple[tuple[float, float], ...] = ((-1.0, 1.0), (0.0, 1.0), (0.0, 1.0))
+    """The least and the largest value of each number of a continuous action; in CarRacing steering, gas, brake."""
+    nominal_dt: float = 0.02
+    """Seconds between two frames of the environment. Cores measure time in such frames, as 1/50 s each."""
     frame_shape: tuple[int, int, int] = (96, 96, 3)
     """Height, width, channels of an observation."""
     clockless: bool = False
-    """The core gets the nominal time step of 1/50 s at every frame, whatever the true one is."""
+    """The core gets the nominal time step of one frame at every frame, whatever the true one is."""
     dt_input: bool = False
-    """The core's input is the features plus an affine map of log(1 + dt / 0.02 s): a clock for cores without one."""
+    """The core's input is the features plus an affine map of log(1 + dt in frames): a clock for cores without one."""
     zero_lost_frames: bool = False
     """A frame that is black all over, as a lost one is under MISSING zero, reaches the core as zeros, instead of the
     encoder's features of a black image."""
@@ -58,6 +66,7 @@ class DriverConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
+        object.__setattr__(self, "part_ranges", tuple(map(tuple, self.part_ranges)))
         plain_fields(self)
 
     @property
@@ -91,6 +100,15 @@ class DriverConfig:
             raise ValueError(f"frame_shape: must be (H, W, 3), got {self.frame_shape}.")
         for size in self.frame_shape:
             check_whole("frame_shape: a side", size, 1, LONGEST_SIDE)
+        check_whole("part_ranges: their number", len(self.part_ranges), 1, WIDEST)
+        for bounds in self.part_ranges:
+            if len(bounds) != 2:
+                raise ValueError(f"part_ranges: must be pairs of numbers, got {bounds}.")
+            for bound in bounds:
+                check_number("part_ranges: a bound", bound)
+            if not bounds[0] < bounds[1]:
+                raise ValueError(f"part_ranges: the least value must be below the largest, got {bounds}.")
+        check_positive("nominal_dt:", self.nominal_dt, MOST_SECONDS, "the default is 0.02")
         check_number("dropout:", self.dropout)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout: must be in [0, 1), got {self.dropout}.")

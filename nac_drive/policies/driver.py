@@ -48,7 +48,11 @@ class Driver(nn.Module):
         self.encoder = ENCODERS.require(config.encoder)(config.frame_shape, config.encoder_features, config.dropout)
         self.clock = nn.Linear(1, config.encoder_features) if config.dt_input else None
         self.core = build_core(config.core, config.encoder_features, config.d_model, **config.core_args)
-        self.action_head = build_action_head(config.control, config.d_model, config.dense, config.num_actions)
+        self.action_head = build_action_head(
+            config.control, config.d_model, config.dense, config.num_actions, config.part_ranges
+        )
+        self._time_scale = NOMINAL_DT / config.nominal_dt
+        """Seconds of a core in a second: it takes 1/50 s for a frame."""
         self._batched_acts = BatchedActs()
 
     @property
@@ -65,7 +69,7 @@ class Driver(nn.Module):
             state: The state before the first frame; None for the start of an episode.
 
         Returns:
-            Prediction (B, T, A), A being 5 logits (discrete) or 3 controls (continuous), and the new state.
+            Prediction (B, T, A), A logits (discrete) or numbers (continuous), and the new state.
 
         Raises:
             ValueError: A shape, dtype or value breaks these rules.
@@ -103,6 +107,8 @@ class Driver(nn.Module):
         start = self.initial_state(features.shape[0]) if state is None else state
         if self.config.clockless:
             dt = torch.full_like(dt, NOMINAL_DT)
+        elif self._time_scale != 1:
+            dt = dt * self._time_scale
         if self.clock is not None:
             features = features + self.clock(torch.log1p(dt / NOMINAL_DT).to(features.dtype).unsqueeze(2))
         y, after = self.core(features, dt.to(self.action_head.out.weight.dtype), start)  # (B, T, d)
@@ -125,7 +131,7 @@ class Driver(nn.Module):
             dt: Seconds since the previous observation.
 
         Returns:
-            The action, an int (discrete) or float32 (3,) (continuous), and the new state.
+            The action, an int (discrete) or float32 (K,) (continuous), and the new state.
 
         Raises:
             ValueError: The observation has another shape or type, or `dt` is no number of seconds.
@@ -192,7 +198,7 @@ class Driver(nn.Module):
         if episode_start is not None:
             starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool, device=self.device)
             state = reset_rows(state, starts)
-        dt = torch.full(frames.shape[:2], NOMINAL_DT, device=self.device)
+        dt = torch.full(frames.shape[:2], self.config.nominal_dt, device=self.device)
         prediction, state = self._infer(frames, dt, state)
         action = self.action_head.action(prediction[:, 0])
         return (action[0] if single else action), state

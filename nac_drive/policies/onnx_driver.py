@@ -76,7 +76,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         states = [(f"next_{state.name}", state.shape, state.dtype) for state in self.states]
         if self.driver.control == "discrete":
             return [("prediction", (1, self.driver.num_actions), "float32"), ("action", (1,), "int64"), *states]
-        return [("prediction", (1, 3), "float32"), ("action", (1, 3), "float32"), *states]
+        parts = len(self.driver.part_ranges)
+        return [("prediction", (1, parts), "float32"), ("action", (1, parts), "float32"), *states]
 
 
 class OnnxDriver:

@@ -249,7 +249,7 @@ class DaggerConfig(CloningConfig):
     max_steps: int = 1000
     """Frames before an episode is truncated."""
     environment: str = EnvConfig.environment
-    """The track environment: a name in ENVIRONMENTS."""
+    """The track environment: car-racing, or an id that is registered with gymnasium (docs/your-own-road.md)."""
     view: View = EnvConfig.view
     """What the learner sees: above, gymnasium's frames, or seat, from the driver's seat (docs/simulator.md)."""
     size: Size = EnvConfig.size
@@ -300,9 +300,9 @@ class DaggerConfig(CloningConfig):
             check_type("perturb", self.perturb, str)
         for name in ("noise", "noise_hold", "beta"):
             check_number(name, getattr(self, name), most=LARGEST_FACTOR)
-        if self.data.sequence_length > self.max_steps:
+        if self.data.sequence_length > (most := self.env.max_steps):
             raise ValueError(
-                f"sequence_length must not exceed max_steps ({self.max_steps} frames), "
+                f"sequence_length must not exceed max_steps ({most} frames), "
                 f"got {self.data.sequence_length}; choose a shorter one."
             )
         tracks, last = len(SPLITS["train"]), self.first_track + self.initial_episodes + self.rounds * self.episodes - 1

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.envs import EnvConfig
-from nac_drive.evaluation.formulas import agrees
+from nac_drive.envs import EnvConfig, EnvSpec
+from nac_drive.evaluation.formulas import CAR_RACING, agrees
 from nac_drive.policies import Driver
 from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
 from nac_drive.training.data.images import masked
@@ -42,21 +42,25 @@ class Accuracy:
     """Mean absolute error of the steering, continuous actions only."""
 
 
-def measure_accuracy(predicted: NDArray, labels: NDArray, changes: NDArray[np.bool_]) -> Accuracy:
+def measure_accuracy(
+    predicted: NDArray, labels: NDArray, changes: NDArray[np.bool_], spec: EnvSpec = CAR_RACING
+) -> Accuracy:
     """Compare actions with the expert's.
 
     Args:
-        predicted: (N,) discrete actions or (N, 3) continuous ones.
+        predicted: (N,) discrete actions or (N, K) continuous ones.
         labels: The expert's, of the same shape.
         changes: (N,) the frames where the expert's action changes.
+        spec: The environment, which says what steers.
     """
     if labels.ndim == 1:
         correct = predicted == labels
         f1: float | None = macro_f1(predicted, labels)
     else:
-        correct = np.array([agrees(a, b) for a, b in zip(predicted, labels, strict=True)])
+        correct = np.array([agrees(a, b, spec) for a, b in zip(predicted, labels, strict=True)])
         f1 = None
-    error = predicted[:, 0] - labels[:, 0] if labels.ndim == 2 else None
+    part = spec.steering_part
+    error = predicted[:, part] - labels[:, part] if labels.ndim == 2 and part is not None else None
     return Accuracy(
         accuracy=float(correct.mean()),
         macro_f1=f1,
@@ -108,7 +112,7 @@ def offline_accuracy(driver: Driver, frames: Frames, env: EnvConfig, features: T
         outputs.append(driver.action_head.action(prediction[0]))
     changes = action_changes(frames.labels, frames.offsets)
     rows = counted(frames)
-    return measure_accuracy(np.concatenate(outputs)[rows], frames.labels[rows], changes[rows])
+    return measure_accuracy(np.concatenate(outputs)[rows], frames.labels[rows], changes[rows], env.spec)
 
 
 def action_changes(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -83,8 +83,11 @@ class TrainingPlan(Generic[Config]):
             ValueError: If the device is not there, or a driver has no weights, or weights for other actions or frames.
         """
         torch_device, spec = choose_device(device), env.spec
-        driver = replace(config.driver, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions)
-        config = replace(config, driver=driver)
+        driver = replace(
+            config.driver, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions,
+            part_ranges=spec.part_ranges, nominal_dt=spec.nominal_dt,
+        )  # fmt: skip
+        config = _of_environment(replace(config, driver=driver), env)
         sources = {name: _learned(name, source, env) for name, source in _named(config).items()}
         resolved = {**asdict(config), **(facts or {}), **source_hashes(config, env), "device": torch_device.type}
         moved = (*moved, "device", "track", *(f"optim.{name}" for name in _HASHES))
@@ -97,6 +100,27 @@ class TrainingPlan(Generic[Config]):
             return None
         encoder = source.encoder.to(self.device).eval()
         return ZeroBlack(encoder) if self.config.driver.zero_lost_frames else encoder
+
+
+def _of_environment(config: Config, env: EnvConfig) -> Config:
+    """Return the settings that the environment allows.
+
+    It may not know how to flip frames and actions.
+
+    Raises:
+        ValueError: A setting needs the steering, which is not known.
+    """
+    if not isinstance(config, CloningConfig):
+        return config
+    for name in ("shift", "curve_weight"):
+        if getattr(config.data, name) and not env.spec.steers(env.control):
+            raise ValueError(
+                f"{name}: the steering of {env.environment!r} is not known; leave it out, or state steering_part in "
+                "its EnvSpec."
+            )
+    if config.data.horizontal_flip and not env.spec.flips(env.control):
+        return replace(config, data=replace(config.data, horizontal_flip=False))
+    return config
 
 
 def source_hashes(config: CloningConfig | PPOConfig, env: EnvConfig) -> dict[str, str]:

@@ -31,7 +31,7 @@ FACTS = (
     "format", "dataset", "dataset_sha256", "expert", "expert_sha256", "init_sha256", "freeze_encoder_sha256", "device",
 )  # fmt: skip
 """Keys of config.yaml that are no settings: what the run was trained on."""
-OF_THE_ENVIRONMENT = ("driver.frame_shape", "driver.num_actions")
+OF_THE_ENVIRONMENT = ("driver.frame_shape", "driver.num_actions", "driver.part_ranges", "driver.nominal_dt")
 """Settings that follow from the environment; no user chooses them."""
 CORE_ARGS = "driver.core_args"
 

@@ -174,11 +174,12 @@ class Trainer:
                 bar_top = data.env.spec.bar_top
                 sequences = augmented(sequences, config.augment, rng, bar_top=bar_top, black=data.black)
                 sequences = sequences.take(own) if self.fabric.world_size > 1 else sequences
-            frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, 3)
+            frames, labels = sequences.frames, sequences.labels  # (B, T, 96, 96, 3), (B, T) or (B, T, K)
             decide = self._model.decide if data.frozen else self._model
             prediction, _ = decide(frames, sequences.dt)
             driver = self._model.module
-            part = driver.action_head.loss(prediction.float(), labels, sequences.weight)
+            head = driver.action_head
+            part = head.loss(head.relative(prediction.float()), head.relative(labels), sequences.weight)
             classified = labels.ndim == 2
             right = sequences.mean(prediction.argmax(-1) == labels) if classified else torch.zeros_like(part)
             part, loss, right = of_the_batch(part, right, sequences, len(batch), self.fabric)

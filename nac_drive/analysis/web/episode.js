@@ -32,7 +32,7 @@ class Episode {
 
     const frame = make("canvas", { className: "frame" }), track = make("canvas", { className: "track" });
     this.frame = new FramePanel(frame, atlas, maps, data.size, data.columns);
-    this.track = new TrackPanel(track, unpack(data.road).values, unpack(data.position).values);
+    this.track = data.position && new TrackPanel(track, unpack(data.road).values, unpack(data.position).values);
     const [overlay, method] = chooser("saliency", ["", ...Object.keys(maps)], name => { this.frame.method = name; this.redraw(); });
     method.value = this.frame.method = Object.keys(maps)[0] || "";
     const names = Object.keys(this.series).filter(name => !["time", "dt"].includes(name));
@@ -40,13 +40,14 @@ class Episode {
       Array.from({ length: shape[1] }, (_, i) => `${group} ${i}`));
     const [paint, painted] = chooser("paint", [...names, ...neurons], name => this.paint(name));
     this.painted = painted;
-    section.append(make("div", { className: "pair" },
-      make("div", {}, frame, overlay), make("div", {}, track, paint, note)));
-    this.panels.push(this.frame, this.track);
+    const map = this.track ? [make("div", {}, track, paint, note)] : [];
+    section.append(make("div", { className: "pair" }, make("div", {}, frame, overlay), ...map));
+    this.panels.push(this.frame, ...(this.track ? [this.track] : []));
 
     const plots = make("div");
     section.append(plots);
-    this.lines(plots, "Actions", ["steer", "gas", "brake"], { unit: "steer: right is 1", bounds: [-1, 1] });
+    const steered = data.actions.includes("steer");
+    this.lines(plots, "Actions", data.actions, steered ? { unit: "steer: right is 1", bounds: [-1, 1] } : { unit: "action" });
     this.lines(plots, "Speed", ["speed"], { unit: "units/s" });
     this.lines(plots, "Return", ["return"], { unit: "return" });
     const method0 = Object.keys(maps)[0];
@@ -60,12 +61,12 @@ class Episode {
       const node = make("div", { className: "pick" }), [steps, rows] = shape;
       const value = (step, row) => values[step * rows + row];
       const panel = new HeatPanel(node, this.times, rows, value, { unit: "neuron", last: this.last, height: Math.min(Math.max(3 * rows, 60), 200) });
-      plots.append(make("h3", { textContent: `Neurons: ${group} (${rows}); each has its own scale; select one to paint the track` }), node);
+      plots.append(make("h3", { textContent: `Neurons: ${group} (${rows}); each has its own scale${this.track ? "; select one to paint the track" : ""}` }), node);
       this.place(node, panel, event => this.paint(`${group} ${panel.rowAt(event)}`));
       this.heats[group] = panel;
     }
     document.querySelector("main").append(section);
-    this.paint("speed");
+    this.paint("speed" in this.series ? "speed" : "return");
   }
   lines(section, title, names, about, label = name => name) {
     const curves = names.filter(name => name in this.series).map(name => [label(name), this.series[name]]);
@@ -102,7 +103,7 @@ class Episode {
   }
   paint(name) {
     this.painted.value = this.name = name;
-    this.track.paint(this.values(name));
+    if (this.track) this.track.paint(this.values(name));
     for (const [group, panel] of Object.entries(this.heats || {})) {
       panel.choose(name.startsWith(`${group} `) ? Number(name.slice(group.length + 1)) : -1);
     }
@@ -114,6 +115,7 @@ class Episode {
     let step = this.times.findIndex(time => time > seconds + 1e-6) - 1;
     if (step < 0) step = seconds < this.times[0] ? 0 : this.times.length - 1;
     this.panels.forEach(panel => panel.draw(step));
+    if (!this.track) return;
     const [low, high] = this.track.bounds;
     this.note.textContent = `${this.name}: ${format(this.track.values[step])} (${format(low)} dark to ${format(high)} yellow)`;
   }

@@ -90,12 +90,13 @@ function drawRoad(canvas, road, driven = []) {
     width / 2 + (points[2 * i] - (x0 + x1) / 2) * scale, height / 2 - (points[2 * i + 1] - (y0 + y1) / 2) * scale,
   ];
   context.clearRect(0, 0, width, height);
-  context.lineWidth = Math.max(13.3 * scale, 3);
+  context.lineWidth = Math.min(Math.max(13.3 * scale, 3), width / 20);
   context.strokeStyle = css("--road");
   context.lineJoin = "round";
   context.beginPath();
   for (let i = 0; i < road.length / 2; i++) context.lineTo(...place(road, i));
-  context.closePath();
+  const [first, end] = [place(road, 0), place(road, road.length / 2 - 1)];
+  if (Math.hypot(first[0] - end[0], first[1] - end[1]) < width / 8) context.closePath(); // a circuit
   context.stroke();
   return [context, place];
 }

@@ -237,8 +237,9 @@ def _decode(content: NDArray[Any], action: NDArray[Any], label: NDArray[Any]) ->
         raise ValueError(f"its schema is {document.schema[:100]!r}, expected {ACTION_LOG_SCHEMA!r}")
     rows = document.episodes
     ends = np.cumsum([row.length for row in rows], dtype=np.int64)
-    discrete = parse_meta(dataset).env.control == "discrete"
-    shape = (int(ends[-1]) if rows else 0, *(() if discrete else (3,)))
+    env = parse_meta(dataset).env
+    discrete = env.control == "discrete"
+    shape = (int(ends[-1]) if rows else 0, *(() if discrete else (len(env.spec.parts),)))
     kinds = (np.uint8, np.uint8) if discrete else (np.float32, np.uint32)
     for name, values, dtype in zip(("action", "label"), (action, label), kinds, strict=True):
         if (values.shape, values.dtype) != (shape, dtype):

@@ -37,7 +37,7 @@ from nac_drive.data_collection.dataset.own_data import write_own_data
 from nac_drive.data_collection.dataset.rows import DatasetRow, episode_file, episode_row, read_rows, row_line
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
-from nac_drive.envs import FRAMES_PER_SECOND, EnvConfig
+from nac_drive.envs import EnvConfig
 from nac_drive.events import Progress, counting
 from nac_drive.notebook import automatic, image, table
 from nac_drive.parallel.processes import map_in_processes
@@ -136,7 +136,7 @@ class Demonstrations:
         episodes: Iterable[Mapping[str, Any]],
         *,
         driver: str = "own data",
-        dt: float = 1 / FRAMES_PER_SECOND,
+        dt: float | None = None,
         seeds: Iterable[int] | None = None,
         env: EnvConfig | None = None,
         progress: Progress = automatic,
@@ -155,7 +155,7 @@ class Demonstrations:
                 by default; `dt` (N,), seconds since the previous observation; `terminated` and `truncated`, True or
                 False, as gymnasium defines them, both or neither.
             driver: The name of the driver in tables.
-            dt: Seconds between observations where an episode has no `dt`.
+            dt: Seconds between observations where an episode has no `dt`; by default a frame of the environment.
             seeds: The seed of the environment, one per episode, at least 0. Episodes with one seed stay on one side of
                 a split, so give episodes on the same track the same seed. By default the seeds are not known, and the
                 tracks are numbered 0, 1, 2, ...
@@ -175,7 +175,8 @@ class Demonstrations:
         """
         total = len(episodes) if isinstance(episodes, Sized) else 0
         finished = counting(progress, f"write ({Path(path).name})", total)
-        write_own_data(Path(path), episodes, driver, dt, seeds, seeds is not None, env, finished)
+        seconds = (env or EnvConfig()).spec.nominal_dt if dt is None else dt
+        write_own_data(Path(path), episodes, driver, seconds, seeds, seeds is not None, env, finished)
         return cls.open(path)
 
     @classmethod

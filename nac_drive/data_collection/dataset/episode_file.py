@@ -24,6 +24,7 @@ from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, memb
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, DatasetError, require_size
 from nac_drive.data_collection.dataset.rows import (
     OPTIONAL,
+    REPORTED,
     SUMMARY,
     DatasetRow,
     checked_summary,
@@ -48,7 +49,8 @@ LARGEST_RATIO = 100
 """Largest ratio of the size of an episode's arrays to the size of its file, above 64 MiB; 12 to 15 are usual."""
 
 TELEMETRY = ("speed", "lateral_offset", "heading_error", "completion", "wheels_off_road")
-"""Telemetry of each observation; units as in `CarRacing`'s docstring. All of them are stored, or none (own data)."""
+"""Telemetry of each observation; units as in `CarRacing`'s docstring. All of them are stored, or none: own
+data, and environments that do not report them all."""
 _TELEMETRY = "telemetry/"
 
 _COLUMNS: dict[str, str | None] = {"label": None, "action": None, "reward": "<f8", "dt": "<f8", "zooming": "?"}
@@ -59,8 +61,14 @@ _RANGES = {
     f"{_TELEMETRY}wheels_off_road": (0, LARGEST_NUMBER),
 }
 """Lowest and highest value of a column; other numbers are finite."""
-_BYTES_PER_STEP = 2 * 12 + 8 + 8 + 1 + 8 * len(TELEMETRY)
-"""The most that a step takes without its frame."""
+
+
+def _bytes_of(parts: int) -> int:
+    """Return the most bytes of a step without its frame.
+
+    An action has so many parts.
+    """
+    return 2 * max(12, 4 * parts) + 8 + 8 + 1 + 8 * len(TELEMETRY)
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class EpisodeArrays:
     frames: NDArray[np.uint8]
     """(N, 96, 96, 3): the observations that the driver acted on."""
     label: NDArray[Any]
-    """int64 (N,) or float32 (N, 3): the expert's action."""
+    """int64 (N,) or float32 (N, 3), of other environments (N, K): the expert's action."""
     action: NDArray[Any]
     """The executed action, like `label`."""
     reward: NDArray[np.float64]
@@ -80,7 +88,7 @@ class EpisodeArrays:
     zooming: NDArray[np.bool_]
     """(N,): whether gymnasium's opening animation is on."""
     telemetry: dict[str, NDArray[np.float64]]
-    """One (N,) array per name of `TELEMETRY`; empty for own data."""
+    """One (N,) array per name of `TELEMETRY`; empty for own data, and where `info` does not hold all of them."""
     last_frame: NDArray[np.uint8] | None = None
     """(96, 96, 3): the observation after the last action; None where it was not stored."""
 
@@ -99,7 +107,9 @@ class EpisodeArrays:
             reward=np.array([step.reward for step in steps], dtype=np.float64),
             dt=np.array([step.dt for step in steps], dtype=np.float64),
             zooming=np.array([step.info["zooming"] for step in steps], dtype=np.bool_),
-            telemetry={name: np.array([step.info[name] for step in steps], dtype=np.float64) for name in TELEMETRY},
+            telemetry={name: np.array([step.info[name] for step in steps], dtype=np.float64) for name in TELEMETRY}
+            if all(name in step.info for step in steps for name in TELEMETRY)
+            else {},
             last_frame=last_frame,
         )
 
@@ -118,16 +128,14 @@ class EpisodeArrays:
 
 
 def summarize(episode: Episode) -> dict[str, Any]:
-    """Return the values of `SUMMARY` for a finished episode."""
+    """Return the reported values of `SUMMARY` for a finished episode."""
+    kinds = dict(zip(REPORTED, (float, bool, int, int), strict=True))
     return {
         "seed": episode.seed,
         "return": episode.episode_return,
         "length": episode.length,
         "terminated": bool(episode.terminated),
-        "completion": float(episode.outcome["completion"]),
-        "lap_finished": bool(episode.outcome["lap_finished"]),
-        "off_road_events": int(episode.outcome["off_road_events"]),
-        "crashes": int(episode.outcome["crashes"]),
+        **{name: kind(episode.outcome[name]) for name, kind in kinds.items() if name in episode.outcome},
     }
 
 
@@ -145,7 +153,7 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
     frames = arrays.frames if last is None else np.concatenate([arrays.frames, last[None]])
     with h5py.File("episode", "w", driver="core", backing_store=False) as file:
         file.attrs["schema"] = N_FRAMES_SCHEMA if last is None else EPISODE_SCHEMA
-        for name in (*SUMMARY, *(name for name in OPTIONAL if name in summary)):
+        for name in (name for name in (*SUMMARY, *OPTIONAL) if name in summary):
             file.attrs[name] = summary[name]
         chunk = (min(CHUNK_FRAMES, len(frames)), *frames.shape[1:])
         file.create_dataset("frames", data=frames, chunks=chunk, compression="gzip", compression_opts=GZIP_LEVEL)
@@ -153,7 +161,7 @@ def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
             file.create_dataset(name, data=values, chunks=values.shape, compression="gzip")
         file.flush()
         content = file.id.get_file_image()
-    require_size(frames.nbytes + len(arrays.label) * _BYTES_PER_STEP, len(content), LARGEST_RATIO)
+    require_size(frames.nbytes + len(arrays.label) * _bytes_of(arrays.label[0].size), len(content), LARGEST_RATIO)
     return content
 
 
@@ -322,12 +330,12 @@ def _reader(file: h5py.File, size: int, env: EnvConfig) -> EpisodeReader:
     summary = checked_summary(values)
     length, shape = summary["length"], env.spec.frame_shape
     stored = length + (schema == EPISODE_SCHEMA)
-    require_size(stored * prod(shape) + length * _BYTES_PER_STEP, size, LARGEST_RATIO)
+    require_size(stored * prod(shape) + length * _bytes_of(len(env.spec.parts)), size, LARGEST_RATIO)
     group_name = _TELEMETRY.rstrip("/")
     require_members(file, ("frames", *_COLUMNS, group_name))
     columns: dict[str, StoredArray] = {}
     for name, dtype in _COLUMNS.items():
-        kind = (dtype, ()) if dtype else ("<i8", ()) if env.control == "discrete" else ("<f4", (3,))
+        kind = (dtype, ()) if dtype else ("<i8", ()) if env.control == "discrete" else ("<f4", (len(env.spec.parts),))
         columns[name] = StoredArray(file, name, kind[0], (length, *kind[1]), length, size)
     if group_name in file:
         group = member(file, group_name, h5py.Group)
@@ -355,9 +363,12 @@ def _require_values(name: str, values: NDArray[Any], env: EnvConfig) -> None:
 def action_range(env: EnvConfig) -> tuple[Any, Any]:
     """Return the lowest and the highest action.
 
-    They are integers, or (steer, gas, brake) in continuous control.
+    They are integers, or numbers such as (steer, gas, brake) in continuous control.
     """
-    return (0, env.spec.num_actions - 1) if env.control == "discrete" else ((-1, 0, 0), (1, 1, 1))
+    if env.control == "discrete":
+        return 0, env.spec.num_actions - 1
+    low, high = zip(*env.spec.part_ranges, strict=True)
+    return low, high
 
 
 @dataclass(frozen=True)

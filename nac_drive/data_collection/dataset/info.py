@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import opened_row
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
+from nac_drive.data_collection.dataset.rows import REPORTED, DatasetRow, labelled_frames
 from nac_drive.data_collection.drivers import reported_return
 from nac_drive.envs import EnvConfig
-
-CONTROLS = ("steer", "gas", "brake")
 
 
 def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
     """Return fractions of discrete actions, or means of controls.
 
-    Discrete actions are int (N,), steer, gas and brake float (N, 3).
+    Discrete actions are int (N,), others float (N, K), such as steer, gas and brake.
     """
-    names = env.spec.action_names if env.control == "discrete" else CONTROLS
+    names = env.spec.action_names if env.control == "discrete" else env.spec.parts
     if env.control == "discrete":
         values = np.bincount(actions, minlength=len(names)) / len(actions)
     else:
@@ -74,12 +72,11 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str
         corrected = sum(mask.sum() for mask in masks if mask is not None)
         info["corrected_fraction"] = float(corrected / sum(len(mask) for mask in masks if mask is not None))
     if meta.simulated:
-        info |= {
-            "mean_completion": float(np.mean([row["completion"] for row in rows])),
-            "laps_finished": sum(row["lap_finished"] for row in rows),
-            "off_road_events": sum(row["off_road_events"] for row in rows),
-            "crashes": sum(row["crashes"] for row in rows),
-        }
+        totals = ("mean_completion", "laps_finished", "off_road_events", "crashes")
+        for total, name in zip(totals, REPORTED, strict=True):
+            if all(name in row for row in rows):
+                values = [row[name] for row in rows]
+                info[total] = float(np.mean(values)) if total == "mean_completion" else sum(values)
     return info | {
         "labels": _action_summary(labels, meta.env),
         "actions": _action_summary(actions, meta.env),
@@ -118,13 +115,14 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("frames", f"{info['frames']:,} ({_duration(info['seconds'])})"),
         ("return", f"mean {info['mean_return']:z.1f}, minimum {info['min_return']:z.1f}{_under_noise(info)}"),
     ]
+    if "mean_completion" in info:
+        lines.append(("completion", f"mean {_percent(info['mean_completion'])} of the track"))
     if "laps_finished" in info:
-        lines += [
-            ("completion", f"mean {_percent(info['mean_completion'])} of the track"),
-            ("laps finished", f"{info['laps_finished']} of {info['episodes']}"),
-            ("off-road events", f"{info['off_road_events']}"),
-            ("crashes", f"{info['crashes']}"),
-        ]
+        lines.append(("laps finished", f"{info['laps_finished']} of {info['episodes']}"))
+    if "off_road_events" in info:
+        lines.append(("off-road events", f"{info['off_road_events']}"))
+    if "crashes" in info:
+        lines.append(("crashes", f"{info['crashes']}"))
     return [
         *lines,
         ("labels", actions(info["labels"])),

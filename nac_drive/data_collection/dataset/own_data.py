@@ -5,7 +5,7 @@ They are taken one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,6 @@ from nac_drive.suggest import did_you_mean
 
 _ENDS = ("terminated", TRUNCATED)
 _KEYS = ("observations", "actions", "labels", "rewards", "dt", *_ENDS)
-_LOWEST, _HIGHEST = np.array([-1, 0, 0]), np.array([1, 1, 1])
-"""Least and largest values of steer, gas and brake."""
 
 
 def write_own_data(
@@ -163,19 +161,29 @@ def _action(index: int, name: str, action: NDArray[Any], spec: EnvSpec) -> tuple
                 + "."
             )
         return action.astype(np.int64), "discrete"
-    if action.ndim == 2 and action.shape[1] == 3 and action.dtype.kind == "f" and len(action):
+    parts = len(spec.parts)
+    if action.ndim == 2 and action.shape[1] == parts and action.dtype.kind == "f" and len(action):
         narrow = action.astype(np.float32)
-        if not ((narrow >= _LOWEST) & (narrow <= _HIGHEST)).all():  # NaN is out of range too
+        lowest, highest = np.array(spec.part_ranges).T
+        if not ((narrow >= lowest) & (narrow <= highest)).all():  # NaN is out of range too
             low, high = narrow.min(axis=0).tolist(), narrow.max(axis=0).tolist()
             raise DatasetError(
-                f"{name} of episode {index} range from {low} to {high}, "
-                f"expected steer, gas, brake from {_LOWEST.tolist()} to {_HIGHEST.tolist()}; scale or clip them."
+                f"{name} of episode {index} range from {low} to {high}, expected {', '.join(spec.parts)} from "
+                f"{_plain(lowest)} to {_plain(highest)}; scale or clip them."
             )
         return narrow, "continuous"
     raise DatasetError(
         f"{name} of episode {index} are {action.dtype} {action.shape}, expected integers (N,) of discrete "
-        "actions or floats (N, 3) of steer, gas and brake, with N at least 1."
+        f"actions or floats (N, {parts}) of {_listed(spec.parts)}, with N at least 1."
     )
+
+
+def _plain(numbers: NDArray[Any]) -> list[float | int]:
+    return [int(number) if number == int(number) else number for number in numbers.tolist()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _numbers(index: int, name: str, values: Any, length: int, default: float) -> NDArray[np.float64]:

@@ -44,10 +44,11 @@ class EpisodeSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, r
     length: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_EPISODE)]
     """Number of frames."""
     terminated: bool
-    completion: Annotated[float, FRACTION]
-    lap_finished: bool
-    off_road_events: WholeNumber
-    crashes: WholeNumber
+    completion: Annotated[float, FRACTION] | msgspec.UnsetType = msgspec.UNSET
+    """Not there where the environment does not report it, as the next three."""
+    lap_finished: bool | msgspec.UnsetType = msgspec.UNSET
+    off_road_events: WholeNumber | msgspec.UnsetType = msgspec.UNSET
+    crashes: WholeNumber | msgspec.UnsetType = msgspec.UNSET
     round: WholeNumber | msgspec.UnsetType = msgspec.UNSET
     """Round of a DAgger run in which the episode was collected; not there outside of one."""
     corrections: FrameRanges | msgspec.UnsetType = msgspec.UNSET
@@ -91,7 +92,9 @@ SEED_GIVEN = "seed_given"
 OPTIONAL = (ROUND, CORRECTIONS, TRUNCATED, SEED_GIVEN)
 """Attributes and columns that not all episodes have."""
 SUMMARY = tuple(name for name in EpisodeSummary.__struct_encode_fields__ if name not in OPTIONAL)
-"""Attributes of an episode file, and columns of the dataset's rows."""
+"""Attributes of an episode file, and columns of the dataset's rows. `REPORTED` are there if `info` has them."""
+REPORTED = ("completion", "lap_finished", "off_road_events", "crashes")
+"""Columns of `SUMMARY` that an environment reports in `info`."""
 ROW = ("index", *SUMMARY, "file", "sha256")
 """Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
 

@@ -134,7 +134,9 @@ def _replay(recorded: EpisodeArrays, summary: dict[str, Any], env: EnvConfig) ->
     if last is not None and recorded_last is not None and (last != recorded_last).any():
         problems.append("the frame after the last action differs")
     problems += [
-        f"{name} is {ending[name]}, recorded is {summary[name]}" for name in SUMMARY if ending[name] != summary[name]
+        f"{name} is {ending.get(name)}, recorded is {summary.get(name)}"
+        for name in SUMMARY
+        if ending.get(name) != summary.get(name)
     ]
     if not ended:
         problems.append(f"the episode goes on after its last frame {length - 1}")

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
-from nac_drive.data_collection.dataset.info import CONTROLS
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import (
     OPTIONAL,
@@ -115,7 +114,7 @@ def write_lerobot(folder: Path, recording: ExportSource) -> None:
 def _features(arrays: EpisodeArrays, meta: Meta) -> dict[str, Any]:
     """Return LeRobot's description of every column of the data files."""
     discrete = meta.env.control == "discrete"
-    action = _feature("int64" if discrete else "float32", ["action"] if discrete else list(CONTROLS))
+    action = _feature("int64" if discrete else "float32", ["action"] if discrete else list(meta.env.spec.parts))
     features = {
         IMAGE: {"dtype": "image", "shape": [*arrays.frames.shape[1:]], "names": ["height", "width", "channel"]},
         "action": action,

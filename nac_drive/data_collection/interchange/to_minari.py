@@ -133,7 +133,8 @@ def _last_frame(arrays: EpisodeArrays, row: DatasetRow) -> NDArray[np.uint8]:
 def _action_space(env: EnvConfig) -> gym.Space:
     if env.control == "discrete":
         return gym.spaces.Discrete(env.spec.num_actions)
-    return gym.spaces.Box(np.array([-1, 0, 0], np.float32), np.array([1, 1, 1], np.float32))
+    low, high = np.array(env.spec.part_ranges, np.float32).T
+    return gym.spaces.Box(low, high)
 
 
 def _env_spec(env: EnvConfig) -> Any:

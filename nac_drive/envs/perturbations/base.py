@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import gymnasium as gym
 
@@ -17,6 +18,9 @@ class Perturbation(ABC):
     A new perturbation is a subclass and one line in `PERTURBATIONS`. Its docstring and its fields make its row in
     docs/perturbations.md. `info["dt"]` stays the time since the previous query of the driver.
     """
+
+    needs_car_racing: ClassVar[bool] = False
+    """It changes the car or the road of CarRacing, so that no other environment has it."""
 
     @abstractmethod
     def wrap(self, env: gym.Env, stream: Stream, episode_frames: int, bar_top: int | None) -> gym.Env:

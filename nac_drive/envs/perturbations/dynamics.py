@@ -62,8 +62,8 @@ class ActionFault(Perturbation):
     """The actuator is unreliable, independently in every frame.
 
     Discrete control: with `probability` a random action, perhaps the intended one, is executed. Continuous control:
-    normal noise of standard deviation `deviation` is added to steer, gas and brake, and the sum is clipped to the
-    action space.
+    normal noise of standard deviation `deviation`, a fraction of the largest value, is added to steer, gas and brake,
+    and the sum is clipped to the action space.
     """
 
     probability: float
@@ -96,7 +96,8 @@ class FaultyActions(gym.Wrapper):
             if rng.random() < self._fault.probability:
                 action = random
         elif isinstance(space, gym.spaces.Box):
-            noise = self._fault.deviation * rng.standard_normal(space.shape)
+            largest = np.maximum(np.abs(space.low), np.abs(space.high))
+            noise = self._fault.deviation * largest * rng.standard_normal(space.shape)
             action = np.clip(np.asarray(action) + noise, space.low, space.high).astype(space.dtype)
         return self.env.step(action)
 
@@ -108,6 +109,8 @@ class TyreGrip(Perturbation):
     Braking distances grow by 1 / `grip`. Grass keeps its limit, 0.6 of the road's: gymnasium gives a wheel the larger
     of grass and road. At 0.6 the road is as slippery as grass, and a smaller value would change nothing.
     """
+
+    needs_car_racing = True
 
     grip: float
     """Fraction of the road's friction limit, 0.6 to 1."""
@@ -129,12 +132,12 @@ class WeakTyres(gym.Wrapper):
     Interventions keep it.
 
     Raises:
-        TypeError: If `env` is not a CarRacing.
+        ValueError: If `env` is not a CarRacing.
     """
 
     def __init__(self, env: gym.Env, tyres: TyreGrip):
         if not isinstance(env.unwrapped, CarRacing):
-            raise TypeError(f"weaker tyres need CarRacing's road tiles, got {env.unwrapped}; wrap make_env's.")
+            raise ValueError(f"weaker tyres need CarRacing's road tiles, got {env.unwrapped}; leave weak-tyres out.")
         super().__init__(env)
         self._tyres = tyres
 

@@ -66,6 +66,8 @@ class Mishaps(Perturbation):
     `info["mishaps"]` counts them. Score, tiles and time stay.
     """
 
+    needs_car_racing = True
+
     times: int
 
     def __post_init__(self) -> None:
@@ -80,12 +82,12 @@ class MishapsHappen(gym.Wrapper):
     """Environment under `Mishaps`.
 
     Raises:
-        TypeError: If `env` is not a CarRacing.
+        ValueError: If `env` is not a CarRacing.
     """
 
     def __init__(self, env: gym.Env, mishaps: Mishaps, stream: Stream):
         if not isinstance(env.unwrapped, CarRacing):
-            raise TypeError(f"mishaps need CarRacing's car, got {env.unwrapped}; wrap make_env's.")
+            raise ValueError(f"mishaps need CarRacing's car, got {env.unwrapped}; leave mishaps out.")
         super().__init__(env)
         self._mishaps, self._stream = mishaps, stream
         self._frame, self._count, self._waiting = 0, 0, {}

@@ -130,8 +130,8 @@ def perturb(
         The wrapped environment; `env` itself if `spec` names no perturbation.
 
     Raises:
-        ValueError: For a specification that `parse` refuses, and numbers that are not whole.
-        TypeError: If a perturbation needs CarRacing and `env` is another environment.
+        ValueError: For a specification that `parse` refuses, numbers that are not whole, and a perturbation that needs
+            CarRacing in another environment.
     """
     episode_frames, chains = whole("episode_frames", episode_frames, 1), []
     for parts in parse_all(spec):

@@ -85,7 +85,7 @@ class CarPanel {
     this.section.append(make("div", { className: "bar who" }, tag, driver, remove), this.frame, this.facts);
     this.switches = make("div", { className: "bar switches" });
     this.section.append(this.switches);
-    this.curves = new Curves(this.section, car.human ? "Your actions: arrow keys, gamepad or pads" : `Actions (${car.control})`, ["steer", "gas", "brake"], [-1, 1]);
+    this.curves = new Curves(this.section, car.human ? "Your actions: arrow keys, gamepad or pads" : `Actions (${car.control})`, car.actions, car.actions.includes("steer") ? [-1, 1] : undefined);
     this.update(car);
   }
   update(car) {
@@ -148,7 +148,8 @@ class CarPanel {
   draw() {
     if (!this.latest) return;
     const [car, arrays] = this.latest;
-    const image = new ImageData(96, 96), pixels = arrays.frame.values;
+    const { values: pixels, shape: [height, width] } = arrays.frame, image = new ImageData(width, height);
+    if (this.frame.width !== width || this.frame.height !== height) Object.assign(this.frame, { width, height });
     for (let i = 0, j = 0; j < pixels.length; i += 4, j += 3) {
       image.data[i] = pixels[j];
       image.data[i + 1] = pixels[j + 1];
@@ -158,7 +159,8 @@ class CarPanel {
     if (arrays.saliency) blend(image.data, arrays.saliency.values, 1);
     this.context.putImageData(image, 0, 0);
     this.section.classList.toggle("ended", car.ended);
-    const facts = [["return", car.return.toFixed(1)], ["speed", car.speed.toFixed(0)], ["lap", `${(100 * car.completion).toFixed(0)} %`], ["time", `${car.seconds.toFixed(1)} s`], ["crashes", car.crashes], ...(car.ended ? [["", "ended"]] : [])];
+    const reported = [["speed", car.speed, value => value.toFixed(0)], ["lap", car.completion, value => `${(100 * value).toFixed(0)} %`], ["crashes", car.crashes, String]];
+    const facts = [["return", car.return.toFixed(1)], ["time", `${car.seconds.toFixed(1)} s`], ...reported.filter(([, value]) => value !== null).map(([name, value, text]) => [name, text(value)]), ...(car.ended ? [["", "ended"]] : [])];
     this.facts.replaceChildren(...facts.map(([name, value]) => make("div", {}, make("span", { textContent: `${name} ` }), make("b", { textContent: value }))));
     this.curves.draw();
     Object.values(this.heats).forEach(heat => heat.draw());
@@ -209,14 +211,15 @@ function setUp(message) {
   if (same) panels.forEach((panel, i) => panel.update(state.cars[i]));
   else {
     panels = state.cars.map((car, number) => new CarPanel(number, car, state.drivers));
-    map = new MapPanel(state.road);
-    at("cars").replaceChildren(map.section, ...panels.map(panel => panel.section));
+    map = state.road.length ? new MapPanel(state.road) : null;
+    at("cars").replaceChildren(...(map ? [map.section] : []), ...panels.map(panel => panel.section));
     header = null;
   }
   at("add").replaceChildren(new Option("a car", ""), ...state.drivers.map(name => new Option(name, name)));
   at("add").disabled = state.cars.length >= 4;
   document.body.classList.toggle("driving", state.cars.some(car => car.human));
   for (const slider of sliders) {
+    slider.parentElement.style.display = state.left_out.includes(slider.id.slice(6)) ? "none" : "";
     const level = state.levels[slider.id.slice(6)] || 0, output = slider.nextElementSibling;
     slider.value = level;
     output.textContent = level ? slider.dataset.levels.split("|")[level - 1] : "off";
@@ -261,7 +264,7 @@ function draw() {
   waiting = false;
   if (!header) return;
   panels.forEach(panel => panel.draw());
-  map.draw(header.cars, state.cars.map(car => car.driver));
+  if (map) map.draw(header.cars, state.cars.map(car => car.driver));
   label();
   at("state").textContent = `${(header.frame / 50).toFixed(2)} s${header.over ? ", over" : ""}`;
   document.body.dataset.frame = header.frame;

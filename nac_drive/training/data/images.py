@@ -35,9 +35,9 @@ def flip_frames(frames: Tensor, spec: EnvSpec) -> Tensor:
 
 
 def flipped_labels(labels: Tensor, spec: EnvSpec) -> Tensor:
-    """The actions (...) or (..., 3) as seen in a mirror."""
+    """The actions (...) or (..., K) as seen in a mirror."""
     if labels.is_floating_point():
-        return labels * labels.new_tensor([-1.0, 1.0, 1.0])
+        return labels * labels.new_tensor(spec.flipped_parts)
     return labels.new_tensor(spec.flipped_actions)[labels]
 
 
@@ -58,7 +58,9 @@ def move(frames: Tensor, labels: Tensor, pixels: np.ndarray, steering: float, sp
         edge = slice(0, right) if right > 0 else slice(max(world.shape[-2] + right, 0), None)
         world[..., edge, :] = 0
     change = torch.from_numpy(pixels).to(labels) * steering  # (B,)
-    labels[..., 0] = (labels[..., 0] + change[:, None]).clamp(-1, 1)
+    part = spec.steering_part
+    assert part is not None
+    labels[..., part] = (labels[..., part] + change[:, None]).clamp(*spec.part_ranges[part])
 
 
 def masked(frames: np.ndarray, env: EnvConfig) -> np.ndarray:

@@ -150,7 +150,7 @@ class TrainingData:
         if self.config.curve_weight or not labelled.all():
             weights = labelled.astype(np.float32)
             if self.config.curve_weight:
-                weights *= curve_weights(frames.labels, self.config.curve_weight)
+                weights *= curve_weights(frames.labels, self.config.curve_weight, self.env.spec.steering_part)
             weight = self._place(weights)
         self._unlabelled = np.concatenate([self._unlabelled, len(self) + np.flatnonzero(~labelled)])
         labels, dt = self._place(frames.labels), self._place(frames.dt)
@@ -228,7 +228,8 @@ class TrainingData:
             return Sequences(stack("frames"), labels, dt, weight)
         frames = (self._read(starts) if frames is None else frames).to(self.device, non_blocking=True)
         rows = torch.from_numpy(flip).to(self.device)
-        frames[rows], labels[rows] = flipped(frames[rows], labels[rows], self.env.spec)
+        if rows.any():
+            frames[rows], labels[rows] = flipped(frames[rows], labels[rows], self.env.spec)
         return Sequences(frames, labels, dt, weight)
 
     def read_ahead(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor | None]:
@@ -283,9 +284,10 @@ class TrainingData:
         return places
 
 
-def curve_weights(labels: np.ndarray, alpha: float) -> np.ndarray:
+def curve_weights(labels: np.ndarray, alpha: float, steering_part: int | None = 0) -> np.ndarray:
     """Return the weights (N,) exp(alpha |steering|) of actions.
 
-    The actions (N, 3) are continuous; weights are float32.
+    The actions (N, K) are continuous, and one of their numbers steers; weights are float32.
     """
-    return np.exp(alpha * np.abs(labels[:, 0])).astype(np.float32)
+    assert steering_part is not None
+    return np.exp(alpha * np.abs(labels[:, steering_part])).astype(np.float32)

@@ -177,6 +177,8 @@ class PPOConfig:
     """Frames that PPO drives, over all environments."""
     validate_every: int = 1_000_000
     """Frames between two validations."""
+    environment: str = EnvConfig.environment
+    """The track environment: car-racing, or an id that is registered with gymnasium (docs/your-own-road.md)."""
     view: View = EnvConfig.view
     """What the driver sees: above, gymnasium's frames, or seat, from the driver's seat (docs/simulator.md)."""
     size: Size = EnvConfig.size
@@ -210,6 +212,7 @@ class PPOConfig:
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
             parse_all(self.perturb)
+        check_type("environment", self.environment, str)
         actions, optim = self.rollout.n_envs * self.rollout.n_steps, self.optim
         if actions % optim.batch_size:
             raise ValueError(
@@ -225,4 +228,6 @@ class PPOConfig:
     def env(self) -> EnvConfig:
         """The environment of the driver."""
         control: Any = self.driver.control
-        return EnvConfig(control, perturb=self.perturb, view=self.view, size=self.size)
+        return EnvConfig(
+            control, environment=self.environment, perturb=self.perturb, view=self.view, size=self.size
+        )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.envs import FRAMES_PER_SECOND, SPLITS, ActionRepeat, Augmentation, EnvConfig, make_env
+from nac_drive.envs import SPLITS, ActionRepeat, Augmentation, EnvConfig, make_env
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.telemetry import OFF_ROAD_WHEELS
 from nac_drive.training.ppo.config import REWARD_SCALE, PPOConfig
@@ -28,8 +28,8 @@ class TrainingEnv(gym.Wrapper):
     `start_at` is cut at a random frame, so that environments that begin together do not stay together.
 
     Args:
-        env: An environment that reports `crash`, `wheels_off_road` and `completion` in `info`; it may have a method
-            `tiles_missed`.
+        env: An environment. It may report `crash`, `wheels_off_road` and `completion` in `info`, without which nothing
+            is subtracted and no episode ends early; it may have a method `tiles_missed`.
         config: Seed, penalties, scale, patience and augmentations.
         rank: Number of the environment in the run, so that each has random numbers of its own.
         env_config: Settings of `env`.
@@ -39,6 +39,7 @@ class TrainingEnv(gym.Wrapper):
         super().__init__(env)
         self._config, self._rank, self._max_steps = config, rank, env_config.max_steps
         self._describe = env_config.spec.privileged or _facts
+        self._rate = env_config.spec.frames_per_second
         self._tiles_missed = getattr(env.unwrapped, "tiles_missed", lambda: 0)
         self._augmentation = Augmentation(config.rollout.augment)
         self._frame_size = FrameSize.of(env_config.spec.frame_shape, env_config.spec.bar_top)
@@ -55,7 +56,7 @@ class TrainingEnv(gym.Wrapper):
         """Reset on a random training track; `seed` does not count."""
         observation, info = self.env.reset(seed=training_track(self._rng), options=options)
         self._effect = self._augmentation.draw(self._rng, self._frame_size).effect
-        self._frames, self._idle, self._completion, self._missed = 0, 0, info["completion"], 0
+        self._frames, self._idle, self._completion, self._missed = 0, 0, info.get("completion"), 0
         self.native_return = 0.0
         self._info = info
         return self._effect(observation), info
@@ -63,16 +64,17 @@ class TrainingEnv(gym.Wrapper):
     def step(self, action):
         """Step with the reward and the augmentation of training."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        frames = round(info["dt"] * FRAMES_PER_SECOND)
+        frames = round(info["dt"] * self._rate)
         self.native_return += float(reward)
-        penalty = self._config.reward.crash_penalty if info["crash"] else 0.0
+        penalty = self._config.reward.crash_penalty if info.get("crash") else 0.0
         missed = max(self._tiles_missed(), self._missed)
         penalty += self._config.reward.missed_tile_penalty * (missed - self._missed)
         self._missed = missed
-        if info["wheels_off_road"] >= OFF_ROAD_WHEELS:
+        if info.get("wheels_off_road", 0) >= OFF_ROAD_WHEELS:
             penalty += self._config.reward.off_road_penalty * frames
-        self._idle = self._idle + frames if info["completion"] <= self._completion else 0
-        self._frames, self._completion, self._info = self._frames + frames, info["completion"], info
+        completion = info.get("completion")  # without it, no episode ends early
+        self._idle = self._idle + frames if completion is not None and completion <= self._completion else 0
+        self._frames, self._completion, self._info = self._frames + frames, completion, info
         if self._config.rollout.patience and self._idle >= self._config.rollout.patience and not terminated:
             terminated = True
             reward = float(reward) * (1 + (self._max_steps - self._frames) / frames)  # of the time that is left
@@ -93,7 +95,7 @@ class TrainingEnv(gym.Wrapper):
 
 
 def _facts(env: Any, info: dict[str, Any]) -> np.ndarray:
-    return np.array([info[name] for name in _FACTS], dtype=np.float32)
+    return np.array([info.get(name, 0.0) for name in _FACTS], dtype=np.float32)
 
 
 def training_track(rng: np.random.Generator) -> int:

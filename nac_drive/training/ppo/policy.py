@@ -13,6 +13,7 @@ The value network does not see frames. It sees what the simulator knows of the c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,6 @@ from torch import Tensor, nn
 from torch.distributions import Beta, Categorical, Distribution, Independent, Normal
 
 from nac_drive.policies import Driver
-from nac_drive.policies.action_heads import ContinuousActionHead
 from nac_drive.policies.cores.base import State
 
 MARGIN = 1e-4
@@ -59,9 +59,10 @@ class ActorCritic(nn.Module):
         self._encoder_precision = partial(torch.autocast, "cpu", torch.bfloat16, precision == "bf16-mixed")
         self.spread: nn.Linear | None = None
         if driver.config.control != "discrete":
-            self.spread = nn.Linear(driver.config.d_model, 3)
+            signed = driver.action_head.signed  # type: ignore[union-attr]
+            self.spread = nn.Linear(driver.config.d_model, len(signed))
             nn.init.zeros_(self.spread.weight)
-            self.spread.bias.data.copy_(_start(distribution, action_noise))
+            self.spread.bias.data.copy_(_start(distribution, action_noise, signed))
         self.value = nn.Sequential(
             nn.Linear(privileged, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, 1)
         )
@@ -69,7 +70,7 @@ class ActorCritic(nn.Module):
     def forward(self, prepared: Tensor, dt: Tensor, state: State) -> tuple[Distribution, State]:
         """Return the distributions of samples, and the driver's state.
 
-        Samples are (B, T) or (B, T, 3), see `actions`. The state is new.
+        Samples are (B, T) or (B, T, K), see `actions`. The state is new.
 
         Args:
             prepared: Frames as the driver's encoder prepares them, (B, T, ...).
@@ -85,9 +86,7 @@ class ActorCritic(nn.Module):
             return Categorical(logits=z, validate_args=False), state
         if self.distribution == "gaussian":
             return Independent(Normal(z, self.spread(y).clamp(-5, 1).exp(), validate_args=False), 1), state
-        squashed = ContinuousActionHead.squash(z)
-        mean = torch.cat(((squashed[..., :1] + 1) / 2, squashed[..., 1:]), dim=-1)
-        mean = MARGIN + (1 - 2 * MARGIN) * mean  # a clamp would have no gradient at the ends
+        mean = MARGIN + (1 - 2 * MARGIN) * head.fractions(z)  # a clamp would have no gradient at the ends
         concentration = 1 / (mean * (1 - mean)) + F.softplus(self.spread(y))  # both parameters exceed 1: one mode
         return Independent(Beta(mean * concentration, (1 - mean) * concentration, validate_args=False), 1), state
 
@@ -110,24 +109,25 @@ class ActorCritic(nn.Module):
         return torch.from_numpy(samples.astype(np.float32)).clamp(MARGIN, 1 - MARGIN)
 
     def actions(self, samples: Tensor) -> Tensor:
-        """Return the actions of the environment, (...) or (..., 3), of samples."""
+        """Return the actions of the environment, (...) or (..., K), of samples."""
         if self.spread is None:
             return samples
+        head: Any = self.driver.action_head
         if self.distribution == "gaussian":
-            return ContinuousActionHead.squash(samples)
-        return torch.cat((2 * samples[..., :1] - 1, samples[..., 1:]), dim=-1)
+            return head.squash(samples)
+        return head.of_fractions(samples)
 
     def values(self, privileged: Tensor) -> Tensor:
         """Return the expected discounted rewards (...) of the simulator's states (..., K)."""
         return self.value(privileged).squeeze(-1)
 
 
-def _start(distribution: str, noise: float) -> Tensor:
-    """Return the bias (3,) of the spread of actions.
+def _start(distribution: str, noise: float, signed: Sequence[bool]) -> Tensor:
+    """Return the bias (K,) of the spread of actions.
 
     An action in its middle deviates by `noise` times its range.
     """
     if distribution == "gaussian":  # tanh has the slope 1 at 0 and a range of 2, sigmoid 1/4 and 1
-        return (noise * torch.tensor([2.0, 4.0, 4.0])).log()
+        return (noise * torch.tensor([2.0 if each else 4.0 for each in signed])).log()
     more = 0.25 / noise**2 - 1 - 4  # the variance of Beta(c / 2, c / 2) is 1 / (4 (c + 1)), and c is 4 + more
-    return torch.full((3,), math.log(math.expm1(more)))
+    return torch.full((len(signed),), math.log(math.expm1(more)))

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from nac_drive.data_collection.drivers import (
     trained_env,
 )
-from nac_drive.envs import FRAMES_PER_SECOND, track_seeds
+from nac_drive.envs import EnvConfig, EnvSpec, track_seeds
 from nac_drive.events import Event, Progress, message
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool, default_workers, worker_pool
@@ -127,11 +127,11 @@ def build_policy(plan: TrainingPlan[PPOConfig]) -> ActorCritic:
         ValueError: If `init_from` is another driver than `config.driver` asks for, or was trained without the bar.
     """
     torch.manual_seed(plan.config.seed)
-    driver = _init_from(plan) if plan.sources else _random(plan.config)
+    driver = _init_from(plan) if plan.sources else _random(plan.config, plan.env.spec)
     return ActorCritic(driver, privileged_size(plan.env), plan.config.rollout.distribution, plan.config.optim.precision)
 
 
-def _random(config: PPOConfig) -> Driver:
+def _random(config: PPOConfig, spec: EnvSpec) -> Driver:
     """Make a driver whose first actions hardly depend on frames.
 
     They are half gas and no brake, or all actions alike.
@@ -146,14 +146,16 @@ def _random(config: PPOConfig) -> Driver:
         driver.action_head.out.weight.mul_(0.1)
         driver.action_head.out.bias.zero_()
         if config.driver.control != "discrete":
-            driver.action_head.out.bias[2] = -3.0  # on average the car would not move against its brake
+            for number, part in enumerate(spec.parts):
+                if part == "brake":
+                    driver.action_head.out.bias[number] = -3.0  # on average the car would not move against its brake
     return driver
 
 
 def _init_from(plan: TrainingPlan[PPOConfig]) -> Driver:
     config, source = plan.config, plan.sources["init_from"]
     driver = on_cpu(source)
-    of_env = ("control", "frame_shape", "num_actions")
+    of_env = ("control", "frame_shape", "num_actions", "part_ranges", "nominal_dt")
     usual, asked, found = (asdict(each) for each in (PPOConfig().driver, config.driver, driver.config))
     if wrong := [name for name in asked if name not in of_env and asked[name] not in (usual[name], found[name])]:
         raise ValueError(
@@ -218,7 +220,7 @@ class _Training:
             config.rollout.n_envs,
             config.rollout.n_steps,
             self._learner.sequence_length,
-            default_workers(),
+            default_workers() if self._env.environment == EnvConfig.environment else 1,  # others may not bear threads
         )
         try:
             while self._step < config.total_timesteps:
@@ -236,7 +238,7 @@ class _Training:
         rollout = rollouts.drive(_penalty_share(config, step))
         rate = config.optim.learning_rate * max(1 - step / config.total_timesteps, 0.0)
         learned = self._learner.update(rollout, rate, order, actor=step >= config.optim.value_warmup_steps)
-        frames = round(float(rollout.durations.sum()) * FRAMES_PER_SECOND)
+        frames = round(float(rollout.durations.sum()) * self._env.spec.frames_per_second)
         self._step += frames
         require_finite_weights(f"frame {self._step:,}", self._learner.policy.named_parameters())
         seconds = time.perf_counter() - started

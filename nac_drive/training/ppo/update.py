@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nac_drive.envs import FRAMES_PER_SECOND
 from nac_drive.policies import Driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.moving_average import averaged
@@ -168,7 +167,7 @@ class Learner:
         with torch.no_grad():
             values = self.policy.values(torch.from_numpy(rollout.privileged)).numpy()
             next_values = self.policy.values(torch.from_numpy(rollout.after)).numpy()
-        discounts = config.gamma ** (rollout.durations * FRAMES_PER_SECOND)
+        discounts = config.gamma ** (rollout.durations * round(1 / self.policy.driver.config.nominal_dt))
         advantage = advantages(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, discounts, config.gae_lambda
         )

@@ -160,5 +160,5 @@ def test_a_bad_setting_is_named(make, message):
 
 
 def test_tyres_need_a_road():
-    with pytest.raises(TypeError, match="weaker tyres need CarRacing's road tiles, got <Clock"):
+    with pytest.raises(ValueError, match="weaker tyres need CarRacing's road tiles, got <Clock"):
         perturb(Clock(), "weak-tyres:1")

@@ -349,7 +349,7 @@ def test_the_plots_have_axes_of_a_library_that_is_as_published():
     assert "://" not in page
     labels = re.findall(r'unit: "([^"]+)"', page)
     assert labels == [
-        "steer: right is 1", "units/s", "return", "fraction of map", "neuron", "frames ago", "1: uniform"
+        "steer: right is 1", "action", "units/s", "return", "fraction of map", "neuron", "frames ago", "1: uniform"
     ]  # fmt: skip
     assert 'across = "time, s"' in page
 

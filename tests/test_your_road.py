@@ -1,0 +1,416 @@
+"""Roads of users: any id of gymnasium in every command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import nac_drive as nd
+from nac_drive import plugins
+from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.envs import ENVIRONMENTS, EnvConfig, Road, gymnasium_environment
+from nac_drive.envs.foreign import Image
+from nac_drive.evaluation.results import read_results
+from nac_drive.live import snapshot
+from nac_drive.live.race import Race
+from nac_drive.policies import ContinuousActionHead, Driver, DriverConfig
+from tests.commands import call, refused
+from tests.own_parts import forgotten
+
+PLUGIN = str(Path(__file__).with_name("toy_roads.py"))
+LANE, GREY, RACETRACK = "toy/lane-v0", "toy/grey-v0", "racetrack-v0"
+TINY = (
+    "--core", "lstm", "--sequence-length", "16", "--batch-size", "2", "--validation-tracks", "7",
+)  # fmt: skip
+SMALL = ("--set", "driver.d_model=8", "driver.dense=8")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A road, and folders that commands made of it."""
+
+    name: str
+    folder: Path
+    frames_per_second: int
+    plugin: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return "--plugin", self.plugin
+
+    @property
+    def run(self) -> str:
+        return str(self.folder / "run")
+
+    @property
+    def env(self) -> EnvConfig:
+        return EnvConfig(environment=self.name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plugins() -> Iterator[None]:
+    """The plug-ins of this module end with it."""
+    with forgotten():
+        plugins.load_plugin(PLUGIN)
+        plugins.load_plugin("highway_env")
+        yield
+
+
+CASES = {LANE: ("toy_roads.LaneDriver", 25, PLUGIN), GREY: ("toy_roads.GreyDriver", 10, PLUGIN)}
+CASES[RACETRACK] = ("toy_roads.StraightOn", 5, "highway_env")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory) -> Case:
+    """A dataset and a run, made by commands."""
+    driver, rate, plugin = CASES[request.param]
+    case = Case(request.param, tmp_path_factory.mktemp("road"), rate, plugin)
+    data = str(case.folder / "data")
+    collect = ("collect", "--environment", case.name, "--driver", driver, "--out", data, "--workers", "1")
+    assert call(*case.words, *collect, "--episodes", "3", "--perturb", "gaussian-noise:1") == 0
+    assert call("dataset", "verify", data, "--replay", "--workers", "1") == 0
+    train = ("train", data, "--out", case.run, "--epochs", "1", *TINY, *SMALL, "--device", "cpu", "--workers", "1")
+    assert call(*case.words, *train) == 0
+    return case
+
+
+def test_a_recording_holds_the_time_of_the_road_and_what_it_reports(case):
+    data = nd.Demonstrations.open(case.folder / "data")
+    with h5py.File(case.folder / "data" / data.rows[0]["file"]) as file:
+        dt, frames = file["dt"][:], file["frames"][:]  # type: ignore[index]
+    assert dt[0] == 0
+    assert (dt[1:] == 1 / case.frames_per_second).all()
+    assert frames.shape[1:] == case.env.spec.frame_shape
+    assert ("completion" in data.rows[0]) == ("mean_completion" in data.info()) == (case.name == LANE)
+    assert "crashes" not in data.info()
+
+
+def test_frames_are_flipped_only_if_the_road_says_how(case):
+    saved = yaml.safe_load((case.folder / "run" / "config.yaml").read_text())
+    assert saved["data"]["horizontal_flip"] == (case.name == LANE)
+    driver = nd.load_driver(case.run).config
+    assert driver.frame_shape == case.env.spec.frame_shape
+    assert driver.nominal_dt == 1 / case.frames_per_second
+    assert driver.num_actions == (3 if case.name == LANE else 5)
+
+
+def test_an_evaluation_has_the_returns_of_a_plain_loop_and_no_made_up_metrics(case, capsys):
+    out = case.folder / "evaluation"
+    evaluate = ("evaluate", "--driver", case.run, "--tracks", "3,4", "--out", str(out), "--workers", "1")
+    assert call(*case.words, *evaluate) == 0
+    printed = capsys.readouterr().out
+    rows = read_results(out / "rows.jsonl")
+    for row in rows:
+        assert row.episode_return == pytest.approx(_plain_loop(case, row.seed), abs=1e-9)
+    summary = json.loads((out / "summary.json").read_text())[-1]
+    assert summary["crashes_per_episode"] is None
+    assert summary["steering_rate_rms"] is not None if case.name == LANE else summary["steering_rate_rms"] is None
+    assert (summary["completion"] is None) == (case.name != LANE)
+    assert ("solved %" in printed) == (case.name == LANE)
+    assert "crashes/episode" not in printed
+    assert "crashes/episode" not in (out / "report.html").read_text()
+
+
+def _plain_loop(case: Case, seed: int) -> float:
+    """Return the return of an episode that gymnasium alone steps."""
+    rendered = case.name == RACETRACK
+    env = gym.make(case.name, **({"render_mode": "rgb_array"} if rendered else {}))
+    driver, rewards = nd.load_driver(case.run), []
+    observation, _ = env.reset(seed=seed)
+    state, dt, ended = driver.begin(), 0.0, False
+    while not ended:
+        image: Any = env.render() if rendered else observation
+        frame = Road.fitted(image) if rendered else np.repeat(image, 3 // image.shape[2], axis=2)
+        action, state = driver.act(frame, state, dt)
+        if isinstance(env.action_space, gym.spaces.Box):
+            box = env.action_space
+            action = np.asarray(action, box.dtype).clip(box.low, box.high)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        rewards.append(float(reward))
+        dt, ended = 1 / case.frames_per_second, terminated or truncated or len(rewards) == 1000
+    env.close()
+    return sum(rewards)
+
+
+def test_a_stress_test_leaves_out_what_carracing_alone_has_and_says_so(case, capsys):
+    out = case.folder / "stress"
+    stress = ("stress", "--drivers", case.run, "--tracks", "3", "--out", str(out), "--workers", "1")
+    perturb = ("--perturb", "gaussian-noise:1", "frame-drop:1:skip", "action-noise:1", "weak-tyres", "mishaps:1")
+    assert call(*case.words, *stress, *perturb) == 0
+    assert "left out, as CarRacing alone has them: weak-tyres, mishaps:1" in capsys.readouterr().out
+    rows = read_results(out / "rows.jsonl")
+    assert {row.perturbation for row in rows} == {None, "gaussian-noise:1", "frame-drop:1:skip", "action-noise:1"}
+    cells = json.loads((out / "summary.json").read_text())["cells"]
+    assert {cell["crash_free"] for cell in cells} == {None}
+    message = refused(capsys, *stress[:-4], "--out", f"{out}2", "--perturb", "weak-tyres")
+    assert "needs CarRacing's car and tyres" in message
+
+
+def test_cores_are_compared_without_the_expert_of_another_road(case):
+    out = str(case.folder / "compared")
+    compare = ("compare", str(case.folder / "data"), "--drivers", "cnn", "--tracks", "3", "--out", out)
+    sizes = ("--epochs", "1", *TINY[2:], *SMALL, "--device", "cpu", "--workers", "1")
+    assert call(*case.words, *compare, *sizes) == 0
+    (result,) = json.loads((Path(out) / "results.json").read_text())
+    assert result["driver"] == "cnn"
+    assert result["agreement"] is None
+
+
+@pytest.fixture(scope="module")
+def pages(case) -> tuple[str, str]:
+    """The page of `watch --html` and of `inspect`."""
+    folder = case.folder
+    assert call(*case.words, "watch", "--driver", case.run, "--track", "3", "--html", str(folder / "watch.html")) == 0
+    assert call(*case.words, "inspect", "--driver", case.run, "--track", "3", "--out", str(folder / "seen")) == 0
+    return (folder / "watch.html").read_text(), (folder / "seen" / "episode.html").read_text()
+
+
+def test_pages_show_a_map_only_of_a_road_that_has_one(case, pages):
+    for page in pages:
+        (recording,) = json.loads(re.search(r'id="recordings"[^>]*>(.*?)</script>', page, re.DOTALL)[1])["episodes"]
+        assert (recording["road"] is None) == (recording["position"] is None) == (case.name != LANE)
+        names = recording["actions"]
+        assert names == (["steer", "gas", "brake"] if case.name == LANE else list(case.env.spec.parts))
+        assert recording["series"].keys() >= {*names, "return", "time"}
+        assert ("speed" in recording["series"]) == (case.name == RACETRACK)
+
+
+def test_a_race_is_sent_with_what_the_road_reports(case):
+    race = Race({"run": case.run}, ["run"], 3)
+    try:
+        for _ in range(3 * 50 // case.frames_per_second):
+            race.tick()
+        (car,) = race.cars
+        assert car.decisions == 3  # in real time
+        setup = json.loads(snapshot.setup(race, ["run"], paused=False, speed=1.0, saliency=True, recording=""))
+        frame = snapshot.frame(race, saliency=True)
+        header = json.loads(frame[4 : 4 + int.from_bytes(frame[:4], "little")])["cars"][0]
+    finally:
+        race.close()
+    assert bool(setup["road"]) == (case.name == LANE)
+    assert setup["left_out"] == ["weak-tyres", "mishaps"]
+    assert len(header["command"]) == len(setup["cars"][0]["actions"])
+    assert (header["speed"] is None) == (case.name != RACETRACK)
+    assert header["crashes"] is None
+
+
+def test_a_video_and_an_exported_driver(case, tmp_path):
+    video, exported = str(tmp_path / "episode.mp4"), str(tmp_path / "driver.onnx")
+    assert call(*case.words, "watch", "--driver", case.run, "--track", "3", "--video", video) == 0
+    assert Path(video).stat().st_size > 1000
+    assert call(*case.words, "export", "--driver", case.run, "--out", exported) == 0
+    ours, theirs = nd.load_driver(case.run), resolve_driver(exported)
+    frame = np.random.default_rng(0).integers(0, 256, case.env.spec.frame_shape, np.uint8)
+    (action, _), (other, _) = (driver.act(frame, driver.begin(None), 0.1) for driver in (ours, theirs))
+    np.testing.assert_allclose(action, other, atol=1e-4)
+
+
+def test_ppo_and_dagger_learn_on_it(case, tmp_path):
+    env = ("--environment", case.name, "--core", "cnn", *SMALL, "--validation-tracks", "7")
+    ppo = ("ppo", "--out", str(tmp_path / "ppo"), "--total-timesteps", "32", "--batch-size", "8", *env)
+    sizes = ("rollout.n_envs=2", "rollout.n_steps=8", "rollout.action_repeat=2", "optim.n_epochs=1")
+    assert call(*case.words, *ppo, "--set", *sizes) == 0
+    driver = nd.load_driver(tmp_path / "ppo")
+    assert driver.env_config["environment"] == case.name
+    assert [*(tmp_path / "ppo" / "checkpoints").glob("step_[1-9]*")]
+    dagger = ("dagger", "--out", str(tmp_path / "dagger"), "--expert", CASES[case.name][0], *env, "--rounds", "1")
+    sizes = (
+        "--initial-episodes",
+        "2",
+        "--episodes",
+        "1",
+        "--initial-epochs",
+        "1",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "2",
+    )
+    assert call(*case.words, *dagger, *sizes, "--sequence-length", "8", "--device", "cpu", "--workers", "1") == 0
+    rows = nd.Demonstrations.open(tmp_path / "dagger" / "dataset").rows
+    assert [row["round"] for row in rows] == [0, 0, 1]
+    assert nd.load_driver(tmp_path / "dagger").env_config["environment"] == case.name
+
+
+# What an id means
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [((20, 30), [0, 0, 0]), ((20, 30, 1), [0, 0, 0]), ((1, 20, 30), [0, 0, 0]), ((20, 30, 3), [0, 1, 2]),
+     ((3, 20, 30), [0, 1, 2]), ((2, 20, 30), [0, 0, 1]), ((20, 30, 4), [1, 2, 3]), ((5, 20, 30), [2, 3, 4])],
+)  # fmt: skip
+def test_images_of_any_layout_become_frames(shape, channels):
+    observation = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    image = Image.of(gym.spaces.Box(0, 255, shape, np.uint8))
+    assert image is not None
+    last = observation if len(shape) == 2 or shape[0] == 20 else np.moveaxis(observation, 0, -1)
+    last = last.reshape(20, 30, -1)
+    np.testing.assert_array_equal(image.frame(observation), last[..., channels])
+    stack = Image.of(gym.spaces.Box(0, 255, (4, 20, 30, 3), np.uint8))
+    assert stack is not None
+    frames = np.random.default_rng(0).integers(0, 256, (4, 20, 30, 3), np.uint8)
+    np.testing.assert_array_equal(stack.frame(frames), frames[-1])
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Box(0, 1, (20, 30, 3)), gym.spaces.Box(0, 255, (4,), np.uint8)])
+def test_other_observations_are_no_images(space):
+    assert Image.of(space) is None
+
+
+def test_arguments_of_gymnasium_make_are_stated_in_a_plug_in(monkeypatch):
+    grey = {"type": "GrayscaleObservation", "observation_shape": (96, 72), "stack_size": 4, "scaling": 1.75}
+    config = {"observation": {**grey, "weights": [0.3, 0.6, 0.1]}, "duration": 2}
+    monkeypatch.setitem(ENVIRONMENTS, "grey", gymnasium_environment(RACETRACK, {"config": config}, max_steps=7))
+    env = nd.make_env(EnvConfig(environment="grey"))
+    frame, _ = env.reset(seed=1)
+    assert EnvConfig(environment="grey").max_steps == 7
+    np.testing.assert_array_equal(frame, env.unwrapped.observation[-3:].transpose(1, 2, 0))  # type: ignore[attr-defined]
+    env.close()
+
+
+def test_a_head_keeps_to_the_ranges_of_a_road_and_weighs_its_numbers_alike():
+    head = ContinuousActionHead(4, 8, ((-0.3, 0.3), (0.0, 5.0), (2.0, 6.0)))
+    extreme = head.squash(torch.tensor([[-50.0, -50.0, -50.0], [50.0, 50.0, 50.0], [0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(extreme, torch.tensor([[-0.3, 0.0, 2.0], [0.3, 5.0, 6.0], [0.0, 2.5, 4.0]]))
+    torch.testing.assert_close(head.relative(extreme)[:2], torch.tensor([[-1.0, 0.0, -1.0], [1.0, 1.0, 1.0]]))
+    z = torch.randn(5, 3)
+    torch.testing.assert_close(head.of_fractions(head.fractions(z)), head.squash(z))
+
+
+def test_a_core_measures_time_in_frames_of_the_road():
+    """Actions depend on the number of frames between observations."""
+    torch.manual_seed(0)
+    usual = Driver(DriverConfig("cfc", d_model=8, dense=8, frame_shape=(32, 32, 3), dt_input=True)).eval()
+    slow = Driver(replace(usual.config, nominal_dt=0.2)).eval()
+    slow.load_state_dict(usual.state_dict())
+    frames, dt = torch.randint(256, (1, 6, 32, 32, 3), dtype=torch.uint8), torch.rand(1, 6) * 0.1
+    torch.testing.assert_close(slow(frames, 10 * dt)[0], usual(frames, dt)[0])
+    assert not torch.allclose(slow(frames, dt)[0], usual(frames, dt)[0])
+
+
+def test_a_folder_imports_nothing_and_its_error_names_the_fix(case, tmp_path, monkeypatch, capsys):
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"'evil:x-v0' names a module.*pass --plugin evil and the environment 'x-v0'"):
+        EnvConfig(environment="evil:x-v0")
+    monkeypatch.delitem(gym.registry, case.name)
+    monkeypatch.delitem(ENVIRONMENTS, case.name)
+    assert "pass --plugin with its file or module" in refused(capsys, "evaluate", "--driver", case.run)
+
+
+def test_what_is_typed_with_its_module_is_imported(tmp_path, capsys):
+    missing = refused(capsys, "collect", "--environment", "nowhere_to_be_found:x-v0", "--out", str(tmp_path / "out"))
+    assert "there is no module 'nowhere_to_be_found'" in missing
+    unknown = refused(capsys, "collect", "--environment", "highway_env:racetrack-v99", "--out", str(tmp_path / "out"))
+    assert "environment 'racetrack-v99' is unknown" in unknown
+
+
+# Errors of the user's environment
+
+
+class Broken(gym.Env):
+    """An environment that goes wrong at its third step."""
+
+    observation_space = gym.spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros((32, 32, 3), np.uint8), {"speed": 1.0}
+
+    def step(self, action):
+        self.steps += 1
+        shape, kind, reward, info = (32, 32, 3), np.uint8, 1.0, {"speed": 1.0}
+        if (self.steps == 3 and int(self.np_random.integers(2)) == 0) or (self.steps == 3 and self.wrong != "late"):
+            if self.wrong == "raise":
+                raise RuntimeError("the engine\nis gone")
+            shape = (16, 32, 3) if self.wrong == "shape" else shape
+            kind = np.float32 if self.wrong == "dtype" else kind
+            reward = float("nan") if self.wrong == "reward" else reward
+            info = {"speed": "fast"} if self.wrong == "info" else {} if self.wrong == "key" else info
+        return np.zeros(shape, kind), reward, False, self.steps == 5, info
+
+
+WRONG = {
+    "raise": r"it raised RuntimeError: the engine is gone \(test_your_road.py:\d+\); correct it",
+    "shape": r"it returned an observation uint8 \(16, 32, 3\), its space says uint8 \(32, 32, 3\); correct it",
+    "dtype": r"it returned an observation float32 \(32, 32, 3\), its space says uint8",
+    "reward": "it returned the reward nan, expected a finite number; correct it",
+    "info": r"it returned info\['speed'\] = 'fast', expected a number; correct or rename it",
+    "key": r"it reports no info\['speed'\] any more; report it after every step",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_error_of_the_environment_is_one_line_with_its_step(wrong, monkeypatch):
+    monkeypatch.setitem(gym.registry, "broken-v0", gym.envs.registration.EnvSpec("broken-v0", lambda: Broken(wrong)))
+    monkeypatch.setitem(ENVIRONMENTS, "broken-v0", gymnasium_environment("broken-v0"))
+    env = nd.make_env(EnvConfig(environment="broken-v0"))
+    env.reset(seed=7)
+    env.step(0)
+    env.step(0)
+    where = "environment 'broken-v0', step 3 of the episode with seed 7: "
+    with pytest.raises(ValueError, match=where + WRONG[wrong]) as raised:
+        env.step(0)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("space", [gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Box(-np.inf, np.inf, (2,))])
+def test_other_actions_are_refused(space, monkeypatch):
+    class Other(Broken):
+        action_space = space
+
+    monkeypatch.setitem(gym.registry, "other-v0", gym.envs.registration.EnvSpec("other-v0", lambda: Other("")))
+    with pytest.raises(
+        ValueError, match=r"environment 'other-v0' has the actions .*, expected Discrete.n. or a Box of"
+    ):
+        gymnasium_environment("other-v0")
+
+
+# check-environment
+
+
+def test_a_check_says_what_is_there_and_what_is_missing(case, capsys):
+    assert call(*case.words, "check-environment", case.name) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    expected = {
+        LANE: ("64 x 64 pixels, three channels", "3 choices: straight, right, left", "25", "pose and road", "20"),
+        GREY: ("84 x 84 pixels, grey, three times", "action 0 from -0.3 to 0.3, action 1 from 0 to 5", "10", "none"),
+        RACETRACK: ("96 x 96 pixels, drawn by render", "action 0 from -1 to 1", "5", "1000 steps"),
+    }[case.name]
+    for text in (*expected, "the same episode", f"{case.name} works with collect, train"):
+        assert text in printed
+    assert ("state flipped_actions" in printed or "state flipped_parts" in printed) == (case.name != LANE)
+
+
+def test_a_check_finds_an_episode_that_its_seed_does_not_settle(monkeypatch):
+    class Drifting(Broken):
+        def step(self, action):
+            return *super().step(action)[:1], float(np.random.default_rng().random()), False, self.steps == 5, {}
+
+    drifting = gym.envs.registration.EnvSpec("drifting-v0", lambda: Drifting("late"))
+    monkeypatch.setitem(gym.registry, "drifting-v0", drifting)
+    check = nd.check_environment("drifting-v0")
+    monkeypatch.delitem(ENVIRONMENTS, "drifting-v0")
+    (seed,) = (finding for finding in check.findings if finding.topic == "same seed")
+    assert seed.found == "another episode"
+    assert "np_random" in seed.fix
+    assert "dataset verify --replay" in check.verdict
+    (rate,) = (finding for finding in check.findings if finding.topic == "frames per second")
+    assert rate.found == "50, assumed"
