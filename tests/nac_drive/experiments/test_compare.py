@@ -385,7 +385,7 @@ def test_trackers_show_every_run_and_may_change_on_resume(dataset, tmp_path):
     experiments = []
     for track in ((), ("tensorboard",)):
         settings = nested(config("cnn"), track=track)
-        protocol = _Protocol(dataset, tmp_path, "test-1", "controller", "ignore", settings, 2, False)
+        protocol = _Protocol(dataset, tmp_path, "test-1", "controller", (), "ignore", settings, 2, False)
         experiments.append(protocol.experiment({"cnn": settings}, "cpu"))
     without, tracked = experiments
     assert without.conditions() == tracked.conditions()
