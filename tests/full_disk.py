@@ -87,7 +87,7 @@ def prepare(folder: Path) -> None:
     demonstrations(folder / "data")
     torch.manual_seed(0)
     env = {"control": "discrete", "mask_bar": False, "max_steps": 40}
-    save_driver(folder / "driver", Driver(DriverConfig(core="cnn", d_model=8, dense=8)), env=env)
+    save_driver(folder / "driver", Driver(DriverConfig(core="cnn", encoder="pooled", d_model=8, dense=8)), env=env)
 
 
 def run(folder: Path, line: list[str]) -> tuple[int, str]:

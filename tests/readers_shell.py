@@ -291,7 +291,7 @@ def small_world(kept: Path) -> Iterator[Shell]:
 
 
 def shorten_the_zoom(patch: pytest.MonkeyPatch) -> None:
-    """Let the zoom at the start of an episode last `ZOOM` frames in the data, as long as everything is done here."""
+    """Let the zoom last `ZOOM` frames in recorded episodes."""
     for module in (readings, batch):
         patch.setattr(module, "ZOOM_FRAMES", ZOOM)
 

@@ -32,7 +32,7 @@ def made(tmp_path_factory) -> Path:
     demonstrations(path / "continuous_data", "continuous", tracks=1)
     train(config("cnn", epochs=1), data, path / "run")
     for control in ("discrete", "continuous"):
-        driver = Driver(DriverConfig(core="cnn", control=control))
+        driver = Driver(DriverConfig(core="cnn", encoder="pooled", control=control))
         save_driver(path / f"{control}_driver", driver, env={"control": control, "mask_bar": False, "max_steps": 20})
     shutil.copytree(path / "data", path / "truncated_data")
     for file in (path / "truncated_data" / "episodes").iterdir():

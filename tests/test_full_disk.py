@@ -19,7 +19,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch):
-    """Run the tasks of a comparison here, without the cost of a process each, and episodes of 60 frames."""
+    """Run tasks here, not in processes, and episodes of 60 frames."""
     monkeypatch.setattr(experiment, "each_in_a_process", each_here)
     cut_episodes(monkeypatch)(60, 60)
 

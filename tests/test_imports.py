@@ -233,6 +233,7 @@ PROCESSES: dict[str, list[tuple[str, set[str], tuple[str, ...]]]] = {
     "an environment": [
         ("import nac_drive.envs", set(), ("torch", "nac_drive.policies", "nac_drive.data_collection")),
         ("nac_drive.make_env; gymnasium.make('nac_drive/CarRacing-v0').close()", set(), _SLOW),
+        ("import nac_drive.training.config, nac_drive.training.ppo.env", set(), _SLOW),
     ],
     # hub -> checkpoint -> driver, and no way back
     "a worker that drives, then trains": [
@@ -246,6 +247,10 @@ PROCESSES: dict[str, list[tuple[str, set[str], tuple[str, ...]]]] = {
             (f"import nac_drive.{module}", set(), ("scipy", "scipy.stats", "matplotlib", "pandas"))
             for module in ("evaluation.evaluate", "data_collection.drivers", "training.trainer")
         ),
+        *(  # lightning-fabric is imported when a run starts
+            (f"import nac_drive.training.{module}", {"torch"}, ("torch", "lightning_fabric"))
+            for module in ("train", "dagger", "ppo.run")
+        ),
     ],
 }
 """Process -> its steps, each with the modules that are loaded after it, among these that may not be or must be."""
@@ -253,7 +258,7 @@ PROCESSES: dict[str, list[tuple[str, set[str], tuple[str, ...]]]] = {
 
 @pytest.mark.parametrize("process", PROCESSES)
 def test_a_process_loads_no_more_than_it_needs(process):
-    """Every worker imports these modules, and starts as fast as they do; help comes without torch."""
+    """Workers start as fast as their imports; help needs no torch."""
     script = ["import gymnasium, json, sys", "from contextlib import suppress", "seen = []"]
     for code, _, candidates in PROCESSES[process]:
         script += [code, f"seen.append([name for name in {candidates} if name in sys.modules])"]

@@ -132,7 +132,7 @@ def test_dagger_is_that_of_one_process(pool, tmp_path, one_thread):
 def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(
     address, dataset, tmp_path, monkeypatch
 ):
-    settings = config("cnn", epochs=1, encoder="compact")
+    settings = config("cnn", epochs=1)
     arguments: dict[str, Any] = {"config": settings, "expert": "controller"}
     arguments["shared_encoder"] = True
     here = compare(("cnn",), dataset, [3], tmp_path / "here", device="cpu", **arguments)

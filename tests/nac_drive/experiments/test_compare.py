@@ -46,7 +46,7 @@ from tests.nac_drive.small import (
 
 TRACKS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
-SETTINGS = config(epochs=1, encoder="compact")
+SETTINGS = config(epochs=1)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass
 from pathlib import Path
@@ -17,19 +15,6 @@ from nac_drive.training.ppo.config import PPOConfig
 from tests.nac_drive.small import nested
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-@pytest.mark.timeout(1200)
-def test_slow_libraries_are_imported_only_where_they_are_needed():
-    """Workers that step environments do without torch; lightning-fabric is imported when a run starts."""
-    script = (
-        "import sys, nac_drive.training.config, nac_drive.training.ppo.env\n"
-        "print([name for name in ('torch', 'lightning_fabric', 'stable_baselines3') if name in sys.modules])\n"
-        "import nac_drive.training.train, nac_drive.training.dagger, nac_drive.training.ppo.run\n"
-        "print([name for name in ('torch', 'lightning_fabric') if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\n['torch']\n"
 
 
 def test_the_defaults_can_be_trained_with_and_stay_as_they_are():
