@@ -74,7 +74,9 @@ class Recurrent:
     It brakes in every third frame, by what `predict` gave back.
     """
 
-    def predict(self, observation, state=None, episode_start=None, deterministic=False):
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
         assert deterministic
         assert episode_start.shape == (1,)
         assert bool(episode_start[0]) == (state is None)

@@ -55,9 +55,10 @@ def test_a_model_of_stable_baselines3_scores_as_its_own_evaluation_says(algorith
     model, world = trained(algorithm, env, frames), worlds(env, frames)
     assert len({str(action) for action in actions(model, env)}) > 2
     world.seed(TRACKS[0])
-    returns, lengths = evaluate_policy(model, world, 1, return_episode_rewards=True, warn=False)
+    scored: Any = evaluate_policy(model, world, 1, return_episode_rewards=True, warn=False)
+    (episode_return,), (length,) = scored
     here = evaluate(model, TRACKS, env=env)
-    assert (here.rows[0].episode_return, here.rows[0].length) == (pytest.approx(returns[0], rel=1e-6), lengths[0])
+    assert (here.rows[0].episode_return, here.rows[0].length) == (pytest.approx(episode_return, rel=1e-6), length)
     assert rows(evaluate(model, TRACKS, env=env, pool=workers)) == rows(here)
     assert env_for(resolve_driver(model)).control == control
     other = EnvConfig("continuous" if control == "discrete" else "discrete")
@@ -68,12 +69,12 @@ def test_a_model_of_stable_baselines3_scores_as_its_own_evaluation_says(algorith
 @pytest.mark.parametrize("first", [True, False])
 def test_stacked_frames_are_those_of_stable_baselines3(first):
     world = worlds(ENV, 3)
-    theirs = VecTransposeImage(world) if first else world
+    theirs: Any = VecTransposeImage(world) if first else world
     form = ImageInput.of(theirs.observation_space.shape, "model")
     assert (form.frames, form.channels_first, form.frame_shape) == (3, first, (96, 96, 3))
     world.seed(7)
     stack, observation = form.start(), theirs.reset()
-    simulator = make_env(ENV)
+    simulator: Any = make_env(ENV)
     frame, _ = simulator.reset(seed=7)
     for _ in range(5):
         stack = form.push(stack, frame)
@@ -172,12 +173,13 @@ def test_what_does_not_drive_is_refused():
         def __init__(self, path):
             self.path = path
 
-    for driver, message in (
+    refused: list[tuple[Any, str]] = [
         ([1], "driver must be a name, a folder, an object with begin and act, .* got list"),
         (Needs, "the class Needs needs arguments"),
         (EnvConfig(), "got EnvConfig"),
         (type("Makes", (), {"__init__": lambda self: [][0], "act": 0}), "'Makes' cannot be made: .*IndexError"),
-    ):
+    ]
+    for driver, message in refused:
         with pytest.raises(ValueError, match=message):
             resolve_driver(driver)
 

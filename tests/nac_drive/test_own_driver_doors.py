@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from onnx import TensorProto, helper, numpy_helper
 
 import nac_drive as nd
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
@@ -174,6 +175,53 @@ def test_objects_race_and_go_back_to_a_moment(model):
         assert [car.episode_return for car in race.cars] == returns[0]
         race.restart()
     race.close()
+
+
+def foreign_onnx(path: Path) -> Path:
+    """A model of another program: the colours of the frame decide."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["f", "axes"], ["m"], keepdims=0),
+        helper.make_node("MatMul", ["m", "w"], ["y"]),
+    ]
+    weights = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    made = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 96, 96, 3))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 5))],
+        [numpy_helper.from_array(np.array([1, 2]), "axes"), numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("kind", ["foreign.onnx", "ours.onnx", "model.zip"])
+def test_a_file_drives_everywhere(kind, model, tmp_path, dataset, workers):
+    path = tmp_path / kind
+    if kind == "foreign.onnx":
+        foreign_onnx(path)
+    elif kind == "ours.onnx":
+        champion: Any = nd.load_driver("champion", "discrete")
+        champion.env_config = {**champion.env_config, "max_steps": 4}
+        nd.export(champion, path)
+    else:
+        model.save(path)
+    data = nd.collect(tmp_path / "data", path, env=ENV, seeds=[5])
+    (here,), (there,) = (nd.evaluate(path, [5], env=ENV, pool=pool).rows for pool in (None, workers))
+    assert here.with_metrics(latency_ms=0) == there.with_metrics(latency_ms=0)
+    assert (here.driver, data.meta.driver) == (kind, kind)
+    stressed: Any = nd.stress([path, brake], ["gap:1"], [5])
+    assert stressed.drivers == [kind, "brake"]
+    assert nd.watch(path, 5, html=tmp_path / "page.html").outcome["completion"] == here.metrics["completion"]
+    nd.inspect([path], 5, folder=tmp_path / "seen")
+    race = Race({"file": path}, ["file"], 5)
+    for _ in range(4):
+        race.tick()
+    assert race.cars[0].outcome["completion"] == here.metrics["completion"]
+    race.close()
+    made: Any = nd.compare([str(path)], dataset, [5], tmp_path / "c", expert=path.parent / kind)
+    assert made.drivers[1].summary.agreement == 1.0
+    nd.dagger(dagger_config("cnn", rounds=0, max_steps=60), tmp_path / "run", expert=path, device="cpu")
 
 
 @pytest.mark.parametrize("name", DRIVERS)

@@ -102,6 +102,7 @@ def test_a_batch_of_any_size_is_driven_with_a_batch_of_1(tmp_path):
     network, example = Network(3, 5, scale=255.0), torch.zeros(2, 3, 8, 8)
     path = exported(tmp_path / "foreign.onnx", network, example, dynamic_shapes={"frames": {0: batch}})
     driver = load_any_onnx(path)
+    assert isinstance(driver, ForeignOnnx)
     frame = np.full(FRAME, 200, np.uint8)
     with torch.no_grad():
         expected = network(torch.from_numpy(frame).permute(2, 0, 1)[None].float()).argmax().item()
