@@ -122,6 +122,17 @@ def test_an_evaluation_has_the_returns_of_a_plain_loop_and_no_made_up_metrics(ca
     assert "crashes/episode" not in (out / "report.html").read_text()
 
 
+def test_a_driver_that_learned_nothing_says_where_it_drives(tmp_path, capsys):
+    evaluate = ("evaluate", "--driver", "toy_roads.LaneDriver", "--tracks", "3", "--out", str(tmp_path / "evaluated"))
+    assert call("--plugin", PLUGIN, *evaluate, "--workers", "1") == 0
+    (row,) = read_results(tmp_path / "evaluated" / "rows.jsonl")
+    assert row.length == 24
+    assert row.solved is not None
+    html = str(tmp_path / "watch.html")
+    assert call("--plugin", PLUGIN, "watch", "--driver", "toy_roads.LaneDriver", "--track", "3", "--html", html) == 0
+    assert f"return {row.episode_return:.1f}, completion 100.0 %, 24 frames" in capsys.readouterr().out
+
+
 def _plain_loop(case: Case, seed: int) -> float:
     """Return the return of an episode that gymnasium alone steps."""
     rendered = case.name == RACETRACK

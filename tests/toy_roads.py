@@ -69,6 +69,8 @@ class Grey(gym.Env):
 class LaneDriver:
     """Steers the column of the lane back to the middle."""
 
+    env_config = {"environment": "toy/lane-v0"}  # where commands let it drive
+
     def begin(self, env: gym.Env) -> int:
         return 0
 
@@ -80,6 +82,8 @@ class LaneDriver:
 class GreyDriver(LaneDriver):
     """Does so with two numbers."""
 
+    env_config = {"environment": "toy/grey-v0"}
+
     def act(self, observation, state, dt):  # type: ignore[override]
         offset = (observation[0, :, 0] == 255).nonzero()[0].mean() - 42
         return np.array([np.clip(-offset / 36, -0.3, 0.3), 5.0], np.float32), state + 1
@@ -87,6 +91,8 @@ class GreyDriver(LaneDriver):
 
 class StraightOn(LaneDriver):
     """Steers nowhere, with one number."""
+
+    env_config = {"environment": "racetrack-v0"}
 
     def act(self, observation, state, dt):  # type: ignore[override]
         return np.zeros(1, np.float32), state + 1
