@@ -47,7 +47,7 @@ SOURCES = {
     "encoder_from",
 }
 """Names of options that are paths of drivers, data sets or action logs, or may be."""
-EXPERIMENTS = SHIPPED | PAPERS
+EXPERIMENTS = {**SHIPPED, **PAPERS}
 REFUSED = r"dataset has|sha256: |other conditions \(drivers|has changed;|is not the action log's"
 CONTINUOUS = EnvConfig("continuous", max_steps=3)
 DISCRETE = EnvConfig(max_steps=3)

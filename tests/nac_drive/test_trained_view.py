@@ -98,8 +98,8 @@ def test_the_expert_of_a_comparison_drives_as_alone(masked, drivers, tmp_path):
     env = replace(CLEAN, mask_bar=not masked)
     nd.collect(tmp_path / "data", "controller", env=env, seeds=[TRACK])
     protocol = _Protocol(
-        nd.Demonstrations.open(tmp_path / "data"), tmp_path, [TRACK], str(drivers[masked]), "ignore", nd.TrainConfig(),
-        1, False,
+        nd.Demonstrations.open(tmp_path / "data"), tmp_path, [TRACK], str(drivers[masked]), (), "ignore",
+        nd.TrainConfig(), 1, False,
     )  # fmt: skip
     expert, run = protocol.experiment({"lstm": nd.TrainConfig()}, "cpu").entries
     assert expert.env == replace(env, mask_bar=masked)
