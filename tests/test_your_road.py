@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import h5py
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.envs.registration import EnvSpec
 
 import nac_drive as nd
 from nac_drive import plugins
@@ -87,8 +88,9 @@ def case(request, tmp_path_factory) -> Case:
 
 def test_a_recording_holds_the_time_of_the_road_and_what_it_reports(case):
     data = nd.Demonstrations.open(case.folder / "data")
-    with h5py.File(case.folder / "data" / data.rows[0]["file"]) as file:
-        dt, frames = file["dt"][:], file["frames"][:]  # type: ignore[index]
+    with h5py.File(case.folder / "data" / data.rows[0]["file"]) as opened:
+        file: Any = opened
+        dt, frames = file["dt"][:], file["frames"][:]
     assert dt[0] == 0
     assert (dt[1:] == 1 / case.frames_per_second).all()
     assert frames.shape[1:] == case.env.spec.frame_shape
@@ -136,7 +138,7 @@ def test_a_driver_that_learned_nothing_says_where_it_drives(tmp_path, capsys):
 def _plain_loop(case: Case, seed: int) -> float:
     """Return the return of an episode that gymnasium alone steps."""
     rendered = case.name == RACETRACK
-    env = gym.make(case.name, **({"render_mode": "rgb_array"} if rendered else {}))
+    env = gym.make(case.name, render_mode="rgb_array") if rendered else gym.make(case.name)
     driver, rewards = nd.load_driver(case.run), []
     observation, _ = env.reset(seed=seed)
     state, dt, ended = driver.begin(), 0.0, False
@@ -189,7 +191,7 @@ def pages(case) -> tuple[str, str]:
 
 def test_pages_show_a_map_only_of_a_road_that_has_one(case, pages):
     for page in pages:
-        (recording,) = json.loads(re.search(r'id="recordings"[^>]*>(.*?)</script>', page, re.DOTALL)[1])["episodes"]
+        (recording,) = json.loads(re.findall(r'id="recordings"[^>]*>(.*?)</script>', page, re.DOTALL)[0])["episodes"]
         assert (recording["road"] is None) == (recording["position"] is None) == (case.name != LANE)
         names = recording["actions"]
         assert names == (["steer", "gas", "brake"] if case.name == LANE else list(case.env.spec.parts))
@@ -223,7 +225,7 @@ def test_a_video_and_an_exported_driver(case, tmp_path):
     assert call(*case.words, "export", "--driver", case.run, "--out", exported) == 0
     ours, theirs = nd.load_driver(case.run), resolve_driver(exported)
     frame = np.random.default_rng(0).integers(0, 256, case.env.spec.frame_shape, np.uint8)
-    (action, _), (other, _) = (driver.act(frame, driver.begin(None), 0.1) for driver in (ours, theirs))
+    (action, _), (other, _) = (driver.act(frame, driver.begin(gym.Env()), 0.1) for driver in (ours, theirs))
     np.testing.assert_allclose(action, other, atol=1e-4)
 
 
@@ -370,7 +372,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_error_of_the_environment_is_one_line_with_its_step(wrong, monkeypatch):
-    monkeypatch.setitem(gym.registry, "broken-v0", gym.envs.registration.EnvSpec("broken-v0", lambda: Broken(wrong)))
+    monkeypatch.setitem(gym.registry, "broken-v0", EnvSpec("broken-v0", cast("Any", lambda: Broken(wrong))))
     monkeypatch.setitem(ENVIRONMENTS, "broken-v0", gymnasium_environment("broken-v0"))
     env = nd.make_env(EnvConfig(environment="broken-v0"))
     env.reset(seed=7)
@@ -387,7 +389,7 @@ def test_other_actions_are_refused(space, monkeypatch):
     class Other(Broken):
         action_space = space
 
-    monkeypatch.setitem(gym.registry, "other-v0", gym.envs.registration.EnvSpec("other-v0", lambda: Other("")))
+    monkeypatch.setitem(gym.registry, "other-v0", EnvSpec("other-v0", cast("Any", lambda: Other(""))))
     with pytest.raises(
         ValueError, match=r"environment 'other-v0' has the actions .*, expected Discrete.n. or a Box of"
     ):
@@ -415,7 +417,7 @@ def test_a_check_finds_an_episode_that_its_seed_does_not_settle(monkeypatch):
         def step(self, action):
             return *super().step(action)[:1], float(np.random.default_rng().random()), False, self.steps == 5, {}
 
-    drifting = gym.envs.registration.EnvSpec("drifting-v0", lambda: Drifting("late"))
+    drifting = EnvSpec("drifting-v0", cast("Any", lambda: Drifting("late")))
     monkeypatch.setitem(gym.registry, "drifting-v0", drifting)
     check = nd.check_environment("drifting-v0")
     monkeypatch.delitem(ENVIRONMENTS, "drifting-v0")

@@ -98,8 +98,8 @@ class StraightOn(LaneDriver):
         return np.zeros(1, np.float32), state + 1
 
 
-gym.register("toy/lane-v0", lambda: Lane(), max_episode_steps=24, reward_threshold=20.0)
-gym.register("toy/grey-v0", lambda: Grey(), max_episode_steps=20)
+gym.register("toy/lane-v0", f"{__name__}:Lane", max_episode_steps=24, reward_threshold=20.0)
+gym.register("toy/grey-v0", f"{__name__}:Grey", max_episode_steps=20)
 ENVIRONMENTS["toy/lane-v0"] = gymnasium_environment(
     "toy/lane-v0",
     action_names=("straight", "right", "left"),

@@ -358,7 +358,8 @@ def _make_car_racing(config: Any, crash: CrashMode, render_mode: str | None) -> 
 
 def _pose(simulator: CarRacing) -> tuple[float, float, float]:
     hull = simulator.car.hull
-    return (*hull.position, hull.angle)
+    x, y = hull.position
+    return x, y, hull.angle
 
 
 def _road(simulator: CarRacing) -> np.ndarray:

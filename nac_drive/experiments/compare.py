@@ -188,7 +188,8 @@ def compare(
             )
         if EXPERT in results.failures:
             raise ValueError(
-                f"the expert {driver_name(protocol.expert)!r} could not be evaluated: {results.failures[EXPERT]}"
+                f"the expert {driver_name(protocol.expert or EXPERT)!r} could not be evaluated: "
+                f"{results.failures[EXPERT]}"
             )
         entries = ranked(experiment, episodes_of(results), journal.folder, progress, baseline=baseline)
         _require_one(entries, results.failures)

@@ -59,7 +59,7 @@ class ActorCritic(nn.Module):
         self._encoder_precision = partial(torch.autocast, "cpu", torch.bfloat16, precision == "bf16-mixed")
         self.spread: nn.Linear | None = None
         if driver.config.control != "discrete":
-            signed = driver.action_head.signed  # type: ignore[union-attr]
+            signed: Any = driver.action_head.signed
             self.spread = nn.Linear(driver.config.d_model, len(signed))
             nn.init.zeros_(self.spread.weight)
             self.spread.bias.data.copy_(_start(distribution, action_noise, signed))
