@@ -245,7 +245,7 @@ HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "deep": (with_header("[" * 100_000), "is not a driver"),
     "other format": (with_header(header(format=2)), r"\$\.format"),
     "unknown key": (with_header(header(more=1)), "unknown field `more`"),
-    "other control": (with_header(header(driver=DRIVER | {"control": "wish"})), "control: must be one of"),
+    "other control": (with_header(header(driver=DRIVER | {"control": "wish"})), "Invalid enum value 'wish'"),
     "other actions": (with_header(header(driver=DRIVER | {"num_actions": 6})), "its header promises"),
     "huge state": (with_header(header(states=[STATES[0] | {"shape": [1, 2**62]}])), r"\$\.states\[0\]\.shape"),
     "other dtype": (with_header(header(states=[STATES[0] | {"dtype": "object"}])), r"\$\.states\[0\]\.dtype"),
