@@ -519,7 +519,7 @@ def measured_latencies(
             measured[name] = row.latency_ms
             write_atomically(path, (json.dumps(measured, indent=2) + "\n").encode())
         progress(Event("time of one act", number, len(runs), name))
-    return measured
+    return {name: measured[name] for name in runs}
 
 
 def _require_one(drivers: Sequence[RankedDriver], failures: Mapping[str, str]) -> None:

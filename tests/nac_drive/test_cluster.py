@@ -71,7 +71,7 @@ def without_latency(evaluation: Evaluation) -> list[Any]:
 
 def test_a_worker_killed_in_the_middle_changes_no_row(pool, tmp_path):
     here = evaluate(Controller("discrete"), TRACKS, env=ENV)
-    there = evaluate(DiesOnce(tmp_path / "died"), TRACKS, env=ENV, pool=pool)
+    there = evaluate(DiesOnce(tmp_path / "died"), TRACKS, env=ENV, pool=pool, name=here.rows[0].driver)
     assert (tmp_path / "died").exists()
     assert without_latency(there) == without_latency(here)
 

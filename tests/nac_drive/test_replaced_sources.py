@@ -32,6 +32,7 @@ from nac_drive.experiments.stress import stress
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.run import ppo
+from nac_drive.training.settings import CONFIGS
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import Stop, config, dagger_config, nested, train, train_dagger
 
@@ -108,12 +109,15 @@ def comparing(option: str) -> Callable[..., None]:
     def begin(source: Path, folder: Path, data: Path, resume: bool) -> None:
         settings = config("cnn", encoder="pooled", d_model=64, sequence_length=4, dropout=0.0)
         arguments: dict[str, Any] = {"dataset": data, "expert": "controller"}
-        if option in arguments:
+        drivers = ["cnn"]
+        if option == "drivers":
+            drivers.append(str(source))
+        elif option in arguments:
             arguments[option] = source
         else:
             settings = nested(settings, **{option: str(source)})
         interrupted(
-            compare, ["cnn"], tracks=[5], folder=folder, config=settings, device="cpu", resume=resume, **arguments
+            compare, drivers, tracks=[5], folder=folder, config=settings, device="cpu", resume=resume, **arguments
         )  # fmt: skip
 
     return begin
@@ -153,6 +157,7 @@ CASES: dict[tuple[str, str], tuple[Callable[..., None], EnvConfig, Begin]] = {
     ("dagger", "freeze_encoder_from"): (driver_at, DISCRETE, daggering("freeze_encoder_from")),
     ("ppo", "init_from"): (driver_at, DISCRETE, lambda source, folder, _, resume: interrupted(
         ppo, nested(PPOConfig(),init_from=str(source), total_timesteps=0), folder, resume=resume)),
+    ("compare", "drivers"): (driver_at, DISCRETE, comparing("drivers")),
     ("compare", "dataset"): (recording_at, DISCRETE, comparing("dataset")),
     ("compare", "expert"): (driver_at, DISCRETE, comparing("expert")),
     ("compare", "init_from"): (driver_at, DISCRETE, comparing("init_from")),
@@ -176,8 +181,12 @@ def names_of(options: Any) -> set[str]:
 
 def test_every_source_of_every_command_that_resumes_is_here():
     commands = {name: names_of(kind) for name, kind in COMMANDS.items() if name != "dataset"}
+    for name, kind in COMMANDS.items():
+        if hasattr(kind, "TRAINS"):  # --set reaches all settings
+            commands[name] |= names_of(CONFIGS[kind.TRAINS])
     sources = {(name, option) for name, names in commands.items() if "resume" in names for option in names & SOURCES}
-    sources.remove(("compare", "drivers"))  # names of cores
+    sources.remove(("compare", "baseline"))  # a name of one of its drivers
+    sources.remove(("repeat", "dataset"))  # compared with the run's own; tests/nac_drive/training/test_repeat.py
     experiments = {(name, option) for name, kind in EXPERIMENTS.items() for option in names_of(kind) & SOURCES}
     assert sources | {("dataset", "log")} | experiments == set(CASES)
 
