@@ -156,6 +156,7 @@ def _plain_loop(case: Case, seed: int) -> float:
     return sum(rewards)
 
 
+@pytest.mark.parametrize("case", [LANE, GREY], indirect=True)
 def test_a_stress_test_leaves_out_what_carracing_alone_has_and_says_so(case, capsys):
     out = case.folder / "stress"
     stress = ("stress", "--drivers", case.run, "--tracks", "3", "--out", str(out), "--workers", "1")
@@ -170,6 +171,7 @@ def test_a_stress_test_leaves_out_what_carracing_alone_has_and_says_so(case, cap
     assert "needs CarRacing's car and tyres" in message
 
 
+@pytest.mark.parametrize("case", [RACETRACK], indirect=True)
 def test_cores_are_compared_without_the_expert_of_another_road(case):
     out = str(case.folder / "compared")
     compare = ("compare", str(case.folder / "data"), "--drivers", "cnn", "--tracks", "3", "--out", out)
@@ -218,6 +220,7 @@ def test_a_race_is_sent_with_what_the_road_reports(case):
     assert header["crashes"] is None
 
 
+@pytest.mark.parametrize("case", [LANE, GREY], indirect=True)
 def test_a_video_and_an_exported_driver(case, tmp_path):
     video, exported = str(tmp_path / "episode.mp4"), str(tmp_path / "driver.onnx")
     assert call(*case.words, "watch", "--driver", case.run, "--track", "3", "--video", video) == 0
@@ -229,6 +232,7 @@ def test_a_video_and_an_exported_driver(case, tmp_path):
     np.testing.assert_allclose(action, other, atol=1e-4)
 
 
+@pytest.mark.parametrize("case", [GREY, RACETRACK], indirect=True)
 def test_ppo_and_dagger_learn_on_it(case, tmp_path):
     env = ("--environment", case.name, "--core", "cnn", *SMALL, "--validation-tracks", "7")
     ppo = ("ppo", "--out", str(tmp_path / "ppo"), "--total-timesteps", "32", "--batch-size", "8", *env)

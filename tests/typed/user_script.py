@@ -37,9 +37,9 @@ def main(folder: Path) -> None:
     assert_type(mine.summary.return_mean, float)
     assert_type(mine.summary.return_sd, float | None)
     assert_type(mine.summary.agreement, float | None)
-    assert_type(mine.rows[0].crashes, int)
-    assert_type(mine.rows[0].crash_kinds, list[str])
-    assert_type(mine.rows[0].lap_finished, bool)
+    assert_type(mine.rows[0].crashes, int | None)
+    assert_type(mine.rows[0].crash_kinds, list[str] | None)
+    assert_type(mine.rows[0].lap_finished, bool | None)
     assert_type(mine.rows[0].steering_mae, float | None)
     if mine.verdict is not None:
         verdict: nd.Verdict = mine.verdict
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     )
     for ranked in comparison.drivers:
         assert_type(ranked.summary.driver, str)
-        assert_type(ranked.summary.completion, float)
+        assert_type(ranked.summary.completion, float | None)
         assert_type(ranked.parameters, int | None)
     print(comparison.headline, comparison.failures)
 

@@ -213,6 +213,7 @@ class PPOConfig:
             check_type("perturb", self.perturb, str)
             parse_all(self.perturb)
         check_type("environment", self.environment, str)
+        _ = self.env  # it checks its own settings
         actions, optim = self.rollout.n_envs * self.rollout.n_steps, self.optim
         if actions % optim.batch_size:
             raise ValueError(

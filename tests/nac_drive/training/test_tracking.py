@@ -98,6 +98,7 @@ def test_weights_and_biases_keeps_the_rows_offline(tmp_path, monkeypatch):
     (tmp_path / "offline").mkdir()
     run = tmp_path / "my run"
     monkeypatch.setattr(tracking, "_PATIENCE", 300)  # its process starts slowly on a busy machine
+    monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "300")
     log_rows(run, ROWS, "wandb")
     history: dict[int, dict[str, float]] = {}
     starts: list[Any] = []
