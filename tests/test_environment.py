@@ -283,6 +283,7 @@ def test_it_is_inspected_without_the_regions_of_a_view_from_above(wide, tmp_path
         assert not [name for name in arrays if " on " in name]
         assert arrays["frames"].shape == (len(steps), 80, 160, 3)
         assert arrays["saliency/Grad-CAM"].shape == (len(steps), 80, 160)
+        assert SPEC.steering is not None
         np.testing.assert_array_equal(arrays["series/steer"], [SPEC.steering[int(step.action)] for step in steps])
         assert not arrays["series/gas"].any()
     assert '"size": [80, 160]' in page.page.read_text()

@@ -99,8 +99,8 @@ def main(settings: Tails) -> None:
             f"{1000 * crashes.mean():.0f} | {int((wrong > 2).sum())} |",
             flush=True,
         )
-        broken = [row for row in rows if row.completion < 1]
-        off_road = sum(row.off_road_events > 0 for row in broken)
+        broken = [row for row in rows if row.completion is not None and row.completion < 1]
+        off_road = sum((row.off_road_events or 0) > 0 for row in broken)
         unfinished[label] = f"{len(broken)} laps without all tiles, {off_road} of them after leaving the road"
         worst[label] = [(rows[i].seed, round(float(returns[i]))) for i in returns.argsort()[:WORST]]
     print(f"\n{settings.recovery_tracks}, {MISHAP}, recovered in % of all episodes and of each kind:\n")

@@ -82,6 +82,7 @@ def test_the_controller_recovers(control):
         episode = rollout(env, Controller(control), seed, subscribers=[meter])
         result = meter.result("controller", episode, crash_mode="ignore")
         assert episode.outcome["mishaps"] == result.recovered == 1
+        assert result.wrong_way is not None
         assert result.wrong_way < 1.5
 
 

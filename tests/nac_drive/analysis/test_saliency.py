@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nac_drive.analysis.saliency import grad_cam, input_gradient, steering, visual_backprop
+from nac_drive.envs import Control
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.policies.encoders import Encoder
 
@@ -20,7 +21,7 @@ SHAPE = (40, 36, 3)
 ENCODERS = ("compact", "pooled")
 
 
-def driver(encoder: str = "compact", core: str = "lstm", control: str = "continuous") -> Driver:
+def driver(encoder: str = "compact", core: str = "lstm", control: Control = "continuous") -> Driver:
     torch.manual_seed(0)
     settings = {"num_heads": 2} if core.startswith("nac") else {}
     config = DriverConfig(core, settings, encoder, d_model=8, dense=8, control=control, frame_shape=SHAPE)

@@ -144,6 +144,7 @@ def test_metrics_are_those_of_the_episode():
     assert ended.length == round(50 * row.first_crash_time)
     (back,) = evaluate(Counts(), [5], env=EnvConfig(max_steps=200), crash="intervene").rows
     assert (back.crash_mode, back.interventions) == ("intervene", back.crashes)
+    assert back.autonomy is not None
     assert back.autonomy < 1.0
 
 

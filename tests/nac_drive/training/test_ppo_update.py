@@ -12,6 +12,7 @@ import pytest
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 
+from nac_drive.envs import Control
 from nac_drive.policies import CORES, Driver, DriverConfig
 from nac_drive.policies.cores.lds import LDS
 from nac_drive.policies.ops.threads import one_thread
@@ -81,7 +82,7 @@ class Toy:
 
 def policy(
     core: str = "cnn",
-    control: str = "continuous",
+    control: Control = "continuous",
     distribution: str = "beta",
     encoder: str = "pooled",
     precision: str = "32-true",
