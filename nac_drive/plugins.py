@@ -160,16 +160,30 @@ def missing_plugin(name: str) -> str | None:
     return module if module and module not in _loaded else None
 
 
-def plugins_of(values: Iterable[Any]) -> list[dict[str, str]]:
-    """Return the plug-ins that define some classes or functions.
+def named_plugins(classes: Iterable[type]) -> list[dict[str, str]]:
+    """Return the loaded plug-ins, for a driver's config.json.
 
-    It is for a JSON file.
-
-    A class of a script or a notebook has the module `__main__`.
+    Args:
+        classes: Classes of the driver. One of a script or a notebook has the module `__main__`.
     """
-    modules = sorted({getattr(value, "__module__", None) or "" for value in values})
-    named = [_loaded.get(module) or Plugin(module, "", "") for module in modules if module in {*_loaded, "__main__"}]
-    return [{"module": plugin.module, "file": plugin.file, "version": plugin.version} for plugin in named]
+    plugins = [*_loaded.values()]
+    if any(kind.__module__ == "__main__" for kind in classes):
+        plugins.append(Plugin("__main__", "", ""))
+    return [{"module": plugin.module, "file": plugin.file, "version": plugin.version} for plugin in plugins]
+
+
+def saved_plugins(meta: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the plug-ins that a driver's notes name.
+
+    Anybody may have written the notes: others than `named_plugins` writes are left out.
+    """
+    plugins = meta.get("plugins")
+    return [plugin for plugin in plugins if _is_plugin(plugin)] if isinstance(plugins, list) else []
+
+
+def _is_plugin(value: Any) -> bool:
+    keys = {"module", "file", "version"}
+    return isinstance(value, dict) and set(value) == keys and all(isinstance(word, str) for word in value.values())
 
 
 def advice_for(saved: Iterable[Mapping[str, Any]]) -> str:
@@ -178,7 +192,7 @@ def advice_for(saved: Iterable[Mapping[str, Any]]) -> str:
     Empty if all are loaded.
 
     Args:
-        saved: The plug-ins that a file names, see `plugins_of`.
+        saved: The plug-ins that a file names, see `saved_plugins`.
     """
     missing = [plugin for plugin in saved if plugin.get("module") not in {*_loaded, "__main__"}]
     if missing:

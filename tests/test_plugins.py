@@ -118,7 +118,8 @@ def test_a_folder_imports_nothing(here: Path, tmp_path: Path) -> None:
         ("torch.nn.LSTM", ""),
     ):
         saved["driver"]["core"] = core
-        saved["meta"]["plugins"] = [{"module": plugin, "file": f"{plugin}.py"}] if plugin else ["x", 3, {"a": []}]
+        named = {"module": plugin, "file": f"{plugin}.py", "version": ""}
+        saved["meta"]["plugins"] = [named] if plugin else ["x", 3, {"a": []}, {**named, "file": []}]
         Path("run/config.json").write_text(json.dumps(saved))
         with pytest.raises(ValueError, match=r"pass --plugin|is unknown"):
             load_driver("run")

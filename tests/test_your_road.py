@@ -325,6 +325,11 @@ def test_a_folder_imports_nothing_and_its_error_names_the_fix(case, tmp_path, mo
     monkeypatch.delitem(gym.registry, case.name)
     monkeypatch.delitem(ENVIRONMENTS, case.name)
     assert "pass --plugin with its file or module" in refused(capsys, "evaluate", "--driver", case.run)
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    module = Path(case.plugin).stem
+    monkeypatch.delitem(plugins._loaded, module)
+    line = refused(capsys, "evaluate", "--driver", case.run)
+    assert f"it comes from the plug-in {module}: pass --plugin {Path(case.plugin).name}" in line
 
 
 def test_what_is_typed_with_its_module_is_imported(tmp_path, capsys):

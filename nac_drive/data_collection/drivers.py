@@ -21,7 +21,7 @@ from nac_drive.data_collection.identity import object_hash
 from nac_drive.data_collection.own_driver import AnyDriver, OwnDriver, as_policy, can_drive, made, name_of
 from nac_drive.data_collection.sb3_zip import load_zip
 from nac_drive.envs import ENVIRONMENTS, Control, EnvConfig, Policy, same_actions
-from nac_drive.plugins import attribute_of_plugin, missing_plugin
+from nac_drive.plugins import advice_for, attribute_of_plugin, missing_plugin, saved_plugins
 from nac_drive.policies.foreign_onnx import load_any_onnx
 from nac_drive.storage.names import shown
 from nac_drive.suggest import did_you_mean
@@ -197,11 +197,11 @@ def trained_env(driver: Policy) -> EnvConfig | None:
         return msgspec.convert(config, EnvConfig)
     except (TypeError, ValueError, msgspec.ValidationError) as error:
         name = config.get("environment")
-        unknown = isinstance(name, str) and name not in ENVIRONMENTS  # then the error names the fix
-        raise ValueError(
-            f"env in the driver's config.json is not an environment of nac-drive: {str(error).rstrip('.')}"
-            + ("." if unknown else "; save the driver again.")
-        ) from None
+        fix = "save the driver again"
+        if isinstance(name, str) and name not in ENVIRONMENTS:
+            fix = advice_for(saved_plugins(getattr(driver, "meta", {})))  # without one, the error names the fix
+        reason = "; ".join(filter(None, (str(error).rstrip("."), fix)))
+        raise ValueError(f"env in the driver's config.json is not an environment of nac-drive: {reason}.") from None
 
 
 def seen_by(env: EnvConfig) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 
-from nac_drive.plugins import advice_for, plugins_of
+from nac_drive.plugins import advice_for, named_plugins, saved_plugins
 from nac_drive.policies.config import ADDED, CONTROLS, DriverConfig
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.ops.size_limit import elements_of_at_most
@@ -80,8 +80,10 @@ def save_driver(
     """
     path = Path(path)
     config = {"schema": SCHEMA, "driver": asdict(driver.config), "env": driver.env_config if env is None else env}
-    plugins = plugins_of(type(module) for module in driver.modules())
-    config["meta"] = {**(driver.meta if meta is None else meta), **({"plugins": plugins} if plugins else {})}
+    config["meta"] = dict(driver.meta if meta is None else meta)
+    named = [*saved_plugins(config["meta"]), *named_plugins(type(module) for module in driver.modules())]
+    if named:
+        config["meta"]["plugins"] = [*{plugin["module"]: plugin for plugin in named}.values()]
     try:
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -161,18 +163,10 @@ def _build(path: Path, saved: _Saved) -> tuple[Driver, dict[str, torch.Tensor]]:
         with elements_of_at_most(elements):
             driver = Driver(DriverConfig(**saved.driver))
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        plugins = saved.meta.get("plugins", [])
-        advice = advice_for(plugins) if _are_plugins(plugins) else ""
+        advice = advice_for(saved_plugins(saved.meta))
         reason = f"core {saved.driver['core']!r}: {advice}." if advice else one_line(error)
         raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {reason}") from error
     return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG)
-
-
-def _are_plugins(value: Any) -> bool:
-    """Return whether a value has the form of `plugins_of`."""
-    return isinstance(value, list) and all(
-        isinstance(plugin, dict) and all(isinstance(word, str) for word in plugin.values()) for plugin in value
-    )
 
 
 def driver_folder(source: str | os.PathLike[str], control: str | None = None) -> Path:
