@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import wandb
 
 from nac_drive.envs import EnvConfig
 from nac_drive.training import tracking
@@ -99,6 +100,7 @@ def test_weights_and_biases_keeps_the_rows_offline(tmp_path, monkeypatch):
     run = tmp_path / "my run"
     monkeypatch.setattr(tracking, "_PATIENCE", 300)  # its process starts slowly on a busy machine
     monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "300")
+    wandb.teardown()  # the package reads its variables once in a process
     log_rows(run, ROWS, "wandb")
     history: dict[int, dict[str, float]] = {}
     starts: list[Any] = []
