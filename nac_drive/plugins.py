@@ -260,12 +260,12 @@ def place_of(error: BaseException) -> str:
 
     Empty if there is no file.
     """
-    frames, place = error.__traceback__, ""
+    frames, location = error.__traceback__, ""
     while frames is not None:
         file = frames.tb_frame.f_code.co_filename
-        place = f"{Path(file).name}:{frames.tb_lineno}: " if not file.startswith("<") else place
+        location = f"{Path(file).name}:{frames.tb_lineno}: " if not file.startswith("<") else location
         frames = frames.tb_next
-    return place
+    return location
 
 
 def _version(module: ModuleType) -> str:

@@ -251,16 +251,17 @@ def require_environment(
         )
 
 
-EXPERT = "expert"
+DEFAULT_EXPERT = "expert"
 """The shipped driver that labels and is compared with by default."""
 
 
 def known_there(spec: AnyDriver | None, env: EnvConfig) -> AnyDriver | None:
-    """Return a driver's name.
+    """Return a driver as it was given, or None.
 
-    None for the default `expert` in an environment that it was not trained for.
+    None stands for the default `expert` in an environment that it was not trained for.
     """
-    return None if isinstance(spec, str) and spec == EXPERT and env.environment != EnvConfig.environment else spec
+    foreign = env.environment != EnvConfig.environment
+    return None if foreign and isinstance(spec, str) and spec == DEFAULT_EXPERT else spec
 
 
 def env_for(driver: Policy, control: Control | None = None, perturbation: str | None = None) -> EnvConfig:
