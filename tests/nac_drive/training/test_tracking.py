@@ -102,6 +102,7 @@ def test_weights_and_biases_keeps_the_rows_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "300")
     wandb.teardown()  # the package reads its variables once in a process
     log_rows(run, ROWS, "wandb")
+    wandb.teardown()  # its process closes the file after the run has finished; the end of the process waits for that
     history: dict[int, dict[str, float]] = {}
     starts: list[Any] = []
     for path in sorted((tmp_path / "offline").rglob("*.wandb")):
