@@ -71,6 +71,8 @@ class Cell:
     expert: str | None = None
     """Driver that is queried at every frame."""
     zero_core: bool = False
+    perturb: str | None = None
+    """Perturbations, see `envs.perturb`."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Harness:
         key = json.dumps([asdict(replace(cell, env=env)), self.options.tracks, weights], sort_keys=True)
         sha256 = hashlib.sha256(key.encode()).hexdigest()
         tracks = tuple(nd.track_seeds(self.options.tracks))
-        experiment = Driving((DrivingEntry(cell.name, sha256, env, driver, expert),), tracks)
+        experiment = Driving((DrivingEntry(cell.name, sha256, env, driver, expert),), tracks, (cell.perturb,))
         folder = self.options.out / "evaluations" / f"{cell.name}-{sha256[:12]}"
         with open_experiment(experiment, folder, resume=folder.exists()) as journal:
             ((_, rows),) = episodes_of(measure(experiment, journal, pool=self.pool)).items()

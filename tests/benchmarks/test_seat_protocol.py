@@ -1,0 +1,71 @@
+"""The trainings from the driver's seat as data, and their tables for episodes whose answers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_plans import Run
+from seat import Rows, Seat, protocol, recovery_table, undisturbed_table
+from tails import kind_of
+
+from nac_drive.envs.perturbations.mishaps import KINDS
+from nac_drive.evaluation.results import EpisodeResult
+from nac_drive.policies import CORES
+
+
+def cells(table: str) -> dict[tuple[str, str], list[str]]:
+    """Return the cells of a table by core and seed."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {(core, seed): values for core, seed, *values in rows}
+
+
+def episode(run: Run, track: int, value: float, recovered: bool = True) -> EpisodeResult:
+    metrics = {"episode_return": value, "recovered": float(recovered)}
+    return EpisodeResult(run.core, track, "ignore", None, run.seed, metrics)
+
+
+def test_all_cores_learn_alike_on_the_encoder_of_the_lstm_with_their_seed():
+    settings = Seat(Path("out"))
+    assert all(core in CORES for core in settings.cores)
+    for seed in settings.seeds:
+        configs = {core: protocol(settings, core, seed) for core in settings.cores}
+        frozen = {core: plan.training.optim.freeze_encoder_from for core, plan in configs.items()}
+        folder = f"out/{protocol(settings, 'lstm', seed).plan()[0].name}"
+        assert frozen.pop("lstm") is frozen.pop("cnn") is None
+        assert set(frozen.values()) == {folder}
+        tracks = set()
+        for core, plan in configs.items():
+            (run,) = plan.plan()
+            config = plan.dagger_config(run)
+            config.check()
+            assert (config.driver.core, config.seed, config.env.view, config.env.mask_bar) == (
+                core,
+                seed,
+                "seat",
+                False,
+            )
+            tracks.add(tuple(track for number in range(config.rounds + 1) for _, track in config.tasks(number)))
+        assert [len(of_core) for of_core in tracks] == [40 + 3 * 12]
+
+
+def test_returns_of_runs_and_cores():
+    lstm, ncp = (Run(core, "dagger", 0) for core in ("lstm", "ncp"))
+    rows: Rows = {
+        run: [episode(run, track, start + track) for track in range(4)] for run, start in ((lstm, 900), (ncp, 847))
+    }
+    table = cells(undisturbed_table(rows))
+    assert table["lstm", "0"][2:] == ["900", *["0.0 [0.0, 49.0]"] * 2, ""]
+    assert table["ncp", "all"][2:4] == ["847", "75.0 [30.1, 95.4]"]
+    assert table["ncp", "all"][5] == "-53.0 [-53.0, -53.0]"
+
+
+@pytest.mark.parametrize("recovers", KINDS)
+def test_recoveries_of_each_kind(recovers):
+    runs = [Run("ncp", "dagger", seed) for seed in (0, 1)]
+    rows: Rows = {run: [episode(run, track, 500.0) for track in range(920_000, 920_040)] for run in runs}
+    rows = {run: [episode(run, row.seed, 500.0, kind_of(row) == recovers) for row in rows[run]] for run in runs}
+    for values in cells(recovery_table(rows)).values():
+        fractions = dict(zip(("all", *KINDS), (float(value.split()[0]) for value in values[:-1]), strict=True))
+        assert 0 < fractions.pop("all") < 100
+        assert fractions == {kind: 100.0 * (kind == recovers) for kind in KINDS}
