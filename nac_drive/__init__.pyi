@@ -13,6 +13,7 @@ from .data_collection.dart import NoiseConfig as NoiseConfig
 from .data_collection.dataset.demonstrations import Demonstrations as Demonstrations
 from .data_collection.drivers import resolve_driver as resolve_driver
 from .data_collection.interchange.export import export_dataset as export_dataset
+from .data_collection.interchange.tub import import_tub as import_tub
 from .data_collection.interchange.udacity import import_udacity as import_udacity
 from .data_collection.own_driver import as_policy as as_policy
 from .data_collection.replay import rebuild as rebuild

@@ -62,7 +62,9 @@ def test_help_names_every_option(command, capsys):
         assert f"--{option.replace('_', '-')}" in text, option
     assert ("--core STR" in text) == (command in ("train", "dagger", "ppo"))
     assert ("positional arguments" in text) == bool(positional - {"action"})
-    assert ("{info,verify,merge,action-log,rebuild,export,import,import-udacity}" in text) == (command == "dataset")
+    assert ("{info,verify,merge,action-log,rebuild,export,import,import-tub,import-udacity}" in text) == (
+        command == "dataset"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 import nac_drive as nd
 from nac_drive.envs import ENVIRONMENTS, PERTURBATIONS
+from tests.data_collection.tubs import write_tub
 from tests.documented import PAGES, ROOT, Line, lines
 from tests.nac_drive.live.test_udacity import write_log
 from tests.own_drivers import trained
@@ -45,6 +46,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
     "docs/demonstrations.md": [
         "nac-drive collect --out A", "nac-drive collect --out B --first-track 50",
     ],
+    "docs/donkeycar.md": [lambda: write_tub(Path("mycar/data/tub_1"), frames=60)],
     "docs/nac.md": [DEMOS],
     "docs/perturbations.md": [DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}"],
     "docs/ppo.md": ["nac-drive ppo --control continuous --out runs/ppo"],

@@ -15,7 +15,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 import nac_drive as nd
-from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportUdacity
+from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportTub, DatasetImportUdacity
 from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.cli.typed import typed
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
@@ -212,6 +212,7 @@ class Dataset:
         | Annotated[DatasetRebuild, tyro.conf.subcommand("rebuild")]
         | Annotated[DatasetExport, tyro.conf.subcommand("export")]
         | Annotated[DatasetImport, tyro.conf.subcommand("import")]
+        | Annotated[DatasetImportTub, tyro.conf.subcommand("import-tub")]
         | Annotated[DatasetImportUdacity, tyro.conf.subcommand("import-udacity")]
     )
 

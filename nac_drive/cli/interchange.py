@@ -11,17 +11,19 @@ from tyro.conf import Positional
 import nac_drive as nd
 from nac_drive.cli.progress import show_progress
 from nac_drive.data_collection.interchange import ExportFormat
+from nac_drive.data_collection.interchange.tub_file import is_tub
 from nac_drive.data_collection.interchange.udacity import EPISODE_FRAMES, STEERING_OFFSET
 
 
 @dataclass(frozen=True)
 class DatasetExport:
-    """Write a dataset for other programs: Minari or LeRobot (both lossless), or one mp4 video per episode."""
+    """Write a dataset for other programs, as videos, or as a tub."""
 
     path: Positional[Path]
     """Folder of the dataset."""
     to: ExportFormat
-    """minari: a folder for MINARI_DATASETS_PATH. lerobot: a LeRobotDataset v3.0. mp4: videos to look at, lossy."""
+    """minari: a folder for MINARI_DATASETS_PATH. lerobot: a LeRobotDataset v3.0. mp4: videos to look at, lossy.
+    tub: a tub of donkeycar, with JPEG images."""
     out: Path
     """The new folder."""
 
@@ -45,6 +47,10 @@ class DatasetImport:
 
     def run(self, console: Console) -> None:
         """Write the dataset and print its size."""
+        if is_tub(Path(self.source)):
+            raise ValueError(
+                f"{self.source} is a tub of donkeycar, no dataset of Minari; pass it to `nac-drive dataset import-tub`."
+            )
         with show_progress(console) as progress:
             dataset = nd.Demonstrations.from_minari(self.out, self.source, progress=progress)
         frames = sum(row["length"] for row in dataset.rows)
@@ -76,6 +82,32 @@ class DatasetImportUdacity:
                 self.log, self.out, steering_offset=self.steering_offset, episode_frames=self.episode_frames,
                 first_track=self.first_track, skip_missing=self.skip_missing,
                 progress=progress,
+            )  # fmt: skip
+        frames = sum(row["length"] for row in dataset.rows)
+        console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class DatasetImportTub:
+    """Read tubs of donkeycar, see docs/donkeycar.md."""
+
+    tubs: Positional[tuple[Path, ...]]
+    """Folder of each tub: manifest.json, catalogs and images."""
+    out: Path
+    """Folder of the new dataset."""
+    episode_frames: int = EPISODE_FRAMES
+    """A session is cut into episodes of so many frames, so that some can be kept out of training."""
+    first_track: int = 0
+    """Number of the first episode; datasets of different numbers can be merged."""
+    skip_missing: bool = False
+    """Leave records out whose line is torn, or whose image is missing or damaged."""
+
+    def run(self, console: Console) -> None:
+        """Write the dataset and print how many records are used, and its size."""
+        with show_progress(console) as progress:
+            dataset = nd.import_tub(
+                self.tubs, self.out, episode_frames=self.episode_frames, first_track=self.first_track,
+                skip_missing=self.skip_missing, progress=progress,
             )  # fmt: skip
         frames = sum(row["length"] for row in dataset.rows)
         console.print(f"{self.out}: {len(dataset)} episodes, {frames:,} frames", highlight=False, soft_wrap=True)

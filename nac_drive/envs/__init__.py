@@ -4,7 +4,9 @@ from nac_drive.callable_modules import callable_module
 from nac_drive.envs.branches import branch, go_back
 from nac_drive.envs.car_racing import CarRacing, Control, CrashMode
 from nac_drive.envs.config import EnvConfig, make_env, same_actions
+from nac_drive.envs.donkeycar import DONKEYCAR, donkeycar_frame
 from nac_drive.envs.foreign import Road, gymnasium_environment
+from nac_drive.envs.image_file import image_size, unpack_image
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
 from nac_drive.envs.perturbations.registry import (
@@ -30,7 +32,7 @@ from nac_drive.envs.telemetry import (
     wrap_angle,
 )
 from nac_drive.envs.tracks import LARGEST_SEED, SPLITS, track_seeds
-from nac_drive.envs.udacity import UDACITY, decode_image, image_size, udacity_frame
+from nac_drive.envs.udacity import UDACITY, decode_image, udacity_frame
 from nac_drive.envs.vector import ProcessVectorEnv, make_vec_env
 from nac_drive.envs.views import FRAME_SHAPE, View
 from nac_drive.envs.wrappers import BAR_TOP, MaskBar
@@ -40,6 +42,7 @@ rollout = callable_module("nac_drive.envs.rollout", rollout)
 __all__ = [
     "BAR_TOP",
     "CORRUPTIONS",
+    "DONKEYCAR",
     "ENVIRONMENTS",
     "FRAMES_PER_SECOND",
     "FRAME_SHAPE",
@@ -72,6 +75,7 @@ __all__ = [
     "View",
     "branch",
     "decode_image",
+    "donkeycar_frame",
     "draw_effect",
     "go_back",
     "gymnasium_environment",
@@ -88,5 +92,6 @@ __all__ = [
     "track_seeds",
     "trained_view",
     "udacity_frame",
+    "unpack_image",
     "wrap_angle",
 ]

@@ -151,9 +151,10 @@ class Demonstrations:
             path: The new folder.
             episodes: One mapping per episode of N steps: `observations` uint8 (N or N + 1, 96, 96, 3), or frames of
                 `env`; `actions` int (N,) from 0 to 4, or float (N, 3) steer, gas, brake from (-1, 0, 0) to (1, 1, 1);
-                optionally `labels` of an expert, like the actions, by default the actions; `rewards` (N,), zeros
-                by default; `dt` (N,), seconds since the previous observation; `terminated` and `truncated`, True or
-                False, as gymnasium defines them, both or neither.
+                optionally `labels` of an expert, like the actions, by default the actions; `labelled` bool (N,), False
+                where a label is not the expert's and nothing is learned; `rewards` (N,), zeros by default; `dt` (N,),
+                seconds since the previous observation; `terminated` and `truncated`, True or False, as gymnasium
+                defines them, both or neither.
             driver: The name of the driver in tables.
             dt: Seconds between observations where an episode has no `dt`; by default a frame of the environment.
             seeds: The seed of the environment, one per episode, at least 0. Episodes with one seed stay on one side of
@@ -259,7 +260,7 @@ class Demonstrations:
             if twice := sorted(taken & set(dataset.seeds)):
                 raise DatasetError(
                     f"datasets: track {twice[0]} comes twice, the second time in {dataset.path}; merge datasets of "
-                    "different tracks (recordings of Udacity are imported again with another --first-track)."
+                    "different tracks (recordings of Udacity and tubs are imported again with another --first-track)."
                 )
             taken |= set(dataset.seeds)
         places = ((dataset, row) for dataset in opened for row in dataset.rows)

@@ -17,12 +17,12 @@ from nac_drive.data_collection.dataset.create import write_dataset
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, LONGEST_EPISODE, DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import SEED_GIVEN, TRUNCATED
+from nac_drive.data_collection.dataset.rows import CORRECTIONS, SEED_GIVEN, TRUNCATED, frame_ranges
 from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec, same_actions
 from nac_drive.suggest import did_you_mean
 
 _ENDS = ("terminated", TRUNCATED)
-_KEYS = ("observations", "actions", "labels", "rewards", "dt", *_ENDS)
+_KEYS = ("observations", "actions", "labels", "labelled", "rewards", "dt", *_ENDS)
 
 
 def write_own_data(
@@ -126,6 +126,7 @@ def _own_episode(
     if length > LONGEST_EPISODE:
         raise DatasetError(f"episode {index} has {length:,} steps; split it: up to {LONGEST_EPISODE:,} are read.")
     end = _end(index, episode)
+    labelled = _labelled(index, episode.get("labelled"), length)
     total = float(np.cumsum(reward)[-1])
     if not np.isfinite(total):
         raise DatasetError(f"rewards of episode {index} sum to {total}; scale them.")
@@ -135,9 +136,22 @@ def _own_episode(
     )  # fmt: skip
     summary = {
         "seed": int(seed), "return": total, "length": length, "terminated": True,
-        "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0, **end,
+        "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0, **labelled, **end,
     }  # fmt: skip
     return arrays, summary, control
+
+
+def _labelled(index: int, mask: Any, length: int) -> dict[str, str]:
+    """Return `corrections` of an episode. Nothing where all frames have a label."""
+    if mask is None:
+        return {}
+    mask = np.asarray(mask)
+    if mask.shape != (length,) or mask.dtype != np.bool_:
+        raise DatasetError(
+            f"labelled of episode {index} is {mask.dtype} {mask.shape}, expected bool {(length,)}: whether a frame's "
+            "label is the expert's."
+        )
+    return {} if mask.all() else {CORRECTIONS: frame_ranges(mask)}
 
 
 def _end(index: int, episode: Mapping[str, Any]) -> dict[str, bool]:

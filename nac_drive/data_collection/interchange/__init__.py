@@ -1,5 +1,5 @@
-"""Datasets for other programs: Minari, LeRobot, and videos."""
+"""Datasets for other programs: Minari, LeRobot, videos, donkeycar."""
 
 from typing import Literal
 
-ExportFormat = Literal["minari", "lerobot", "mp4"]
+ExportFormat = Literal["minari", "lerobot", "mp4", "tub"]

@@ -20,6 +20,7 @@ from nac_drive.data_collection.interchange.recording import ExportSource
 from nac_drive.data_collection.interchange.to_lerobot import write_lerobot
 from nac_drive.data_collection.interchange.to_minari import write_minari
 from nac_drive.data_collection.interchange.to_mp4 import write_mp4
+from nac_drive.data_collection.interchange.to_tub import write_tub
 from nac_drive.events import Progress, counting
 from nac_drive.notebook import automatic
 from nac_drive.storage.write import process_runs, sync_folder, sync_tree, writing
@@ -29,6 +30,7 @@ WRITERS: dict[str, Callable[[Path, ExportSource], None]] = {
     "minari": write_minari,
     "lerobot": write_lerobot,
     "mp4": write_mp4,
+    "tub": write_tub,
 }
 """Name of a format -> function that writes a recording into an empty folder."""
 _GROWTH = 1.5
@@ -50,14 +52,15 @@ def export_dataset(
         dataset: The dataset, or its folder.
         path: The new folder.
         to: minari: a folder for MINARI_DATASETS_PATH, lossless. lerobot: a LeRobotDataset v3.0, lossless. mp4: one
-            video per episode, lossy.
+            video per episode, lossy. tub: a tub of donkeycar, with every label, and frames as JPEG.
         progress: Called after every episode.
 
     Raises:
         FileExistsError: If `path` exists.
         ValueError: If `to` is unknown, or its package is not installed.
         DatasetError: If the dataset is empty or damaged, an episode has no last frame where one is needed, the disk has
-            no room, or a person corrected an episode: neither minari nor lerobot can say which frames have a label.
+            no room, a person corrected an episode (neither minari nor lerobot can say which frames have a label), or a
+            tub needs angle and throttle of actions whose meaning is not known.
         WriteError: If it cannot be written.
     """
     path = Path(path)
@@ -69,10 +72,10 @@ def export_dataset(
         dataset = Demonstrations.open(dataset)
     job = f"export ({dataset.path.name} to {to})"
     recording = ExportSource.of(dataset, counting(progress, job, len(dataset)))
-    if to != "mp4" and any(CORRECTIONS in row for row in dataset.rows):
+    if to in ("minari", "lerobot") and any(CORRECTIONS in row for row in dataset.rows):
         raise DatasetError(
             f"{dataset.path} holds episodes that a person corrected, and {to} cannot say which frames have a label; "
-            "train on the dataset itself."
+            "train on the dataset itself, or export a tub."
         )
     # HDF5 cannot close a file of Minari's on a full disk, and crashes the process later.
     needed = sum((dataset.path / row["file"]).stat().st_size for row in dataset.rows)

@@ -1,0 +1,319 @@
+"""Tubs of donkeycar (version 2) as demonstrations.
+
+A tub is a folder with a manifest, catalogs of records, and images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.meta import Meta, parse_meta
+from nac_drive.data_collection.dataset.own_data import write_own_data
+from nac_drive.data_collection.interchange.tub_file import (
+    EXPORTED,
+    IMAGES,
+    USER,
+    PlacedRecord,
+    Tub,
+    read_tub,
+    require_no_link,
+)
+from nac_drive.envs import DONKEYCAR, LARGEST_SEED, EnvConfig, donkeycar_frame
+from nac_drive.events import Progress, counting, message
+from nac_drive.notebook import automatic
+from nac_drive.storage.read import one_line
+
+EPISODE_FRAMES = 500
+"""A session is cut into episodes of so many frames, so that some can be kept out of training."""
+LARGEST_IMAGE = 2**22
+"""Bytes of an image file; some 5,000 are usual."""
+_BREAK = 1000
+"""Milliseconds without a record after which another episode begins."""
+
+
+def import_tub(
+    tub: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    path: str | os.PathLike[str],
+    *,
+    episode_frames: int = EPISODE_FRAMES,
+    first_track: int = 0,
+    skip_missing: bool = False,
+    progress: Progress = automatic,
+) -> Demonstrations:
+    """Write tubs of donkeycar as a dataset (docs/donkeycar.md).
+
+    A session becomes an episode, or several: it is cut where no record came for more than a second, for example where
+    records are deleted, and after `episode_frames`. Deleted records are left out. Steering is `user/angle`. A
+    `user/throttle` above 0 is gas, and below 0 it is brake. Where `user/mode` says that a pilot drove, the action is
+    the pilot's, if the tub has it, and the frame has no label. Images of another size are scaled to 160 x 120 pixels. A
+    tub that `export_dataset` wrote comes back with its own environment, episodes and labels.
+
+    Args:
+        tub: The folder of a tub, or several.
+        path: The new dataset folder.
+        episode_frames: Frames of an episode.
+        first_track: Number of the first episode; datasets of different numbers can be merged.
+        skip_missing: Leave records out whose line is torn, or whose image is missing or damaged.
+        progress: Called after every episode, and with a message per tub that says how many of its records are used.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        DatasetError: If a record or an image cannot be read, or the tubs were exported from different environments.
+        FileExistsError: If `path` exists.
+        ValueError: If an option is out of its range.
+    """
+    if episode_frames < 2:
+        raise ValueError(f"episode_frames must be at least 2, got {episode_frames}; {EPISODE_FRAMES} are usual.")
+    if not 0 <= first_track <= LARGEST_SEED - 10**9:
+        raise ValueError(f"first_track must lie in 0 to {LARGEST_SEED - 10**9}, got {first_track}; 0 is usual.")
+    paths = [Path(tub)] if isinstance(tub, str | os.PathLike) else [Path(source) for source in tub]
+    if not paths:
+        raise ValueError("tub must name at least one folder, got none; pass one.")
+    for number, source in enumerate(paths):
+        if source.resolve() in {earlier.resolve() for earlier in paths[:number]}:
+            raise ValueError(f"tub: {source} comes twice; pass it once.")
+    Demonstrations.require_vacant(Path(path))
+    metas: list[Meta] = []
+    episodes: list[_TubEpisode] = []
+    for source in paths:
+        content = read_tub(source)
+        meta, known = _exported(content)
+        metas.append(meta)
+        if meta.env != metas[0].env:
+            raise DatasetError(
+                f"tub: {source} holds frames of {meta.env.environment!r} ({meta.env.control}), {paths[0]} of "
+                f"{metas[0].env.environment!r} ({metas[0].env.control}); import them one by one."
+            )
+        usable = _usable(content, meta.env, skip_missing)
+        parts = _sessions(source, usable) if known else list(_stretches(source, usable, episode_frames))
+        used = sum(len(part.records) for part in parts)
+        if not used:
+            raise DatasetError(
+                f"{source}: {_usage(content, len(usable), 0)}: no two records of a session follow each other within "
+                "a second; record at one frame a second or faster."
+            )
+        progress(message(str(source), f"{_usage(content, len(usable), used)}, {_rate(parts):.1f} frames a second"))
+        episodes += [part.named(known) for part in parts]
+    seeds = [part.seed for part in episodes]
+    given = all(seed is not None for seed in seeds)
+    numbers = [first_track + number for number in range(len(episodes))]
+    write_own_data(
+        Path(path),
+        (_own_episode(part, metas[0].env) for part in episodes),
+        driver=metas[0].driver if len({meta.driver for meta in metas}) == 1 else DONKEYCAR,
+        dt=0.0,
+        seeds=seeds if given else numbers,  # type: ignore[arg-type]
+        seeds_given=given,
+        env=metas[0].env,
+        finished=counting(progress, f"import ({Path(path).name})", len(episodes)),
+    )
+    return Demonstrations.open(path)
+
+
+@dataclass(frozen=True)
+class _TubEpisode:
+    """The records of an episode."""
+
+    tub: Path
+    session: str
+    records: list[PlacedRecord]
+    seed: int | None = None
+    """The seed that an exported tub gives."""
+    ends: tuple[bool, bool] | None = None
+    """Terminated and truncated, as an exported tub says."""
+
+    def named(self, known: dict[str, Any]) -> _TubEpisode:
+        """Return the episode with its seed and its end."""
+        values = known.get(self.session)
+        if not isinstance(values, dict):
+            return self
+        seed, ends = values.get("seed"), (values.get("terminated"), values.get("truncated"))
+        return replace(
+            self,
+            seed=seed if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed <= LARGEST_SEED else None,
+            ends=ends if all(isinstance(end, bool) for end in ends) else None,
+        )
+
+
+def _exported(tub: Tub) -> tuple[Meta, dict[str, Any]]:
+    """Return the settings of a tub.
+
+    Return, too, what an exported one says about its sessions.
+
+    Raises:
+        DatasetError: If these are no settings of a dataset, or a record has no label.
+    """
+    document = tub.metadata.get(EXPORTED)
+    if document is None:
+        return Meta(EnvConfig(environment=DONKEYCAR), DONKEYCAR, "", None, 0), {}
+    try:
+        if not isinstance(document, dict) or not isinstance(document.get("episodes"), dict):
+            raise ValueError("it has no episodes")
+        meta = parse_meta(document.get("meta"))
+    except (ValueError, TypeError) as error:
+        raise DatasetError(
+            f"{tub.path}: {EXPORTED} in the metadata of its manifest is no dataset's: {one_line(error).rstrip('.')}; "
+            "remove it there to read the tub as donkeycar's own."
+        ) from None
+    for number, where, record in tub.records:
+        if record.label is None or record.action is None:
+            raise DatasetError(
+                f"{where} (record {number}) has no {EXPORTED}/label, although the tub was exported from a dataset; "
+                "delete the record, or record into a tub of its own."
+            )
+    return meta, document["episodes"]
+
+
+def _usable(tub: Tub, env: EnvConfig, skip_missing: bool) -> list[PlacedRecord]:
+    """Return the records whose image can be read.
+
+    Raises:
+        DatasetError: If a line is torn or an image cannot be read, unless they are left out.
+    """
+    faults = [f"{where} is torn" for where in tub.torn]
+    usable = []
+    for placed in tub.records:
+        try:
+            _frame(tub.path, placed, env)
+            usable.append(placed)
+        except (ValueError, OSError) as error:
+            if isinstance(error, DatasetError):
+                raise
+            cause = "the file is missing" if isinstance(error, FileNotFoundError) else str(error).rstrip(".")
+            faults.append(
+                f"{placed.where} (record {placed.number}) names {placed.record.image[:80]!r}, which cannot be read in "
+                f"{tub.path / IMAGES}: {cause}"
+            )
+    if faults and not skip_missing:
+        raise DatasetError(
+            f"{faults[0]}; {len(faults):,} of {tub.total:,} records are torn or lack an image: leave them out with "
+            "--skip-missing (skip_missing=True)."
+        )
+    return usable
+
+
+def _usage(tub: Tub, usable: int, used: int) -> str:
+    """Return how many records are used.
+
+    It says why the others are not.
+    """
+    reasons = {
+        "deleted": tub.deleted, "torn": len(tub.torn), "without an image": len(tub.records) - usable,
+        "alone: no other record of their session within a second": usable - used,
+    }  # fmt: skip
+    why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    return f"{used:,} of {tub.total:,} records used" + (f" ({why})" if why else "")
+
+
+def _rate(parts: Sequence[_TubEpisode]) -> float:
+    """Return one over the median time between two records."""
+    gaps = np.concatenate([_seconds(part.records)[1:] for part in parts])
+    typical = float(np.median(gaps)) if len(gaps) else 0.0
+    return 1 / typical if typical > 0 else 0.0
+
+
+def _sessions(tub: Path, records: list[PlacedRecord]) -> list[_TubEpisode]:
+    """Return an episode for each session.
+
+    They are in the order of their first records.
+    """
+    sessions: dict[str, list[PlacedRecord]] = {}
+    for placed in records:
+        sessions.setdefault(str(placed.record.session), []).append(placed)
+    return [_TubEpisode(tub, session, members) for session, members in sessions.items()]
+
+
+def _stretches(tub: Path, records: list[PlacedRecord], frames: int) -> Iterator[_TubEpisode]:
+    """Yield unbroken stretches of 2 to `frames` records."""
+    for session in _sessions(tub, records):
+        stretch: list[PlacedRecord] = []
+        for placed in [*session.records, None]:
+            gap = placed.record.milliseconds - stretch[-1].record.milliseconds if placed and stretch else 0
+            if placed is None or (stretch and (len(stretch) == frames or not 0 < gap <= _BREAK)):
+                if len(stretch) > 1:
+                    yield _TubEpisode(tub, session.session, stretch)
+                stretch = []
+            if placed is not None:
+                stretch.append(placed)
+
+
+def _seconds(records: Sequence[PlacedRecord]) -> np.ndarray:
+    """Return the seconds since the previous record."""
+    times = np.array([placed.record.milliseconds for placed in records], np.float64) / 1000
+    seconds = np.diff(times, prepend=times[0])
+    for place, (earlier, placed) in enumerate(pairwise(records), 1):
+        if placed.record.dt is not None and placed.number == earlier.number + 1:
+            seconds[place] = placed.record.dt  # exact, in an exported tub
+    return seconds
+
+
+def _own_episode(part: _TubEpisode, env: EnvConfig) -> dict[str, Any]:
+    """Return an episode as own data."""
+    records = [placed.record for placed in part.records]
+    episode: dict[str, Any] = {
+        "observations": np.stack([_frame(part.tub, placed, env) for placed in part.records]),
+        "dt": _seconds(part.records),
+        "labelled": np.array([record.mode == USER for record in records]),
+    }
+    if all(record.label is not None for record in records):
+        kind = np.int64 if env.control == "discrete" else np.float32
+        try:
+            for name, values in (("labels", "label"), ("actions", "action")):
+                episode[name] = np.array([getattr(record, values) for record in records], kind)
+        except (ValueError, TypeError, OverflowError) as error:
+            shapes = Counter(type(record.label).__name__ for record in records)
+            raise DatasetError(
+                f"{part.tub}: {EXPORTED}/label of session {part.session[:80]!r} are not alike ({one_line(error)}; "
+                f"{dict(shapes)}); export it again."
+            ) from None
+        episode["rewards"] = np.array([record.reward or 0.0 for record in records])
+    else:
+        episode["actions"] = np.array([_action(placed) for placed in part.records], np.float32)
+    if part.ends is not None:
+        episode["terminated"], episode["truncated"] = part.ends
+    return episode
+
+
+def _action(placed: PlacedRecord) -> tuple[float, float, float]:
+    """Return steer, gas and brake of who drove."""
+    record = placed.record
+    angle, throttle = record.angle, record.throttle
+    if record.mode != USER and record.pilot_angle is not None:
+        angle = record.pilot_angle
+    if record.mode == "local" and record.pilot_throttle is not None:
+        throttle = record.pilot_throttle
+    return angle, max(throttle, 0.0), max(-throttle, 0.0)
+
+
+def _frame(tub: Path, placed: PlacedRecord, env: EnvConfig) -> np.ndarray:
+    """Return the frame of a record.
+
+    Raises:
+        DatasetError: If its name leads elsewhere, or it is a link.
+        OSError: If there is no such file.
+        ValueError: If it is no image.
+    """
+    name = placed.record.image
+    if Path(name).name != name or not name.isprintable():
+        raise DatasetError(
+            f"{placed.where} names the image {name[:80]!r}, expected a file in {tub / IMAGES}; correct or delete it."
+        )
+    file = tub / IMAGES / name
+    require_no_link(file)
+    with file.open("rb") as stream:
+        content = stream.read(LARGEST_IMAGE + 1)
+    if len(content) > LARGEST_IMAGE:
+        raise ValueError(f"it is larger than {LARGEST_IMAGE:,} bytes")
+    return donkeycar_frame(content, env.spec.frame_shape)

@@ -1,0 +1,291 @@
+"""Tubs of donkeycar: read as donkeycar means them, refused with the cure, and written so that donkeycar reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import nac_drive as nd
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.envs import DONKEYCAR
+from nac_drive.events import Event
+from tests.commands import call, refused
+from tests.data_collection.recordings import collect_small, contents
+from tests.data_collection.tubs import TubWriter, road_frame, write_tub
+
+GREY = np.full((120, 160, 3), 90, np.uint8)
+
+
+@pytest.fixture
+def tub(tmp_path) -> Path:
+    """Three sessions of eight records, in catalogs of ten."""
+    write_tub(tmp_path / "tub", frames=24, max_len=10)
+    return tmp_path / "tub"
+
+
+def imported(tub: Path, **options: object) -> nd.Demonstrations:
+    return nd.import_tub(tub, tub.parent / "data", **options)  # type: ignore[arg-type]
+
+
+def change(tub: Path, name: str, old: str, new: str) -> None:
+    text = (tub / name).read_text()
+    assert old in text
+    (tub / name).write_text(text.replace(old, new, 1))
+
+
+# What is read
+
+
+def test_sessions_become_episodes(tub):
+    dataset = imported(tub)
+    assert [row["length"] for row in dataset.rows] == [8, 8, 8]
+    assert dataset.seeds == [0, 1, 2]
+    assert (dataset.meta.env.environment, dataset.meta.env.control, dataset.meta.driver) == (
+        DONKEYCAR, "continuous", "donkeycar",
+    )  # fmt: skip
+    frames = dataset.load()
+    angles = 0.6 * np.sin(np.arange(24) / 7)
+    throttle = np.array([0.3 if number % 10 else -0.2 for number in range(24)])
+    np.testing.assert_array_equal(
+        frames.labels, np.array([angles, throttle.clip(0), (-throttle).clip(0)], np.float32).T
+    )
+    np.testing.assert_allclose(frames.dt, np.tile([0, *[0.05] * 7], 3), atol=1e-6)
+    images = [np.asarray(Image.open(tub / "images" / f"{i}_cam_image_array_.jpg")) for i in range(24)]
+    assert np.abs(frames.frames[:].astype(int) - np.stack(images)).max() <= 2  # of two JPEG decoders
+    assert frames.labelled is None
+    assert not any("truncated" in row or "seed_given" in row for row in dataset.rows)
+
+
+def test_deleted_records_are_left_out(tub):
+    writer_view = json.loads((tub / "manifest.json").read_text().splitlines()[4])
+    writer_view["deleted_indexes"] = [3, 4, 9, 16, 99]
+    lines = (tub / "manifest.json").read_text().splitlines()
+    (tub / "manifest.json").write_text("\n".join([*lines[:4], json.dumps(writer_view)]) + "\n")
+    events: list[Event] = []
+    dataset = imported(tub, progress=events.append)
+    assert [row["length"] for row in dataset.rows] == [6, 7, 7]  # a gap of three frames is none of a second
+    np.testing.assert_allclose(dataset.load().dt[:6], [0, 0.05, 0.05, 0.15, 0.05, 0.05], atol=1e-6)
+    assert any("20 of 24 records used (4 deleted), 20.0 frames a second" in event.note for event in events)
+
+
+def test_a_session_is_cut_at_pauses_and_after_some_frames(tmp_path):
+    writer = TubWriter(tmp_path / "tub")
+    for after in (50, 50, 1000, 1001, 50, 50, -70, 50, 5000, 50, 50, 50, 50):
+        writer.write(GREY, after=after)
+    dataset = imported(tmp_path / "tub", episode_frames=3)
+    assert [row["length"] for row in dataset.rows] == [3, 3, 2, 3, 2]
+
+
+def test_frames_that_a_pilot_drove_have_no_label(tmp_path):
+    writer = TubWriter(tmp_path / "tub")
+    user = {"user/angle": 0.5, "user/throttle": 0.4}
+    pilot = {"pilot/angle": -0.25, "pilot/throttle": -0.5}
+    writer.write(GREY, user)
+    writer.write(GREY, {**user, **pilot, "user/mode": "local_angle"})
+    writer.write(GREY, {**user, **pilot, "user/mode": "local"})
+    writer.write(GREY, {**user, "user/mode": "local"})
+    dataset = imported(tmp_path / "tub")
+    assert [row["corrections"] for row in dataset.rows] == ["0:1"]
+    frames = dataset.load()
+    expected = [[0.5, 0.4, 0], [-0.25, 0.4, 0], [-0.25, 0, 0.5], [0.5, 0.4, 0]]
+    np.testing.assert_allclose(frames.actions, expected, atol=1e-7)
+    assert frames.labelled is not None
+    assert frames.labelled.tolist() == [True, False, False, False]
+
+
+def test_images_of_other_sizes_are_scaled_and_grey_ones_get_colours(tmp_path):
+    writer = TubWriter(tmp_path / "tub")
+    writer.write(road_frame(0.0, (240, 320, 3)))
+    writer.write(np.full((120, 160), 70, np.uint8))
+    frames = imported(tmp_path / "tub").load().frames
+    assert frames.shape == (2, 120, 160, 3)
+    assert np.abs(frames[0].astype(int) - road_frame(0.0)).mean() < 3
+    assert np.abs(frames[1].astype(int) - 70).max() <= 1
+
+
+def test_several_tubs_and_later_ones(tub, tmp_path):
+    write_tub(tmp_path / "other", frames=10, sessions=2)
+    both = nd.import_tub([tub, tmp_path / "other"], tmp_path / "both")
+    assert [row["length"] for row in both.rows] == [8, 8, 8, 5, 5]
+    first = nd.import_tub(tub, tmp_path / "first")
+    with pytest.raises(DatasetError, match="imported again with another --first-track"):
+        nd.Demonstrations.merge(tmp_path / "none", [first, nd.import_tub(tmp_path / "other", tmp_path / "second")])
+    later = nd.import_tub(tmp_path / "other", tmp_path / "later", first_track=3)
+    merged = nd.Demonstrations.merge(tmp_path / "merged", [first, later])
+    assert contents(merged.path)["episodes.jsonl"] == contents(both.path)["episodes.jsonl"]
+
+
+def test_a_tub_of_the_first_releases_is_read(tub):
+    """Ends of lines of Windows, sessions that are numbers, records without a mode."""
+    expected = contents(imported(tub).path)
+    for catalog in tub.glob("*.catalog"):
+        text = catalog.read_text().replace('"26-11-23_', "").replace('", "_timestamp', ', "_timestamp')
+        catalog.write_text(text.replace(', "user/mode": "user"', ""), newline="\r\n")
+    assert contents(nd.import_tub(tub, tub.parent / "again").path) == expected
+
+
+# What is damaged
+
+
+def test_a_torn_line_and_missing_images_are_counted(tub, capsys):
+    lines = (tub / "catalog_1.catalog").read_text().splitlines()
+    lines[3] = lines[3][:40]
+    lines[6] = "\0" * 60
+    (tub / "catalog_1.catalog").write_text("\n".join(lines))
+    (tub / "images" / "2_cam_image_array_.jpg").unlink()
+    image = tub / "images" / "20_cam_image_array_.jpg"
+    image.write_bytes(image.read_bytes()[:-300])
+    message = refused(capsys, "dataset", "import-tub", str(tub), "--out", str(tub.parent / "data"))
+    assert "line 4 of" in message
+    assert "catalog_1.catalog is torn; 4 of 24 records are torn or lack an image" in message
+    assert "--skip-missing" in message
+    assert not (tub.parent / "data").exists()
+    assert call("dataset", "import-tub", str(tub), "--out", str(tub.parent / "data"), "--skip-missing") == 0
+    printed = capsys.readouterr()
+    assert "20 of 24 records used (2 torn, 2 without an image)" in printed.out + printed.err
+    assert [row["length"] for row in nd.Demonstrations.open(tub.parent / "data").rows] == [7, 7, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("catalog_0.catalog", '"user/angle": 0.0', '"user/angle": 25.0', r"line 1 of .* no record.*<= 1.0.*user/angle"),
+        ("catalog_0.catalog", ', "user/throttle": -0.2', "", "missing required field `user/throttle`"),
+        ("catalog_0.catalog", "0_cam_image_array_.jpg", "../manifest.json", "names the image '../manifest.json'"),
+        ("catalog_0.catalog", "0_cam_image_array_.jpg", "none.jpg", "'none.jpg', which cannot be read"),
+        ("manifest.json", "catalog_1.catalog", "../catalog_1.catalog", "expected a file beside it"),
+        ("manifest.json", "catalog_2.catalog", "catalog_7.catalog", "catalog_7.catalog cannot be read"),
+        ("manifest.json", '"paths"', '"path"', "line 5 is not the manifest of a tub"),
+        ("manifest.json", "{}\n", "[" * 9999 + "\n", "line 3 is not the manifest of a tub"),
+        ("manifest.json", "{}\n", '{"nac_drive": {"meta": 1, "episodes": {}}}\n', "is no dataset's: its schema is"),
+    ],
+)  # fmt: skip
+def test_a_bad_tub_is_refused_in_one_line(tub, name, old, new, message):
+    change(tub, name, old, new)
+    with pytest.raises(DatasetError, match=message) as error:
+        imported(tub)
+    assert "\n" not in str(error.value)
+    assert not (tub.parent / "data").exists()
+
+
+def test_links_are_not_followed(tub):
+    for file in ("images/3_cam_image_array_.jpg", "catalog_1.catalog", "images", "manifest.json"):
+        moved = tub.parent / "elsewhere"
+        os.rename(tub / file, moved)
+        (tub / file).symlink_to(moved)
+        with pytest.raises(DatasetError, match="is a link, which an import does not follow"):
+            imported(tub)
+        (tub / file).unlink()
+        os.rename(moved, tub / file)
+    imported(tub)
+
+
+def test_options_are_checked(tub, tmp_path, capsys):
+    with pytest.raises(ValueError, match="comes twice"):
+        nd.import_tub([tub, tub / ".." / tub.name], tmp_path / "data")
+    with pytest.raises(ValueError, match="at least one folder"):
+        nd.import_tub([], tmp_path / "data")
+    with pytest.raises(ValueError, match="episode_frames must be at least 2"):
+        imported(tub, episode_frames=1)
+    with pytest.raises(DatasetError, match="there is no folder"):
+        nd.import_tub(tmp_path / "none", tmp_path / "data")
+    assert "dataset import-tub" in refused(capsys, "dataset", "import", str(tub), "--out", str(tmp_path / "data"))
+    shutil.rmtree(tub / "images")
+    with pytest.raises(DatasetError, match="the file is missing"):
+        imported(tub)
+
+
+# What is written
+
+
+def records(tub: Path) -> list[dict[str, Any]]:
+    """Every record, sought by the lengths of lines as donkeycar does."""
+    lines = (tub / "manifest.json").read_text().splitlines()
+    inputs, types, _, sessions, catalogs = map(json.loads, lines)
+    assert len(inputs) == len(types)
+    found = []
+    for name in catalogs["paths"]:
+        content = (tub / name).read_bytes()
+        manifest = json.loads((tub / f"{name}_manifest").read_text())
+        assert (manifest["path"], manifest["start_index"]) == (f"{name}_manifest", len(found))
+        start = 0
+        for length in manifest["line_lengths"]:
+            assert content[start + length - 1 : start + length] == b"\n"
+            found.append(json.loads(content[start : start + length]))
+            start += length
+        assert start == len(content)
+        assert len(manifest["line_lengths"]) <= catalogs["max_len"]
+    assert catalogs["current_index"] == len(found)
+    assert [record["_index"] for record in found] == list(range(len(found)))
+    assert list(dict.fromkeys(record["_session_id"] for record in found)) == sessions["sessions"]["all_full_ids"]
+    assert all(set(record) <= {*inputs, "_index", "_session_id", "_timestamp_ms"} for record in found)
+    return found
+
+
+@pytest.mark.parametrize("control", ["discrete", "continuous"])
+def test_a_dataset_comes_back_from_a_tub(tmp_path, control, monkeypatch):
+    monkeypatch.setattr("nac_drive.data_collection.interchange.to_tub.CATALOG_RECORDS", 70)
+    env = nd.EnvConfig(control, max_steps=60)
+    dataset = collect_small(tmp_path / "data", env=env)
+    nd.export_dataset(dataset, tmp_path / "tub", "tub")
+    found = records(tmp_path / "tub")
+    again = nd.import_tub(tmp_path / "tub", tmp_path / "again")
+    assert again.meta.env == env
+    before, after = dataset.load(), again.load()
+    for name in ("labels", "actions", "rewards", "dt", "offsets", "seeds"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name), err_msg=name)
+    for one, other in zip(dataset.rows, again.rows, strict=True):
+        assert (one["return"], one["terminated"]) == (other["return"], other["terminated"])
+        assert other["seed_given"]
+        assert other["truncated"] is not one["terminated"]
+    error = np.abs(after.frames[:].astype(int) - before.frames[:])
+    assert error.mean() < 2.5
+    if control == "continuous":
+        angles = np.array([record["user/angle"] for record in found], np.float32)
+        throttle = np.array([record["user/throttle"] for record in found])
+        np.testing.assert_array_equal(angles, before.labels[:, 0])
+        np.testing.assert_allclose(throttle, before.labels[:, 1] - before.labels[:, 2], atol=1e-7)
+    else:
+        steering = np.array([record["user/angle"] for record in found])
+        np.testing.assert_array_equal(steering, np.array(env.spec.steering)[before.labels])
+
+
+def test_a_tub_comes_back_from_a_dataset(tub, tmp_path):
+    """What donkeycar itself reads is the same: times but for their start, modes, angles and throttles."""
+    writer = TubWriter(tmp_path / "mixed")
+    for number in range(6):
+        mode = {"user/mode": "local", "pilot/angle": 0.1, "pilot/throttle": -0.3} if number > 3 else {}
+        writer.write(GREY, {"user/angle": 0.1 * number, "user/throttle": 0.5, **mode}, after=47 + number)
+    dataset = nd.import_tub([tub, tmp_path / "mixed"], tmp_path / "data")
+    nd.export_dataset(dataset, tmp_path / "tub again", "tub")
+    found = records(tmp_path / "tub again")
+    expected = records_of(tub) + records_of(tmp_path / "mixed")
+    for one, other in zip(expected, found, strict=True):
+        assert one["user/mode"] == other["user/mode"]
+        driver = "user" if one["user/mode"] == "user" else "pilot"
+        for name in ("angle", "throttle"):
+            assert other[f"{driver}/{name}"] == pytest.approx(one[f"{driver}/{name}"], abs=1e-7)
+    steps = [np.diff([record["_timestamp_ms"] for record in each[-6:]]).tolist() for each in (expected, found)]
+    assert steps[0] == steps[1]
+    again = nd.import_tub(tmp_path / "tub again", tmp_path / "data again")
+    assert [row.get("corrections") for row in again.rows] == [None, None, None, "0:4"]
+    np.testing.assert_array_equal(again.load().labels, dataset.load().labels)
+
+
+def records_of(tub: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(tub.glob("*.catalog")) for line in file.read_text().splitlines()]
+
+
+def test_a_record_that_was_deleted_in_an_exported_tub_leaves_its_time(tmp_path):
+    write_tub(tmp_path / "tub", frames=6, sessions=1)
+    nd.export_dataset(imported(tmp_path / "tub"), tmp_path / "exported", "tub")
+    change(tmp_path / "exported", "manifest.json", '"deleted_indexes": []', '"deleted_indexes": [2, 3]')
+    again = nd.import_tub(tmp_path / "exported", tmp_path / "again")
+    np.testing.assert_allclose(again.load().dt, [0, 0.05, 0.15, 0.05], atol=1e-6)
