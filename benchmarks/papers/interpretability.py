@@ -22,10 +22,9 @@ import nac_drive as nd
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import steering, visual_backprop
 from nac_drive.data_collection.drivers import env_for
-from nac_drive.envs import BAR_TOP, FRAMES_PER_SECOND, PERTURBATIONS, Control
+from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.envs.readings import ZOOM_FRAMES
-from nac_drive.envs.regions import REGIONS
 
 NOISY_EVERY = 5
 """Of so many frames, one has its saliency maps compared."""
@@ -47,8 +46,9 @@ def main(options: Options) -> None:
         driver = nd.resolve_driver(name, nd.EnvConfig(control=options.control))
         episodes: list[Recording] = []
         for track in nd.track_seeds(options.tracks):
-            with closing(nd.make_env(env_for(driver, options.control))) as env:
-                episodes.append(record(env, driver, track, name=name))
+            config = env_for(driver, options.control)
+            with closing(nd.make_env(config)) as env:
+                episodes.append(record(env, driver, track, name=name, spec=config.spec))
         print(f"\n### {name}\n")
         saliency(episodes)
         neurons(episodes)
@@ -69,11 +69,13 @@ def mean(episodes: list[Recording], series: str) -> float:
 
 def saliency(episodes: list[Recording]) -> None:
     """Mean fraction of the saliency in each region."""
-    print(f"| method | {' | '.join(REGIONS)} |\n|---|{'---:|' * len(REGIONS)}")
+    regions = [name.removeprefix("area on ") for name in episodes[0].series if name.startswith("area on ")]
+    if not regions:
+        return
+    print(f"| method | {' | '.join(regions)} |\n|---|{'---:|' * len(regions)}")
     for method in ("area", *SALIENCY):
-        if f"{method} on {REGIONS[0]}" in episodes[0].series:
-            cells = [f"{100 * mean(episodes, f'{method} on {region}'):.1f}" for region in REGIONS]
-            print(f"| {method} | {' | '.join(cells)} |")
+        cells = [f"{100 * mean(episodes, f'{method} on {region}'):.1f}" for region in regions]
+        print(f"| {method} | {' | '.join(cells)} |")
 
 
 def neurons(episodes: list[Recording]) -> None:
@@ -121,7 +123,7 @@ def noise(driver: nd.Driver, episodes: list[Recording]) -> None:
     for level in PERTURBATIONS["gaussian-noise"]:
         similar, changes = [], []
         for each in episodes:
-            size = FrameSize.of(each.frames.shape[1:], BAR_TOP)
+            size = FrameSize.of(each.frames.shape[1:], env_for(driver).spec.bar_top)
             corrupt = level.draw(np.random.default_rng(each.track), size)  # type: ignore[attr-defined]
             noisy = np.stack([corrupt(frame) for frame in each.frames])
             rows = after_zoom(each, np.arange(len(noisy)))[::NOISY_EVERY]

@@ -21,7 +21,6 @@ from nac_drive.analysis.regions import fractions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, steering_target, visual_backprop
 from nac_drive.envs import ENVIRONMENTS, CarRacing, EnvSpec, Episode, Policy, Step, rollout
 from nac_drive.envs.pulses import BRAKE, COMMANDS, GAS
-from nac_drive.envs.regions import REGIONS
 from nac_drive.evaluation.formulas import steering_of
 from nac_drive.markdown import number_text
 from nac_drive.notebook import image
@@ -252,12 +251,12 @@ def _add_saliency(recording: Recording, driver: Driver, labels: np.ndarray | Non
     for name, each in zip(SALIENCY, maps, strict=True):
         recording.saliency[name] = (255 * each).round().to(torch.uint8).numpy(force=True)
         if labels is not None:
-            _add_fractions(recording, name, each.numpy(force=True), labels)
+            _add_fractions(recording, name, each.numpy(force=True), labels, spec)
     if labels is not None:
-        _add_fractions(recording, "area", np.ones(labels.shape), labels)
+        _add_fractions(recording, "area", np.ones(labels.shape), labels, spec)
 
 
-def _add_fractions(recording: Recording, name: str, maps: np.ndarray, labels: np.ndarray) -> None:
-    rows = [fractions(image, label) for image, label in zip(maps, labels, strict=True)]
-    for region in REGIONS:
+def _add_fractions(recording: Recording, name: str, maps: np.ndarray, labels: np.ndarray, spec: EnvSpec) -> None:
+    rows = [fractions(image, label, spec.region_names) for image, label in zip(maps, labels, strict=True)]
+    for region in spec.region_names:
         recording.series[f"{name} on {region}"] = np.array([row[region] for row in rows], dtype=np.float32)

@@ -19,9 +19,10 @@ from nac_drive.envs.pulses import COMMANDS, Pulses
 from nac_drive.envs.readings import Readings
 from nac_drive.envs.regions import regions
 from nac_drive.envs.saved_state import CarState
+from nac_drive.envs.seat import seat_facts
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import FRAMES_PER_SECOND
-from nac_drive.envs.views import ABOVE, Size, View, require_view, seat_facts
+from nac_drive.envs.views import ABOVE, Size, View, require_view
 from nac_drive.envs.window import Window
 from nac_drive.envs.world import World
 from nac_drive.plain import plain

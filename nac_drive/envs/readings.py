@@ -94,6 +94,11 @@ class Readings:
         return self._road_vertices
 
     @property
+    def kerbs(self) -> np.ndarray:
+        """Which of `road_vertices` are kerbs, (P,) bool."""
+        return self._roads["tile_of"][0, : self._roads["polygons"][0]] < 0
+
+    @property
     def road_poly(self) -> list[tuple[np.ndarray, Any]]:
         """Corners and colours of tiles and kerbs, as gymnasium's."""
         road, tiles = self._roads[0], self._cars["painted"][0]

@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 from gymnasium.envs.box2d.car_racing import STATE_H, STATE_W, WINDOW_H, WINDOW_W
 
+from nac_drive.envs.spec import EnvSpec
 from nac_drive.envs.wrappers import BAR_TOP
 
-REGIONS = ("grass", "verge", "far road", "near road", "road behind", "car", "status bar")
+REGIONS = EnvSpec.region_names
 """Names of the labels 0, 1, 2, ... A verge lies on both sides of an edge of the road. The far road is that in the upper
 third of the frame above the status bar, the near road the rest of that ahead of the car."""
 VERGE = 2.0

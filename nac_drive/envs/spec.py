@@ -63,8 +63,10 @@ class EnvSpec:
     the columns 48 (steering) and 72 (gyroscope). None for a bar that is flipped like the world, or no bar."""
 
     regions: Callable[[Any], np.ndarray] | None = None
-    """env.unwrapped -> labels (H, W) uint8 of the pixels of the present frame, indices of `envs.regions.REGIONS`, of
-    which `inspect` measures the saliency; None where a frame has no such regions."""
+    """env.unwrapped -> labels (H, W) uint8 of the pixels of the present frame, indices of `region_names`, of which
+    `inspect` measures the saliency; None where a frame has no such regions."""
+    region_names: tuple[str, ...] = ("grass", "verge", "far road", "near road", "road behind", "car", "status bar")
+    """A name of each label of `regions`."""
     video_image: Callable[[Any], np.ndarray] | None = None
     """env.unwrapped -> image (H, W, 3) uint8 of the world, for videos; None for the clean frame."""
     pose: Callable[[Any], tuple[float, float, float]] | None = None

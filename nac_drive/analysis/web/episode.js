@@ -52,7 +52,7 @@ class Episode {
     this.lines(plots, "Return", ["return"], { unit: "return" });
     const method0 = Object.keys(maps)[0];
     if (method0) {
-      const regions = ["far road", "near road", "verge", "grass", "status bar"].map(region => `${method0} on ${region}`);
+      const regions = names.filter(name => name.startsWith(`${method0} on `));
       this.lines(plots, `Where ${method0} looks`, regions, { unit: "fraction of map", bounds: [0, 1] }, name => name.split(" on ")[1]);
     }
     if (data.attention) this.attention(plots, unpack(data.attention));

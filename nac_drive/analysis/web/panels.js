@@ -1,7 +1,7 @@
 // Panels of one episode. Each draws a moment; none knows the others.
 "use strict";
 
-const COLOURS = ["#0b8ad9", "#2e9e4f", "#d6453d", "#a06bd6", "#c98a12"];
+const COLOURS = ["#0b8ad9", "#2e9e4f", "#d6453d", "#a06bd6", "#c98a12", "#12a09b", "#d65fa0", "#7d828a"];
 const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]; // viridis
 const HEAT = [[0, 0, 0], [120, 28, 109], [237, 105, 37], [252, 255, 164]]; // inferno
 

@@ -26,6 +26,7 @@ from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig, Policy, Step, make_env, perturb, rollout, wrap_angle
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.regions import REGIONS
+from nac_drive.envs.seat import SEAT_REGIONS
 from nac_drive.policies import CORES, Driver, DriverConfig, build_core, save_driver
 from tests.browser import Page, browser, needs_browser
 from tests.documented import ROOT
@@ -221,6 +222,19 @@ def test_saliency_is_there_and_its_regions_sum_to_one(of_nac):
         assert of_nac.saliency[method].shape == (24, 96, 96)
         total = sum(of_nac.series[f"{method} on {region}"] for region in REGIONS)
         assert np.isclose(total, 1, atol=1e-5).mean() > 0.9  # a map may be empty
+
+
+def test_the_seat_has_regions_of_its_own():
+    config = EnvConfig("continuous", max_steps=20, view="seat", size=(64, 48))
+    torch.manual_seed(0)
+    driver = Driver(DriverConfig("lstm", d_model=16, dense=8, control="continuous", frame_shape=(48, 64, 3))).eval()
+    found = record(make_env(config), driver, TRACK, name="x", spec=config.spec)
+    for method in ("area", "Grad-CAM"):
+        fractions = {name.split(" on ")[1]: values for name, values in found.series.items() if name.startswith(method)}
+        assert tuple(fractions) == SEAT_REGIONS
+        np.testing.assert_allclose(np.sum([*fractions.values()], axis=0), 1, rtol=1e-5)
+    assert found.series["area on sky"].min() > 0.15
+    np.testing.assert_allclose(found.series["area on status bar"], 6 / 48, rtol=1e-5)
 
 
 def test_a_driver_without_a_network_has_no_neurons():

@@ -55,9 +55,9 @@ def test_every_region_is_there_and_the_car_is_red(drive):
 
 def test_fractions_sum_to_one_and_know_their_region(drive):
     _, labels = drive[-1]
-    even = fractions(np.ones(labels.shape), labels)
+    even = fractions(np.ones(labels.shape), labels, REGIONS)
     assert sum(even.values()) == pytest.approx(1)
     assert even["status bar"] == pytest.approx(12 / 96)
-    alone = fractions((labels == 2).astype(float), labels)
+    alone = fractions((labels == 2).astype(float), labels, REGIONS)
     assert alone == {name: float(name == "far road") for name in REGIONS}
-    assert set(fractions(np.zeros(labels.shape), labels).values()) == {0.0}
+    assert set(fractions(np.zeros(labels.shape), labels, REGIONS).values()) == {0.0}
