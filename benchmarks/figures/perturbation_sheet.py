@@ -21,13 +21,18 @@ from matplotlib.figure import Figure
 from nac_drive.envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, EnvConfig, make_env, perturb
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import FrameLoss, IrregularRate
+from nac_drive.envs.perturbations.published import PublishedTask
 from nac_drive.storage.style import NORMAL, PALETTE, SMALL, SOFT, styled
 
 TRACK, SEED, LEVELS = 3, 3, range(4)
 HALVES = {"brightness": (5, 3), "line": (17, 29)}
 """Seeds of the left and of the right half of an image, where two draws are shown."""
-DRIVES = tuple(name for name in PERTURBATIONS if name not in (*CORRUPTIONS, "mishaps"))
-"""Perturbations with a panel on the right; mishaps happen a few times in an episode."""
+DRIVES = tuple(
+    name
+    for name, (least, *_) in PERTURBATIONS.items()
+    if name not in (*CORRUPTIONS, "mishaps") and not isinstance(least, PublishedTask)
+)
+"""Perturbations with a panel on the right; mishaps happen a few times in an episode, published tasks have one level."""
 INK = PALETTE[0]
 
 LABELS = {
@@ -39,6 +44,9 @@ LABELS = {
     "occlusion-bars": "{0.bars} of {0.width:.0%} width",
     "occlusion-blobs": "{0.fraction:.0%} hidden",
     "colour": "moved by {0.distance:g}",
+    "random-convolution": "{0.share:.0%} convolved",
+    "random-overlay": "{0.opacity:.0%} opaque",
+    "cut-out": "{0.fraction:.0%} hidden",
     "frame-drop": "p = {0.probability}",
     "blackouts": "{0.fraction:.0%}, {0.frames} frames each",
     "gap": "{0.fraction:.0%}",
@@ -53,7 +61,7 @@ LABELS = {
 @styled()
 def main(out: Path = Path("docs/figures")) -> None:
     """Write perturbations.png into `out`."""
-    figure = Figure(figsize=(15.5, 13.4), layout="constrained")
+    figure = Figure(figsize=(15.5, 17.0), layout="constrained")
     left, right = np.ravel(np.array(figure.subfigures(1, 2, width_ratios=(1, 1.35))))
     for side, names in ((left, CORRUPTIONS), (right, DRIVES)):
         grid = side.subplots(len(names), len(LEVELS))

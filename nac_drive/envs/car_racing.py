@@ -227,6 +227,19 @@ class CarRacing(Readings, gym.Env, EzPickle):
         require_view(view, size)
         return self._world.draw(None, self._row, self._row + 1, view, size)[0]
 
+    def frame_repainted(self, road: int, background: int) -> np.ndarray:
+        """Draw the present observation in other colours.
+
+        Args:
+            road: What is added to red, green and blue of the road, which must stay in 0-255.
+            background: What is added to the darker grass.
+
+        Returns:
+            (height, width, 3) uint8.
+        """
+        with self._world.repainted(self._row, road, background):
+            return self._draw()
+
     def look(self) -> np.ndarray:
         """Return the frame (96, 96, 3) of the last step.
 

@@ -5,6 +5,8 @@ It is the oracle in tests, and the stand-in where nothing could be compiled.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,20 @@ class GymnasiumWorld:
             self.place(0, self._line.angles[car["index"]].item(), *self._line.points[car["index"]].tolist())
             car["interventions"] += 1
         self.rewards[0], self.terminated[0] = reward, ends
+
+    @contextmanager
+    def repainted(self, row: int, road: int, background: int) -> Iterator[None]:
+        """Repaint for a while, see `World.repainted`."""
+        env = self.env
+        before, of_background = env.road_poly, env.bg_color
+        env.road_poly = [
+            (polygon, color if isinstance(color, tuple) else color + road) for polygon, color in before
+        ]  # fmt: skip
+        env.bg_color = of_background + background
+        try:
+            yield
+        finally:
+            env.road_poly, env.bg_color = before, of_background
 
     def draw(
         self,

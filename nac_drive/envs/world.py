@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from threading import local
 from typing import Any
@@ -111,6 +113,26 @@ class World:
         self._library.cars_step(
             roads, cars, count, actions, self.crash_ends, self.intervenes, rewards, terminated
         )  # fmt: skip
+
+    @contextmanager
+    def repainted(self, row: int, road: int, background: int) -> Iterator[None]:
+        """Give road and background other colours for a while.
+
+        Args:
+            row: The environment.
+            road: What is added to red, green and blue of the tiles, which must stay in 0-255.
+            background: What is added to the background.
+        """
+        paint: Any = self.roads[row]
+        before = {name: paint[name].copy() for name in ("color", "touched_color", "background")}
+        try:
+            paint["color"][paint["tile_of"] >= 0] += np.array(road).astype(np.uint8)  # modulo 256
+            paint["touched_color"] += np.array(road).astype(np.uint8)
+            paint["background"] += np.array(background).astype(np.uint8)
+            yield
+        finally:
+            for name, colors in before.items():
+                paint[name] = colors
 
     def draw(
         self,

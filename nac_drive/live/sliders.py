@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 from inspect import getdoc
 from typing import Any
 
-from nac_drive.envs import CORRUPTIONS, FRAMES_PER_SECOND, PERTURBATIONS, Perturbation
+from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Perturbation
 from nac_drive.envs.perturbations.frames import FrameLoss
+from nac_drive.envs.perturbations.images import Corruption
+from nac_drive.envs.perturbations.published import PublishedTask
 
 IMAGES, FRAMES, CAR = "The image", "When frames arrive", "The car and its actions"
 
@@ -18,6 +20,16 @@ def _percent(value: float) -> str:
 
 
 WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "published-colour": (
+        "Road and grass are lighter or darker, as for AttentionAgent.", lambda it: f"by up to {_percent(it.shift)}"
+    ),
+    "published-bars": (
+        "A black bar stands at either side, as for AttentionAgent.", lambda it: f"{_percent(2 * it.width)} hidden"
+    ),
+    "published-blob": (
+        "A red square goes with the car, as for AttentionAgent.", lambda it: f"{it.side:g} units wide"
+    ),
+    "published-noise": ("The grass is noise, as for AttentionAgent.", lambda it: f"values up to {it.largest}"),
     "gaussian-noise": ("Noise on every pixel of every frame.", lambda it: f"variance {it.variance:g}"),
     "salt-and-pepper": ("Pixels turn black or white.", lambda it: f"{_percent(it.fraction)} of the pixels"),
     "brightness": ("A wrong exposure for the whole episode.", lambda it: f"factor {it.factor:g}"),
@@ -26,6 +38,11 @@ WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "occlusion-bars": ("Black bars hide parts of the world.", lambda it: f"{_percent(it.bars * it.width)} hidden"),
     "occlusion-blobs": ("Dirt on the lens hides parts of the world.", lambda it: f"{_percent(it.fraction)} hidden"),
     "colour": ("Road and grass take other colours.", lambda it: f"{it.distance:g} of 255"),
+    "random-convolution": (
+        "Colours and sharpness change at random.", lambda it: f"{_percent(it.share)} of the image"
+    ),
+    "random-overlay": ("Coloured patches lie over the world.", lambda it: f"{_percent(it.opacity)} opaque"),
+    "cut-out": ("Coloured triangles hide parts of the world.", lambda it: f"{_percent(it.fraction)} hidden"),
     "frame-drop": (
         "Single frames are lost; the driver sees the last one again.",
         lambda it: f"{_percent(it.probability)} of the frames",
@@ -77,7 +94,8 @@ def slider_groups() -> dict[str, list[Slider]]:
     groups: dict[str, list[Slider]] = {IMAGES: [], FRAMES: [], CAR: []}
     for name, levels in PERTURBATIONS.items():
         meaning, text = WORDS.get(name, (_first_sentence(levels[0]), _settings))
-        group = IMAGES if name in CORRUPTIONS else FRAMES if isinstance(levels[0], FrameLoss) else CAR
+        image = isinstance(levels[0], Corruption | PublishedTask)
+        group = IMAGES if image else FRAMES if isinstance(levels[0], FrameLoss) else CAR
         groups[group].append(Slider(name, meaning, tuple(map(text, levels))))
     return groups
 

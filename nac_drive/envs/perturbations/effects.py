@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -81,17 +82,42 @@ class Light:
 
 @dataclass(frozen=True)
 class Blend:
-    """Every pixel is mixed with one grey."""
+    """Every pixel is mixed with a picture."""
 
     opacity: NDArray[np.float32]
-    """(H, W, 1) in [0, 1]: fraction of the grey."""
-    grey: np.float32
-    """The grey, 0-255."""
+    """(H, W, 1) in [0, 1]: fraction of the picture."""
+    picture: NDArray[np.float32]
+    """(H, W, 3), or (1, 1, 1) of one grey, 0-255."""
 
     def __call__(self, frames: FrameArray) -> FrameArray:
         values = frames * (1 - self.opacity)
-        values += self.opacity * self.grey
+        values += self.opacity * self.picture
         return _uint8(values)
+
+
+KERNEL_UNIT = 256
+"""Kernels are whole multiples of 1 / 256, so that every order of a sum gives the same bits."""
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """The world is convolved with one kernel."""
+
+    kernel: NDArray[np.float32]
+    """(3, 3, 3, 3): weight of (new channel, old channel, row, column), whole numbers of `KERNEL_UNIT`."""
+    rows: int
+    """Rows above the status bar."""
+
+    def __call__(self, frames: FrameArray) -> FrameArray:
+        result = frames.copy()
+        for frame, new in zip(
+            frames.reshape(-1, *frames.shape[-3:]), result.reshape(-1, *frames.shape[-3:]), strict=True
+        ):
+            planes = cv2.split(frame[: self.rows].astype(np.float32))
+            for i, of_channel in enumerate(self.kernel):
+                parts = [cv2.filter2D(plane, -1, part) for plane, part in zip(planes, of_channel, strict=True)]
+                new[: self.rows, :, i] = _uint8(np.sum(parts, axis=0) / np.float32(KERNEL_UNIT))
+        return result
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.envs.perturbations.base import Perturbation
-from nac_drive.envs.perturbations.effects import BlackAndWhite, Blend, Effect, Gain, Hidden, Light, Noise, Recolour
+from nac_drive.envs.perturbations.effects import (
+    KERNEL_UNIT,
+    BlackAndWhite,
+    Blend,
+    Convolved,
+    Effect,
+    Gain,
+    Hidden,
+    Light,
+    Noise,
+    Recolour,
+)
 from nac_drive.envs.perturbations.stream import Stream
 
 
@@ -141,7 +152,7 @@ class Line(Corruption):
 
     def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
         opacity = (self.opacity / 255.0 * _lines(rng, size, 1)).astype(np.float32)[..., None]
-        return Blend(opacity, np.float32(0.0 if rng.random() < 0.5 else 255.0))
+        return Blend(opacity, np.full((1, 1, 1), 0.0 if rng.random() < 0.5 else 255.0, np.float32))
 
 
 @dataclass(frozen=True)
@@ -215,6 +226,70 @@ class ColourChange(Corruption):
         return Recolour(road, grass, size.world_rows)
 
 
+@dataclass(frozen=True)
+class RandomConvolution(Corruption):
+    """The world is convolved with a random 3 x 3 kernel from all colours to all colours.
+
+    The result is mixed with the image, `share` of it. Shapes stay; colours, contrasts and sharpness change. The kernel
+    is drawn once: its weights are normal, and their sum is uniform in 0.5 to 1.5 for every new colour. After Lee et
+    al., Network randomization, 2020, and Xu et al., RandConv, 2021.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        _require("share", self.share, 0.0, 1.0, "it is the share of the convolved image.")
+
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
+        kernel = rng.standard_normal((3, 3, 3, 3)) / np.sqrt(27.0)  # (new, old, row, column)
+        kernel += (rng.uniform(0.5, 1.5, (3, 1, 1, 1)) - kernel.sum(axis=(1, 2, 3), keepdims=True)) / 27.0
+        kernel *= self.share
+        kernel[np.arange(3), np.arange(3), 1, 1] += 1.0 - self.share
+        return Convolved(np.rint(KERNEL_UNIT * kernel).astype(np.float32), size.world_rows)
+
+
+@dataclass(frozen=True)
+class RandomOverlay(Corruption):
+    """A random picture lies over the world, `opacity` of it.
+
+    The picture has soft coloured patches and is drawn once.
+    """
+
+    opacity: float
+
+    def __post_init__(self) -> None:
+        _require("opacity", self.opacity, 0.0, 1.0, "it is the fraction of the picture in a pixel.")
+
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
+        opacity = np.zeros((size.height, size.width, 1), np.float32)
+        opacity[: size.world_rows] = self.opacity
+        return Blend(opacity, _picture(rng, size))
+
+
+@dataclass(frozen=True)
+class CutOut(Corruption):
+    """Coloured triangles hide at least the `fraction` of the world.
+
+    Places, shapes and colours are drawn once. After DeVries and Taylor, Cutout, 2017, and Zhong et al., Random erasing,
+    2020, whose pieces are rectangles.
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        _require("fraction", self.fraction, 0.0, 0.9, "it is the fraction of the image that is hidden.")
+
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
+        height, width, world_rows = size
+        hidden = np.zeros((height, width), np.uint8)
+        while hidden[:world_rows].mean() < self.fraction:
+            centre = rng.random(2) * (width, world_rows)
+            corners = centre + rng.uniform(-0.3, 0.3, (3, 2)) * height
+            cv2.fillPoly(hidden, [np.rint(corners).astype(np.int32)], 1)
+            hidden[world_rows:] = 0
+        return Blend(hidden[..., None].astype(np.float32), _picture(rng, size))
+
+
 class CorruptedFrames(gym.ObservationWrapper):
     """Environment with corrupted observations. `env.unwrapped.state`, rewards, physics and dt stay as they are."""
 
@@ -247,6 +322,18 @@ def _lines(rng: np.random.Generator, size: FrameSize, count: int) -> NDArray[np.
         cv2.line(drawn, start.tolist(), end.tolist(), 255, max(1, round(thickness)), cv2.LINE_AA)
     drawn[world_rows:] = 0
     return drawn
+
+
+def _picture(rng: np.random.Generator, size: FrameSize) -> NDArray[np.float32]:
+    """Draw a picture (H, W, 3) of soft patches, 0-255.
+
+    A quarter of all pictures are flat. Every value of a patch is uniform in -128 to 383 and clipped, so that half of
+    them are black or full.
+    """
+    cells = max(rng.integers(-2, 12, endpoint=True), 1)  # patches along a side
+    colours = np.clip(rng.uniform(-128.0, 383.0, (cells, cells, 3)), 0.0, 255.0).astype(np.float32)
+    picture: NDArray[np.float32] = np.asarray(cv2.resize(colours, (size.width, size.height)), np.float32)
+    return picture
 
 
 def _blacked_out(hidden: NDArray[np.bool_]) -> Effect:

@@ -19,16 +19,20 @@ from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,
+    CutOut,
     FrameSize,
     GaussianNoise,
     Line,
     OcclusionBars,
     OcclusionBlobs,
+    RandomConvolution,
+    RandomOverlay,
     SaltAndPepper,
     Shadows,
 )
 from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
 from nac_drive.envs.perturbations.mishaps import Mishaps
+from nac_drive.envs.perturbations.published import PublishedBars, PublishedBlob, PublishedColours, PublishedNoise
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
 from nac_drive.envs.wrappers import BAR_TOP
@@ -37,6 +41,10 @@ from nac_drive.plain import whole
 from nac_drive.registry import Registry
 
 _SHIPPED: dict[str, tuple[Perturbation, ...]] = {
+    "published-colour": (PublishedColours(0.2),),
+    "published-bars": (PublishedBars(3 / 40),),
+    "published-blob": (PublishedBlob(side=8, right=21.0, ahead=7.6),),
+    "published-noise": (PublishedNoise(255),),
     "gaussian-noise": (GaussianNoise(0.1), GaussianNoise(0.2), GaussianNoise(0.3)),
     "salt-and-pepper": (SaltAndPepper(0.02), SaltAndPepper(0.05), SaltAndPepper(0.15)),
     "brightness": (Brightness(1.3), Brightness(1.6), Brightness(2.0)),
@@ -45,6 +53,9 @@ _SHIPPED: dict[str, tuple[Perturbation, ...]] = {
     "occlusion-bars": (OcclusionBars(1, 0.1), OcclusionBars(2, 0.1), OcclusionBars(3, 0.1)),
     "occlusion-blobs": (OcclusionBlobs(0.05), OcclusionBlobs(0.15), OcclusionBlobs(0.3)),
     "colour": (ColourChange(40), ColourChange(80), ColourChange(120)),
+    "random-convolution": (RandomConvolution(0.25), RandomConvolution(0.5), RandomConvolution(1.0)),
+    "random-overlay": (RandomOverlay(0.2), RandomOverlay(0.4), RandomOverlay(0.6)),
+    "cut-out": (CutOut(0.1), CutOut(0.2), CutOut(0.35)),
     "frame-drop": (FrameDrop(0.1), FrameDrop(0.3), FrameDrop(0.5)),
     "blackouts": (Blackouts(0.3, 5), Blackouts(0.5, 5), Blackouts(0.7, 5)),
     "gap": (Gaps(0.05), Gaps(0.15), Gaps(0.3)),
@@ -60,7 +71,7 @@ PERTURBATIONS: Registry[tuple[Perturbation, ...]] = Registry("perturbation", _SH
 """Name -> settings of level 1, 2, 3 (and 4)."""
 
 CORRUPTIONS = tuple(name for name, levels in _SHIPPED.items() if isinstance(levels[0], Corruption))
-"""Names of the shipped perturbations that change images only."""
+"""Names of the shipped perturbations that change images only, recorded ones too."""
 
 
 def recordable() -> list[str]:

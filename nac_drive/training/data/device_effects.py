@@ -8,14 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nac_drive.envs.perturbations.effects import (
     GRASS,
+    KERNEL_UNIT,
     ROAD,
     BlackAndWhite,
     Blend,
     Chain,
+    Convolved,
     Effect,
     Gain,
     Hidden,
@@ -52,14 +55,23 @@ def apply_on_device(effect: Effect, frames: Tensor, generator: torch.Generator) 
             return _like(effect.table, frames)[frames.long()]
         case Light(light):
             return _uint8(frames * _like(light, frames))
-        case Blend(opacity, grey):
+        case Blend(opacity, picture):
             mixed = _like(opacity, frames)
-            return _uint8(frames * (1 - mixed) + mixed * float(grey))
+            return _uint8(frames * (1 - mixed) + mixed * _like(picture, frames))
+        case Convolved(kernel, rows):
+            return _convolved(frames, _like(kernel, frames), rows)
         case Hidden(visible):
             return frames * _like(visible, frames)
         case Recolour(road, grass, rows):
             return _recoloured(frames, _like(road, frames), _like(grass, frames), rows)
     raise TypeError(f"effect: must be one of envs.perturbations.effects, got {effect!r}; add it to apply_on_device.")
+
+
+def _convolved(frames: Tensor, kernel: Tensor, rows: int) -> Tensor:
+    world = frames[..., :rows, :, :].flatten(0, -4).permute(0, 3, 1, 2).float()  # (n, 3, rows, W)
+    sums = F.conv2d(F.pad(world, (1, 1, 1, 1), mode="reflect"), kernel)  # whole numbers: exact in any order
+    moved = _uint8(sums / KERNEL_UNIT).permute(0, 2, 3, 1).reshape(frames[..., :rows, :, :].shape)
+    return torch.cat([moved, frames[..., rows:, :, :]], dim=-3)
 
 
 def _recoloured(frames: Tensor, road: Tensor, grass: Tensor, rows: int) -> Tensor:

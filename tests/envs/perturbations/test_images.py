@@ -7,15 +7,19 @@ import pytest
 from scipy import stats
 
 from nac_drive.envs import BAR_TOP, CORRUPTIONS, PERTURBATIONS, draw_effect, make_env, parse_corruptions
+from nac_drive.envs.perturbations.effects import Blend, Convolved
 from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,
+    CutOut,
     FrameSize,
     GaussianNoise,
     Line,
     OcclusionBars,
     OcclusionBlobs,
+    RandomConvolution,
+    RandomOverlay,
     SaltAndPepper,
     Shadows,
 )
@@ -232,6 +236,55 @@ def test_on_a_real_image_the_car_keeps_its_colour(frames):
     assert (after[:BAR_TOP] != frames[-1, :BAR_TOP]).any(axis=-1).mean() > 0.9
 
 
+def test_a_convolved_pixel_is_the_weighted_sum_of_its_neighbours(frames):
+    image = frames[-1]
+    for seed in range(3):
+        effect = drawn(RandomConvolution(0.8), seed)
+        assert isinstance(effect, Convolved)
+        after = effect(image)
+        for row, column in ((5, 9), (40, 50), (70, 95), (0, 0), (83, 48)):
+            expected = np.zeros(3)
+            for dy, dx in np.ndindex(3, 3):
+                y, x = (abs(place) for place in (row + dy - 1, column + dx - 1))  # mirrored at the borders
+                y, x = (last - abs(last - place) for last, place in ((BAR_TOP - 1, y), (95, x)))
+                expected += effect.kernel[:, :, dy, dx] @ image[y, x] / 256
+            np.testing.assert_array_equal(after[row, column], np.clip(np.rint(expected), 0, 255))
+
+
+def test_convolutions_mix_all_colours_and_keep_the_light_within_a_half():
+    kernels = np.stack([drawn(RandomConvolution(1.0), seed).kernel for seed in range(200)]) / 256  # type: ignore[attr-defined]
+    light = kernels.sum(axis=(2, 3, 4))  # (200, 3)
+    assert 0.45 < light.min() < 0.6
+    assert 1.4 < light.max() < 1.55
+    assert kernels.std() == pytest.approx(np.sqrt(1 / 27), rel=0.05)
+    half = drawn(RandomConvolution(0.5)).kernel / 256  # type: ignore[attr-defined]
+    same = np.einsum("ij,yx->ijyx", np.eye(3), [[0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    np.testing.assert_allclose(half, 0.5 * kernels[0] + 0.5 * same, atol=1 / 256)
+
+
+def test_an_overlay_is_a_share_of_one_picture():
+    over_black, over_white = (drawn(RandomOverlay(0.4), 5)(grey(value, 1))[0, :BAR_TOP] for value in (0, 250))
+    np.testing.assert_allclose(over_white.astype(int) - over_black, 150, atol=1)
+    assert over_black.max() <= 102
+    assert over_black.std() > 5
+    pictures = [drawn(RandomOverlay(1.0), seed)(grey(9, 1))[0, :BAR_TOP].reshape(-1, 3) for seed in range(100)]
+    flat = [(picture == picture[0]).all() for picture in pictures]
+    assert 10 < sum(flat) < 35
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.35])
+def test_triangles_cut_out_at_least_their_fraction_and_leave_the_rest(fraction, frames):
+    for seed in range(10):
+        effect = drawn(CutOut(fraction), seed)
+        assert isinstance(effect, Blend)
+        cut = effect.opacity[:BAR_TOP, :, 0]
+        assert set(np.unique(cut)) == {0.0, 1.0}
+        assert fraction <= cut.mean() < fraction + 0.2
+        after = effect(frames)[:, :BAR_TOP]
+        np.testing.assert_array_equal(after[:, cut == 0], frames[:, :BAR_TOP][:, cut == 0])
+        assert (after[:, cut == 1] == after[:1, cut == 1]).all()  # the same picture on every frame
+
+
 # Composition
 
 
@@ -264,6 +317,9 @@ def test_recorded_frames_take_image_perturbations_only():
         (lambda: Line(-0.1), r"opacity must be in \[0, 1\], got -0.1; it is the fraction of the line's colour"),
         (lambda: OcclusionBars(3, 0.4), r"bars x width must be in \[0, 1\], got 1.2"),
         (lambda: OcclusionBlobs(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
+        (lambda: RandomConvolution(1.1), r"share must be in \[0, 1\], got 1.1; it is the share of the convolved image"),
+        (lambda: RandomOverlay(-0.1), r"opacity must be in \[0, 1\], got -0.1; it is the fraction of the picture"),
+        (lambda: CutOut(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
         (lambda: ColourChange(-1.0), r"distance must be in \[0, 255\], got -1"),
     ],
 )
