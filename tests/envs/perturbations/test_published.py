@@ -1,4 +1,4 @@
-"""The published tasks: every pixel against a plain form of its rule, and against gymnasium's own picture."""
+"""The published tasks, pixel by pixel, against plain forms of their rules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_track_settles_it(name):
 
 
 def test_colours_are_drawn_as_gymnasium_draws_them():
-    """gymnasium's own picture of the same track, its colours set before it is drawn."""
+    """gymnasium draws the same track in these colours."""
     for track in (1, 2, 3):
         frame, clean, _ = driven("published-colour:1", 0, track)
         reference: Any = gym.make("CarRacing-v3").unwrapped
@@ -98,7 +98,7 @@ def test_bars_are_three_fortieths_of_the_width_at_either_side():
 
 @pytest.mark.parametrize("steps", [0, 25, 70])
 def test_the_blob_is_the_square_of_the_published_code(steps):
-    """A corner of the hull's last polygon, 20 to the right and 10 ahead, is the near corner of 8 x 8 units."""
+    """Its near corner is 20 and 10 units from the hull."""
     frame, clean, _ = driven("published-blob:1", steps)
     reference: Any = gym.make("CarRacing-v3").unwrapped
     reference.reset(seed=1)
