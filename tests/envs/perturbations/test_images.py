@@ -1,4 +1,4 @@
-"""Perturbed images: how much changes and where, and one frame gives the same result as a batch."""
+"""Perturbed images: how much changes, and where."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_higher_level_changes_more(name, frames):
 
 @pytest.mark.parametrize("variance", [0.1, 0.2, 0.3])
 def test_the_variance_holds_before_clipping(variance):
-    """Quartiles of mid-grey lie inside [0, 1] and know nothing of clipping; the clipped variance is the exact one."""
+    """Quartiles of mid-grey know nothing of clipping."""
     noisy = drawn(GaussianNoise(variance))(grey(128)) / 255.0
     low, high = np.quantile(noisy, [0.25, 0.75])
     assert ((high - low) / (2 * stats.norm.ppf(0.75))) ** 2 == pytest.approx(variance, rel=0.02)
@@ -153,7 +153,7 @@ def test_shadows_take_the_fraction_of_light_of_their_opacity():
 
 
 def test_a_line_mixes_its_pixels_with_black_or_white_and_leaves_the_others():
-    """Of 200 and a colour of 0 or 255, at an opacity of 0.4, 120 or 222 is left where the line is."""
+    """Of 200, at an opacity of 0.4, 120 or 222 is left."""
     rows, columns = np.mgrid[:BAR_TOP, :96]
     white = []
     for seed in range(40):

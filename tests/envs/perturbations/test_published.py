@@ -1,4 +1,4 @@
-"""The published tasks, pixel by pixel, against plain forms of their rules."""
+"""The published tasks against plain forms of their rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("published-colour", "published-bars", "published-blob", "published-nois
 
 
 def driven(spec: str, steps: int, track: int = 1, **config: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return the frame under `spec`, the clean frame and the environment after some steps."""
+    """Return perturbed frame, clean frame and environment after some steps."""
     env: Any = perturb(make_env(EnvConfig(**config)), spec)
     frame, _ = env.reset(seed=track)
     for i in range(steps):
@@ -98,7 +98,7 @@ def test_bars_are_three_fortieths_of_the_width_at_either_side():
 
 @pytest.mark.parametrize("steps", [0, 25, 70])
 def test_the_blob_is_the_square_of_the_published_code(steps):
-    """Its near corner is 20 and 10 units from the hull."""
+    """It begins 20 and 10 units from the hull."""
     frame, clean, _ = driven("published-blob:1", steps)
     reference: Any = gym.make("CarRacing-v3").unwrapped
     reference.reset(seed=1)
