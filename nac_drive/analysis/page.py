@@ -96,6 +96,13 @@ def _packed(recording: Recording) -> dict[str, Any]:
         "size": recording.frames.shape[1:3],
         "columns": _COLUMNS,
         "frames": _tiles(recording.frames),
+        "other": None
+        if recording.other_frames is None
+        else {
+            "view": recording.other_view,
+            "size": recording.other_frames.shape[1:3],
+            "frames": _tiles(recording.other_frames),
+        },
         "saliency": {name: _tiles(maps) for name, maps in recording.saliency.items()},
         "road": _array(road.astype(np.float32)) if len(road) else None,
         "position": _array(recording.position.astype(np.float32)) if len(recording.position) else None,

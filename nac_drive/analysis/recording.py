@@ -21,6 +21,7 @@ from nac_drive.analysis.regions import fractions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, steering_target, visual_backprop
 from nac_drive.envs import ENVIRONMENTS, CarRacing, EnvSpec, Episode, Policy, Step, rollout
 from nac_drive.envs.pulses import BRAKE, COMMANDS, GAS
+from nac_drive.envs.views import other_frame
 from nac_drive.evaluation.formulas import steering_of
 from nac_drive.markdown import number_text
 from nac_drive.notebook import image
@@ -66,6 +67,10 @@ class Recording:
     """phi, omega, t and a -> (T, H): means over the keys that are kept, of frames that exist."""
     actions: tuple[str, ...] = ("steer", "gas", "brake")
     """Names of the series that are numbers of an action."""
+    other_view: str = ""
+    """Name of the view that the driver does not see: above or seat. Empty where the environment has one view."""
+    other_frames: np.ndarray | None = None
+    """(T, 96, 96, 3) uint8: the world in that view."""
     episode: Episode | None = None
     """The result of the episode; it is not saved."""
 
@@ -97,6 +102,8 @@ class Recording:
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
         if self.attention is not None:
             arrays["attention"] = self.attention
+        if self.other_frames is not None:
+            arrays[f"frames/{self.other_view}"] = self.other_frames
         buffer = BytesIO()
         np.savez_compressed(buffer, **arrays)
         write_atomically(Path(path), buffer.getvalue())
@@ -144,6 +151,8 @@ def record(
         shown(name), track, perturbation, road, frames, series, np.array(watched.positions).reshape(-1, 2),
         actions=tuple(commands(steps[0].action, spec)), episode=episode,
     )  # fmt: skip
+    if watched.others:
+        result.other_view, result.other_frames = watched.other_view, np.stack(watched.others)
     result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
     if attention:
         _add_attention(result, attention, driver.core.window)  # type: ignore[attr-defined]
@@ -163,6 +172,8 @@ class _Watched:
         self.positions: list[tuple[float, float]] = []
         self.curvatures: list[float] = []
         self.labels: list[np.ndarray] = []
+        self.other_view = ""
+        self.others: list[np.ndarray] = []
 
     def begin(self, env: gym.Env) -> Any:
         self._env = env
@@ -175,6 +186,9 @@ class _Watched:
             self.positions.append((float(x), float(y)))
         if isinstance(simulator, CarRacing):
             self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
+        if (other := other_frame(simulator)) is not None:
+            self.other_view, frame = other
+            self.others.append(frame)
         if self._probe and self._regions:
             self.labels.append(self._regions(simulator))
         action, state = self._driver.act(observation, state, dt)

@@ -71,6 +71,8 @@ def _place(rr: Any, recording: Recording, *names: str) -> str:
 def _columns(rr: Any, recording: Recording) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield (names, columns of T rows) of images, series, car."""
     yield ("frame",), _images(rr, recording.frames)
+    if recording.other_frames is not None:
+        yield (f"frame from {recording.other_view}",), _images(rr, recording.other_frames)
     for name, maps in recording.saliency.items():
         yield ("saliency", name), _images(rr, maps)
     for name, values in recording.series.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 View = Literal["above", "seat"]
 VideoView = Literal["above", "seat", "both"]
@@ -21,6 +23,26 @@ SMALLEST, LARGEST = 32, 1024
 def bar_rows(size: Size) -> int:
     """Return the rows of the speed bar in the seat view."""
     return size[1] // 8
+
+
+def other_frame(simulator: Any, size: Size = ABOVE) -> tuple[View, np.ndarray] | None:
+    """Return the present frame in the view that the driver does not see.
+
+    Args:
+        simulator: `env.unwrapped`.
+        size: Width and height of a frame from the seat.
+
+    Returns:
+        The name of the view and the frame. None where the simulator has one view alone.
+    """
+    view = getattr(simulator, "view", None)
+    if view not in get_args(View):
+        return None
+    other: View = "seat" if view == "above" else "above"
+    try:
+        return other, simulator.frame_from(other, size if other == "seat" else ABOVE)
+    except NotImplementedError:  # gymnasium's own simulator
+        return None
 
 
 def require_view(view: str, size: Size) -> None:

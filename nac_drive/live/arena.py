@@ -60,6 +60,7 @@ class LiveRace:
     def __init__(self, race: Race, hands: HandDriven | None = None, recording: str = "") -> None:
         self.race, self._hands, self._recording = race, hands, recording
         self.paused, self.speed, self.saliency = any(car.human for car in race.cars), 1.0, True
+        self.shown: messages.Shown = "driver"
         self.begun = False
         """Whether a page has been there: no frame passes before."""
         self._pages: list[_Page] = []
@@ -143,6 +144,8 @@ class LiveRace:
                 self.speed = value
             case messages.Saliency(on=on):
                 self.saliency = on
+            case messages.View(show=shown):
+                self.shown = shown
             case messages.Add(driver=name):
                 race.add(name)
             case messages.Remove(car=car):
@@ -169,12 +172,12 @@ class LiveRace:
         if with_setup := self._pages if self._setup_changed else new:
             setup = snapshot.setup(
                 self.race, [HUMAN, *self.race.offered], paused=self.paused, speed=self.speed, saliency=self.saliency,
-                recording=self._recording,
+                shown=self.shown, recording=self._recording,
             )  # fmt: skip
             for page in with_setup:
                 page.setup, page.served = setup, True
         if with_frame := self._pages if self._frame_changed else new:
-            frame = snapshot.frame(self.race, saliency=self.saliency)
+            frame = snapshot.frame(self.race, saliency=self.saliency, shown=self.shown)
             for page in with_frame:
                 page.frame = frame
                 page.wake.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -13,6 +13,9 @@ LARGEST_MESSAGE = 4096
 CarNumber = Annotated[int, Meta(ge=0, lt=MOST_CARS)]
 Name = Annotated[str, Meta(max_length=200)]
 Index = Annotated[int, Meta(ge=0, le=1_000_000)]
+Shown = Literal["driver", "above", "seat", "both"]
+"""What the frames of the cars show: what each driver sees, or the world in a view, or in both."""
+SHOWN: tuple[Shown, ...] = get_args(Shown)
 PedalPosition = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -123,6 +126,12 @@ class Saliency(Message):
     on: bool
 
 
+class View(Message):
+    """Show the world in a view, whatever the drivers see."""
+
+    show: Shown
+
+
 class Controls(Message):
     """What the person at the wheel does."""
 
@@ -133,7 +142,7 @@ class Controls(Message):
 
 Any = (
     Pause | TakeStep | Restart | Mark | Again | Speed | Add | Remove | SetDriver | Perturb | Blind | Zero | Head
-    | Uniform | Clock | Saliency | Controls
+    | Uniform | Clock | Saliency | View | Controls
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Any)
 

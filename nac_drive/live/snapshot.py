@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 
 from nac_drive.envs import PERTURBATIONS, EnvConfig
+from nac_drive.envs.views import Size, other_frame
+from nac_drive.live.messages import SHOWN, Shown
 from nac_drive.live.race import Car, Race
 
+SEAT: Size = (192, 192)
+"""Size of a frame from the seat of a driver that sees another view."""
 
-def setup(race: Race, drivers: list[str], *, paused: bool, speed: float, saliency: bool, recording: str) -> str:
+
+def setup(
+    race: Race, drivers: list[str], *, paused: bool, speed: float, saliency: bool, shown: Shown, recording: str
+) -> str:
     """Return what changes seldom, as JSON.
 
     Args:
@@ -23,6 +30,7 @@ def setup(race: Race, drivers: list[str], *, paused: bool, speed: float, salienc
         paused: Whether the clock stands still.
         speed: Times real time.
         saliency: Whether saliency maps are computed.
+        shown: What the frames show.
         recording: Where episodes of a person are recorded; empty for nowhere.
     """
     car, spec = race.cars[0], race.cars[0].env_config.spec
@@ -44,6 +52,8 @@ def setup(race: Race, drivers: list[str], *, paused: bool, speed: float, salienc
             "paused": paused,
             "speed": speed,
             "saliency": saliency,
+            "views": SHOWN if spec.views else [],
+            "shown": shown,
             "recording": recording,
             "cars": [_described(car) for car in race.cars],
         }
@@ -55,6 +65,7 @@ def _described(car: Car) -> dict[str, Any]:
     return {
         "driver": car.name,
         "control": car.env_config.control,
+        "view": car.env_config.view,
         "actions": car.command_names,
         "human": car.human is not None,
         "network": probe is not None,
@@ -66,21 +77,21 @@ def _described(car: Car) -> dict[str, Any]:
     }
 
 
-def frame(race: Race, *, saliency: bool) -> bytes:
+def frame(race: Race, *, saliency: bool, shown: Shown) -> bytes:
     """Return the present frame of all cars.
 
     Four bytes hold the length of a JSON header, little-endian; the header, padded with spaces to a multiple of four,
-    and the arrays follow. For every car, the header names the arrays in their order: [name, type, shape].
+    and the arrays follow. For every car, the header names the arrays in their order: [name, type, shape]. `frame` is
+    what the driver sees, `world` the undisturbed world in the other view.
 
     Args:
         race: The race.
         saliency: Compute saliency maps.
+        shown: What the frames show.
     """
     cars, arrays = [], []
     for car in race.cars:
-        named: dict[str, np.ndarray] = {"frame": car.observation}
-        if saliency and (heat := car.saliency()) is not None:
-            named["saliency"] = heat
+        named = images(car, saliency=saliency, shown=shown)
         if car.probe:
             named |= {f"neurons {group}": values for group, values in car.probe.neurons.items()}
             if car.probe.attention is not None:
@@ -107,6 +118,19 @@ def frame(race: Race, *, saliency: bool) -> bytes:
     return b"".join(
         [len(header).to_bytes(4, "little"), header, *(np.ascontiguousarray(each).tobytes() for each in arrays)]
     )
+
+
+def images(car: Car, *, saliency: bool, shown: Shown) -> dict[str, np.ndarray]:
+    """Return the frames of a car that are shown, and the saliency map of what its driver sees."""
+    named: dict[str, np.ndarray] = {}
+    other = None if shown in ("driver", car.env_config.view) else other_frame(car.env.unwrapped, SEAT)
+    if other is None or shown == "both":
+        named["frame"] = car.observation
+        if saliency and (heat := car.saliency()) is not None:
+            named["saliency"] = heat
+    if other is not None:
+        _, named["world"] = other
+    return named
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -12,15 +12,17 @@ const loaded = source => new Promise((done, failed) => {
   image.src = source;
 });
 
+const SEEN = { above: "the world from above", seat: "the world from the seat" };
+
 // One episode in one column. `draw(seconds)` shows the decision of that time.
 class Episode {
   static async open(data, last, seek) {
     const maps = {};
     for (const [name, source] of Object.entries(data.saliency)) maps[name] = await loaded(source);
-    return new Episode(data, await loaded(data.frames), maps, last, seek);
+    return new Episode(data, await loaded(data.frames), data.other && await loaded(data.other.frames), maps, last, seek);
   }
   // `last` is the end of the longest episode, `seek(seconds)` moves the clock of the page.
-  constructor(data, atlas, maps, last, seek) {
+  constructor(data, atlas, other, maps, last, seek) {
     Object.assign(this, { last, seek });
     this.series = Object.fromEntries(Object.entries(data.series).map(([name, packed]) => [name, unpack(packed).values]));
     this.neurons = Object.fromEntries(Object.entries(data.neurons).map(([name, packed]) => [name, unpack(packed)]));
@@ -40,9 +42,16 @@ class Episode {
       Array.from({ length: shape[1] }, (_, i) => `${group} ${i}`));
     const [paint, painted] = chooser("paint", [...names, ...neurons], name => this.paint(name));
     this.painted = painted;
-    const map = this.track ? [make("div", {}, track, paint, note)] : [];
-    section.append(make("div", { className: "pair" }, make("div", {}, frame, overlay), ...map));
+    const map = this.track ? [make("div", { className: "lap" }, track, paint, note)] : [];
+    const pair = make("div", { className: "pair" }, make("div", {}, frame, overlay), ...map);
+    section.append(pair);
     this.panels.push(this.frame, ...(this.track ? [this.track] : []));
+    if (other) {
+      const canvas = make("canvas", { className: "frame other" });
+      pair.classList.add("views");
+      pair.firstChild.after(make("div", {}, canvas, make("p", { className: "note", textContent: SEEN[data.other.view] })));
+      this.panels.push(new FramePanel(canvas, other, {}, data.other.size, data.columns));
+    }
 
     const plots = make("div");
     section.append(plots);

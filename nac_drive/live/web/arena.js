@@ -10,6 +10,9 @@ const toggle = (text, title, pressed, clicked) => {
   button.setAttribute("aria-pressed", pressed);
   return button;
 };
+const SHOWN = {
+  driver: "What each driver sees", above: "The world from above", seat: "The world from the seat", both: "Both views side by side",
+};
 const HISTORY = 300; // decisions that curves and maps show
 
 // The latest values of some names, as curves that LinesPanel draws.
@@ -68,13 +71,29 @@ class RollingHeat {
   }
 }
 
+// Draw a frame on its canvas, with a saliency map over it; without a frame there is no canvas.
+function paint(canvas, frame, saliency) {
+  canvas.hidden = !frame;
+  if (!frame) return;
+  const { values: pixels, shape: [height, width] } = frame, image = new ImageData(width, height);
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  for (let i = 0, j = 0; j < pixels.length; i += 4, j += 3) {
+    image.data[i] = pixels[j];
+    image.data[i + 1] = pixels[j + 1];
+    image.data[i + 2] = pixels[j + 2];
+    image.data[i + 3] = 255;
+  }
+  if (saliency) blend(image.data, saliency.values, 1);
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
 // One car: what it sees, what it does, what goes on in it, and switches.
 class CarPanel {
   constructor(number, car, drivers) {
     Object.assign(this, { number, car, heats: {}, decisions: -1 });
     this.section = make("section", { className: car.human ? "human" : "" });
     this.frame = make("canvas", { className: "frame", width: 96, height: 96 });
-    this.context = this.frame.getContext("2d");
+    this.world = make("canvas", { className: "frame world" });
     this.facts = make("div", { className: "facts" });
     const tag = make("span", { className: "tag" });
     tag.style.background = COLOURS[number % COLOURS.length];
@@ -82,7 +101,7 @@ class CarPanel {
     driver.value = car.driver;
     driver.setAttribute("aria-label", `driver of car ${number + 1}`);
     const remove = make("button", { type: "button", textContent: "Remove", onclick: () => send({ type: "remove", car: number }) });
-    this.section.append(make("div", { className: "bar who" }, tag, driver, remove), this.frame, this.facts);
+    this.section.append(make("div", { className: "bar who" }, tag, driver, remove), make("div", { className: "views" }, ...(car.view === "seat" ? [this.world, this.frame] : [this.frame, this.world])), this.facts);
     this.switches = make("div", { className: "bar switches" });
     this.section.append(this.switches);
     this.curves = new Curves(this.section, car.human ? "Your actions: arrow keys, gamepad or pads" : `Actions (${car.control})`, car.actions, car.actions.includes("steer") ? [-1, 1] : undefined);
@@ -148,16 +167,8 @@ class CarPanel {
   draw() {
     if (!this.latest) return;
     const [car, arrays] = this.latest;
-    const { values: pixels, shape: [height, width] } = arrays.frame, image = new ImageData(width, height);
-    if (this.frame.width !== width || this.frame.height !== height) Object.assign(this.frame, { width, height });
-    for (let i = 0, j = 0; j < pixels.length; i += 4, j += 3) {
-      image.data[i] = pixels[j];
-      image.data[i + 1] = pixels[j + 1];
-      image.data[i + 2] = pixels[j + 2];
-      image.data[i + 3] = 255;
-    }
-    if (arrays.saliency) blend(image.data, arrays.saliency.values, 1);
-    this.context.putImageData(image, 0, 0);
+    paint(this.frame, arrays.frame, arrays.saliency);
+    paint(this.world, arrays.world);
     this.section.classList.toggle("ended", car.ended);
     const reported = [["speed", car.speed, value => value.toFixed(0)], ["lap", car.completion, value => `${(100 * value).toFixed(0)} %`], ["crashes", car.crashes, String]];
     const facts = [["return", car.return.toFixed(1)], ["time", `${car.seconds.toFixed(1)} s`], ...reported.filter(([, value]) => value !== null).map(([name, value, text]) => [name, text(value)]), ...(car.ended ? [["", "ended"]] : [])];
@@ -208,6 +219,7 @@ function setUp(message) {
   at("track").value = state.track;
   at("speed").value = String(state.speed);
   at("saliency").checked = state.saliency;
+  at("views").replaceChildren(...state.views.map(show => toggle(show, SHOWN[show], show === state.shown, () => send({ type: "view", show }))));
   if (same) panels.forEach((panel, i) => panel.update(state.cars[i]));
   else {
     panels = state.cars.map((car, number) => new CarPanel(number, car, state.drivers));

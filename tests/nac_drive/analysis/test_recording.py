@@ -46,6 +46,19 @@ def recorded(driver: Policy, control: Any = "continuous", perturbation: str = ""
     return record(env, driver, TRACK, name="x", perturbation=perturbation, on_step=steps.append), steps
 
 
+class Replayed:
+    """A driver that takes given actions."""
+
+    def __init__(self, actions: list[np.ndarray]) -> None:
+        self._actions = iter(actions)
+
+    def begin(self, env: Any) -> None:
+        """Nothing to remember."""
+
+    def act(self, observation: np.ndarray, state: None, dt: float) -> tuple[np.ndarray, None]:
+        return next(self._actions), None
+
+
 @pytest.fixture(scope="module")
 def of_nac() -> Recording:
     return recorded(network("nac-exact"))[0]
@@ -249,7 +262,17 @@ def test_the_arrays_come_back(of_nac, tmp_path):
         np.testing.assert_array_equal(arrays["frames"], of_nac.frames)
         np.testing.assert_array_equal(arrays["activity/output"], of_nac.activity["output"])
         np.testing.assert_array_equal(arrays["attention"], of_nac.attention)
+        np.testing.assert_array_equal(arrays["frames/seat"], of_nac.other_frames)
         assert str(arrays["driver"]) == "x"
+
+
+def test_the_other_view_shows_the_same_moments(of_nac):
+    seat = EnvConfig("continuous", max_steps=24, view="seat")
+    actions = np.stack([of_nac.series[name] for name in of_nac.actions], axis=1)  # (T, 3)
+    found = record(make_env(seat), Replayed([*actions]), TRACK, name="x", spec=seat.spec)
+    assert (of_nac.other_view, found.other_view) == ("seat", "above")
+    np.testing.assert_array_equal(of_nac.other_frames, found.frames)
+    np.testing.assert_array_equal(found.other_frames, of_nac.frames)
 
 
 def test_a_file_for_rerun_has_every_array_with_a_row_a_decision(of_nac, tmp_path):
@@ -264,7 +287,7 @@ def test_a_file_for_rerun_has_every_array_with_a_row_a_decision(of_nac, tmp_path
     for count, name in re.findall(r"with (\d+) rows .* - /x/(\S+(?:\\ \S+)*) - data columns", printed):
         rows[name.replace("\\ ", " ")] = rows.get(name.replace("\\ ", " "), 0) + int(count)
     length = len(of_nac.frames)
-    names = {"frame", "track/car", "attention", *(f"series/{name}" for name in of_nac.series)}
+    names = {"frame", "frame from seat", "track/car", "attention", *(f"series/{name}" for name in of_nac.series)}
     names |= {f"saliency/{name}" for name in of_nac.saliency} | {f"neurons/{name}" for name in of_nac.activity}
     assert rows == {"track/road": 1} | dict.fromkeys(names, length)
 
@@ -320,7 +343,7 @@ def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
         page.run('(() => { const s = document.getElementById("slider"); s.value = 0.1; s.oninput(); })()')
         for after, before in ((page.run(PIXELS), images), (page.run(LINES), lines)):
             assert all(new != old for new, old in zip(after, before, strict=True))
-        assert (len(images), len(lines)) == (4, plots)
+        assert (len(images), len(lines)) == (6, plots)
         assert plots == 16
         last = of_nac.series["time"][-1]
         assert page.run('document.getElementById("time").textContent') == f"0.10 / {last:.2f} s"
@@ -332,7 +355,7 @@ def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
         page.run("chosen[1].value = 'output 3'; chosen[1].onchange();")
         step = int(np.flatnonzero(of_nac.series["time"] > 0.1 + 1e-6)[0]) - 1
         value = of_nac.activity["output"][step, 3]
-        assert page.run('document.querySelector(".note").textContent').startswith(f"output 3: {value:.3f} (")
+        assert page.run('document.querySelector(".lap .note").textContent').startswith(f"output 3: {value:.3f} (")
         _a_click_on_a_plot_moves_the_clock(page, float(last))
         assert page.errors == []
 

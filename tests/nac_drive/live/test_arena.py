@@ -240,13 +240,14 @@ def test_the_page_in_a_browser(mine, tmp_path):
         assert page.run("header.frame") == 0  # a person drives: the race waits for Start
         page.run('at("pause").click()')
         page.wait("document.body.dataset.frame > 5 && at('pause').textContent === 'Pause'")
-        canvases = 'document.querySelectorAll("canvas.frame").length'
+        canvases = 'document.querySelectorAll("canvas.frame:not([hidden])").length'
         assert page.run(canvases) == 4
         page.run('at("pause").click()')
         page.wait("state.paused")
         _a_phone_shows_the_car_and_the_pads(page)
         _every_panel_moves(page)
         _a_perturbation_changes_what_is_seen(page)
+        _both_views_are_side_by_side(page)
         _drive_by_keys(page)
         page.wait('at("note").textContent.startsWith("recorded as episode 0")')
         assert page.errors == []
@@ -259,7 +260,7 @@ def test_the_page_in_a_browser(mine, tmp_path):
     assert labels[:, 0].min() < -0.9  # to the left
 
 
-SEEN = '[...document.querySelectorAll("canvas")].map(canvas => canvas.toDataURL())'
+SEEN = '[...document.querySelectorAll("canvas:not([hidden])")].map(canvas => canvas.toDataURL())'
 
 
 def _step(page: Page, script: str = 'at("step").click()') -> None:
@@ -276,7 +277,7 @@ def _every_panel_moves(page: Page) -> None:
     page.run('at("pause").click()')
     page.wait("state.paused")
     moved = page.run(f"(() => {{ const now = {SEEN}; return now.map((url, i) => url !== window.before[i]); }})()")
-    kinds = page.run('[...document.querySelectorAll("canvas")].map(canvas => canvas.className)')
+    kinds = page.run('[...document.querySelectorAll("canvas:not([hidden])")].map(canvas => canvas.className)')
     still = [kind for kind, each in zip(kinds, moved, strict=True) if not each]
     assert len(still) <= 2, still  # the person's car stands: its frame, its actions
     assert sum(each for kind, each in zip(kinds, moved, strict=True) if "frame" in kind) >= 3
@@ -292,7 +293,7 @@ def _a_phone_shows_the_car_and_the_pads(page: Page) -> None:
 
 
 def _a_perturbation_changes_what_is_seen(page: Page) -> None:
-    canvas = "document.querySelectorAll('canvas.frame')[3]"
+    canvas = "document.querySelectorAll('canvas.frame:not([hidden])')[3]"
     pixels = f"{canvas}.getContext('2d').getImageData(0, 0, 96, 84).data.join()"  # without the score
     _step(page)
     _step(page)
@@ -305,6 +306,13 @@ def _a_perturbation_changes_what_is_seen(page: Page) -> None:
     assert page.run(pixels) != before
     page.run('(() => { const s = at("level-shadows"); s.value = 0; s.oninput(); })()')
     page.wait("!state.levels.shadows")
+
+
+def _both_views_are_side_by_side(page: Page) -> None:
+    shown = "[...document.querySelectorAll('canvas.frame:not([hidden])')].map(canvas => canvas.width)"
+    for view, widths in (("both", [96, 192] * 4), ("seat", [192] * 4), ("driver", [96] * 4)):
+        page.run(f"[...document.querySelectorAll('#views button')].find(b => b.textContent === '{view}').click()")
+        page.wait(f"state.shown === '{view}' && {shown}.join() === '{','.join(map(str, widths))}'")
 
 
 def _drive_by_keys(page: Page) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nac_drive.envs import PERTURBATIONS, EnvConfig, make_env, perturb, rollout
 from nac_drive.live.hand_driven import hand_driven
 from nac_drive.live.perturbable import Perturbable
 from nac_drive.live.race import Car, Race
+from nac_drive.live.snapshot import images
 from nac_drive.policies import Driver, DriverConfig, save_driver
 
 TRACK = 900_003
@@ -139,6 +141,31 @@ def test_again_from_here_is_the_same_drive_bit_for_bit_and_another_one_if_someth
         race.mark()
         change()
         assert race.marked is None
+    race.close()
+
+
+def test_drivers_of_different_views_race_and_each_view_can_be_shown(tmp_path):
+    env = replace(SHORT, view="seat", size=(64, 48))
+    config = DriverConfig("lstm", d_model=16, dense=8, control="continuous", frame_shape=(48, 64, 3))
+    save_driver(tmp_path / "seat", Driver(config).eval(), env=asdict(env))
+    race = Race({"seat": tmp_path / "seat", "controller": "controller"}, ["seat", "controller"], TRACK)
+    for _ in range(5):
+        race.tick()
+    seat, above = race.cars
+    assert (seat.observation.shape, above.observation.shape) == ((48, 64, 3), (96, 96, 3))
+    for shown, of_seat, of_above in (
+        ("driver", {"frame", "saliency"}, {"frame"}),
+        ("seat", {"frame", "saliency"}, {"world"}),
+        ("above", {"world"}, {"frame"}),
+        ("both", {"frame", "saliency", "world"}, {"frame", "world"}),
+    ):
+        found = [images(car, saliency=True, shown=shown) for car in race.cars]
+        assert [set(named) for named in found] == [of_seat, of_above]
+        for named, car in zip(found, race.cars, strict=True):
+            if "world" in named:
+                view = "above" if car is seat else "seat"
+                size = (96, 96) if car is seat else (192, 192)
+                np.testing.assert_array_equal(named["world"], car.env.unwrapped.frame_from(view, size))
     race.close()
 
 
