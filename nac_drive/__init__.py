@@ -1,7 +1,8 @@
 """nac-drive: collect demonstrations of CarRacing, clone drivers from them, measure how they drive.
 
 The front door: everything a user needs is importable from here, and loaded when it is first used. The names are in
-`__init__.pyi`. `import nac_drive` registers the environment `nac_drive/CarRacing-v0` with gymnasium, by its name alone.
+`__init__.pyi`. `import nac_drive` registers the environments `nac_drive/CarRacing-v0` and `nac_drive/MetaDrive-v0` with
+gymnasium, by their names alone.
 """
 
 import lazy_loader
@@ -22,3 +23,10 @@ if (
         vector_entry_point="nac_drive.envs.vector:vector_env",
         max_episode_steps=1000,
     )
+    for _name in ("nac_drive/MetaDrive-v0", "nac_drive/MetaDriveEmpty-v0"):
+        registration.register(
+            id=_name,
+            entry_point="nac_drive.envs.metadrive.environment:gymnasium_env",
+            max_episode_steps=1000,
+            kwargs={"name": _name},
+        )

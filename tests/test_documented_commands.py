@@ -28,6 +28,8 @@ FROZEN = "--freeze-encoder-from expert"
 
 BLOCKS_BEFORE = {"docs/hub.md": [DEMOS, f"nac-drive train demos --out runs/mine {FROZEN}"]}
 """Page -> command lines that its Python blocks take for granted."""
+NEEDS = {"docs/metadrive.md": "metadrive"}
+"""Page -> module of an extra that the tests may be without."""
 NAMES: dict[str, dict[str, Any]] = {
     "docs/vector.md": {
         "gymnasium": gymnasium, "np": np, "track_seeds": nd.track_seeds, "drive": lambda *inputs: np.full(2, 3),
@@ -215,6 +217,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if documented(name)])
 def test_the_lines_of_a_page_work(name: str, small: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(small, "variables", [])
     with forgotten():

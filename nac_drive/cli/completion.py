@@ -55,10 +55,11 @@ def with_names(script: str) -> str:
 def names_of() -> dict[tuple[str, ...], list[str]]:
     """Options -> names that they take. Loads torch."""
     from nac_drive.data_collection.controller.controller import CONTROLLERS
-    from nac_drive.envs import PERTURBATIONS, SPLITS, recordable
+    from nac_drive.envs import ENVIRONMENTS, METADRIVE, PERTURBATIONS, SPLITS, recordable
     from nac_drive.policies import CORES, ENCODERS, PRETRAINED
 
-    drivers = sorted({*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED), *CONTROLLERS})
+    shipped = {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
+    drivers = sorted({*shipped, *CONTROLLERS, *ENVIRONMENTS[METADRIVE].experts})
     tracks = [f"{split}-{count}" for split, seeds in SPLITS.items() for count in _TRACK_COUNTS if count <= len(seeds)]
     return {
         _DRIVERS: drivers,

@@ -18,9 +18,10 @@ from nac_drive import policies  # lazy: a worker that only simulates never loads
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.data_collection.identity import object_hash
+from nac_drive.data_collection.metadrive_expert import MetaDriveExpert
 from nac_drive.data_collection.own_driver import AnyDriver, OwnDriver, as_policy, can_drive, made, name_of
 from nac_drive.data_collection.sb3_zip import load_zip
-from nac_drive.envs import ENVIRONMENTS, Control, EnvConfig, Policy, same_actions
+from nac_drive.envs import ENVIRONMENTS, METADRIVE, Control, EnvConfig, Policy, same_actions
 from nac_drive.plugins import advice_for, attribute_of_plugin, missing_plugin, saved_plugins
 from nac_drive.policies.foreign_onnx import load_any_onnx
 from nac_drive.storage.names import shown
@@ -48,10 +49,11 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
     An object becomes a policy.
 
     Args:
-        spec: `controller`, `steady-controller` or `cautious-controller`; `human`, a person at the keys of a window; a
-            driver that comes with the package, such as `expert` or `champion-continuous`; the folder of a driver or run
-            (its best checkpoint); an `.onnx` file; a `.zip` file of stable-baselines3, of which weights alone are read;
-            the dotted name of an object in a loaded plug-in, such as `mine.drive`; or an object, see `as_policy`.
+        spec: `controller`, `steady-controller` or `cautious-controller`; `human`, a person at the keys of a window; an
+            expert of MetaDrive, such as `metadrive-idm`; a driver that comes with the package, such as `expert` or
+            `champion-continuous`; the folder of a driver or run (its best checkpoint); an `.onnx` file; a `.zip` file
+            of stable-baselines3, of which weights alone are read; the dotted name of an object in a loaded plug-in,
+            such as `mine.drive`; or an object, see `as_policy`.
         env: The environment it will drive in; a name without control means the driver for its control, discrete by
             default.
 
@@ -66,6 +68,8 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
     if not isinstance(spec, str | os.PathLike):
         return as_policy(spec, env)
     name, control = os.fspath(spec), env.control if env else None
+    if name in ENVIRONMENTS[METADRIVE].experts:
+        return _metadrive_expert(name, env)
     if name == HUMAN:
         return KeyboardDriver(control or "discrete")
     if name in CONTROLLERS:
@@ -138,6 +142,12 @@ def _dotted(spec: str | os.PathLike[str]) -> str:
 
 def _controller(name: str | os.PathLike[str], control: Control) -> Controller:
     return Controller(control, CONTROLLERS[os.fspath(name)][control])
+
+
+def _metadrive_expert(name: str, env: EnvConfig | None) -> MetaDriveExpert:
+    """Return an expert of MetaDrive for an environment on its roads, or for the usual one."""
+    there = env is not None and name in env.spec.experts
+    return MetaDriveExpert(name, env.environment) if there and env else MetaDriveExpert(name)
 
 
 def driver_name(spec: AnyDriver) -> str:
@@ -247,8 +257,13 @@ def require_environment(
     if trained and trained.environment != env.environment:
         raise ValueError(
             f"{role} was trained in the environment {trained.environment!r}, here it is {env.environment!r}, whose "
-            f"frames mean nothing to it; {fix}."
+            f"frames mean nothing to it; {fix}{_such_as(env)}."
         )
+
+
+def _such_as(env: EnvConfig) -> str:
+    """Return the experts of an environment, for an error."""
+    return f", such as {' or '.join(env.spec.experts)}" if env.spec.experts else ""
 
 
 DEFAULT_EXPERT = "expert"
@@ -295,6 +310,8 @@ def driver_hash(spec: AnyDriver, env: EnvConfig) -> str:
         return policy.sha256 if isinstance(policy, OwnDriver) else object_hash(policy)
     if os.fspath(spec) == HUMAN:
         return hashlib.sha256(HUMAN.encode()).hexdigest()
+    if os.fspath(spec) in ENVIRONMENTS[METADRIVE].experts:
+        return hashlib.sha256(os.fspath(spec).encode()).hexdigest()
     if os.fspath(spec) in CONTROLLERS:
         config = asdict(_controller(spec, env.control).config)
         return hashlib.sha256(json.dumps(config).encode()).hexdigest()

@@ -7,6 +7,7 @@ from nac_drive.envs.config import EnvConfig, make_env, same_actions
 from nac_drive.envs.donkeycar import DONKEYCAR, donkeycar_frame
 from nac_drive.envs.foreign import Road, gymnasium_environment
 from nac_drive.envs.image_file import image_size, unpack_image
+from nac_drive.envs.metadrive.environment import METADRIVE, METADRIVE_EMPTY, MetaDrive
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.frames import ActionRepeat
 from nac_drive.envs.perturbations.registry import (
@@ -47,6 +48,8 @@ __all__ = [
     "FRAMES_PER_SECOND",
     "FRAME_SHAPE",
     "LARGEST_SEED",
+    "METADRIVE",
+    "METADRIVE_EMPTY",
     "PERTURBATIONS",
     "SPLITS",
     "TRACK_HALF_WIDTH",
@@ -65,6 +68,7 @@ __all__ = [
     "EventDetector",
     "LapDetector",
     "MaskBar",
+    "MetaDrive",
     "Perturbation",
     "Policy",
     "Pose",

@@ -78,6 +78,11 @@ class EnvSpec:
     """Further views of the world: name -> function from the width and height of a frame to the fields of this spec in
     which the view differs. `env.unwrapped.frame_from(view, size)` draws the present frame in a view."""
 
+    experts: tuple[str, ...] = ()
+    """Names of the drivers that come with the simulator and read it: experts for whatever learns there."""
+    own_process: bool = False
+    """Each environment starts a process of its own, so that a worker drives one episode at a time."""
+
     privileged: Callable[[Any, dict[str, Any]], np.ndarray] | None = None
     """(env.unwrapped, info) -> numbers (K,) float32 that describe the state of the simulator, for the value network of
     PPO; None for the values of `info` that every track environment has."""

@@ -165,7 +165,7 @@ def evaluate(
     if labels is not None:
         require_environment("expert: the driver", labels, env)
     warn_of_other_env(policy, name, env)
-    size = tracks_at_a_time(policy, batch_size)
+    size = tracks_at_a_time(policy, env, batch_size)
     if not all(sendable(one, pool is not None) for one in (policy, labels)):
         pool = None
     task = partial(drive, policy, labels, env, name=name, crash=crash, batch_size=size)
@@ -179,12 +179,12 @@ def evaluate(
     return Evaluation.of(rows, baseline.rows if baseline else None, env.spec.solved_return)
 
 
-def tracks_at_a_time(driver: Policy, batch_size: int = BATCH_SIZE) -> int:
+def tracks_at_a_time(driver: Policy, env: EnvConfig, batch_size: int = BATCH_SIZE) -> int:
     """Return the number of tracks of one process at a time.
 
-    It is one, unless the driver is a `BatchPolicy`.
+    It is one, unless the driver is a `BatchPolicy` and the environment shares its process.
     """
-    return whole("batch_size", batch_size, 1) if isinstance(driver, BatchPolicy) else 1
+    return whole("batch_size", batch_size, 1) if isinstance(driver, BatchPolicy) and not env.spec.own_process else 1
 
 
 def _in_pool(

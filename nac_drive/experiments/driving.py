@@ -125,13 +125,13 @@ class Driving(Experiment):
         """Return the tracks of an entry under one perturbation in batches; all tasks of a run are one part."""
         if self.isolated:
             return [list(of_entry) for _, of_entry in groupby(tasks, lambda task: task.entry)]
-        drivers = {entry.label: entry.driver for entry in self.entries}
+        entries = {entry.label: entry for entry in self.entries}
         share = -(-len(tasks) // (_PARTS_A_PROCESS * processes))
         parts = []
         for (label, _), cell in groupby(tasks, lambda task: (task.entry, task.coordinates["perturbation"])):
-            batch, driver = list(cell), drivers[label]
-            assert driver is not None
-            size = min(tracks_at_a_time(driver), share)
+            batch, entry = list(cell), entries[label]
+            assert entry.driver is not None
+            size = min(tracks_at_a_time(entry.driver, entry.env), share)
             parts += [batch[start : start + size] for start in range(0, len(batch), size)]
         return parts
 
@@ -151,7 +151,7 @@ class Driving(Experiment):
             tracks = [task.coordinates["seed"] for task in of_world]
             rows = drive(
                 driver, entry.expert, replace(entry.env, perturb=spec), tracks, name=entry.name, crash=self.crash,
-                run=entry.run, batch_size=tracks_at_a_time(driver),
+                run=entry.run, batch_size=tracks_at_a_time(driver, entry.env),
             )  # fmt: skip
             for row in rows:
                 yield row.to_dict()
