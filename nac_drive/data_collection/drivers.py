@@ -145,7 +145,10 @@ def _controller(name: str | os.PathLike[str], control: Control) -> Controller:
 
 
 def _metadrive_expert(name: str, env: EnvConfig | None) -> MetaDriveExpert:
-    """Return an expert of MetaDrive for an environment on its roads, or for the usual one."""
+    """Return an expert of MetaDrive.
+
+    It drives in `env` if that has it, or in the usual environment.
+    """
     there = env is not None and name in env.spec.experts
     return MetaDriveExpert(name, env.environment) if there and env else MetaDriveExpert(name)
 

@@ -1,4 +1,4 @@
-"""A straight road with the interface of MetaDrive's simulator, which needs no metadrive."""
+"""A straight road in MetaDrive's place."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def road(lanes: list[StraightLane] = TWO_LANES) -> RoadMap:
 
 
 def situation(**values: Any) -> Situation:
-    """A car that stands at x = 20 in the middle of the left lane."""
+    """A car at x = 20 in the left lane."""
     usual: dict[str, Any] = {
         "x": 20.0, "y": 0.0, "heading": 0.0, "speed": 0.0, "offset": 0.0, "lane_width": WIDTH, "lane_heading": 0.0,
         "completion": 0.0, "off_road": False, "crash": None, "arrived": False, "ended": False, "reward": 0.0,
@@ -67,7 +67,10 @@ def car_at(x: float, y: float, number: int = 0) -> np.ndarray:
 
 @dataclass
 class StandIn:
-    """A simulator that reports given situations, and keeps what it was told."""
+    """A simulator that reports given situations.
+
+    It keeps what it was told.
+    """
 
     script: list[Situation] = field(default_factory=list)
     told: list[tuple[float, float]] = field(default_factory=list)
@@ -88,7 +91,7 @@ class StandIn:
 
 
 def navigation(lane: StraightLane, branches: dict[str, StraightLane], taken: str, *, on_branch: bool = False) -> Any:
-    """A route from node a to b, and from there over one of the branches."""
+    """A route from a to b and over a branch."""
     graph = {"a": {"b": [lane]}, "b": {name: [branch] for name, branch in branches.items()}}
     before = SimpleNamespace(start_node="a", end_node="b")
     after = SimpleNamespace(start_node="b", end_node=taken)

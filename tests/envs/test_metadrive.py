@@ -1,4 +1,7 @@
-"""MetaDrive as a track environment: telemetry on a stand-in, and episodes where it is installed."""
+"""MetaDrive as a track environment.
+
+Telemetry is tested on a stand-in, episodes where metadrive is installed.
+"""
 
 from __future__ import annotations
 

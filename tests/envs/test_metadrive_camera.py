@@ -1,4 +1,4 @@
-"""Lanes and the camera of MetaDrive's roads, on a stand-in that needs no metadrive."""
+"""Lanes and the camera, without metadrive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def area(polygons: np.ndarray) -> float:
 
 
 def row_of(distance: float) -> float:
-    """The row of a point of the ground, by the formula of the compiled camera."""
+    """The row of a distance, by the compiled camera's formula."""
     focal = 48 / math.tan(HALF_VIEW)
     depth = (distance - AHEAD) * math.cos(PITCH) + EYE * math.sin(PITCH)
     return LINE + EYE * focal / math.cos(PITCH) / depth

@@ -175,7 +175,7 @@ class Camera:
         return dark + share[..., None].astype(np.float32) * (light - dark)
 
     def _draw_bar(self, bar: np.ndarray, situation: Situation) -> None:
-        """Draw the speed, and below it the turn of the route."""
+        """Draw the speed, and below it the turn."""
         margin, rows = self._width // 24, len(bar)
         length = (self._width - 2 * margin) * min(max(situation.speed, 0.0) / FULL_SPEED, 1.0)
         whole = int(length)
@@ -190,7 +190,7 @@ class Camera:
 
 
 def _clipped(polygon: np.ndarray) -> np.ndarray:
-    """Return the part of a polygon that lies far enough ahead.
+    """Return the part of a polygon far enough ahead.
 
     Its corners are (N, 2) or (N, 3).
     """

@@ -60,7 +60,7 @@ def _line(lane: Any, side: int) -> np.ndarray:
 
 
 def _places(lane: Any) -> np.ndarray:
-    """Return beginnings and ends (N, 2) of the pieces of a lane."""
+    """Return beginnings and ends (N, 2) of a lane's pieces."""
     longest = _CURVED if lane.radius else _STRAIGHT
     edges = np.linspace(0, lane.length, max(1, math.ceil(lane.length / longest)) + 1)
     return np.stack((edges[:-1], edges[1:]), axis=1)
