@@ -19,6 +19,7 @@ import copy
 import json
 import math
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ SIZE = FrameSize(96, 96, BAR_TOP)
 BATCH = 64
 PROBED = 4
 """Episodes kept out for the probes."""
+LASTING, SEQUENCES = 50, 400
+"""Frames of an error, and sequences that show what it does."""
 BLACK = 1 / 64
 """Fraction of frames that are black, as lost ones are."""
 
@@ -53,16 +56,28 @@ def parsed(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def network(name: str) -> Driver:
+    """Return a driver in evaluation mode.
+
+    Raises:
+        TypeError: It has no encoder.
+    """
+    driver = resolve_driver(name)
+    if not isinstance(driver, Driver):
+        raise TypeError(f"driver {name!r} must be a network with an encoder, got {type(driver).__name__}.")
+    return driver.eval()
+
+
 def main(argv: list[str] | None = None) -> None:
     """Distil, probe and save."""
     args = parsed(argv)
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     out, rng = Path(args.out), np.random.default_rng(args.seed)
-    teacher: Driver = resolve_driver(args.driver).eval()
+    teacher = network(args.driver)
     student = copy.deepcopy(teacher)
     if args.init_from:
-        student.encoder.load_state_dict(resolve_driver(args.init_from).encoder.state_dict())
+        student.encoder.load_state_dict(network(args.init_from).encoder.state_dict())
     datasets = [Demonstrations.open(path) for path in args.frames]
     learned = np.concatenate([each.load(each.seeds[: -PROBED or None]).frames for each in datasets])
     held = datasets[0].load(datasets[0].seeds[-PROBED:])
@@ -78,6 +93,7 @@ def main(argv: list[str] | None = None) -> None:
     black = np.zeros_like(learned[:1])
     with torch.no_grad():
         wanted = torch.cat([teacher.encoder(torch.from_numpy(part)) for part in [*np.array_split(learned, 100), black]])
+    metric = action_metric(teacher, wanted[:-1], rng)
     begun, losses = time.monotonic() - spent, []
     next_report = spent + 60.0
     while (spent := time.monotonic() - begun) < 60 * args.minutes:
@@ -88,7 +104,8 @@ def main(argv: list[str] | None = None) -> None:
             black[0] if row == len(learned) else augmentation.draw(rng, SIZE).effect(learned[row])
             for row in rows.tolist()
         ]
-        loss = (student.encoder(torch.from_numpy(np.stack(shown))) - wanted[torch.from_numpy(rows)]).square().mean()
+        error = student.encoder(torch.from_numpy(np.stack(shown))) - wanted[torch.from_numpy(rows)]
+        loss = (error.square().sum(dim=1) + ((error @ metric) * error).sum(dim=1)).mean() / (2 * len(metric))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -100,6 +117,22 @@ def main(argv: list[str] | None = None) -> None:
             student.train()
             losses = []
     report(out, student.eval(), teacher, held, args, spent, step, float(np.mean(losses or [math.nan])), optimizer)
+
+
+def action_metric(teacher: Driver, features: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Return how much errors of features change actions, (d, d).
+
+    An error that lasts for a second, as of something that stands in the way, changes the action by J times the error.
+    The metric is the mean of J^T J, scaled to the trace d.
+    """
+    starts = rng.integers(len(features) - LASTING, size=SEQUENCES, endpoint=True)
+    sequences = torch.stack([features[start : start + LASTING] for start in starts.tolist()])  # (B, T, d)
+    error = torch.zeros(SEQUENCES, 1, features.shape[1], requires_grad=True)
+    actions = teacher.decide(sequences + error, torch.full((SEQUENCES, LASTING), 0.02))[0][:, -1]  # (B, A)
+    jacobian = torch.stack([torch.autograd.grad(part.sum(), error, retain_graph=True)[0][:, 0] for part in actions.T])
+    rows = jacobian.flatten(0, 1)  # (A B, d)
+    metric = rows.T @ rows
+    return metric * (len(metric) / metric.trace())
 
 
 def report(out, student, teacher, held, args, spent, step, loss, optimizer) -> None:
@@ -119,8 +152,9 @@ def report(out, student, teacher, held, args, spent, step, loss, optimizer) -> N
 def steering_error(student: Driver, teacher: Driver, held, spec: str, length: int = 200) -> float:
     """Return the mean error in steering under `spec`."""
     errors = []
-    for episode, start in enumerate(held.offsets[:-1].tolist()):
-        rows = slice(start + 150 * (1 + episode % 3), start + 150 * (1 + episode % 3) + length)
+    for episode, (first, end) in enumerate(pairwise(held.offsets.tolist())):
+        middle = (first + end) // 2
+        rows = slice(max(middle - length // 2, first), min(middle + length // 2, end))
         effect = draw_effect(parse_corruptions(spec), np.random.default_rng(episode), SIZE)
         dt = torch.from_numpy(held.dt[rows])[None]
         frames = held.frames[rows]
