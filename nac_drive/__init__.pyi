@@ -42,6 +42,8 @@ from .experiments.compare import Comparison as Comparison
 from .experiments.compare import compare as compare
 from .experiments.evaluation import evaluate_with_baseline as evaluate_with_baseline
 from .experiments.protocol import REPRODUCTIONS as REPRODUCTIONS
+from .experiments.recorded import RecordedEvaluation as RecordedEvaluation
+from .experiments.recorded import evaluate_recorded as evaluate_recorded
 from .experiments.reproduce import reproduce as reproduce
 from .experiments.stress import StressResult as StressResult
 from .experiments.stress import stress as stress

@@ -174,7 +174,8 @@ def reduced(words: list[str]) -> list[str]:
     """Return the words of a command with the values of `SIZES`, and one track of each list of tracks."""
     name = " ".join(words[:2]) if words[:1] == ["dataset"] else "".join(words[:1])
     words = [re.sub(NAMED_TRACKS, r"\1-1", re.sub(r"^(\d+),[\d,]+$", r"\1", word)) for word in words]
-    for option, value in ({} if "--help" in words else SIZES.get(name, {})).items():
+    as_documented = {"--help", "--dataset"} & set(words)  # nothing is driven
+    for option, value in ({} if as_documented else SIZES.get(name, {})).items():
         if option == "--set":
             setting = value.partition("=")[0]
             words += [] if any(word.startswith(f"{setting}=") for word in words) else [option, value]

@@ -12,6 +12,8 @@ from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
 from nac_drive.analysis.watch import bar_of
+from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode, open_dataset
 from nac_drive.data_collection.drivers import AnyDriver, driver_names, each_accepted, env_for, resolve_driver
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
@@ -52,6 +54,8 @@ def inspect(
     crash: CrashMode = "ignore",
     perturbation: str | None = None,
     rerun: str | os.PathLike[str] | None = None,
+    dataset: Demonstrations | str | os.PathLike[str] | None = None,
+    episode: int = 0,
     on_step: Callable[[str, Step], None] = lambda name, step: None,
 ) -> Inspection:
     """Record one episode of each driver and write it.
@@ -67,6 +71,9 @@ def inspect(
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
         rerun: A new file `.rrd` for the rerun viewer, besides the page; see `save_rerun`.
+        dataset: A dataset, or its folder: the drivers see one of its episodes as it was recorded, and nothing is
+            simulated. The page has the recorded action beside theirs. There is no perturbation and no `track` then.
+        episode: Number of the episode in `dataset`.
         on_step: Called with the name of the driver and every step.
 
     Returns:
@@ -76,26 +83,40 @@ def inspect(
         FileExistsError: If a file would be replaced.
         WriteError: If a file cannot be written; the others are removed again.
         FileNotFoundError: If there is no such driver.
-        ValueError: For no driver, two of one name, a driver of another control, a track that `track_seeds` refuses, an
-            unknown perturbation, or if rerun is wanted and not installed.
+        DatasetError: If there is no such episode, or it is damaged.
+        ValueError: For no driver, two of one name, a driver of another control or of other frames, a track that
+            `track_seeds` refuses, an unknown perturbation, a setting of the simulator in a recording, or if rerun is
+            wanted and not installed.
     """
     folder = Path(folder)
     specs = each_accepted(drivers)
     names = driver_names(specs)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be one or more with different names, got {', '.join(names) or 'none'}.")
-    track_seeds([track])
+    recorded = None
+    if dataset is None:
+        track_seeds([track])
+    else:
+        settings = {
+            "track": (track, SPLITS["test"][0]), "crash": (crash, "ignore"), "perturbation": (perturbation, None),
+            "control": (control, None),
+        }  # fmt: skip
+        _require_defaults(settings)
+        dataset = open_dataset(dataset)
+        recorded = RecordedEpisode.read(dataset, episode)
     if perturbation is not None:
         parse_all(perturbation)
     if rerun is not None:
         optional_module("rerun", "rerun")
+    place = f"track {track}" if dataset is None else f"episode {episode} of {dataset.path.name}"
     require_link_to_something(folder)
     files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
     for file in files:
         if os.path.lexists(file):
             raise FileExistsError(f"{file} already exists; choose another folder or file.")
-    config = EnvConfig(control=control) if control else None
+    config = recorded.env if recorded else EnvConfig(control=control) if control else None
     loaded = [resolve_driver(spec, config) for spec in specs]
+    roads = [None if recorded is None else recorded.road(driver) for driver in loaded]
     with writing(folder):
         if not folder.is_dir():
             folder.mkdir(parents=True)
@@ -103,21 +124,31 @@ def inspect(
     with ExitStack() as unfinished:
         for file in files:  # what was begun goes if a later part fails, so that the same command works afterwards
             unfinished.callback(file.unlink, missing_ok=True)
-        for name, driver in zip(names, loaded, strict=True):
-            env = env_for(driver, control, perturbation)
-            with closing(make_env(env, crash=crash)) as simulator:
+        for name, driver, road in zip(names, loaded, roads, strict=True):
+            env = recorded.env if recorded else env_for(driver, control, perturbation)
+            with closing(make_env(env, crash=crash) if road is None else road) as simulator:
                 recordings.append(
                     record(
-                        simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec,
+                        simulator, driver, recorded.track if recorded else track, name=name, perturbation=perturbation,
+                        spec=recorded.spec if recorded else env.spec,
                         on_step=lambda step, name=name: _note(name, step, on_step),
                     )
                 )  # fmt: skip
+            if recorded:
+                recordings[-1].add_recorded(place, recorded.arrays.label, env.spec)
             recordings[-1].save(folder / f"{name}.npz")
-        page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on track {track}")
+        page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on {place}")
         unfinished.pop_all()
     if rerun is not None:
         save_rerun(rerun, recordings)
     return Inspection(page, recordings)
+
+
+def _require_defaults(settings: dict[str, tuple[object, object]]) -> None:
+    """Raise ValueError if a setting has a value."""
+    for option, (value, default) in settings.items():
+        if value != default:
+            raise ValueError(f"{option} must be left out for a recording, which goes on as recorded, got {value!r}.")
 
 
 def _note(name: str, step: Step, on_step: Callable[[str, Step], None]) -> None:

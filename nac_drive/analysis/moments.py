@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from nac_drive.analysis.recording import Recording
+from nac_drive.analysis.recording import RECORDED, Recording
 from nac_drive.envs.telemetry import OFF_ROAD_OPENS_AFTER, OFF_ROAD_WHEELS, TRACK_HALF_WIDTH
 
 _NEAR = 2 * TRACK_HALF_WIDTH
@@ -33,6 +33,7 @@ def moments(recordings: Sequence[Recording]) -> list[NamedMoment]:
     The page opens at the first one. First crashes come first, then the first times off the road, then the largest
     difference of steering between two drivers at the same place. Without any of them, the sharpest steering of each
     driver is there, if it is known what steers. The start is last.
+    Of a recorded episode, the largest difference to the recorded steering comes after crashes.
 
     Args:
         recordings: Episodes of one track.
@@ -48,6 +49,11 @@ def moments(recordings: Sequence[Recording]) -> list[NamedMoment]:
         if (frames := _off_road(recording)).any()
     ]
     found = [*crashes, *off_road]
+    for recording in recordings:
+        if f"{RECORDED}steer" in recording.series:
+            gap = abs(recording.series["steer"] - recording.series[f"{RECORDED}steer"])
+            name = _of(recording, "largest difference from the recording", recordings)
+            found.append(NamedMoment(name, _first(recording, gap == gap.max())))
     steered = all("steer" in recording.series for recording in recordings)
     if len(recordings) > 1 and steered:
         size, seconds = max(_disagreement(*pair) for pair in combinations(recordings, 2))

@@ -41,6 +41,10 @@ _PEDALS = {"gas": COMMANDS[GAS][1:], "brake": COMMANDS[BRAKE][1:]}
 """Name of a discrete action -> gas and brake."""
 
 
+RECORDED = "recorded "
+"""Start of the names of series that hold the action of a recording."""
+
+
 @dataclass
 class Recording:
     """An episode of T decisions of one driver."""
@@ -73,16 +77,43 @@ class Recording:
     """(T, 96, 96, 3) uint8: the world in that view."""
     episode: Episode | None = None
     """The result of the episode; it is not saved."""
+    source: str | None = None
+    """The name of the dataset, and of its episode, for a recorded one; `series` has what was recorded there."""
 
     def __repr__(self) -> str:
         return f"Recording({self.title}, {len(self.frames)} decisions)"
 
     @property
     def title(self) -> str:
-        """Driver, track, perturbation and return."""
+        """Driver, track, perturbation and return, or the difference to a recording."""
+        if self.source is not None:
+            return f"{self.driver}, {self.source}: {self._difference()}"
         under = f", {self.perturbation}" if self.perturbation else ""
         final = number_text(float(self.series["return"][-1]), ".0f")
         return f"{self.driver}, track {self.track}{under}: return {final}"
+
+    def add_recorded(self, source: str, labels: np.ndarray, spec: EnvSpec) -> None:
+        """Add the actions of the recording that the driver saw.
+
+        Args:
+            source: The name of the episode and its dataset.
+            labels: (T,) or (T, K): the recorded labels.
+            spec: The environment.
+        """
+        self.source = source
+        recorded = [commands(label, spec) for label in labels]
+        for name in self.actions:
+            self.series[RECORDED + name] = np.array([action[name] for action in recorded], np.float32)
+        if not self.series["return"].any():  # own data without rewards
+            del self.series["return"]
+
+    def _difference(self) -> str:
+        """Return the mean difference from the recorded action."""
+        name = self.actions[0]
+        error = np.abs(self.series[name] - self.series[RECORDED + name])
+        if name == "action":
+            return f"{100 * np.mean(error == 0):.0f} % of the actions are the recorded ones"
+        return f"{name} differs by {error.mean():.3f} on average"
 
     def _repr_html_(self) -> str:
         """The middle frame, and what the driver attends to."""

@@ -241,8 +241,13 @@ class Evaluate:
     """Control of a shipped driver or the controller; a cloned driver knows its own."""
     mask_bar: bool | None = None
     """Show or hide the status bar other than in the driver's training."""
+    dataset: Path | None = None
+    """A dataset: driver and baseline are compared with its labels, frame by frame, and nothing is driven."""
+    episodes: str = "validation"
+    """Episodes of --dataset: validation (the tracks that `train` keeps out by default), all, or numbers such as 0,3."""
     out: Path | None = None
-    """Folder for report.html, rows.jsonl and summary.json; every episode is kept there when it ends."""
+    """Folder for report.html, rows.jsonl and summary.json; every episode is kept there when it ends. With --dataset it
+    gets offline.json."""
     resume: bool = False
     """Go on with the missing episodes of an interrupted evaluation in --out."""
     workers: int = 0
@@ -255,6 +260,9 @@ class Evaluate:
     def run(self, console: Console) -> None:
         from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, verdicts
 
+        if self.dataset is not None:
+            self._compare_with(self.dataset, console)
+            return
         with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
             evaluations = nd.evaluate_with_baseline(
                 typed(self.driver), self.tracks,
@@ -272,6 +280,23 @@ class Evaluate:
         print_sentences(console, verdicts(drivers))
         if self.out:
             console.print(f"report: {self.out / 'report.html'}", highlight=False, soft_wrap=True)
+
+    def _compare_with(self, dataset: Path, console: Console) -> None:
+        """Print the offline metrics of driver and baseline."""
+        from nac_drive.data_collection.drivers import known_there
+        from nac_drive.experiments.recorded import evaluate_recorded, recorded_table
+
+        for option in ("tracks", "crash", "perturb", "control", "mask_bar", "resume"):
+            if (value := getattr(self, option)) != getattr(Evaluate, option):
+                raise ValueError(f"{option} must be left out with --dataset, where nothing is driven, got {value!r}.")
+        data = nd.Demonstrations.open(dataset)
+        baseline = None if self.baseline in (None, "none", self.driver) else known_there(self.baseline, data.meta.env)
+        drivers = [typed(driver) for driver in (self.driver, baseline) if driver is not None]
+        with show_progress(console, self.progress) as progress:
+            results = evaluate_recorded(drivers, data, episodes=self.episodes, folder=self.out, progress=progress)
+        console.print(recorded_table(results).terminal(f"{dataset}, episodes: {self.episodes}"))
+        if self.out:
+            console.print(f"results: {self.out / 'offline.json'}", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -396,6 +421,10 @@ class Inspect:
     """Perturbations, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
     control: Control | None = None
     """Control of shipped drivers and the controller; a cloned driver knows its own."""
+    dataset: Path | None = None
+    """A dataset: the drivers see one of its episodes as it was recorded, without a simulator."""
+    episode: int = 0
+    """Number of the episode in --dataset."""
     rerun: Path | None = None
     """Also write a file .rrd for the rerun viewer (needs the extra `rerun`)."""
 
@@ -412,7 +441,8 @@ class Inspect:
 
             inspection = nd.inspect(
                 drivers, self.track, folder=self.out, control=self.control, crash=self.crash,
-                perturbation=self.perturb, rerun=self.rerun, on_step=on_step,
+                perturbation=self.perturb, rerun=self.rerun, dataset=self.dataset, episode=self.episode,
+                on_step=on_step,
             )  # fmt: skip
         console.print(f"page: {inspection.page}", highlight=False, soft_wrap=True)
 

@@ -230,6 +230,11 @@ class _Protocol:
             FileNotFoundError: If there is no such driver.
             ValueError: If the expert, a core, its settings, the device or the dataset cannot be used.
         """
+        if self.env.spec.make is None:
+            raise ValueError(
+                f"dataset: environment {self.env.environment!r} is not simulated here, and a comparison drives; train "
+                "each core, and measure the runs with `nac-drive evaluate --dataset`."
+            )
         experts = [] if self.expert is None else [("expert", self.expert)]
         for role, spec in (*experts, *(("driver", spec) for spec in self.given)):
             driver = resolve_driver(spec, self.env)

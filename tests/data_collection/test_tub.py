@@ -1,4 +1,4 @@
-"""Tubs of donkeycar: read as donkeycar means them, refused with the cure, and written so that donkeycar reads them."""
+"""Tubs of donkeycar are read, refused with the cure, and written."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_options_are_checked(tub, tmp_path, capsys):
 
 
 def records(tub: Path) -> list[dict[str, Any]]:
-    """Every record, sought by the lengths of lines as donkeycar does."""
+    """Return every record, sought by the lengths of lines."""
     lines = (tub / "manifest.json").read_text().splitlines()
     inputs, types, _, sessions, catalogs = map(json.loads, lines)
     assert len(inputs) == len(types)
@@ -258,7 +258,7 @@ def test_a_dataset_comes_back_from_a_tub(tmp_path, control, monkeypatch):
 
 
 def test_a_tub_comes_back_from_a_dataset(tub, tmp_path):
-    """What donkeycar itself reads is the same: times but for their start, modes, angles and throttles."""
+    """Donkeycar reads the same times, modes, angles and throttles."""
     writer = TubWriter(tmp_path / "mixed")
     for number in range(6):
         mode = {"user/mode": "local", "pilot/angle": 0.1, "pilot/throttle": -0.3} if number > 3 else {}

@@ -1,4 +1,4 @@
-"""Tubs as donkeycar writes them: an independent writer of its format."""
+"""An independent writer of donkeycar's tubs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def road_frame(angle: float, shape: tuple[int, ...] = (120, 160, 3)) -> np.ndarr
 
 
 def write_tub(path: Path, frames: int = 120, sessions: int = 3, **options: Any) -> TubWriter:
-    """A tub of some sessions at 20 frames a second, a minute apart."""
+    """Write a tub with sessions at 20 frames a second."""
     writer = TubWriter(path, **options)
     for number in range(frames):
         session, angle = number * sessions // frames, 0.6 * float(np.sin(number / 7))

@@ -56,7 +56,9 @@ class Episode {
     const plots = make("div");
     section.append(plots);
     const steered = data.actions.includes("steer");
-    this.lines(plots, "Actions", data.actions, steered ? { unit: "steer: right is 1", bounds: [-1, 1] } : { unit: "action" });
+    const recorded = data.actions.filter(name => `recorded ${name}` in this.series);
+    for (const name of recorded) this.lines(plots, `${name}, and as it was recorded`, [name, `recorded ${name}`], { unit: name });
+    if (!recorded.length) this.lines(plots, "Actions", data.actions, steered ? { unit: "steer: right is 1", bounds: [-1, 1] } : { unit: "action" });
     this.lines(plots, "Speed", ["speed"], { unit: "units/s" });
     this.lines(plots, "Return", ["return"], { unit: "return" });
     const method0 = Object.keys(maps)[0];
@@ -75,7 +77,7 @@ class Episode {
       this.heats[group] = panel;
     }
     document.querySelector("main").append(section);
-    this.paint("speed" in this.series ? "speed" : "return");
+    this.paint(["speed", "return"].find(name => name in this.series) || names[0]);
   }
   lines(section, title, names, about, label = name => name) {
     const curves = names.filter(name => name in this.series).map(name => [label(name), this.series[name]]);

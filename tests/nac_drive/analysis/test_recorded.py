@@ -1,0 +1,141 @@
+"""Recorded episodes are inspected and measured without a simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nac_drive as nd
+from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode
+from nac_drive.training.offline import offline_accuracy
+from tests.commands import call, refused
+from tests.data_collection.recordings import collect_small
+from tests.data_collection.tubs import write_tub
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    """A tub, its dataset, a run on it, a dataset of CarRacing.
+
+    Not to be changed.
+    """
+    folder = tmp_path_factory.mktemp("world")
+    write_tub(folder / "tub", frames=90, sessions=3)
+    road = nd.import_tub(folder / "tub", folder / "road")
+    config = nd.TrainConfig(
+        nd.DriverConfig("nac-exact", {"num_heads": 2, "window": 4}, d_model=16, dense=16),
+        nd.DataConfig(sequence_length=16, batch_size=4), epochs=1,
+    )  # fmt: skip
+    nd.train(config, road, folder / "run")
+    collect_small(folder / "cars")
+    return folder
+
+
+def test_a_recording_goes_on_whatever_a_driver_does(world):
+    episode = RecordedEpisode.read(nd.Demonstrations.open(world / "cars"), 1)
+    road, arrays = episode.road(nd.resolve_driver("champion")), episode.arrays
+    rng = np.random.default_rng(0)
+    frame, info = road.reset()
+    for step in range(len(arrays.frames)):
+        np.testing.assert_array_equal(frame, arrays.frames[step])
+        assert (info["dt"], info["speed"]) == (arrays.dt[step], arrays.telemetry["speed"][step])
+        frame, reward, terminated, truncated, info = road.step(rng.integers(5))
+        assert (reward, terminated, truncated) == (arrays.reward[step], step == len(arrays.frames) - 1, False)
+    assert arrays.last_frame is not None
+    np.testing.assert_array_equal(frame, arrays.last_frame)
+
+
+def test_a_driver_of_a_tub_is_inspected(world, tmp_path):
+    out = tmp_path / "seen"
+    assert call(
+        "inspect", "--dataset", str(world / "road"), "--episode", "2", "--driver", str(world / "run"), "--out", str(out)
+    ) == 0  # fmt: skip
+    recording = np.load(out / "run.npz")
+    dataset = nd.Demonstrations.open(world / "road")
+    frames = dataset.load([2])
+    np.testing.assert_array_equal(recording["frames"], frames.frames[:])
+    for part, name in enumerate(("steer", "gas", "brake")):
+        np.testing.assert_array_equal(recording[f"series/recorded {name}"], frames.labels[:, part])
+    assert {"saliency/VisualBackProp", "saliency/Grad-CAM", "attention"} <= set(recording.files)
+    assert len([name for name in recording.files if name.startswith("activity/")]) > 1
+    assert recording["saliency/input gradient"].shape == frames.frames.shape[:3]
+    assert not [name for name in recording.files if " on " in name or name == "series/return"]
+    page = (out / "episode.html").read_text()
+    assert "run on episode 2 of road" in page
+    assert "largest difference from the recording" in page
+
+
+def test_what_is_inspected_is_what_the_driver_would_do_in_the_simulator(world, tmp_path):
+    """The same frames give the same actions, neurons and saliency."""
+    dataset = nd.collect(tmp_path / "data", "champion", env=nd.EnvConfig(max_steps=40), seeds=[5], workers=1)
+    seen = nd.inspect("champion", folder=tmp_path / "recorded", dataset=dataset).recordings[0]
+    np.testing.assert_array_equal(seen.series["steer"], seen.series["recorded steer"])
+    live = nd.inspect("champion", 5, folder=tmp_path / "live").recordings[0]
+    for group in ("activity", "saliency"):
+        for name, values in getattr(seen, group).items():
+            np.testing.assert_array_equal(values, getattr(live, group)[name][:40], err_msg=name)
+    assert "return" in seen.series
+    assert seen.title == "champion, episode 0 of data: steer differs by 0.000 on average"
+
+
+def test_offline_metrics_are_those_of_the_training(world):
+    dataset = nd.Demonstrations.open(world / "road")
+    driver = nd.load_driver(world / "run")
+    (result,) = nd.evaluate_recorded(world / "run", dataset)
+    _, kept_out = dataset.split(0.1)
+    expected = offline_accuracy(driver, dataset.load(kept_out), dataset.meta.env)
+    assert result.accuracy.steering_mae == pytest.approx(expected.steering_mae, rel=1e-5)
+    assert result.accuracy.accuracy == pytest.approx(expected.accuracy)
+    rows = [json.loads(line) for line in (world / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert result.accuracy.steering_mse == pytest.approx(rows[-1]["validation"]["steering_mse"], rel=1e-4)
+    (every,) = nd.evaluate_recorded(world / "run", dataset, episodes="all")
+    assert list(every.episodes) == [0, 1, 2]
+    weights = [row["length"] for row in dataset.rows]
+    errors = [accuracy.steering_mae or 0.0 for accuracy in every.episodes.values()]
+    assert every.accuracy.steering_mae == pytest.approx(np.average(errors, weights=weights))
+
+
+def test_an_exported_driver_is_measured_alike(world, tmp_path, capsys):
+    nd.export(nd.load_driver(world / "run"), tmp_path / "run.onnx")
+    out = tmp_path / "offline"
+    assert call(
+        "evaluate", "--dataset", str(world / "road"), "--driver", str(tmp_path / "run.onnx"), "--baseline",
+        str(world / "run"), "--episodes", "1,2", "--out", str(out),
+    ) == 0  # fmt: skip
+    assert "steering error" in capsys.readouterr().out
+    one, other = json.loads((out / "offline.json").read_text())["drivers"]
+    assert (one["driver"], other["driver"]) == ("run.onnx", "run")
+    assert list(one["episodes"]) == ["1", "2"]
+    assert one["steering_mae"] == pytest.approx(other["steering_mae"], rel=1e-4)
+
+
+def test_discrete_actions_count_where_a_person_labelled_them(world):
+    (result,) = nd.evaluate_recorded("champion", world / "cars", episodes=[0, 2])
+    dataset = nd.Demonstrations.open(world / "cars")
+    expected = offline_accuracy(nd.load_driver("champion"), dataset.load([11, 7]), dataset.meta.env)
+    assert result.accuracy == expected
+    frames = dataset.load([11, 7])
+    assert result.frames == int((~frames.zooming).sum())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("inspect", "--dataset", "road", "--episode", "9", "--driver", "run", "--out", "x"), "which has 0 to 2"),
+        (("inspect", "--dataset", "road", "--driver", "champion", "--out", "x"), "mean nothing to it"),
+        (("inspect", "--dataset", "cars", "--driver", "controller", "--out", "x"), "need the simulator"),
+        (("inspect", "--dataset", "road", "--driver", "run", "--track", "3", "--out", "x"), "track must be left out"),
+        (("inspect", "--dataset", "cars", "--perturb", "gap:1", "--out", "x"), "perturbation must be left out"),
+        (("evaluate", "--dataset", "road", "--driver", "run", "--tracks", "test-5"), "tracks must be left out"),
+        (("evaluate", "--dataset", "road", "--driver", "run", "--episodes", "1,1"), "different numbers"),
+        (("evaluate", "--dataset", "road", "--driver", "champion-continuous"), "in the environment 'car-racing'"),
+        (("compare", "road", "--out", "x"), "is not simulated here, and a comparison drives"),
+    ],
+)  # fmt: skip
+def test_refusals(world, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(world)
+    assert message in refused(capsys, *arguments)
+    assert not Path("x").exists()
