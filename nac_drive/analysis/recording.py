@@ -85,7 +85,7 @@ class Recording:
 
     @property
     def title(self) -> str:
-        """Driver, track, perturbation and return, or the difference to a recording."""
+        """Driver and track, with return or difference to a recording."""
         if self.source is not None:
             return f"{self.driver}, {self.source}: {self._difference()}"
         under = f", {self.perturbation}" if self.perturbation else ""

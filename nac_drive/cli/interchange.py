@@ -17,7 +17,7 @@ from nac_drive.data_collection.interchange.udacity import EPISODE_FRAMES, STEERI
 
 @dataclass(frozen=True)
 class DatasetExport:
-    """Write a dataset for other programs, as videos, or as a tub."""
+    """Write a dataset for other programs or as videos."""
 
     path: Positional[Path]
     """Folder of the dataset."""

@@ -1,4 +1,4 @@
-"""Tubs of donkeycar are read, refused with the cure, and written."""
+"""Tubs of donkeycar are read, refused or written."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_several_tubs_and_later_ones(tub, tmp_path):
 
 
 def test_a_tub_of_the_first_releases_is_read(tub):
-    """Ends of lines of Windows, sessions that are numbers, records without a mode."""
+    """Lines end as in Windows, and sessions are numbers."""
     expected = contents(imported(tub).path)
     for catalog in tub.glob("*.catalog"):
         text = catalog.read_text().replace('"26-11-23_', "").replace('", "_timestamp', ', "_timestamp')

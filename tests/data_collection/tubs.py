@@ -15,7 +15,7 @@ TYPES = ["image_array", "float", "float", "str"]
 
 
 class TubWriter:
-    """Writes records one by one, and all lengths of lines after each, as donkeycar's Manifest does."""
+    """Writes all files after each record, as donkeycar does."""
 
     def __init__(self, path: Path, max_len: int = 1000, inputs: list[str] = INPUTS, types: list[str] = TYPES) -> None:
         self.path, self.max_len = path, max_len
@@ -72,7 +72,7 @@ class TubWriter:
 
 
 def road_frame(angle: float, shape: tuple[int, ...] = (120, 160, 3)) -> np.ndarray:
-    """An image with a line that lies where the angle points to."""
+    """Return an image with a line where the angle points."""
     frame = np.full(shape, 60, np.uint8)
     column = round((0.5 + 0.4 * angle) * shape[1])
     frame[shape[0] // 3 :, max(column - 4, 0) : column + 4] = 220

@@ -18,7 +18,7 @@ from tests.data_collection.tubs import write_tub
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """A tub, its dataset, a run on it, a dataset of CarRacing.
+    """A tub, its dataset, a run, a dataset of CarRacing.
 
     Not to be changed.
     """
