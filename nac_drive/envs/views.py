@@ -26,7 +26,7 @@ def bar_rows(size: Size) -> int:
 
 
 def other_frame(simulator: Any, size: Size = ABOVE) -> tuple[View, np.ndarray] | None:
-    """Return the present frame in the view that the driver does not see.
+    """Return the present frame in the other view.
 
     Args:
         simulator: `env.unwrapped`.
