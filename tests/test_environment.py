@@ -160,9 +160,7 @@ def test_its_status_bar_is_masked(env):
 
 
 def test_an_unknown_environment_is_refused():
-    with pytest.raises(
-        ValueError, match="environment 'nowhere' is unknown; choose from car-racing, donkeycar, "
-    ):
+    with pytest.raises(ValueError, match="environment 'nowhere' is unknown; choose from car-racing, donkeycar, "):
         nd.EnvConfig(environment="nowhere")
 
 

@@ -107,7 +107,10 @@ class SaltAndPepper(Corruption):
 
 @dataclass(frozen=True)
 class Brightness(Corruption):
-    """Wrong exposure: all values are multiplied or, equally likely, divided by `factor`."""
+    """The exposure is wrong.
+
+    All values are multiplied or, equally likely, divided by `factor`.
+    """
 
     factor: float
 
@@ -157,9 +160,9 @@ class Line(Corruption):
 
 @dataclass(frozen=True)
 class OcclusionBars(Corruption):
-    """Black bars across the world that do not overlap, all upright or all level.
+    """Black bars lie across the world.
 
-    `width` is the width of one bar, as a fraction of the world's width or height.
+    They do not overlap, and are all upright or all level. `width` is the width of one bar, as a fraction of the world's width or height.
     """
 
     bars: int
@@ -207,9 +210,9 @@ class OcclusionBlobs(Corruption):
 
 @dataclass(frozen=True)
 class ColourChange(Corruption):
-    """Road and grass take other colours: each moves by `distance` in RGB (0-255), in its own direction.
+    """Road and grass take other colours.
 
-    The directions are drawn once. The colour of a pixel decides: green is grass, middle grey is road, a mixed pixel at
+    Each moves by `distance` in RGB (0-255), in its own direction. The directions are drawn once. The colour of a pixel decides: green is grass, middle grey is road, a mixed pixel at
     the edge moves with both. Car, kerbs and status bar keep their colours. The two shades of grass keep their
     difference. Values are clipped to 0-255.
     """
@@ -228,11 +231,12 @@ class ColourChange(Corruption):
 
 @dataclass(frozen=True)
 class RandomConvolution(Corruption):
-    """The world is convolved with a random 3 x 3 kernel from all colours to all colours.
+    """The world is convolved with a random kernel.
 
-    The result is mixed with the image, `share` of it. Shapes stay; colours, contrasts and sharpness change. The kernel
-    is drawn once: its weights are normal, and their sum is uniform in 0.5 to 1.5 for every new colour. After Lee et
-    al., Network randomization, 2020, and Xu et al., RandConv, 2021.
+    The kernel has 3 x 3 pixels, from all colours to all colours. The result is mixed with the image, `share` of it.
+    Shapes stay; colours, contrasts and sharpness change. The kernel is drawn once: its weights are normal, and their
+    sum is uniform in 0.5 to 1.5 for every new colour. After Lee et al., Network randomization, 2020, and Xu et al.,
+    RandConv, 2021.
     """
 
     share: float
