@@ -162,7 +162,8 @@ class Line(Corruption):
 class OcclusionBars(Corruption):
     """Black bars lie across the world.
 
-    They do not overlap, and are all upright or all level. `width` is the width of one bar, as a fraction of the world's width or height.
+    They do not overlap, and are all upright or all level. `width` is the width of one bar, as a fraction of the world's
+    width or height.
     """
 
     bars: int
@@ -212,9 +213,9 @@ class OcclusionBlobs(Corruption):
 class ColourChange(Corruption):
     """Road and grass take other colours.
 
-    Each moves by `distance` in RGB (0-255), in its own direction. The directions are drawn once. The colour of a pixel decides: green is grass, middle grey is road, a mixed pixel at
-    the edge moves with both. Car, kerbs and status bar keep their colours. The two shades of grass keep their
-    difference. Values are clipped to 0-255.
+    Each moves by `distance` in RGB (0-255), in its own direction. The directions are drawn once. The colour of a pixel
+    decides: green is grass, middle grey is road, a mixed pixel at the edge moves with both. Car, kerbs and status bar
+    keep their colours. The two shades of grass keep their difference. Values are clipped to 0-255.
     """
 
     distance: float
