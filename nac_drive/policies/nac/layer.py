@@ -279,7 +279,8 @@ class NAC(nn.Module):
         kernel = plain and selection.everything and detail is None and usable(tokens.query)
         if kernel and (circuit := layers(fused)) is not None:
             y = fused_pairwise(self, tokens, circuit, mask, times)
-            return self.out(y.transpose(1, 2).flatten(2)), {}
+            if y is not None:
+                return self.out(y.transpose(1, 2).flatten(2)), {}
         pairs = batch * heads * selection.kept
         size = max(1, PAIRS_PER_CHUNK // pairs)
         again = torch.is_grad_enabled() and queries * pairs > PAIRS_KEPT and detail is None

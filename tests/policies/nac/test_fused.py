@@ -1,4 +1,4 @@
-"""The fused kernel of pairwise attention equals the naive layer: interpreted on the CPU, or on the GPU if there is one.
+"""The fused kernels of pairwise attention equal the naive layer.
 
 The interpreter of triton runs the kernel with numpy, tile by tile (tests/conftest.py). It shows that the numbers are
 right, not how fast they are.
@@ -6,6 +6,9 @@ right, not how fast they are.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,19 +18,32 @@ from torch import Tensor
 from nac_drive.policies import NAC, Groups, Wiring, build_core, random_wiring
 from nac_drive.policies.nac import fused
 from nac_drive.policies.nac import layer as nac
+from nac_drive.policies.nac.masks import Mask
 from nac_drive.policies.nac.naive import naive_nac
+from nac_drive.policies.nac.tokens import Tokens
 
 pytest.importorskip("triton", reason="the kernel is written in triton")
 
 T, LONGER, F = 19, 37, 5  # more than one tile of 16, and no multiple of it
 
 
+class _Everything(set):
+    """As if every kernel had been launched once."""
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the kernel runs. `NAC.attend` takes it for every pairwise call without gradients, on the CPU as well."""
+    """Where the kernels run. `NAC.attend` takes them for every pairwise call in float32, on the CPU as well."""
+    monkeypatch.setattr(fused, "_refused", set())
+    monkeypatch.setattr(fused, "_proven", _Everything())
     if torch.cuda.is_available():
         return "cuda"
-    monkeypatch.setattr(nac, "usable", lambda query: not torch.is_grad_enabled())
+    monkeypatch.setattr(
+        nac, "usable", lambda query: query.dtype == torch.float32 and query.device not in fused._refused
+    )
     return "cpu"
 
 
@@ -38,6 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
 
     def counted(*arguments: Any) -> Tensor:
         y = fused.fused_pairwise(*arguments)
+        assert y is not None
         made.append(y.shape)
         return y
 
@@ -115,6 +132,74 @@ def test_every_setting_equals_the_naive_layer(settings: dict[str, Any], device: 
     assert len(calls) == 1
 
 
+GRADIENTS = [
+    ("all", {}),
+    ("plain", {"mode": "euler"}),
+    ("per key", {"mode": "euler", "euler_steps": 1, "phi_activation": "tanh"}),
+    ("causal", {"mode": "steady", "phi_activation": "linear", "output": "riemann", "delta_t": 0.5}),
+    ("valid", {"mode": "steady"}),
+    ("window", {"d_model": 40, "num_heads": 2}),  # neurons and features beyond a power of two
+    ("window over context", {"d_model": 6, "num_heads": 1, "sparsity": 0.9, "output": "riemann"}),
+]
+
+
+@pytest.mark.parametrize(("case", "settings"), GRADIENTS, ids=str)
+def test_gradients_of_every_mask_mode_and_output(case: str, settings: dict[str, Any], device: str, calls: list) -> None:
+    """The layer in float64 runs in chunks. The next test ties it to `naive`."""
+    layer, (x, arguments) = make(device, **{"num_heads": 1, **settings}), first_sample(inputs(case, device))
+    assert_gradients(layer, NAC.__call__, x, arguments)
+    assert len(calls) == 1
+
+
+def test_gradients_are_the_naive_layers(device: str, calls: list) -> None:
+    layer, (x, arguments) = make(device, d_model=4, num_heads=1), first_sample(inputs("all", device))
+    assert_gradients(layer, naive_nac, x, arguments)
+    assert len(calls) == 1
+
+
+def test_weights_sum_the_gradients_of_all_samples(device: str, calls: list) -> None:
+    layer, (x, _) = make(device), inputs("plain", device)
+    assert_gradients(layer, NAC.__call__, x[:, :5], {})
+    assert len(calls) == 1
+
+
+def test_tiles_of_a_gpu_give_the_same_numbers(device: str, calls: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, (x, arguments) = make(device, num_heads=1), first_sample(inputs("window", device))
+    monkeypatch.undo()
+    monkeypatch.setattr(nac, "usable", lambda query: query.dtype == torch.float32)
+    monkeypatch.setattr(nac, "fused_pairwise", fused.fused_pairwise)
+    assert fused.FORWARD != fused.BACKWARD
+    assert_gradients(layer, NAC.__call__, x, arguments)
+
+
+def first_sample(case: tuple[Tensor, dict[str, Any]]) -> tuple[Tensor, dict[str, Any]]:
+    x, arguments = case
+    return x[:1], {name: value[:1] if isinstance(value, Tensor) else value for name, value in arguments.items()}
+
+
+def assert_gradients(layer: NAC, oracle: Callable[..., Any], x: Tensor, arguments: dict[str, Any]) -> None:
+    """Compare gradients of inputs and parameters with the oracle's in float64."""
+    direction = torch.randn(
+        *x.shape[:2], layer.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
+    gradients = []
+    for form, dtype in ((oracle, torch.float64), (NAC.__call__, torch.float32)):
+        moved = {name: arg.to(dtype) if name in ("times", "context") else arg for name, arg in arguments.items()}
+        sources = {"x": x.to(dtype).requires_grad_()}
+        if "context" in moved:
+            sources["context"] = moved["context"].requires_grad_()
+        y = form(layer.to(dtype), sources["x"], **moved)
+        sources.update(layer.named_parameters())
+        of_sources = torch.autograd.grad(y, [*sources.values()], direction.to(y), allow_unused=True)
+        gradients.append(dict(zip(sources, of_sources, strict=True)))
+    for name, expected in gradients[0].items():
+        if expected is not None:  # the time of a steady logit has none, the kernel gives zeros
+            scale = max(1e-3, expected.abs().max().item())
+            torch.testing.assert_close(
+                gradients[1][name], expected.float(), atol=2e-5 * scale, rtol=2e-4, msg=partial("{}: {}".format, name)
+            )
+
+
 def test_small_and_large_decay_rates_keep_their_digits(device: str, calls: list) -> None:
     """omega t from 1e-6 to 30: the logits are then up to phi / omega, and as good as float32 can."""
     for mode in ("exact", "euler"):
@@ -132,15 +217,16 @@ def test_a_stream_runs_it_as_well(device: str, calls: list) -> None:
     torch.manual_seed(0)
     core = build_core("nac-pw", F, 8, num_heads=2, window=6).to(device)
     x, dt = torch.randn(2, 9, F, device=device), torch.rand(2, 9, device=device)
-    expected, _ = core(x, dt, core.initial_state(2))  # with gradients: in chunks
+    expected, _ = core.double()(x.double(), dt.double(), core.initial_state(2))  # in chunks
+    core.float()
     assert not calls
     with torch.no_grad():
         whole, state = core(x, dt, core.initial_state(2))
         first, state = core(x[:, :4], dt[:, :4], core.initial_state(2))
         second, state = core(x[:, 4:], dt[:, 4:], state)
     assert len(calls) == 3
-    torch.testing.assert_close(whole, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(torch.cat((first, second), dim=1), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(whole, expected.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat((first, second), dim=1), expected.float(), atol=1e-5, rtol=1e-5)
 
 
 def test_other_circuits_go_another_way_to_the_same_numbers(device: str, calls: list) -> None:
@@ -155,12 +241,53 @@ def test_other_circuits_go_another_way_to_the_same_numbers(device: str, calls: l
     assert not calls
 
 
-def test_only_a_gpu_in_float32_without_gradients_runs_it(device: str) -> None:
+def test_only_a_gpu_runs_it_and_not_in_double_precision(device: str) -> None:
     query = torch.zeros(1, device=device)
+    assert fused.usable(query) == fused.usable(query.bfloat16()) == query.is_cuda
+    assert not fused.usable(query.double())
+
+
+def test_tokens_of_autocast_are_computed_in_float32(device: str, calls: list) -> None:
+    layer, (x, _) = make(device), inputs("plain", device)
     with torch.no_grad():
-        assert fused.usable(query) == query.is_cuda
-        assert not fused.usable(query.double())
-    assert not fused.usable(query)
+        tokens = layer.project(x[:, :5])
+        half = Tokens(tokens.query.half(), tokens.query_logit_inputs.half(), tokens.kv.half())
+        wide = Tokens(half.query.float(), half.query_logit_inputs.float(), half.kv.float())
+        circuit = fused.layers(layer.backbone.fused())
+        assert circuit is not None
+        expected = nac.fused_pairwise(layer, wide, circuit, Mask(5, 5), None)
+        y = nac.fused_pairwise(layer, half, circuit, Mask(5, 5), None)
+    assert y is not None
+    assert expected is not None
+    assert y.dtype == torch.float16
+    assert torch.equal(y, expected.half())
+
+
+def test_times_with_gradients_go_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, (x, arguments) = make(device), inputs("per key", device)
+    times = arguments["times"].requires_grad_()
+    monkeypatch.setattr(fused, "_Pairwise", None)
+    layer(x, times).sum().backward()
+    assert times.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("broken", ["attend", "attend_gradients"])
+def test_a_failed_launch_warns_once_and_goes_in_chunks(
+    broken: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken backward pass fails in the forward pass."""
+    layer, (x, _) = make(device), inputs("plain", device)
+    expected = layer.double()(x.double()).float()
+    monkeypatch.setattr(fused, "_proven", set())
+    monkeypatch.setattr(f"nac_drive.policies.nac.kernel.{broken}", {})  # any launch is a KeyError
+    layer.float()
+    with pytest.warns(RuntimeWarning, match="kernel cannot run on"):
+        y = layer(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(layer(x), y)
+    torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-5)
+    y.sum().backward()
 
 
 def test_hooks_of_the_logits_are_called_and_the_kernel_is_not(device: str, calls: list[torch.Size]) -> None:

@@ -1,0 +1,29 @@
+"""The pairwise kernels, compiled without a card."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="the kernel is written in triton")
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "layer" / "kernel_registers.py"
+SHARED = {75: 64, 80: 163, 90: 227}
+"""Compute capability -> KB of shared memory of a program: CUDA C++ Programming Guide, table of technical specs."""
+
+
+def test_no_kernel_spills_and_every_one_fits_into_the_shared_memory_of_its_card() -> None:
+    command = [sys.executable, str(SCRIPT), "--json"]
+    rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert {(row["pass"], row["capability"]) for row in rows} == {
+        (name, capability) for name in ("forward", "queries", "keys", "weights") for capability in SHARED
+    }
+    for row in rows:
+        assert row["spill"] == 0, row
+        assert row["registers"] <= 255, row
+        assert row["shared"] <= 1024 * SHARED[row["capability"]], row
+        on_tensor_cores = row["capability"] >= 80 and row["pass"] != "weights"
+        assert (row["tensor_cores"] > 0) == on_tensor_cores, row
