@@ -157,6 +157,7 @@ PARSED: dict[str, str] = {
     "python benchmarks/figures/leaderboard.py ...": _WRITES,
     "python benchmarks/figures/nac_idea.py": _WRITES,
     "python benchmarks/figures/perturbation_sheet.py": _WRITES,
+    "python benchmarks/protocols/seat.py ...": "takes minutes with --quick",
     "python benchmarks/figures/screenshots.py ...": _WRITES,
     "python benchmarks/kills.py ...": _LONG,
     "python benchmarks/layer/block_selection.py": _LONG,

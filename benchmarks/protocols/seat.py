@@ -1,4 +1,6 @@
-"""Train cores from the driver's seat by DAgger, and drive them.
+"""Train cores from the driver's seat, and drive them.
+
+The method is DAgger.
 
     python benchmarks/protocols/seat.py --out runs/seat
     python benchmarks/protocols/seat.py --out runs/seat --cores ncp cfc --seeds 0 1

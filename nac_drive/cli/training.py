@@ -34,7 +34,8 @@ _CLONING = (
     "track",
 )  # fmt: skip
 """Settings that are options of `train`."""
-_OF_DATASET = {"driver.control": "the dataset"}
+_VIEW = "the dataset (collect --view seat records one, dataset rebuild --view seat draws a recording anew)"
+_OF_DATASET = {"driver.control": "the dataset", "view": _VIEW, "size": _VIEW}
 
 
 @dataclass(frozen=True)

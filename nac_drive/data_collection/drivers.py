@@ -54,8 +54,8 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
             `champion-continuous`; the folder of a driver or run (its best checkpoint); an `.onnx` file; a `.zip` file
             of stable-baselines3, of which weights alone are read; the dotted name of an object in a loaded plug-in,
             such as `mine.drive`; or an object, see `as_policy`.
-        env: The environment it will drive in; a name without control means the driver for its control, discrete by
-            default.
+        env: The environment it will drive in; a name without control means the driver for its control, by
+            default the first of discrete, continuous and pulsed that there is.
 
     Returns:
         The driver.
@@ -267,6 +267,17 @@ def require_environment(
 def _such_as(env: EnvConfig) -> str:
     """Return the experts of an environment, for an error."""
     return f", such as {' or '.join(env.spec.experts)}" if env.spec.experts else ""
+
+
+def env_seen_by(driver: Policy, env: EnvConfig) -> EnvConfig:
+    """Return an environment as a driver sees it.
+
+    View, size of the frames and status bar are as in its training. A driver that was not trained sees the status bar.
+    """
+    trained = trained_env(driver)
+    if trained is None:
+        return replace(env, mask_bar=False)
+    return replace(env, view=trained.view, size=trained.size, mask_bar=trained.mask_bar)
 
 
 DEFAULT_EXPERT = "expert"

@@ -1,4 +1,4 @@
-"""Facts of the view from the driver's seat, and the regions of its frames.
+"""The view from the driver's seat: facts and regions.
 
 The camera is the compiled drawing's (`native/seat.c`): a pinhole above a flat ground. Every row of pixels shows the
 ground of one depth.
@@ -51,7 +51,7 @@ def _seat_image(simulator: Any) -> np.ndarray:
 
 
 class _Camera:
-    """The camera of a size of frames, at the place of a car."""
+    """The camera at the place of a car."""
 
     def __init__(self, size: Size, position: Any, angle: float) -> None:
         self.width, height = size
@@ -66,7 +66,14 @@ class _Camera:
         """Depth of the ground in each row."""
 
     def fill(self, labels: np.ndarray, polygons: np.ndarray, label: int, farthest: float) -> None:
-        """Label the pixels whose middle lies in polygons (P, 4, 2) of the ground, up to a depth."""
+        """Label what polygons of the ground cover.
+
+        Args:
+            labels: (rows, width), changed in place where the middle of a pixel is covered.
+            polygons: (P, 4, 2) corners.
+            label: The label.
+            farthest: Depth in units up to which polygons count.
+        """
         top = int(np.argmax(self.depth < farthest))
         line = self.depth[top:]  # (R,)
         away = polygons - self.eye
@@ -86,7 +93,7 @@ class _Camera:
 
 
 def _across(tiles: np.ndarray, factor: float) -> np.ndarray:
-    """Return tiles (P, 4, 2) whose width is another one by a factor."""
+    """Return tiles (P, 4, 2) that are wider by a factor."""
     beside = tiles[:, [1, 0, 3, 2]]  # the corner on the other side of the road
     middle = (tiles + beside) / 2
     return middle + factor * (tiles - middle)

@@ -28,6 +28,8 @@ def bar_rows(size: Size) -> int:
 def other_frame(simulator: Any, size: Size = ABOVE) -> tuple[View, np.ndarray] | None:
     """Return the present frame in the other view.
 
+    It is the view that the driver does not see.
+
     Args:
         simulator: `env.unwrapped`.
         size: Width and height of a frame from the seat.

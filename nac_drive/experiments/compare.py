@@ -22,7 +22,7 @@ from nac_drive.data_collection.drivers import (
     driver_hash,
     driver_name,
     driver_names,
-    env_for,
+    env_seen_by,
     known_there,
     names_plugin_driver,
     require_environment,
@@ -254,12 +254,10 @@ class _Protocol:
         bare, expert, entries = replace(env, perturb=None), None, []
         if self.expert is not None:
             expert = resolve_driver(self.expert, env)
-            sees = replace(bare, mask_bar=env_for(expert).mask_bar)
-            entries = [Entry(EXPERT, driver_hash(self.expert, env), sees, expert)]
+            entries = [Entry(EXPERT, driver_hash(self.expert, env), env_seen_by(expert, bare), expert)]
         for name, spec in zip(self.given_names(configs), self.given, strict=True):
             driver = resolve_driver(spec, env)
-            sees = replace(bare, mask_bar=env_for(driver).mask_bar)
-            entries.append(Entry(name, driver_hash(spec, env), sees, driver, expert))
+            entries.append(Entry(name, driver_hash(spec, env), env_seen_by(driver, bare), driver, expert))
         for core, config in configs.items():
             sees = replace(bare, mask_bar=self.dataset.meta.env.mask_bar or config.data.mask_bar)
             settings = json.dumps([config.driver.core, config.driver.core_args], sort_keys=True)
@@ -300,10 +298,11 @@ class _Protocol:
         ]  # fmt: skip
         return replace(experiment, entries=tuple(entries))
 
-    def text(self, failed: Sequence[str], trained: bool) -> str:
+    def text(self, entries: Sequence[Entry], failed: Sequence[str], trained: bool) -> str:
         """Return the comparison in a few sentences.
 
         Args:
+            entries: All entries.
             failed: Names of runs that failed.
             trained: Whether there are others.
         """
@@ -326,7 +325,10 @@ class _Protocol:
         )  # fmt: skip
         names = ", ".join(driver_names(self.given, [EXPERT]))
         given = f"Evaluated as they are: {names}. " if names else ""
-        return f"{training}{left_out}{given}The tracks: {track_names(self.tracks)}. {measured}{beside}"
+        saw = {entry.env.view for entry in entries}
+        views = "Every driver saw the view of its training, from above or from the seat. " if len(saw) > 1 else ""
+        views = "All drivers saw the world from the seat. " if saw == {"seat"} else views
+        return f"{training}{left_out}{given}{views}The tracks: {track_names(self.tracks)}. {measured}{beside}"
 
 
 def _configs(cores: Sequence[str], config: TrainConfig, num_seeds: int, shared_encoder: bool) -> dict[str, TrainConfig]:
@@ -568,7 +570,8 @@ def _save(protocol: _Protocol, drivers: Sequence[RankedDriver], experiment: Driv
         worst = min(best.evaluation.rows, key=lambda row: row.episode_return)
         names = [path_of(worst), *(path_of(other.evaluation.rows[0]) for other in others)]
         commands = inspect_command(names, worst)
+    text = protocol.text(experiment.entries, failed, bool(trained))
     Page(
-        "Comparison of drivers", protocol.text(failed, bool(trained)), leaderboard(drivers), figures,
+        "Comparison of drivers", text, leaderboard(drivers), figures,
         headline=headline(drivers), verdicts=verdicts(drivers), commands=commands,
     ).save_html(folder)  # fmt: skip

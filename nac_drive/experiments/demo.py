@@ -18,7 +18,7 @@ from typing import Any
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, driver_name, env_seen_by, resolve_driver
 from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.events import Event, Progress, silent
@@ -215,9 +215,8 @@ def _compare(
     env, training = config.training.env, config.baseline_training()
     dataset, expert = learner / "dataset", resolve_driver(config.expert, env)
     bare = replace(env, perturb=None)
-    sees = replace(bare, mask_bar=env_for(expert).mask_bar)
     entries = [
-        Entry(EXPERT, driver_hash(config.expert, env), sees, expert),
+        Entry(EXPERT, driver_hash(config.expert, env), env_seen_by(expert, bare), expert),
         Entry(learner.name, driver_hash(best, env), bare, resolve_driver(best, env), expert),
     ]
     for core in config.baselines:
@@ -254,7 +253,7 @@ def _videos(folder: Path, drivers: Mapping[str, Policy], track: int, env: EnvCon
     for path, driver in zip(videos, drivers.values(), strict=True):
         if not path.exists():
             record_video(
-                path, driver, track, name=path.stem, env=replace(env, mask_bar=env_for(driver).mask_bar),
+                path, driver, track, name=path.stem, env=env_seen_by(driver, env),
                 on_step=lambda step, job=f"video ({path.stem})": progress(Event(job, step.index + 1, env.max_steps)),
             )  # fmt: skip
             progress(Event(f"video ({path.stem})", env.max_steps, env.max_steps))
@@ -268,10 +267,11 @@ def _episode_page(path: Path, drivers: Mapping[str, Policy], track: int, env: En
         return
     recordings = []
     for name, driver in drivers.items():
-        with closing(make_env(replace(env, mask_bar=env_for(driver).mask_bar))) as simulator:
+        sees = env_seen_by(driver, env)
+        with closing(make_env(sees)) as simulator:
             recordings.append(
                 record(
-                    simulator, driver, track, name=name, perturbation=env.perturb, spec=env.spec,
+                    simulator, driver, track, name=name, perturbation=env.perturb, spec=sees.spec,
                     on_step=lambda step, job=f"record ({name})": progress(Event(job, step.index + 1, env.max_steps)),
                 )
             )  # fmt: skip

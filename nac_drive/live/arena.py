@@ -144,7 +144,7 @@ class LiveRace:
                 self.speed = value
             case messages.Saliency(on=on):
                 self.saliency = on
-            case messages.View(show=shown):
+            case messages.SetView(show=shown):
                 self.shown = shown
             case messages.Add(driver=name):
                 race.add(name)

@@ -126,7 +126,7 @@ class Saliency(Message):
     on: bool
 
 
-class View(Message):
+class SetView(Message, tag="view"):
     """Show the world in a view, whatever the drivers see."""
 
     show: Shown
@@ -142,7 +142,7 @@ class Controls(Message):
 
 Any = (
     Pause | TakeStep | Restart | Mark | Again | Speed | Add | Remove | SetDriver | Perturb | Blind | Zero | Head
-    | Uniform | Clock | Saliency | View | Controls
+    | Uniform | Clock | Saliency | SetView | Controls
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Any)
 

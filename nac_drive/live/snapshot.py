@@ -121,7 +121,7 @@ def frame(race: Race, *, saliency: bool, shown: Shown) -> bytes:
 
 
 def images(car: Car, *, saliency: bool, shown: Shown) -> dict[str, np.ndarray]:
-    """Return the frames of a car that are shown, and the saliency map of what its driver sees."""
+    """Return the shown frames of a car, and its saliency map."""
     named: dict[str, np.ndarray] = {}
     other = None if shown in ("driver", car.env_config.view) else other_frame(car.env.unwrapped, SEAT)
     if other is None or shown == "both":

@@ -127,9 +127,9 @@ def load_driver(
     Args:
         source: A driver that comes with the package (`champion`, `expert`, or with its control, such as
             `champion-continuous`), the folder of a driver, or the folder of a run (its best checkpoint).
-        control: "discrete", "continuous" or "pulsed": which of the shipped drivers a name without control means,
-            discrete by default. For pulsed control it may be trained for continuous control: their actions are the
-            same.
+        control: "discrete", "continuous" or "pulsed": which of the shipped drivers a name without control means, by
+            default the first of these that there is. For pulsed control it may be trained for continuous control:
+            their actions are the same.
         device: Where the weights go.
 
     Returns:
@@ -179,7 +179,8 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     if control is not None and control not in CONTROLS:
         raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
     name = os.fspath(source)
-    for shipped in (name, f"{name}-{control or CONTROLS[0]}", f"{name}-continuous" if control == "pulsed" else ""):
+    controls = (control, "continuous" if control == "pulsed" else "") if control else CONTROLS
+    for shipped in (name, *(f"{name}-{each}" for each in controls)):
         if shipped in PRETRAINED:
             return PRETRAINED[shipped]
     path = Path(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.human import Human
 from nac_drive.envs import PERTURBATIONS, EnvConfig, make_env, perturb, rollout
 from nac_drive.live.hand_driven import hand_driven
+from nac_drive.live.messages import Shown
 from nac_drive.live.perturbable import Perturbable
 from nac_drive.live.race import Car, Race
 from nac_drive.live.snapshot import images
@@ -153,19 +154,20 @@ def test_drivers_of_different_views_race_and_each_view_can_be_shown(tmp_path):
         race.tick()
     seat, above = race.cars
     assert (seat.observation.shape, above.observation.shape) == ((48, 64, 3), (96, 96, 3))
-    for shown, of_seat, of_above in (
-        ("driver", {"frame", "saliency"}, {"frame"}),
-        ("seat", {"frame", "saliency"}, {"world"}),
-        ("above", {"world"}, {"frame"}),
-        ("both", {"frame", "saliency", "world"}, {"frame", "world"}),
-    ):
+    expected: dict[Shown, list[set[str]]] = {
+        "driver": [{"frame", "saliency"}, {"frame"}],
+        "seat": [{"frame", "saliency"}, {"world"}],
+        "above": [{"world"}, {"frame"}],
+        "both": [{"frame", "saliency", "world"}, {"frame", "world"}],
+    }
+    for shown, names in expected.items():
         found = [images(car, saliency=True, shown=shown) for car in race.cars]
-        assert [set(named) for named in found] == [of_seat, of_above]
+        assert [set(named) for named in found] == names
         for named, car in zip(found, race.cars, strict=True):
             if "world" in named:
                 view = "above" if car is seat else "seat"
-                size = (96, 96) if car is seat else (192, 192)
-                np.testing.assert_array_equal(named["world"], car.env.unwrapped.frame_from(view, size))
+                size, simulator = (96, 96) if car is seat else (192, 192), cast("Any", car.env.unwrapped)
+                np.testing.assert_array_equal(named["world"], simulator.frame_from(view, size))
     race.close()
 
 
