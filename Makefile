@@ -19,7 +19,7 @@ demo: library
 	$(BIN)/nac-drive demo
 
 test: library
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 check: .venv/.installed
 	$(BIN)/ruff check .

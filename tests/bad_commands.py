@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.nac_drive.small import FRAMES
+
 BASE = ("--workers", "1")
 SHORT = ("--epochs", "1", "--sequence-length", "16", "--validation-tracks", "800000", *BASE)
 TRAIN = ("train", "data", "--out", "new", "--core", "cnn", *SHORT)
@@ -67,7 +69,9 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "no batch": ((*TRAIN, "--batch-size", "0"), ("batch_size", "at least 1", "0")),
     "no epochs": ((*TRAIN, "--epochs", "0"), ("epochs", "at least 1", "0")),
-    "long sequences": ((*TRAIN, "--sequence-length", "500"), ("sequence_length", "longest episode", "60 frames")),
+    "long sequences": (
+        (*TRAIN, "--sequence-length", "500"), ("sequence_length", "longest episode", f"{FRAMES} frames")
+    ),
     "unknown validation tracks": ((*TRAIN, "--validation-tracks", "val-99"), ("val-99", "25 tracks")),
     "bad fraction": ((*TRAIN, "--set", "validation_fraction=1.5"), ("validation_fraction", "[0, 1)")),
     "negative workers": ((*TRAIN, "--workers", "-1"), ("workers must lie in 0 to 1,024", "got -1")),

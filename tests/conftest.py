@@ -1,23 +1,32 @@
-"""Every test process uses one thread, so that parallel ones do not compete for the cores."""
+"""What all tests share. Slow imports stand in functions: the process that hands out the tests does without them."""
 
 from __future__ import annotations
 
-import functools
 import gc
-import os
 from collections.abc import Iterator
 
-import cv2
 import pytest
-import torch
-from tyro._docstrings import _ClassTokenization
 
-if not torch.cuda.is_available():  # kernels of triton then run on the CPU; it must be set before triton is imported
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-torch.set_num_threads(1)
-cv2.setNumThreads(1)
-# Each command reads the options' sources anew, which is half of the time of a refused command. Here it is once.
-_ClassTokenization.make = staticmethod(functools.cache(_ClassTokenization.make.__wrapped__))  # type: ignore
+DEAR = (
+    "test_documented_commands", "test_ppo_update", "test_cluster", "test_types", "test_fuzz", "test_compare",
+    "test_export", "test_reproduce_papers", "test_shipped_drivers", "test_video", "test_first_drive", "test_full_disk",
+    "test_train_resumed", "test_simulator", "test_imports", "test_front_door", "test_reproduce", "test_batched_acts",
+)  # fmt: skip
+"""Test modules that take longest, which begin first, so that processes end together."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Prepare a process that runs tests."""
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
+        from tests.process import prepare
+
+        prepare()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules of `DEAR`."""
+    rank = {name: number for number, name in enumerate(DEAR)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(DEAR)))
 
 
 def pytest_collection_finish() -> None:
@@ -31,6 +40,23 @@ def _modules_of_a_file_are_left_out_too() -> Iterator[None]:
     yield
     gc.collect(1)
     gc.freeze()
+
+
+@pytest.fixture
+def full_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures have the size that users get; in other tests they are small."""
+    from tests.process import USERS_DPI
+
+    monkeypatch.setattr("nac_drive.storage.figure.DPI", USERS_DPI)
+
+
+@pytest.fixture
+def spawned() -> Iterator[None]:
+    """Worker processes of a test start as they do for users, and import everything."""
+    from tests.forked import workers_are_spawned
+
+    with workers_are_spawned():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ import torch
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.storage.lock import LOCK
 from tests.commands import call
-from tests.nac_drive.small import demonstrations
+from tests.nac_drive.small import demonstrations, short_zoom
 from tests.same_files import contents, differences
 
 DISK = "disk"
@@ -182,7 +182,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     failed = False
-    with tempfile.TemporaryDirectory(prefix="nac-drive-disk-") as name:
+    with tempfile.TemporaryDirectory(prefix="nac-drive-disk-") as name, short_zoom():
         root = Path(name)
         prepare(root / "base")
         for command in options.commands:

@@ -31,7 +31,7 @@ import pygame
 import pytest
 import tyro
 
-from nac_drive.envs import SPLITS, EnvConfig, batch, readings
+from nac_drive.envs import SPLITS, EnvConfig
 from nac_drive.envs import config as env_config
 from nac_drive.experiments import cost, experiment, learning, protocol
 from nac_drive.experiments.protocol import PaperEntry, Protocol
@@ -40,11 +40,9 @@ from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.ppo.config import PPOConfig
 from tests.commands import call
 from tests.documented import ROOT, expanded
-from tests.nac_drive.small import each_here, nested
+from tests.nac_drive.small import ZOOM, each_here, nested, short_zoom
 
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
-ZOOM = 4
-"""Frames of the zoom at the start of an episode, in place of fifty."""
 SEQUENCE = 16
 """Frames of a training sequence."""
 RECORDED = ZOOM + SEQUENCE + 2
@@ -274,13 +272,12 @@ class _Smaller(ast.NodeTransformer):
 @contextmanager
 def small_world(kept: Path) -> Iterator[Shell]:
     """Make episodes and reproductions small, run everything in this process, and end servers when they answer."""
-    with pytest.MonkeyPatch.context() as patch, one_thread():
+    with pytest.MonkeyPatch.context() as patch, one_thread(), short_zoom():
         patch.setenv("SDL_VIDEODRIVER", "dummy")  # windows that nobody sees
         patch.setenv("DISPLAY", "dummy")
         patch.setattr(pygame.time, "Clock", lambda: SimpleNamespace(tick=lambda *rate: 0, get_fps=lambda: 0.0))
         patch.setattr(webbrowser, "open", lambda address: True)
         _work_here(patch)
-        shorten_the_zoom(patch)
         for module in (import_module("nac_drive.live.arena"), import_module("nac_drive.live.udacity")):
             patch.setattr(module, "serve", _until_it_answers(module.serve))
         run = import_module("nac_drive.experiments.reproduce")
@@ -289,12 +286,6 @@ def small_world(kept: Path) -> Iterator[Shell]:
         patch.setattr(learning, "PPOConfig", partial(PPOConfig, rollout=small.rollout, optim=small.optim))
         patch.setattr(run, "chosen", lambda table, only: protocol.chosen(table, only)[:1])
         yield Shell(cut_episodes(patch), kept)
-
-
-def shorten_the_zoom(patch: pytest.MonkeyPatch) -> None:
-    """Let the zoom last `ZOOM` frames in recorded episodes."""
-    for module in (readings, batch):
-        patch.setattr(module, "ZOOM_FRAMES", ZOOM)
 
 
 def _work_here(patch: pytest.MonkeyPatch) -> None:

@@ -6,22 +6,25 @@ import pytest
 
 from nac_drive.experiments import experiment
 from tests.full_disk import RESUMABLE, Reference, prepare
-from tests.nac_drive.small import each_here
+from tests.nac_drive.small import FRAMES, each_here, short_zoom
 from tests.readers_shell import cut_episodes
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("disk") / "base"
-    prepare(folder)
+    with short_zoom():
+        prepare(folder)
     return folder
 
 
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch):
-    """Run tasks here, not in processes, and episodes of 60 frames."""
+    """Run tasks here, not in processes, and short episodes."""
     monkeypatch.setattr(experiment, "each_in_a_process", each_here)
-    cut_episodes(monkeypatch)(60, 60)
+    cut_episodes(monkeypatch)(FRAMES, FRAMES)
+    with short_zoom():
+        yield
 
 
 @pytest.mark.parametrize("command", [*RESUMABLE, "export-minari", "export-mp4", "inspect"])

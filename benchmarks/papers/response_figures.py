@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nac_drive.experiments.paper import Row
 from nac_drive.storage.figure import write_figure
 from nac_drive.storage.style import LARGE, PALETTE, looks_of, styled
+
+if TYPE_CHECKING:  # slow to import, and not every process draws
+    from matplotlib.figure import Figure
 
 METRICS = {
     "settling_time": ("settling time", "s"), "delta": ("delta response", ""), "amplitude": ("amplitude", ""),
@@ -30,6 +31,8 @@ def draw_distributions(path: Path, rows: Sequence[Row]) -> None:
         path: The new PNG.
         rows: Results of networks of one width; the first of every entry is drawn.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _panels()
     first = _first(rows)
     looks = looks_of(row["entry"] for row in first)
@@ -53,6 +56,8 @@ def draw_capacity(path: Path, rows: Sequence[Row]) -> None:
         path: The new PNG.
         rows: Results of networks of several widths.
     """
+    from matplotlib.ticker import NullLocator
+
     figure, axes = _panels()
     sizes = sorted({row["units"] for row in rows})
     for number, (entry, look) in enumerate(looks_of(row["entry"] for row in rows).items()):
@@ -83,6 +88,8 @@ def draw_ablation(path: Path, rows: Sequence[Row]) -> None:
         path: The new PNG.
         rows: Results of networks of one width; the first of every entry is drawn.
     """
+    from matplotlib.figure import Figure
+
     first = _first(rows)
     figure = Figure(figsize=(0.6 + 3.9 * len(first), 8.2), layout="constrained")
     axes = figure.subplots(3, len(first), squeeze=False)
@@ -100,6 +107,8 @@ def draw_ablation(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _draw_damage(axis: Any, prediction: np.ndarray, damage: np.ndarray, name: str, label: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     order = np.argsort(prediction)
     places = np.arange(1, len(order) + 1)
     axis.bar(places, damage[order], width=0.8, color=_BARS)
@@ -123,6 +132,8 @@ def _first(rows: Sequence[Row]) -> list[Row]:
 
 
 def _panels() -> tuple[Figure, list[Any]]:
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 6), layout="constrained")
     *axes, last = figure.subplots(2, 3).flat
     last.axis("off")  # the place of the legend

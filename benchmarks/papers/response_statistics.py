@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import t
 
 from nac_drive.evaluation.intervals import Interval, rank_correlation
 from nac_drive.experiments.paper import Row
@@ -104,6 +103,8 @@ def exponent(sizes: Sequence[int], values: Sequence[float]) -> Interval | None:
     Returns:
         None for fewer than three points, fewer than two sizes, or a value of 0.
     """
+    from scipy.stats import t  # slow to import
+
     if len(values) < 3 or len(set(sizes)) < 2 or min(values) <= 0:
         return None
     (slope, _), covariance = np.polyfit(np.log(sizes), np.log(values), 1, cov=True)

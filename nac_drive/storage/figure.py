@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+DPI = 150
+"""Dots per inch of every figure."""
+
 
 def write_figure(path: Path, figure: Figure, *, tight: bool = False) -> None:
-    """Write a figure as a PNG of 150 dpi. Names in it may hold any characters: none is read as math or TeX.
+    """Write a figure as a PNG of `DPI`. Names in it may hold any characters: none is read as math or TeX.
 
     Args:
         path: The file; an existing one is replaced.
@@ -46,7 +49,7 @@ def write_figure(path: Path, figure: Figure, *, tight: bool = False) -> None:
             text.set_usetex(False)
         if tight:
             figure.tight_layout()
-        figure.savefig(buffer, format="png", dpi=150)
+        figure.savefig(buffer, format="png", dpi=DPI)
     with writing(path):
         write_atomically(path, buffer.getvalue())
 

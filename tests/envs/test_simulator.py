@@ -96,7 +96,7 @@ def test_every_number_of_the_car_is_gymnasiums(kind, library):
         for name in ("line", "tile_of", "color", "polygon"):
             length = count if name == "line" else int(ours.roads["polygons"][0])
             np.testing.assert_array_equal(ours.roads[name][0, :length], theirs.roads[name][0, :length])
-        for frame, action in enumerate(actions_of(kind, 250, seed)):
+        for frame, action in enumerate(actions_of(kind, 180, seed)):
             ours.actions[0] = theirs.actions[0] = action
             ours.step()
             theirs.step()
@@ -149,7 +149,7 @@ def test_every_pixel_is_gymnasiums(randomize):
         np.testing.assert_array_equal(frame, expected)
         driver = Controller("continuous")
         state = driver.begin(ours)
-        for step in range(110):
+        for step in range(75):
             action, state = driver.act(frame, state, 0.02)
             frame, reward, terminated, *_ = ours.step(action)
             expected, *outcome = theirs.step(action)

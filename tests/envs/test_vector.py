@@ -108,7 +108,7 @@ def repeating(frames: int) -> gym.Env:
     return Loaded(RecordEpisodeStatistics(ActionRepeat(make_env(EnvConfig(max_steps=frames)), 4)))
 
 
-def test_other_environments_and_infos_of_some_pass_through_processes_without_torch():
+def test_other_environments_and_infos_of_some_pass_through_processes_without_torch(spawned):
     """RecordEpisodeStatistics adds a dict to `info` at the end of an episode."""
     env = ProcessVectorEnv([lambda frames=frames: repeating(frames) for frames in (8, 12)], 2)
     infos = [info for _, info, *_ in together(env, [0, 1], random_actions(env, 3))]

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.envs import Control, EnvConfig
+from nac_drive.envs import Control, EnvConfig, batch, readings
 from nac_drive.events import Event, Progress
 from nac_drive.parallel.outcome import TaskOutcome, outcome_of
 from nac_drive.storage.checkpoints import checkpoint_folder
@@ -28,7 +29,9 @@ from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.train import train as train_driver
 from tests.killing import Fuse, Killed
 
-FRAMES = 60
+ZOOM = 4
+"""Frames of the zoom at the start of an episode, in place of fifty, see `short_zoom`."""
+FRAMES = ZOOM + 32
 TINY: dict[str, Any] = {
     "sequence_length": 1, "batch_size": 8, "max_steps": 4, "initial_episodes": 1, "episodes": 1, "switch_interval": 1,
 }  # fmt: skip
@@ -53,7 +56,7 @@ def nested(config: Config, **changed: Any) -> Config:
 
 
 def demonstrations(path: Path, control: Control = "discrete", tracks: int = 3) -> Demonstrations:
-    """Episodes of 60 frames, ten of them after the zoom, by the controller under noise."""
+    """Episodes of `FRAMES`, by the controller under noise."""
     env = EnvConfig(control, max_steps=FRAMES)
     return collect(path, "controller", env=env, seeds=list(range(tracks)), noise=NoiseConfig(0.3, 4))
 
@@ -68,6 +71,15 @@ def synthetic(lengths: list[int], control: Control = "discrete", seed: int = 0) 
         rewards=np.zeros(total, np.float32), dt=np.full(total, 0.02, np.float32), zooming=np.zeros(total, bool),
         telemetry={}, offsets=np.cumsum([0, *lengths]), seeds=np.arange(len(lengths)),
     )  # fmt: skip
+
+
+@contextmanager
+def short_zoom() -> Iterator[None]:
+    """Let the zoom last `ZOOM` frames in recorded episodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (readings, batch):
+            patch.setattr(module, "ZOOM_FRAMES", ZOOM)
+        yield
 
 
 def part_of(frames: Frames, episodes: slice) -> Frames:
@@ -125,7 +137,7 @@ def results(run: Path) -> dict[str, Any]:
 
 
 def dagger_config(core: str = "lstm", **changed: Any) -> DaggerConfig:
-    """Two episodes a round of 60 frames, ten of them after the zoom; see `nested`."""
+    """Two episodes a round of `FRAMES`; see `nested`."""
     settings: dict[str, Any] = {
         "sequence_length": 16, "batch_size": 2, "max_steps": FRAMES, "rounds": 2, "initial_episodes": 2, "episodes": 2,
         "switch_interval": 7, "initial_epochs": 2, "epochs": 1, "validation_tracks": "800000", "beta": 0.5,

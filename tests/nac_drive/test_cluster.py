@@ -32,6 +32,11 @@ ENV = EnvConfig(max_steps=40)
 TRACKS = [5, 3, 8, 1]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_zoom() -> None:
+    """The zoom is as long as in the processes of the cluster."""
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Two machines of one CPU, each with its own raylet; this process belongs to the first."""

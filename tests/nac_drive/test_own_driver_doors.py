@@ -19,7 +19,7 @@ from nac_drive.experiments.compare import is_core
 from nac_drive.live.race import Race
 from nac_drive.plugins import load_plugin
 from tests.commands import call, refused
-from tests.nac_drive.small import config, dagger_config, each_here, rows
+from tests.nac_drive.small import FRAMES, config, dagger_config, each_here, rows
 from tests.own_drivers import Brakes, Recurrent, Weighs, brake, no_plugins, trained
 
 ENV = EnvConfig(max_steps=4)
@@ -98,7 +98,7 @@ def test_a_recorded_driver_sees_the_bar_that_the_frames_lack(tmp_path):
 
 
 def test_an_object_is_an_expert_of_dagger(tmp_path, workers):
-    settings = dagger_config("cnn", rounds=1, max_steps=60)
+    settings = dagger_config("cnn", rounds=1, max_steps=FRAMES)
     nd.dagger(settings, tmp_path / "run", expert=Weighs(1), device="cpu", pool=workers)
     written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert written["expert"] == "Weighs"
@@ -221,7 +221,7 @@ def test_a_file_drives_everywhere(kind, model, tmp_path, dataset, workers):
     race.close()
     made: Any = nd.compare([str(path)], dataset, [5], tmp_path / "c", expert=path.parent / kind)
     assert made.drivers[1].summary.agreement == 1.0
-    nd.dagger(dagger_config("cnn", rounds=0, max_steps=60), tmp_path / "run", expert=path, device="cpu")
+    nd.dagger(dagger_config("cnn", rounds=0, max_steps=FRAMES), tmp_path / "run", expert=path, device="cpu")
 
 
 @pytest.mark.parametrize("name", DRIVERS)
@@ -251,7 +251,7 @@ def test_names_in_commands_that_are_refused(mine, capsys):
 def test_a_name_that_a_file_holds_imports_nothing(mine, tmp_path, capsys):
     """A config.yaml of somebody else names an expert by a reference, which only the user may type."""
     (tmp_path / "evil.py").write_text("open('ran', 'w').close()\nbrake = lambda observation: 4\n")
-    settings = dagger_config("cnn", rounds=0, max_steps=60)
+    settings = dagger_config("cnn", rounds=0, max_steps=FRAMES)
     nd.dagger(settings, tmp_path / "run", expert=brake, device="cpu")
     text = (tmp_path / "run" / "config.yaml").read_text()
     for name in ("evil.py:brake", "evil:brake", "evil.brake"):

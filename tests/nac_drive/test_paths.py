@@ -14,10 +14,10 @@ import nac_drive as nd
 from nac_drive.experiments import experiment
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.run_folder import RunFolder
-from tests.nac_drive.small import config, dagger_config, each_here, nested
+from tests.nac_drive.small import FRAMES, config, dagger_config, each_here, nested
 
-ENV = nd.EnvConfig(max_steps=60)
-FEW = {"rounds": 0, "initial_episodes": 1, "initial_epochs": 1, "max_steps": 52}
+ENV = nd.EnvConfig(max_steps=FRAMES)
+FEW = {"rounds": 0, "initial_episodes": 1, "initial_epochs": 1, "max_steps": 20}
 PPO = nested(nd.PPOConfig(),
     total_timesteps=32, n_envs=1, n_steps=16, value_warmup_steps=0, batch_size=16, n_epochs=1, validate_every=32,
     validation_tracks="val-1",

@@ -25,6 +25,11 @@ CLEAN = EnvConfig("continuous", max_steps=53)
 BOTH_WAYS = pytest.mark.parametrize("masked", [False, True])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_zoom() -> None:
+    """The zoom ends where the actions depend on the bar."""
+
+
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory) -> dict[bool, Path]:
     """Whether the bar was masked in training -> a driver, whose actions depend on the bar."""

@@ -31,7 +31,7 @@ from nac_drive.policies.onnx_work import LARGEST_WORK, multiply_adds
 from tests.commands import call
 
 REPOSITORY = Path(__file__).parents[2]
-FRAMES = 200
+FRAMES = 100
 CORES = {
     "nac-2k": {"num_heads": 4, "window": 4},  # chooses keys
     "s4d": {"state_size": 4},  # complex numbers

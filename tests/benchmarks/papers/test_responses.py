@@ -23,7 +23,13 @@ from nac_drive.experiments.paper import PaperTask, Row, require_numbers
 from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.training.offline import offline_accuracy
 from nac_drive.training.run_folder import RunFolder
-from tests.nac_drive.small import demonstrations
+from tests.nac_drive.small import demonstrations, short_zoom
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_zoom():
+    with short_zoom():
+        yield
 
 
 def test_a_row_holds_what_networks_without_a_cell_do(tmp_path: Path):

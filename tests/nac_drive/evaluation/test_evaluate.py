@@ -20,10 +20,11 @@ from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import Driver, DriverConfig
+from tests.nac_drive.small import ZOOM
 from tests.parallel.work import Dies
 
 ENV = EnvConfig(max_steps=15)
-AFTER_ZOOM: dict[str, Any] = {"env": replace(ENV, max_steps=60)}
+AFTER_ZOOM: dict[str, Any] = {"env": replace(ENV, max_steps=ZOOM + 10)}
 """Ten frames after the zoom: only those count for the agreement."""
 SEEDS = [900_003, 5, 900_001]
 

@@ -36,6 +36,7 @@ from nac_drive.storage.write import writing
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import (
+    FRAMES,
     config,
     demonstrations,
     each_here,
@@ -250,7 +251,7 @@ def test_under_a_perturbation_drivers_are_trained_and_all_of_them_drive(dataset,
             for metric in ("episode_return", "length", "completion"):
                 assert row.metrics[metric] == same.metrics[metric]
     lengths = [row.metrics["length"] for row in expert.evaluation.rows]
-    assert lengths[0] < lengths[1] == 60, "in turn by track"
+    assert lengths[0] < lengths[1] == FRAMES, "in turn by track"
     assert RunFolder.open(folder / "cnn-0").config["perturb"] == spec
     assert EnvConfig(**load_driver(folder / "cnn-0").env_config) == env
     assert f"Perturbation: {spec}. The expert (controller) drove" in (folder / "report.html").read_text()

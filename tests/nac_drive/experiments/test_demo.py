@@ -26,8 +26,7 @@ from nac_drive.storage.lock import FolderInUseError, locked
 from nac_drive.training.ppo.config import PPOConfig
 from tests.data_collection.recordings import contents
 from tests.hostile_names import WORST, words_of
-from tests.nac_drive.small import dagger_config, each_here, nested
-from tests.readers_shell import ZOOM, shorten_the_zoom
+from tests.nac_drive.small import ZOOM, dagger_config, each_here, nested
 
 pytestmark = pytest.mark.filterwarnings("ignore:driver 'ppo-expert' was trained in another environment")  # max_steps
 
@@ -70,7 +69,6 @@ def finished(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "each_in_a_process", each_here)
-        shorten_the_zoom(patch)
         with pytest.raises(KeyboardInterrupt):
             demo(CONFIG, folder, device="cpu", pool=None, progress=interrupt)
         weights = [best_weights(folder / run) for run in RUNS]

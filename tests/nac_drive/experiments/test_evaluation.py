@@ -23,6 +23,7 @@ from nac_drive.storage.read import FileError
 from tests.data_collection.recordings import contents
 from tests.nac_drive.evaluation.rows import row
 from tests.nac_drive.forged import require_the_same_or_a_refusal
+from tests.nac_drive.small import ZOOM
 
 TRACKS = "900001,5,7"
 ENV = {"control": "discrete", "mask_bar": False, "max_steps": 3}
@@ -62,7 +63,7 @@ def known_rows(monkeypatch) -> list[int]:
 def test_the_baseline_drives_first_and_is_queried_at_every_frame(tmp_path):
     drivers = tmp_path / "drivers"
     for name in ("one", "two"):
-        env = {**ENV, "max_steps": 53}  # three frames after the zoom
+        env = {**ENV, "max_steps": ZOOM + 3}  # three frames after the zoom
         save_driver(drivers / name / "cnn", Driver(DriverConfig(core="cnn")), env=env)
     baseline, driver = evaluated(drivers, tmp_path / "e")
     assert [each.summary.driver for each in (baseline, driver)] == ["cnn (baseline)", "cnn"]

@@ -133,7 +133,7 @@ def test_errors_of_steering_by_hand():
 
 def test_a_driver_learns_the_steering(tmp_path):
     dataset = nd.import_udacity(write_log(tmp_path / "log"), tmp_path / "data", episode_frames=30)
-    driver = nd.DriverConfig("nac-exact", {"num_heads": 2, "window": 4}, d_model=16, dense=16)
+    driver = nd.DriverConfig("nac-exact", {"num_heads": 2, "window": 4}, encoder="pooled", d_model=16, dense=16)
     data, optim = nd.DataConfig(sequence_length=16, batch_size=8), nd.OptimConfig(learning_rate=3e-3)
     config = nd.TrainConfig(driver, data, optim, epochs=12, validation_fraction=0.25)
     best = nd.train(config, dataset, tmp_path / "run")

@@ -35,7 +35,7 @@ def draw(path: Path, names: tuple[str, ...] = NAMES) -> None:
 
 
 @pytest.mark.parametrize("tex", [False, True])
-def test_any_name_is_drawn(tex, tmp_path, recwarn):
+def test_any_name_is_drawn(tex, full_figures, tmp_path, recwarn):
     with matplotlib.rc_context({"text.usetex": tex}):
         draw(tmp_path / "figure.png")
     image = cv2.imread(str(tmp_path / "figure.png"))

@@ -26,7 +26,7 @@ from nac_drive.training.moving_average import moving_average
 from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.trainer import Trainer, build_learner
 from tests.data_collection.recordings import contents
-from tests.nac_drive.small import TINY, nested, rows, score_of_weights
+from tests.nac_drive.small import FRAMES, TINY, nested, rows, score_of_weights
 from tests.nac_drive.small import dagger_config as config
 from tests.nac_drive.small import train_dagger as train
 
@@ -49,8 +49,8 @@ def test_the_episodes_are_a_sound_dataset(straight):
     ]  # fmt: skip
     assert dataset.verify(replay=True) == []
     assert dataset.meta.driver == "controller"
-    assert dataset.meta.env == EnvConfig(max_steps=60)
-    assert dataset.info()["frames"] == 360
+    assert dataset.meta.env == EnvConfig(max_steps=FRAMES)
+    assert dataset.info()["frames"] == 6 * FRAMES
 
 
 def test_round_0_is_the_experts_episodes_under_noise(straight, tmp_path):
@@ -69,7 +69,7 @@ def test_a_round_is_driven_by_the_learner_of_the_round_before(tmp_path, no_valid
     train(settings, tmp_path / "run")
     agreed: list[bool] = []
     for track in (2, 3):
-        learner, steps = settings.mixture.learner_frames(60, (0, track)), []
+        learner, steps = settings.mixture.learner_frames(FRAMES, (0, track)), []
         mixture = MixturePolicy(Controller(), learner)
         rollout(
             make_env(settings.env), before, track, expert=mixture, execute=mixture.execute, subscribers=[steps.append]
@@ -112,7 +112,7 @@ def test_a_run_learns_at_its_rate(tmp_path, no_validation):
 def test_rows_and_the_best_checkpoint(straight):
     metrics = rows(straight)
     assert [row["step"] for row in metrics] == [0, 1, 2]
-    assert [row["frames"] for row in metrics] == [120, 240, 360]
+    assert [row["frames"] for row in metrics] == [2 * FRAMES, 4 * FRAMES, 6 * FRAMES]
     dataset = Demonstrations.open(straight / "dataset")
     for row in metrics:
         returns = [episode["return"] for episode in dataset.rows if episode["round"] == row["step"]]
@@ -161,7 +161,7 @@ def test_other_environments(changed, tmp_path, no_validation):
         ({"episodes": 0}, "episodes must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"initial_epochs": 0}, "initial_epochs must be at least 1"),
-        ({"sequence_length": 61}, r"sequence_length must not exceed max_steps \(60 frames\), got 61"),
+        ({"sequence_length": FRAMES + 1}, rf"sequence_length must not exceed max_steps \({FRAMES} frames\)"),
         ({"beta": 1.5}, r"beta must lie in \[0, 1\], got 1.5"),
         ({"switch_interval": 0}, "switch_interval must be at least 1, got 0"),
         ({"noise": 1.0}, r"noise probability must lie in \[0, 1\), got 1.0"),

@@ -56,9 +56,18 @@ def test_features_are_those_of_the_frames_and_of_the_flipped_frames(control):
         assert not torch.equal(frames.frames[0], torch.from_numpy(episode.frames[3 : 3 + plain.length]))
 
 
-def test_a_frozen_encoder_is_that_of_the_other_driver_and_the_rest_learns(dataset, source, tmp_path):
+def test_a_frozen_encoder_is_that_of_the_other_driver_and_the_rest_learns(dataset, source, tmp_path, monkeypatch):
+    learners: list[Driver] = []
+    build = trainer.build_learner
+    monkeypatch.setattr(
+        "nac_drive.training.train.build_learner", lambda plan: learners.append(build(plan)) or learners[-1]
+    )
     settings = config("lstm", encoder="paper", freeze_encoder_from=str(source), horizontal_flip=True, epochs=2)
     best = load_driver(train(settings, dataset, tmp_path / "run"))
+    (learner,) = learners
+    assert {name for name, weight in learner.named_parameters() if not weight.requires_grad} == {
+        f"encoder.{name}" for name, _ in learner.encoder.named_parameters()
+    }, "gradients are computed for the rest, and processes wait for no others"
     for name, weight in load_driver(source).encoder.state_dict().items():
         assert torch.equal(best.encoder.state_dict()[name], weight), name
     torch.manual_seed(settings.seed)

@@ -1,4 +1,4 @@
-"""Tiny runs of PPO, on episodes of 60 frames and in this process, and the environment of training."""
+"""Tiny runs of PPO, on short episodes and in this process, and the environment of training."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import (
+    FRAMES,
     Stop,
     checkpoint,
     killed_at_every_operation,
@@ -55,7 +56,7 @@ POLICY = "training_state/policy.safetensors"
 def quick(monkeypatch):
     monkeypatch.setattr(ppo_module, "worker_pool", lambda workers: nullcontext())
     monkeypatch.setattr(ppo_module, "default_workers", lambda: 1)
-    monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=60))
+    monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=FRAMES))
     with one_thread():
         yield
 
@@ -134,7 +135,7 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
     driver = load_driver(best)
     assert driver.meta["step"] == winner["step"]
     assert driver.meta["training"]["rollout"]["n_envs"] == 2
-    env = EnvConfig(max_steps=60)
+    env = EnvConfig(max_steps=FRAMES)
     assert [rollout(make_env(env), driver, seed).episode_return for seed in (800_000, 800_001)] == winner["returns"]
 
     finished = Watch(folder)
@@ -467,7 +468,7 @@ def test_under_a_perturbation_it_learns_and_is_validated(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ppo_envs, "training_env", make)
     best = ppo(nested(TINY, total_timesteps=32, perturb=spec), tmp_path / "run")
-    env = EnvConfig(max_steps=60, perturb=spec)
+    env = EnvConfig(max_steps=FRAMES, perturb=spec)
     assert set(made) == {env}
     driver = load_driver(best)
     assert EnvConfig(**driver.env_config) == env

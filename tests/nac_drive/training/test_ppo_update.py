@@ -205,7 +205,7 @@ def test_batches_that_sequences_do_not_fill_are_as_even_as_whole_sequences_allow
 )
 def test_the_policy_that_learns_is_the_one_that_drove(core, settings):
     """At unchanged weights every ratio is 1, also with dropout or a core that adds noise in training."""
-    config = nested(SMALL, n_envs=2, n_steps=8, batch_size=8, n_epochs=1)
+    config = nested(SMALL, n_envs=2, n_steps=4, batch_size=4, n_epochs=1, sequence_length=2)
     mine = policy(core, **settings)
     learner = Learner(mine, config.optim)
     driving = rollouts(mine, config, learner.sequence_length, noise=True)
@@ -250,9 +250,10 @@ def test_in_bfloat16_too_the_policy_that_learns_is_the_one_that_drove():
 @pytest.mark.parametrize("core", ["cnn", "lstm", "nac-exact", "cfc"])
 def test_backpropagation_through_time_sees_the_log_probabilities_of_the_rollout(core, control):
     """Over two rollouts, with episodes that end within sequences and go on across rollouts."""
+    config = nested(SMALL, n_steps=8, n_epochs=1)
     mine = policy(core, control)
-    learner = Learner(mine, SMALL.optim)
-    driving = rollouts(mine, SMALL, learner.sequence_length, length=7)
+    learner = Learner(mine, config.optim)
+    driving = rollouts(mine, config, learner.sequence_length, length=7)
     driving.start_at(0, 1)
     for _ in range(2):
         rollout = driving.drive()
@@ -406,12 +407,12 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(dist
     head: Any = mine.driver.action_head
     torch.nn.init.zeros_(head.out.weight)
     torch.nn.init.zeros_(head.out.bias)
-    frame = torch.zeros(1, 1, SIDE, SIDE, 3, dtype=torch.uint8)
+    frames = torch.zeros(100, 1, SIDE, SIDE, 3, dtype=torch.uint8)
     with torch.no_grad():
-        drawn, _ = mine(mine.driver.prepare(frame), torch.zeros(1, 1), ())
+        drawn, _ = mine(mine.driver.prepare(frames), torch.zeros(100, 1), ())
     rng = np.random.default_rng(1)
-    actions = mine.actions(torch.stack([mine.sample(drawn, rng) for _ in range(20_000)]))
-    spread = actions.std(dim=0)[0, 0] / torch.tensor([2.0, 1.0, 1.0])
+    actions = mine.actions(torch.stack([mine.sample(drawn, rng) for _ in range(200)]))
+    spread = actions.flatten(0, 2).std(dim=0) / torch.tensor([2.0, 1.0, 1.0])
     torch.testing.assert_close(spread, torch.full((3,), noise), rtol=0.03, atol=0)
     assert actions.min() >= -1
     assert actions.max() <= 1
@@ -427,14 +428,15 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(dist
     ],
 )
 def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay, rounds):
+    config = nested(SMALL, n_envs=16, n_steps=8, batch_size=64)
     mine = policy(core, control, distribution)
-    learner = Learner(mine, SMALL.optim)
-    driving = rollouts(mine, SMALL, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
+    learner = Learner(mine, config.optim)
+    driving = rollouts(mine, config, learner.sequence_length, delay=delay, length=delay + 1 if delay else 5)
     driving.start_at(0, 1)
     order, means = np.random.default_rng(0), []
     for _ in range(rounds):
         rollout = driving.drive()
-        learner.update(rollout, SMALL.optim.learning_rate, order)
+        learner.update(rollout, config.optim.learning_rate, order)
         means.append(
             rollout.rewards[rollout.rewards > 0].sum() / rollout.ended.sum() if delay else rollout.rewards.mean()
         )
@@ -465,7 +467,7 @@ def test_the_returns_are_those_of_whole_episodes(is_cut):
 def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control, precision, monkeypatch):
     monkeypatch.setattr(ppo_update, "_ACTIONS_PER_SHARD", 32)  # three shards a batch
     results = []
-    for threads in (1, 2, 3):
+    for threads in (1, 3):
         mine = policy("lstm", control, precision=precision)
         learner = Learner(mine, nested(SMALL, batch_size=96).optim, threads)
         driving = rollouts(mine, nested(SMALL, n_envs=24, n_steps=8), learner.sequence_length, threads=threads)

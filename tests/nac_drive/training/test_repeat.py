@@ -24,7 +24,7 @@ from nac_drive.training.ppo import run as ppo_module
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
 from tests.commands import call, refused
-from tests.nac_drive.small import TINY, Stop, checkpoint, dagger_config, nested, results, train_dagger
+from tests.nac_drive.small import FRAMES, TINY, Stop, checkpoint, dagger_config, nested, results, train_dagger
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_dagger_is_repeated_bit_for_bit(straight, tmp_path):
 
 def test_ppo_is_repeated_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(ppo_module, "worker_pool", lambda workers: nullcontext())
-    monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=60))
+    monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=FRAMES))
     config = nested(PPOConfig(),
         driver=DriverConfig(core="lstm", encoder="pooled", d_model=8, dense=8), total_timesteps=32, n_envs=2, n_steps=8,
         action_repeat=1, batch_size=16, n_epochs=1, validate_every=16, validation_tracks="val-1", view="above",

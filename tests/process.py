@@ -1,0 +1,29 @@
+"""How a process that runs tests differs from a user's: it has one thread, and does not wait for the disk."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import cv2
+import torch
+from tyro._docstrings import _ClassTokenization
+
+from nac_drive.storage import figure
+from tests.forked import fork_workers
+
+USERS_DPI = figure.DPI
+
+
+def prepare() -> None:
+    """Change this process for the tests that it runs."""
+    if not torch.cuda.is_available():  # kernels of triton then run on the CPU; it must be set before triton is imported
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+        if hasattr(os, "fork"):  # CUDA does not survive a fork
+            fork_workers()
+    torch.set_num_threads(1)  # parallel processes do not compete for the cores
+    cv2.setNumThreads(1)
+    os.fsync = lambda descriptor: None  # no test cuts the power
+    figure.DPI = 40
+    # Each command reads the options' sources anew, which is half of the time of a refused command. Here it is once.
+    _ClassTokenization.make = staticmethod(functools.cache(_ClassTokenization.make.__wrapped__))  # type: ignore
