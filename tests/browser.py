@@ -33,7 +33,7 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
-            message = json.loads(self._socket.recv(timeout=120))
+            message = json.loads(self._socket.recv(timeout=600))
             if message.get("id") == self._number:
                 assert "error" not in message, message
                 return message["result"]
@@ -56,7 +56,7 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 120) -> Any:
+    def wait(self, script: str, seconds: float = 600) -> Any:
         """Return the value of an expression once it is true. `seconds` only ends a hang."""
         end = time.monotonic() + seconds
         while not (value := self.run(script)):
@@ -98,7 +98,7 @@ def browser(profile: Path) -> Iterator[Page]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port_file = profile / "DevToolsActivePort"
-        end = time.monotonic() + 120  # only ends a hang
+        end = time.monotonic() + 600  # only ends a hang
         while not (port_file.exists() and len(port_file.read_text().splitlines()) == 2):
             assert time.monotonic() < end, "the browser does not start"
             assert process.poll() is None, "the browser has ended"
@@ -118,6 +118,6 @@ def browser(profile: Path) -> Iterator[Page]:
 
 def _call(socket: Any, number: int, method: str) -> dict[str, Any]:
     socket.send(json.dumps({"id": number, "method": method}))
-    while (message := json.loads(socket.recv(timeout=120))).get("id") != number:
+    while (message := json.loads(socket.recv(timeout=600))).get("id") != number:
         pass
     return message["result"]

@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and tests out of garbage collection from now on: some libraries collect after every call."""
+    """Leave modules and tests out of garbage collection. Some libraries collect after every call."""
     gc.collect()
     gc.freeze()
 
@@ -44,7 +44,7 @@ def _modules_of_a_file_are_left_out_too() -> Iterator[None]:
 
 @pytest.fixture
 def full_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures have the size that users get; in other tests they are small."""
+    """Figures have their full size. In other tests they are small."""
     from tests.process import USERS_DPI
 
     monkeypatch.setattr("nac_drive.storage.figure.DPI", USERS_DPI)
@@ -52,7 +52,7 @@ def full_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def spawned() -> Iterator[None]:
-    """Worker processes of a test start as they do for users, and import everything."""
+    """Worker processes start as they do for users. They import everything."""
     from tests.forked import workers_are_spawned
 
     with workers_are_spawned():
@@ -61,5 +61,5 @@ def spawned() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_curve(monkeypatch: pytest.MonkeyPatch):
-    """No figure at the end of every small run: it takes longer than the run. tests/nac_drive/training/test_curve.py."""
+    """Runs draw no figure of their curve, which takes longer than they do. test_curve.py draws it."""
     monkeypatch.setattr("nac_drive.training.plan.draw_curve", lambda *_: None)

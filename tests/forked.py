@@ -1,8 +1,8 @@
-"""Worker processes in tests: forked from a process that has imported everything.
+"""Worker processes in tests are forked, not spawned.
 
-A spawned process imports for three seconds before it begins, which most tests would pay for nothing. A forked one gets
-what a spawned one gets, by pickle: its work, the working folder, the path of imports and the environment. Tests of the
-start itself ask for `spawned` (conftest.py), and processes of scripts are always spawned.
+A spawned process imports for three seconds before it begins. A forked one comes from a process that has imported
+everything. It gets what a spawned one gets, by pickle: its work, the working folder, the path of imports and the
+environment. Tests of the start itself ask for `spawned` (conftest.py), and processes of scripts are always spawned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPAWNED = SpawnProcess._Popen  # type: ignore[attr-defined]
 
 
 class _Surroundings:
-    """Pickled here, it sets the environment and the zoom of this process there, and random generators anew."""
+    """Brings environment and zoom to another process when it is unpickled. Random generators start anew."""
 
     def __reduce__(self) -> Any:
         return _set, (dict(os.environ), readings.ZOOM_FRAMES)
@@ -61,7 +61,7 @@ def fork_workers() -> None:
 
 @contextmanager
 def workers_are_spawned() -> Iterator[None]:
-    """Spawn worker processes, as the package does, for a `with` block."""
+    """Spawn worker processes for a `with` block."""
     before, SpawnProcess._Popen = SpawnProcess._Popen, _SPAWNED  # type: ignore[attr-defined]
     try:
         yield

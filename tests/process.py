@@ -1,4 +1,7 @@
-"""How a process that runs tests differs from a user's: it has one thread, and does not wait for the disk."""
+"""How a process that runs tests differs from a user's.
+
+It has one thread, does not wait for the disk, forks its workers and draws small figures.
+"""
 
 from __future__ import annotations
 

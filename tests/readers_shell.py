@@ -303,7 +303,7 @@ def _until_it_answers(serve: Callable[..., None]) -> Callable[..., None]:
     def served(server: Any, on_ready: Callable[[str], None], *beside: Any) -> None:
         def visit(address: str) -> None:
             try:
-                urllib.request.urlopen(address, timeout=60).read()
+                urllib.request.urlopen(address, timeout=600).read()
             except urllib.error.HTTPError:  # a server without a page
                 pass
             finally:

@@ -39,7 +39,7 @@ WORDS = {
 MOST: dict[str, dict[str, int]] = {
     "docs": {"that of": 0, "makes": 0},
     "code": {"that of": 0, "makes": 0},
-    "first sentences": {"nac_drive": 335, "benchmarks": 210, "tests": 540},
+    "first sentences": {"nac_drive": 335, "benchmarks": 210, "tests": 530},
 }
 """Violations that are left, by rule. These numbers may only fall."""
 

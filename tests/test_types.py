@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tests/typed/user_script.py"
 MISTAKES = """from pathlib import Path
@@ -25,8 +23,6 @@ nd.compare(["lstm"], Path("demos"), 5, Path("out"))
 """
 """A mode that is none, a number as a text, a metric and a setting that are none, and a number of tracks."""
 LINES = [5, 6, 7, 8, 9]
-LARGE = ("torch", "scipy", "matplotlib", "cv2", "stable_baselines3", "lightning_fabric", "av", "PIL", "h5py", "rich")
-"""Packages that a checker need not read: no user's type is theirs alone."""
 
 
 def checked(command: list[str], folder: Path, place: str) -> tuple[list[int], str]:
@@ -40,13 +36,11 @@ def checked(command: list[str], folder: Path, place: str) -> tuple[list[int], st
     return sorted({int(line) for line in re.findall(place, report, re.MULTILINE)}), report
 
 
-def test_mypy_knows_the_types_of_a_user(tmp_path: Path, pytestconfig: pytest.Config):
-    sections = ",".join(f"mypy-{name}.*" for name in LARGE)
-    skipped = f"[{sections}]\nfollow_imports = skip\nignore_missing_imports = True\n"
-    (tmp_path / "mypy.ini").write_text(f"[mypy]\nstrict = True\nfollow_imports = silent\n\n{skipped}")
-    assert pytestconfig.cache is not None
-    cache = str(pytestconfig.cache.mkdir("mypy"))
-    lines, report = checked(["mypy", "--cache-dir", cache], tmp_path, r"^mistakes\.py:(\d+): error")
+def test_mypy_knows_the_types_of_a_user(tmp_path: Path):
+    """Mypy reads the package alone, ten times as fast. pyright reads what it stands on, too."""
+    settings = ("strict = True", "follow_imports = silent", "ignore_missing_imports = True")
+    (tmp_path / "mypy.ini").write_text("\n".join(("[mypy]", *settings)))
+    lines, report = checked(["mypy", "--no-site-packages"], tmp_path, r"^mistakes\.py:(\d+): error")
     assert lines == LINES, report
 
 

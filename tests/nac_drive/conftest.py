@@ -40,7 +40,7 @@ def workers() -> Iterator[Pool | None]:
 
 @pytest.fixture(name="one_thread", scope="module")
 def _one_thread():
-    """One thread, so that runs compared bit for bit add up in the same order."""
+    """One thread: runs compared bit for bit add up in order."""
     with one_thread():
         yield
 

@@ -193,7 +193,7 @@ def test_a_page_may_come_while_another_one_restarts(race, monkeypatch):
 
         def restart(track: int | None = None) -> None:
             under_way.set()
-            assert go_on.wait(60)
+            assert go_on.wait(600)
 
         monkeypatch.setattr(race, "restart", restart)
         monkeypatch.setattr(race, "tick", lambda: under_way.is_set() and not go_on.is_set() and pytest.fail("ticked"))

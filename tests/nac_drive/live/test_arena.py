@@ -57,14 +57,14 @@ def serving(drivers: list[Any], **settings: Any) -> Iterator[str]:
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert ready.wait(120)
+    assert ready.wait(600)
     assert not problems
     try:
         yield addresses[0]
     finally:
         with suppress(ConnectionClosed, OSError), connect(socket_of(addresses[0]), origin=addresses[0]):  # type: ignore[arg-type]
             pass  # a page that comes and leaves
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
         assert not problems
 
@@ -92,7 +92,7 @@ class Client:
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
-        self.setup = json.loads(socket.recv(timeout=60))
+        self.setup = json.loads(socket.recv(timeout=600))
 
     def send(self, type_: str, **fields: Any) -> None:
         self._socket.send(json.dumps({"type": type_} | fields))
@@ -100,7 +100,7 @@ class Client:
     def next(self, kind: str) -> Any:
         """The next message of a kind: frame, setup or note."""
         while True:
-            data = self._socket.recv(timeout=60)
+            data = self._socket.recv(timeout=600)
             if isinstance(data, bytes):
                 if kind == "frame":
                     return frame(data)
@@ -196,7 +196,7 @@ def test_large_and_many_messages_end_the_connection(texts, code, reason):
             for text in texts:
                 link.send(text)
             while True:
-                link.recv(timeout=60)
+                link.recv(timeout=600)
         assert link.close_code == code
         assert reason in (link.close_reason or "")
 
@@ -379,7 +379,7 @@ def test_an_error_of_the_clock_ends_the_server(monkeypatch):
     def read(address: str) -> None:
         with suppress(ConnectionClosed, OSError), connect(socket_of(address), origin=address) as link:  # type: ignore[arg-type]
             while True:
-                link.recv(timeout=60)
+                link.recv(timeout=600)
 
     with pytest.raises(RuntimeError, match="the wheel came off"):
         arena("controller", TRACK, port=0, on_ready=open_page)

@@ -65,13 +65,13 @@ def serving(app: Any = answers, host: str = "127.0.0.1", limits: Limits = PATIEN
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(600)
     assert not problems
     try:
         yield addresses[0], server
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
         assert not problems
 
@@ -194,10 +194,10 @@ def test_there_is_a_limit_of_open_sockets():
         first, second = (links.enter_context(connect(target)) for _ in range(2))
         with pytest.raises(InvalidStatus, match="403"):
             connect(target)
-        assert second.recv(timeout=60) == "hello"
+        assert second.recv(timeout=600) == "hello"
         first.close()
         wait_for(lambda: len(server.server_state.tasks) == 1)
-        assert links.enter_context(connect(target)).recv(timeout=60) == "hello"
+        assert links.enter_context(connect(target)).recv(timeout=600) == "hello"
 
 
 @given(st.text(max_size=200))
@@ -217,7 +217,7 @@ def test_a_long_reason_reaches_the_client():
 
     with serving(app) as (address, _), connect(address.replace("http", "ws")) as link:
         with pytest.raises(ConnectionClosed):
-            link.recv(timeout=60)
+            link.recv(timeout=600)
         assert (link.close_code, link.close_reason) == (1008, "\u20ac" * 41)
 
 
@@ -254,7 +254,7 @@ def test_an_address_of_ipv6_has_brackets_and_is_local():
         assert address.startswith("http://[::1]:")
         assert urllib.request.urlopen(address).read() == b"here"
         with connect(address.replace("http", "ws"), origin=address) as link:  # type: ignore[arg-type]
-            assert link.recv(timeout=60)
+            assert link.recv(timeout=600)
         with pytest.raises(urllib.error.HTTPError, match="400"):
             urllib.request.urlopen(urllib.request.Request(address, headers={"Host": "evil.example"}))
 
