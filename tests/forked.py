@@ -43,7 +43,7 @@ def _set(environment: dict[str, str], zoom: int) -> None:
     os.environ.clear()
     os.environ.update(environment)
     for module in (readings, batch):
-        module.ZOOM_FRAMES = zoom
+        module.ZOOM_FRAMES = zoom  # type: ignore
     random.seed()
     np.random.seed()  # noqa: NPY002
 

@@ -49,7 +49,7 @@ RECORDED = ZOOM + SEQUENCE + 2
 """Frames of an episode: the zoom, and a sequence."""
 LENGTHS = {
     "compare": 4, "dagger": 60, "evaluate": 4, "inspect": 4, "reproduce": ZOOM + 34, "stress": 4, "train": 4,
-    "watch": 4, "benchmarks/papers/reproduce.py": ZOOM + 34,
+    "watch": 4, "benchmarks/protocols/shifts.py": 4, "benchmarks/papers/reproduce.py": ZOOM + 34,
 }  # fmt: skip
 """Command or script -> most frames of its episodes, where they are others.
 
@@ -78,6 +78,7 @@ SIZES: dict[str, dict[str, str]] = {
     "train": {"--epochs": "1", "--sequence-length": str(SEQUENCE), **_VALIDATED},
     "benchmarks/attention.py": _MEASURED,
     "benchmarks/protocols/harness.py": {**_MEASURED, "--max-steps": "4"},
+    "benchmarks/protocols/shifts.py": {**_MEASURED, "--perturb": "published-bars"},
     "benchmarks/papers/interpretability.py": _MEASURED,
 }  # fmt: skip
 """Command or script -> options that have these values, whether the line names them or not."""

@@ -172,7 +172,7 @@ def _driven(
 
             yield EpisodeSetup(episode.road(driver), driver, number, subscribers=[note])
 
-    for setup, _ in rollouts(setups(), tracks_at_a_time(driver, _EPISODES)):
+    for setup, _ in rollouts(setups(), tracks_at_a_time(driver, dataset.meta.env, _EPISODES)):
         actions, episode = running.pop(setup.seed)
         finished(setup.seed)
         yield setup.seed, (np.array(actions, episode.arrays.label.dtype), episode)
