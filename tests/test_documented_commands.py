@@ -28,8 +28,10 @@ FROZEN = "--freeze-encoder-from expert"
 
 BLOCKS_BEFORE = {"docs/hub.md": [DEMOS, f"nac-drive train demos --out runs/mine {FROZEN}"]}
 """Page -> command lines that its Python blocks take for granted."""
-NEEDS = {"docs/metadrive.md": "metadrive"}
+NEEDS = {"docs/enduro.md": "ale_py", "docs/metadrive.md": "metadrive"}
 """Page -> module of an extra that the tests may be without."""
+DRAWN_WITH_PYGAME = {"docs/your-own-road.md"}
+"""Pages whose environments observe nothing with the video driver that the tests set."""
 NAMES: dict[str, dict[str, Any]] = {
     "docs/vector.md": {
         "gymnasium": gymnasium, "np": np, "track_seeds": nd.track_seeds, "drive": lambda *inputs: np.full(2, 3),
@@ -222,6 +224,8 @@ def test_the_lines_of_a_page_work(name: str, small: Shell, tmp_path: Path, monke
         pytest.importorskip(NEEDS[name])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(small, "variables", [])
+    if name in DRAWN_WITH_PYGAME:
+        monkeypatch.delenv("SDL_VIDEODRIVER")
     with forgotten():
         run_page(name, small, capsys)
 

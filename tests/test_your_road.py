@@ -354,7 +354,11 @@ class Broken(gym.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
         self.steps = 0
-        return np.zeros((32, 32, 3), np.uint8), {"speed": 1.0}
+        return self.picture((32, 32, 3), np.uint8), {"speed": 1.0}
+
+    @staticmethod
+    def picture(shape: tuple[int, ...], kind: Any) -> np.ndarray:
+        return np.arange(np.prod(shape)).reshape(shape).astype(kind)
 
     def step(self, action):
         self.steps += 1
@@ -366,7 +370,7 @@ class Broken(gym.Env):
             kind = np.float32 if self.wrong == "dtype" else kind
             reward = float("nan") if self.wrong == "reward" else reward
             info = {"speed": "fast"} if self.wrong == "info" else {} if self.wrong == "key" else info
-        return np.zeros(shape, kind), reward, False, self.steps == 5, info
+        return self.picture(shape, kind), reward, False, self.steps == 5, info
 
 
 WRONG = {
@@ -403,6 +407,34 @@ def test_other_actions_are_refused(space, monkeypatch):
         ValueError, match=r"environment 'other-v0' has the actions .*, expected Discrete.n. or a Box of"
     ):
         gymnasium_environment("other-v0")
+
+
+class Blank(Broken):
+    """An environment whose images have one colour."""
+
+    @staticmethod
+    def picture(shape: tuple[int, ...], kind: Any) -> np.ndarray:
+        return np.full(shape, 7, kind)
+
+
+def test_images_of_one_colour_are_refused_with_the_fix(monkeypatch):
+    monkeypatch.setitem(gym.registry, "blank-v0", EnvSpec("blank-v0", cast("Any", lambda: Blank(""))))
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    with pytest.raises(ValueError, match="its first 6 images have one colour alone each; correct its images"):
+        nd.check_environment("blank-v0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    with pytest.raises(ValueError, match="unset SDL_VIDEODRIVER, which is 'dummy': pygame draws nothing then"):
+        gymnasium_environment("blank-v0")
+
+
+def test_an_environment_that_begins_in_the_dark_is_taken(monkeypatch):
+    class Dark(Broken):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+            frame, info = super().reset(seed=seed)
+            return np.zeros_like(frame), info
+
+    monkeypatch.setitem(gym.registry, "dark-v0", EnvSpec("dark-v0", cast("Any", lambda: Dark(""))))
+    assert gymnasium_environment("dark-v0").frame_shape == (32, 32, 3)
 
 
 # check-environment

@@ -6,6 +6,7 @@ Its images become frames (H, W, 3), its time is in `info["dt"]`, and an error in
 from __future__ import annotations
 
 import math
+import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -33,6 +34,11 @@ _ROUNDING = 1e-5
 """The fraction of its range by which a rounded number of an action may leave it."""
 _SMALL = 12
 """Side of the image that it sees otherwise."""
+
+_BLANK = 5
+"""Steps after which an environment must have shown anything."""
+_VIDEO_DRIVER = "SDL_VIDEODRIVER"
+"""Variable of the shell: with `dummy`, highway-env observes zeros without a word."""
 
 KEYS: dict[str, Callable[[Any], Any]] = {
     "speed": float,
@@ -92,8 +98,8 @@ def gymnasium_environment(name: str, arguments: Mapping[str, Any] | None = None,
         The facts, for `ENVIRONMENTS`.
 
     Raises:
-        ValueError: There is no such id, it cannot be made, or it has no images or other actions than one choice or
-            bounded numbers.
+        ValueError: There is no such id, it cannot be made, it has no images, images of one colour alone, or other
+            actions than one choice or bounded numbers.
     """
     if name not in gym.registry:
         raise ValueError(f"environment {name!r} is not registered with gymnasium; register it before.")
@@ -114,6 +120,7 @@ def gymnasium_environment(name: str, arguments: Mapping[str, Any] | None = None,
     try:
         frame, info = road.reset(seed=0)
         size = len(_numbers(road, info))
+        _require_picture(name, road)
     finally:
         road.close()
     spec = EnvSpec(
@@ -374,6 +381,30 @@ def _made(registered: GymnasiumSpec, arguments: dict[str, Any], render_mode: str
                 f"environment {registered.id!r} cannot be made: {_described(error)}; correct it, or its arguments."
             ) from error
     return env
+
+
+def _require_picture(name: str, road: Road) -> None:
+    """Check that the first frames show anything.
+
+    Raises:
+        ValueError: Each has one colour alone.
+    """
+    road.action_space.seed(0)
+    frames = [road.state]
+    while not _shows_anything(frames[-1]) and len(frames) <= _BLANK:
+        frame, _, terminated, truncated, _ = road.step(road.action_space.sample())
+        frames.append(frame)
+        if terminated or truncated:
+            break
+    if _shows_anything(frames[-1]):
+        return
+    driver = os.environ.get(_VIDEO_DRIVER)
+    fix = f"unset {_VIDEO_DRIVER}, which is {driver!r}: pygame draws nothing then" if driver else "correct its images"
+    raise ValueError(f"environment {name!r}: its first {len(frames)} images have one colour alone each; {fix}.")
+
+
+def _shows_anything(frame: np.ndarray) -> bool:
+    return bool(np.ptp(frame.reshape(-1, 3), axis=0).any())
 
 
 def _make(
