@@ -139,7 +139,7 @@ def recovery_table(rows: Rows) -> str:
                 kind: np.array([row.recovered == 1 for row in episodes if kind_of(row) == kind]) for kind in KINDS
             }
             every = np.concatenate([*recovered.values()])
-            shares = [share_text(hits) if len(hits) else "" for hits in (every, *recovered.values())]
+            shares = [share_text(hits) for hits in (every, *recovered.values())]
             grid = np.array([*map(_returns, runs)]) if seed == "all" else _returns(episodes)[None]
             lines.append((core, seed, *shares, bootstrap(grid).text(".1f")))
     return markdown_table(("core", "seed", "all", *KINDS, "return"), lines, "ll")

@@ -21,6 +21,7 @@ import tyro
 from scipy.stats import binomtest
 
 import nac_drive as nd
+from nac_drive.data_collection.drivers import env_for
 from nac_drive.envs import Control
 from nac_drive.envs.perturbations.mishaps import KINDS, draw_mishaps
 from nac_drive.envs.perturbations.stream import Stream
@@ -51,7 +52,9 @@ def entries(settings: Tails) -> list[tuple[str, str, nd.EnvConfig | None]]:
     """Label, driver, and environment of every row."""
     named = [name for name in settings.drivers if not Path(name).is_dir()]
     rows: list[tuple[str, str, nd.EnvConfig | None]] = [
-        (f"{name} {control}", name, nd.EnvConfig(control)) for control in settings.controls for name in named
+        (f"{name} {control}", name, env_for(nd.resolve_driver(name, nd.EnvConfig(control)), control))
+        for control in settings.controls
+        for name in named
     ]
     return rows + [(name, name, None) for name in settings.drivers if Path(name).is_dir()]
 
@@ -77,7 +80,9 @@ def mean_text(values: np.ndarray, digits: int = 1) -> str:
 
 
 def share_text(hits: np.ndarray) -> str:
-    """A percentage with Wilson's 95 % interval."""
+    """A percentage with Wilson's 95 % interval; empty for no episodes."""
+    if not len(hits):
+        return ""
     interval = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
     return f"{100 * hits.mean():.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
