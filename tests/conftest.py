@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 DEAR = (
-    "test_documented_commands", "test_ppo_update", "test_cluster", "test_types", "test_fuzz", "test_compare",
-    "test_export", "test_reproduce_papers", "test_shipped_drivers", "test_video", "test_first_drive", "test_full_disk",
-    "test_train_resumed", "test_simulator", "test_imports", "test_front_door", "test_reproduce", "test_batched_acts",
+    "test_documented_commands", "test_ppo_update", "test_first_drive", "test_cluster", "test_compare",
+    "test_shipped_drivers", "test_export", "test_full_disk", "test_fused", "test_train_resumed", "test_fuzz",
+    "test_reproduce_papers", "test_own_driver_doors", "test_ppo", "test_batched_acts", "test_udacity",
+    "test_front_door", "test_layer_use", "test_simulator", "test_cli", "test_imports", "test_dagger_resumed",
 )  # fmt: skip
 """Test modules that take longest, which begin first, so that processes end together."""
 
