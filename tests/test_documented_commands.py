@@ -179,6 +179,7 @@ PARSED: dict[str, str] = {
     "python benchmarks/protocols/harness.py cloning-methods ...": _LONG,
     "python benchmarks/protocols/ceiling.py ...": _LONG,
     "python benchmarks/protocols/tails.py ...": _LONG,
+    "python benchmarks/protocols/transfer.py ...": _LONG,
     "python benchmarks/soak.py table": _WRITES,
     "OMP_NUM_THREADS=1 python benchmarks/soak.py ...": _LONG,
     "python benchmarks/speed/arena.py ...": _TIMES,

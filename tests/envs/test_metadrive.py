@@ -20,7 +20,9 @@ from nac_drive.data_collection.drivers import env_for, resolve_driver
 from nac_drive.envs import METADRIVE, METADRIVE_EMPTY, EnvConfig, MetaDrive, make_env
 from nac_drive.envs.metadrive.process import SimulatorProcess
 from nac_drive.envs.metadrive.simulator import Settings, turn_ahead
+from nac_drive.evaluation.evaluate import tracks_at_a_time
 from nac_drive.evaluation.results import read_results
+from nac_drive.policies import Driver, DriverConfig
 from tests.commands import call, refused
 from tests.envs.metadrive_stand_in import StandIn, StraightLane, navigation, situation
 
@@ -114,6 +116,12 @@ def test_without_metadrive_the_extra_is_named(monkeypatch):
         gym.make(METADRIVE)
     with pytest.raises(ValueError, match=r"pip install nac-drive\[metadrive\]"):
         make_env(EnvConfig(environment=METADRIVE_EMPTY))
+
+
+def test_a_worker_drives_one_episode_at_a_time_there():
+    batched: Any = Driver(DriverConfig("cfc", d_model=8, dense=8))
+    assert tracks_at_a_time(batched, EnvConfig(environment=METADRIVE)) == 1
+    assert tracks_at_a_time(batched, EnvConfig("continuous")) > 1
 
 
 def test_before_a_reset_and_after_close_there_is_no_episode():
