@@ -43,6 +43,14 @@ def _modules_of_a_file_are_left_out_too() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def quick_exports() -> None:
+    """Exports to ONNX read the translations of torch's operators once. torch reads them for every export."""
+    from tests.process import read_translations_once
+
+    read_translations_once()
+
+
 @pytest.fixture
 def full_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures have their full size. In other tests they are small."""

@@ -24,12 +24,15 @@ from pathlib import Path
 from shutil import copy, copytree
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
+import cv2
 import gymnasium as gym
+import numpy as np
 import pygame
 import pytest
 import tyro
+from matplotlib.figure import Figure
 
 from nac_drive.envs import SPLITS, EnvConfig
 from nac_drive.envs import config as env_config
@@ -41,6 +44,7 @@ from nac_drive.training.ppo.config import PPOConfig
 from tests.commands import call
 from tests.documented import ROOT, expanded
 from tests.nac_drive.small import ZOOM, each_here, nested, short_zoom
+from tests.process import read_translations_once
 
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
 SEQUENCE = 16
@@ -278,6 +282,8 @@ def small_world(kept: Path) -> Iterator[Shell]:
         patch.setenv("DISPLAY", "dummy")
         patch.setattr(pygame.time, "Clock", lambda: SimpleNamespace(tick=lambda *rate: 0, get_fps=lambda: 0.0))
         patch.setattr(webbrowser, "open", lambda address: True)
+        patch.setattr(Figure, "savefig", _save_a_pixel)
+        read_translations_once()
         _work_here(patch)
         for module in (import_module("nac_drive.live.arena"), import_module("nac_drive.live.udacity")):
             patch.setattr(module, "serve", _until_it_answers(module.serve))
@@ -287,6 +293,12 @@ def small_world(kept: Path) -> Iterator[Shell]:
         patch.setattr(learning, "PPOConfig", partial(PPOConfig, rollout=small.rollout, optim=small.optim))
         patch.setattr(run, "chosen", lambda table, only: protocol.chosen(table, only)[:1])
         yield Shell(cut_episodes(patch), kept)
+
+
+def _save_a_pixel(figure: Figure, file: IO[bytes] | Path, **_: Any) -> None:
+    """Write one pixel in place of a figure. Figures have tests of their own."""
+    pixel = cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes()
+    file.write_bytes(pixel) if isinstance(file, Path) else file.write(pixel)
 
 
 def _work_here(patch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from tests.commands import call, refused
 from tests.nac_drive.small import FRAMES, config, dagger_config, each_here, rows
 from tests.own_drivers import Brakes, Recurrent, Weighs, brake, no_plugins, trained
 
+pytestmark = pytest.mark.usefixtures("quick_exports")
 ENV = EnvConfig(max_steps=4)
 PLUGIN = """
 import numpy as np

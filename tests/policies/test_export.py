@@ -30,6 +30,7 @@ from nac_drive.policies.onnx_driver import Header
 from nac_drive.policies.onnx_work import LARGEST_WORK, multiply_adds
 from tests.commands import call
 
+pytestmark = pytest.mark.usefixtures("quick_exports")
 REPOSITORY = Path(__file__).parents[2]
 FRAMES = 100
 CORES = {

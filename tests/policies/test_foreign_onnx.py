@@ -17,6 +17,7 @@ from nac_drive.policies import OnnxDriver
 from nac_drive.policies.foreign_onnx import ForeignOnnx, load_any_onnx
 from nac_drive.storage.read import FileError
 
+pytestmark = pytest.mark.usefixtures("quick_exports")
 FRAME = (8, 8, 3)
 
 

@@ -15,6 +15,8 @@ from tests.commands import call, refused
 from tests.data_collection.recordings import collect_small
 from tests.data_collection.tubs import write_tub
 
+pytestmark = pytest.mark.usefixtures("quick_exports")
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
