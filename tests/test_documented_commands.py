@@ -270,6 +270,8 @@ def run(line: Line, text: str, small: Shell, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("name", [name for name in TEXTS if code(name)])
 def test_the_python_blocks_of_a_page_work(name: str, small: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    if name in DRAWN_WITH_PYGAME:
+        monkeypatch.delenv("SDL_VIDEODRIVER")
     for line in BLOCKS_BEFORE.get(name, []):
         assert small.run(line) == 0, line
     names = {"__name__": "__main__", **NAMES.get(name, {})}
