@@ -52,8 +52,8 @@ SEQUENCE = 16
 RECORDED = ZOOM + SEQUENCE + 2
 """Frames of an episode: the zoom, and a sequence."""
 LENGTHS = {
-    "compare": 4, "dagger": 60, "evaluate": 4, "inspect": 4, "reproduce": ZOOM + 34, "stress": 4, "train": 4,
-    "watch": 4, "benchmarks/protocols/shifts.py": 4, "benchmarks/papers/reproduce.py": ZOOM + 34,
+    "challenge": 4, "compare": 4, "dagger": 60, "evaluate": 4, "inspect": 4, "reproduce": ZOOM + 34, "stress": 4,
+    "train": 4, "watch": 4, "benchmarks/protocols/shifts.py": 4, "benchmarks/papers/reproduce.py": ZOOM + 34,
 }  # fmt: skip
 """Command or script -> most frames of its episodes, where they are others.
 
@@ -66,6 +66,7 @@ _VALIDATED = {"--validation-tracks": "val-1"}
 _MEASURED = {"--tracks": "test-1"}
 SIZES: dict[str, dict[str, str]] = {
     "arena": {"--port": "0"},
+    "challenge": {"--tracks": "1"},
     "collect": {"--episodes": "2"},
     "compare": {"--epochs": "1", "--num-seeds": "1", "--sequence-length": str(SEQUENCE), **_VALIDATED, **_MEASURED},
     "dagger": {

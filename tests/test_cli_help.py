@@ -26,6 +26,7 @@ from tests.commands import call, refused
 from tests.nac_drive.small import nested
 
 POSITIONAL = {
+    "challenge": {"task", "result"},
     "check-core": {"core"},
     "train": {"dataset"},
     "compare": {"dataset"},

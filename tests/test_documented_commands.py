@@ -153,6 +153,7 @@ PARSED: dict[str, str] = {
     "python -m tests.full_disk --sizes 8": _LONG,
     "python benchmarks/abuse.py": _LONG,
     "python benchmarks/attention.py": _WRITES,
+    "python benchmarks/challenge.py": _WRITES,
     "python benchmarks/figures/broken_worlds.py ...": _WRITES,
     "python benchmarks/figures/curves.py ...": _WRITES,
     "python benchmarks/figures/interpretability.py ...": _WRITES,

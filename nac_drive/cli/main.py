@@ -18,6 +18,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 import nac_drive
+from nac_drive.cli.challenge import Challenge
 from nac_drive.cli.checking import CheckEnvironment
 from nac_drive.cli.completion import with_names
 from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Inspect, Stress, Watch
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Any] = {
     "arena": Arena,
     "stress": Stress,
     "compare": Compare,
+    "challenge": Challenge,
     "reproduce": Reproduce,
     "dagger": Dagger,
     "dataset": Dataset,

@@ -13,9 +13,10 @@ SPLITS: dict[str, range] = {
     "val": range(800_000, 800_025),
     "test": range(900_000, 900_100),
     "holdout": range(920_000, 921_000),
+    "challenge": range(940_000, 941_000),
 }
 """train: demonstrations and PPO. val: selection of checkpoints. test: reported results, used for nothing else.
-holdout: what happens once in a hundred tracks, of finished drivers; used for nothing else."""
+holdout: what happens once in a hundred tracks, of finished drivers; used for nothing else. challenge: the challenge."""
 
 
 LARGEST_SEED = 2**63 - 1

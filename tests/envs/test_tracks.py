@@ -10,7 +10,7 @@ from nac_drive.envs import LARGEST_SEED, SPLITS, track_seeds
 
 
 def test_the_splits_never_meet():
-    assert set(SPLITS) == {"train", "val", "test", "holdout"}
+    assert set(SPLITS) == {"train", "val", "test", "holdout", "challenge"}
     for one, other in combinations(SPLITS.values(), 2):
         assert not set(one) & set(other)
 
