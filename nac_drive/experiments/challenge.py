@@ -363,7 +363,7 @@ def verify_challenge(
     seed: int | None = None,
     progress: Progress = automatic,
 ) -> ChallengeCheck:
-    """Check a result and drive a sample of its rows again.
+    """Check a result, and drive some of its rows again.
 
     Args:
         path: The result.

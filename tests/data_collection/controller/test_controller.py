@@ -1,4 +1,4 @@
-"""The privileged controller: its line, its speeds, and how it drives."""
+"""The privileged controller: line, speeds, and how it drives."""
 
 from __future__ import annotations
 

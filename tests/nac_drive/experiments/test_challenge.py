@@ -1,4 +1,4 @@
-"""A result is repeatable and resumable, and a forged one is found."""
+"""A result is repeatable, and a forged one is found."""
 
 from __future__ import annotations
 
