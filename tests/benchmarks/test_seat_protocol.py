@@ -1,4 +1,4 @@
-"""The trainings from the driver's seat as data, and their tables for episodes whose answers are known."""
+"""The trainings from the driver's seat, and their tables."""
 
 from __future__ import annotations
 

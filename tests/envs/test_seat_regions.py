@@ -1,4 +1,7 @@
-"""The regions of a frame from the seat, beside an independent computation and the colours that are drawn there."""
+"""The regions of a frame from the seat.
+
+They are compared with an independent computation, and with the colours that are drawn there.
+"""
 
 from __future__ import annotations
 

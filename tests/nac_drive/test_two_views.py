@@ -1,4 +1,7 @@
-"""Drivers that see the world from above and from the seat teach each other, race, and share no weights."""
+"""Drivers of two views teach each other and race.
+
+They share no weights.
+"""
 
 from __future__ import annotations
 
