@@ -120,7 +120,7 @@ def test_words_stand_for_families_of_levels():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "at least one perturbation is needed; choose from gaussian-noise"),
+        ([], "at least one perturbation is needed; choose from published-colour"),
         (["fog"], "each part must be NAME:LEVEL"),
         (["fog:1"], "perturbation 'fog' is unknown"),
         (["gap:0"], "'gap:0' names no perturbation"),
