@@ -1,4 +1,6 @@
-"""Draw docs/figures/seat_views.png: three moments from above, from the seat, and their regions.
+"""Draw three moments from above and from the seat.
+
+The figure is docs/figures/seat_views.png. Its third line shows the regions of the frames from the seat.
 
 python benchmarks/figures/seat_views.py
 """

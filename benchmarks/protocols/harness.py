@@ -1,4 +1,6 @@
-"""Cores x methods x seeds in closed loop: the protocols behind the tables of docs/results.md and docs/champions.md.
+"""Cores x methods x seeds in closed loop.
+
+These are the protocols behind the tables of docs/results.md and docs/champions.md.
 
     python benchmarks/protocols/harness.py champion --control continuous
     python benchmarks/protocols/harness.py baselines --precision bf16-mixed
@@ -171,7 +173,7 @@ def champion(
     rows: tuple[Row, ...] = get_args(Row),
     options: Shared = Options("test-100", Path("runs/champion")),
 ) -> None:
-    """The shipped drivers, and the champion without its status bar or without its core.
+    """The shipped drivers, and the champion without a part.
 
     Args:
         control: discrete or continuous.

@@ -1,4 +1,6 @@
-"""How the shipped drivers do on 1,000 tracks that nothing was chosen on, and how they recover from 200 mishaps.
+"""Rare failures of drivers, and recoveries after mishaps.
+
+The tracks are 1,000 that nothing was chosen on, and 200 with a mishap.
 
     python benchmarks/protocols/tails.py --out tails                    # every shipped driver, two tables
     python benchmarks/protocols/tails.py --out tails --drivers champion runs/mine
@@ -60,7 +62,7 @@ def entries(settings: Tails) -> list[tuple[str, str, nd.EnvConfig | None]]:
 
 
 def rows_of(settings: Tails, label: str, driver: str, env: nd.EnvConfig | None, world: str) -> list[EpisodeResult]:
-    """Drive the tracks of a world, or read what was driven before."""
+    """Drive the tracks of a world, unless they were driven."""
     file = settings.out / f"{label.replace(' ', '-').replace('/', '-')}-{world.split(':')[0] or 'undisturbed'}.json"
     if not file.exists():
         tracks = settings.recovery_tracks if world else settings.tracks
@@ -71,7 +73,7 @@ def rows_of(settings: Tails, label: str, driver: str, env: nd.EnvConfig | None, 
 
 
 def kind_of(row: EpisodeResult) -> str:
-    """Return the kind of the mishap on the track of a row."""
+    """Return the kind of the mishap of a row."""
     return draw_mishaps(Stream("mishaps").restart(row.seed))[0].kind
 
 
@@ -80,7 +82,10 @@ def mean_text(values: np.ndarray, digits: int = 1) -> str:
 
 
 def share_text(hits: np.ndarray) -> str:
-    """A percentage with Wilson's 95 % interval; empty for no episodes."""
+    """A percentage with Wilson's 95 % interval.
+
+    Empty for no episodes.
+    """
     if not len(hits):
         return ""
     interval = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
