@@ -35,8 +35,6 @@ SIZE = FrameSize(96, 96, BAR_TOP)
 BATCH = 64
 PROBED = 4
 """Episodes kept out for the probes."""
-LASTING, SEQUENCES = 50, 400
-"""Frames of an error, and sequences that show what it does."""
 BLACK = 1 / 64
 """Fraction of frames that are black, as lost ones are."""
 
@@ -93,7 +91,6 @@ def main(argv: list[str] | None = None) -> None:
     black = np.zeros_like(learned[:1])
     with torch.no_grad():
         wanted = torch.cat([teacher.encoder(torch.from_numpy(part)) for part in [*np.array_split(learned, 100), black]])
-    metric = action_metric(teacher, wanted[:-1], rng)
     begun, losses = time.monotonic() - spent, []
     next_report = spent + 60.0
     while (spent := time.monotonic() - begun) < 60 * args.minutes:
@@ -104,8 +101,7 @@ def main(argv: list[str] | None = None) -> None:
             black[0] if row == len(learned) else augmentation.draw(rng, SIZE).effect(learned[row])
             for row in rows.tolist()
         ]
-        error = student.encoder(torch.from_numpy(np.stack(shown))) - wanted[torch.from_numpy(rows)]
-        loss = (error.square().sum(dim=1) + ((error @ metric) * error).sum(dim=1)).mean() / (2 * len(metric))
+        loss = (student.encoder(torch.from_numpy(np.stack(shown))) - wanted[torch.from_numpy(rows)]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -117,22 +113,6 @@ def main(argv: list[str] | None = None) -> None:
             student.train()
             losses = []
     report(out, student.eval(), teacher, held, args, spent, step, float(np.mean(losses or [math.nan])), optimizer)
-
-
-def action_metric(teacher: Driver, features: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Return how much errors of features change actions, (d, d).
-
-    An error that lasts for a second, as of something that stands in the way, changes the action by J times the error.
-    The metric is the mean of J^T J, scaled to the trace d.
-    """
-    starts = rng.integers(len(features) - LASTING, size=SEQUENCES, endpoint=True)
-    sequences = torch.stack([features[start : start + LASTING] for start in starts.tolist()])  # (B, T, d)
-    error = torch.zeros(SEQUENCES, 1, features.shape[1], requires_grad=True)
-    actions = teacher.decide(sequences + error, torch.full((SEQUENCES, LASTING), 0.02))[0][:, -1]  # (B, A)
-    jacobian = torch.stack([torch.autograd.grad(part.sum(), error, retain_graph=True)[0][:, 0] for part in actions.T])
-    rows = jacobian.flatten(0, 1)  # (A B, d)
-    metric = rows.T @ rows
-    return metric * (len(metric) / metric.trace())
 
 
 def report(out, student, teacher, held, args, spent, step, loss, optimizer) -> None:
