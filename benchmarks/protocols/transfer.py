@@ -1,4 +1,4 @@
-"""Does a driver of one road drive on another one, at once or after a few minutes of training there?
+"""Does a driver of one road drive on another one?
 
     python benchmarks/protocols/transfer.py --car-racing runs/seat --metadrive runs/lanes --out transfer
 
@@ -61,14 +61,20 @@ class Transfer:
 
 
 def adopted(source: Path, road: Road, folder: Path) -> Path:
-    """Save a driver as if it had been trained on another road, so that training there goes on from it."""
+    """Save a driver as if it had been trained elsewhere.
+
+    Training there can then go on from it.
+    """
     driver = nd.load_driver(source)
     driver.config = replace(driver.config, nominal_dt=road.env.spec.nominal_dt)
     return nd.save_driver(folder, driver, env=asdict(road.env))
 
 
 def trained(settings: Transfer, target: str, name: str, start: Path | None) -> Path:
-    """Train on a few episodes of a road, from a driver or from random weights. A finished run is kept."""
+    """Train on a few episodes of a road.
+
+    It begins with a driver or with random weights. A finished run is kept.
+    """
     road, run = ROADS[target], settings.out / f"{target}-{name}"
     if not (run / "finished").exists():
         data = nd.collect(
@@ -86,7 +92,7 @@ def trained(settings: Transfer, target: str, name: str, start: Path | None) -> P
 
 
 def drivers(settings: Transfer, target: str) -> Iterator[tuple[str, Path]]:
-    """Name and folder of every driver that is measured on a road."""
+    """Name and folder of every driver on a road."""
     runs = {"CarRacing": settings.car_racing, "MetaDrive": settings.metadrive}
     (other,) = (run for name, run in runs.items() if name != target)
     yield "the other road's driver, at once", other
@@ -97,7 +103,7 @@ def drivers(settings: Transfer, target: str) -> Iterator[tuple[str, Path]]:
 
 
 def rows(settings: Transfer, target: str, name: str, driver: Path) -> list[EpisodeResult]:
-    """Drive the tracks of a road, or read what was driven before."""
+    """Drive the tracks, or read what was driven before."""
     file = settings.out / f"{target}-{name.replace(' ', '-')}.json"
     if not file.exists():
         with worker_pool(settings.workers) as pool, warnings.catch_warnings():
