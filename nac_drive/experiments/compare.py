@@ -56,6 +56,7 @@ from nac_drive.storage.read import read_json
 from nac_drive.storage.write import write_atomically
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
+from nac_drive.training.distributed import choose_device
 from nac_drive.training.plan import source_hashes
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import load_splits, train_plan
@@ -141,9 +142,9 @@ def compare(
         crash: The effect of a crash in the evaluation, see `evaluate`.
         device: `auto`, `cpu` or `cuda`.
         resume: Keep finished runs and go on with the others; drivers, seeds or tracks may have been added.
-        workers: Number of processes, 0 for one per core. Every run and its evaluation has a process of one thread; a
-            process that dies costs no other run. The time of one `act` is measured afterwards, for one driver of each
-            core in turn.
+        workers: Number of processes, 0 for one per core; on a GPU the runs take turns. Every run and its evaluation has
+            a process of one thread; a process that dies costs no other run. The time of one `act` is measured
+            afterwards, for one driver of each core in turn.
         cluster: Train and evaluate on a Ray cluster, see `worker_pool`. All its machines must see `dataset`, `folder`
             and the working folder. Each run has one CPU, with the device cuda also one GPU; auto is the CPU there.
         progress: Called with an event when a run starts, ends, fails, and when its `act` is timed.
@@ -174,6 +175,8 @@ def compare(
     baseline = _baseline(baseline, names)
     protocol.require_runnable(configs, "cpu" if cluster else device)
     device = "cpu" if cluster and device == "auto" else device  # a GPU is for runs that reserved it
+    if configs and not cluster and choose_device(device).type == "cuda":
+        workers = 1  # each further process would hold a copy of the data on the one GPU
     experiment = protocol.experiment(configs, device)
     with open_experiment(experiment, folder, files=_FILES, resume=resume) as journal:
         journal.begin()  # before any run is trained

@@ -25,7 +25,7 @@ from nac_drive.policies import Driver, DriverConfig
 from nac_drive.storage.write import write_atomically
 from nac_drive.training.config import OptimConfig
 from nac_drive.training.finite import require_finite_number, require_finite_weights
-from nac_drive.training.moving_average import averaged
+from nac_drive.training.moving_average import MovingAverage
 from nac_drive.training.offline import macro_f1
 from nac_drive.training.optimizer import adam
 
@@ -268,9 +268,8 @@ class _Fold:
         config = self._config
         OptimConfig(config.learning_rate, config.encoder_learning_rate, config.ema_decay).check()
         optimizer = adam(driver, config.learning_rate, config.encoder_learning_rate)
-        average = averaged(driver, config.ema_decay)
+        average = MovingAverage(driver, config.ema_decay)
         mean, best = average.module, Driver(driver.config)
-        assert isinstance(mean, Driver)
         rng = np.random.default_rng((self.seed, 1))
         least, since, epoch = float("inf"), 0, 0
         size = max(1, config.frames_per_update // self.length)
@@ -288,7 +287,7 @@ class _Fold:
                 loss.backward()
                 optimizer.step()
                 driver.core.after_step()
-                average.update_parameters(driver)
+                average.update(driver)
             epoch, since = epoch + 1, since + 1
             stopping = self._loss(*self.predict(mean, self.parts.stop))
             require_finite_number(f"the loss of {self._what}, after epoch {epoch}", stopping, _FIX)

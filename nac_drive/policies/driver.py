@@ -239,14 +239,23 @@ class Driver(nn.Module):
         if frames.dtype != torch.uint8:
             if not frames.is_floating_point():
                 raise ValueError(f"frames: dtype must be uint8 (0..255) or float (0..1), got {frames.dtype}.")
-            low, high = frames.detach().aminmax()
-            if not (low >= 0.0 and high <= 1.0):
+            if not _within(frames, 1.0):
+                low, high = frames.detach().aminmax()
                 raise ValueError(f"frames: float frames must be in [0, 1], got {low:g}..{high:g}; divide by 255.")
         if dt.is_complex():
             raise ValueError(f"dt: dtype must be real, got {dt.dtype}.")
-        low, high = dt.detach().aminmax()
-        if not (low >= 0.0 and high <= LONGEST_DT):
+        if not _within(dt, LONGEST_DT):
+            low, high = dt.detach().aminmax()
             raise ValueError(
                 f"dt: must be finite seconds >= 0 and <= {LONGEST_DT:g} since the previous frame, "
                 f"got {low:g}..{high:g}."
             )
+
+
+def _within(values: Tensor, most: float) -> bool:
+    """Return whether all values lie in 0 to `most`.
+
+    It waits for the device once.
+    """
+    values = values.detach()
+    return bool(((values >= 0.0) & (values <= most)).all())

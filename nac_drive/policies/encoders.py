@@ -116,6 +116,8 @@ class PooledEncoder(Encoder):
             raise ValueError(f"frame_shape: must be (H >= 16, W >= 16, 3), got {tuple(frame_shape)}.")
         super().__init__()
         self.image_size, self._bar, self._columns = (height // 2, width // 2), height // 8, width * channels
+        self._grey: Tensor
+        self.register_buffer("_grey", torch.tensor(2 * self.GREY), persistent=False)  # (6,)
         self.convolutions, maps = strided_convolutions(1, self.image_size, self.LAYERS)
         self.dropout = nn.Dropout(dropout)
         self.dense = nn.Linear(maps + self._columns, features)
@@ -127,7 +129,7 @@ class PooledEncoder(Encoder):
         scale = 255.0 if frames.dtype == torch.uint8 else 1.0
         images = frames.flatten(0, -4).to(weight.dtype)  # (N, H, W, 3)
         rows = images[:, : 2 * height, : 2 * width].reshape(-1, height, 2, width, 6)  # pixels side by side
-        grey = torch.tensor(2 * self.GREY, dtype=weight.dtype, device=weight.device) / (4 * scale)
+        grey = self._grey.to(weight.dtype) / (4 * scale)
         image = (rows[:, :, 0] + rows[:, :, 1]) @ grey  # (N, H/2, W/2)
         columns = images[:, -self._bar :].mean(dim=1).mT * (self.COLUMN_SCALE / scale)  # (N, 3, W)
         return torch.cat((image.flatten(1), columns.flatten(1)), dim=1).unflatten(0, batch)

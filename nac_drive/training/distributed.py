@@ -53,7 +53,7 @@ def build_fabric(device: str, precision: str, devices: int, nodes: int, batch_si
 
     Args:
         device: `auto`, `cpu` or `cuda`.
-        precision: `auto` (bf16-mixed on a GPU, else 32-true), or a precision of lightning-fabric.
+        precision: `auto` (bf16-mixed on a GPU that has it, else 32-true), or a precision of lightning-fabric.
         devices: Processes on each machine, each with a GPU of its own or, on the CPU, some of its cores.
         nodes: Machines.
         batch_size: Sequences of a batch; each process needs one.
@@ -69,7 +69,8 @@ def build_fabric(device: str, precision: str, devices: int, nodes: int, batch_si
 
     accelerator = choose_device(device).type
     if precision == "auto":
-        precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
+        native = accelerator == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16-mixed" if native else "32-true"
     if accelerator == "cpu":
         warn_of_emulation(precision)
     if min(devices, nodes) < 1:

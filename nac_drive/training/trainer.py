@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch.optim.swa_utils import AveragedModel
 
 from nac_drive.envs import same_actions
 from nac_drive.events import Event, Progress, message, silent
@@ -27,7 +26,7 @@ from nac_drive.training.data.memory import peak_memory_mb
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import of_the_batch, own_rows
 from nac_drive.training.finite import require_finite_number, require_finite_weights
-from nac_drive.training.moving_average import averaged
+from nac_drive.training.moving_average import MovingAverage
 from nac_drive.training.optimizer import adam, set_rate
 from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.run_folder import RunFolder
@@ -77,7 +76,7 @@ class Trainer:
             learner, adam(learner, optim.learning_rate, optim.encoder_learning_rate)
         )
         self._model.mark_forward_method("decide")
-        self._ema: AveragedModel | None = averaged(learner, optim.ema_decay) if optim.ema_decay else None
+        self._ema = MovingAverage(learner, optim.ema_decay) if optim.ema_decay else None
         if last := run.checkpoint_folder("last"):
             self._load(last)
         fabric.barrier()
@@ -91,7 +90,7 @@ class Trainer:
         if self._ema is not None:
             file = checkpoint / "training_state" / _LEARNER
             self._learner.load_state_dict(read_tensors(file, self._learner.state_dict(), "config.yaml"))
-            self._ema.n_averaged.fill_(state["averaged"])
+            self._ema.updates = state["averaged"]
 
     @property
     def is_main(self) -> bool:
@@ -104,7 +103,7 @@ class Trainer:
 
         It is the learner, or the moving average of its weights.
         """
-        return self._learner if self._ema is None else self._ema.module  # type: ignore[return-value]
+        return self._learner if self._ema is None else self._ema.module
 
     def best(self) -> Path:
         """Return the best checkpoint's folder, when all processes are done."""
@@ -188,12 +187,12 @@ class Trainer:
             self._optimizer.step()
             driver.core.after_step()
             if self._ema is not None and self.is_main:
-                self._ema.update_parameters(self._learner)
-            value = loss.item()
+                self._ema.update(self._learner)
+            value, fraction = torch.stack((loss.detach(), right)).tolist()  # the one wait for the device
             require_finite_number(f"the loss of batch {done + 1} in epoch {number}", value)
             total += value * len(batch)
             seen += len(batch)
-            correct += right.item() * len(batch)
+            correct += fraction * len(batch)
             progress(Event(f"epoch {number}", done + 1, len(batches), f"loss {total / seen:.3f}"))
         for driver in {self._learner, self.driver}:
             require_finite_weights(f"epoch {number}", driver.state_dict().items())
@@ -217,7 +216,7 @@ class Trainer:
         save_driver(path, self.driver, env=asdict(self.plan.env), meta={**meta, "training": self.run.config})
         state = {"step": step}
         if self._ema is not None:
-            state["averaged"] = int(self._ema.n_averaged)
+            state["averaged"] = self._ema.updates
         save_training_state(path / "training_state", self._optimizer, state)
         if self._ema is not None:
             weights = {name: tensor.cpu().contiguous() for name, tensor in self._learner.state_dict().items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,15 +32,21 @@ def flip_frames(frames: Tensor, spec: EnvSpec) -> Tensor:
     if spec.bar_top is None or spec.flipped_bar_columns is None:
         return frames.flip(-2)
     world = frames[..., : spec.bar_top, :, :].flip(-2)
-    bar = frames[..., spec.bar_top :, list(spec.flipped_bar_columns), :]
+    bar = frames[..., spec.bar_top :, _constant(spec.flipped_bar_columns, torch.int64, frames.device), :]
     return torch.cat([world, bar], dim=-3)
 
 
 def flipped_labels(labels: Tensor, spec: EnvSpec) -> Tensor:
     """The actions (...) or (..., K) as seen in a mirror."""
     if labels.is_floating_point():
-        return labels * labels.new_tensor(spec.flipped_parts)
-    return labels.new_tensor(spec.flipped_actions)[labels]
+        return labels * _constant(spec.flipped_parts, labels.dtype, labels.device)
+    return _constant(spec.flipped_actions, labels.dtype, labels.device)[labels]
+
+
+@lru_cache
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return numbers as a tensor, which a GPU receives once."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def move(frames: Tensor, labels: Tensor, pixels: np.ndarray, steering: float, spec: EnvSpec) -> None:

@@ -40,8 +40,8 @@ class Sequences:
         values = values.float()
         if self.weight is None:
             return values.mean()
-        counted = values[self.weight > 0]
-        return counted.mean() if len(counted) else counted.sum()
+        counted = self.weight > 0
+        return (values * counted).sum() / counted.sum().clamp(min=1)
 
     def take(self, rows: np.ndarray) -> Sequences:
         """Return some of the sequences."""
@@ -227,8 +227,8 @@ class TrainingData:
         if self.frozen:
             return Sequences(stack("frames"), labels, dt, weight)
         frames = (self._read(starts) if frames is None else frames).to(self.device, non_blocking=True)
-        rows = torch.from_numpy(flip).to(self.device)
-        if rows.any():
+        if flip.any():
+            rows = torch.from_numpy(np.flatnonzero(flip)).to(self.device)
             frames[rows], labels[rows] = flipped(frames[rows], labels[rows], self.env.spec)
         return Sequences(frames, labels, dt, weight)
 

@@ -113,7 +113,7 @@ def _load(learner: Learner, folder: Path) -> int:
         weights[name].data.copy_(saved)
     state = load_training_state(folder / "training_state", learner.optimizer)
     if learner.average is not None:
-        learner.average.n_averaged.fill_(state["averaged"])
+        learner.average.updates = state["averaged"]
     return state["step"]
 
 
@@ -272,7 +272,7 @@ class _Training:
             save_driver(folder, driver, env=asdict(self._env), meta=meta)
             state = {"step": step}
             if self._learner.average is not None:
-                state["averaged"] = int(self._learner.average.n_averaged)
+                state["averaged"] = self._learner.average.updates
             save_training_state(folder / "training_state", self._learner.optimizer, state)
             policy = self._learner.policy
             weights = {name: parameter.data.contiguous() for name, parameter in policy.named_parameters()}

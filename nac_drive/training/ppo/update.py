@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nac_drive.policies import Driver
 from nac_drive.policies.ops.threads import one_thread
-from nac_drive.training.moving_average import averaged
+from nac_drive.training.moving_average import MovingAverage
 from nac_drive.training.ppo.config import PPOOptimConfig
 from nac_drive.training.ppo.in_threads import in_threads
 from nac_drive.training.ppo.policy import ActorCritic
@@ -116,7 +116,7 @@ class Learner:
         self.optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
         value = set(policy.value.parameters())
         self._clipped = [[p for p in policy.parameters() if (p in value) == part] for part in (False, True)]
-        self.average = averaged(policy.driver, config.ema_decay) if config.ema_decay else None
+        self.average = MovingAverage(policy.driver, config.ema_decay) if config.ema_decay else None
         has_memory = bool(policy.driver.core.state_shapes())
         self.sequence_length = config.sequence_length if has_memory else 1
 
@@ -126,7 +126,7 @@ class Learner:
 
         It is the policy's, or the moving average of its weights.
         """
-        return self.policy.driver if self.average is None else self.average.module  # type: ignore[return-value]
+        return self.policy.driver if self.average is None else self.average.module
 
     def update(
         self, rollout: Rollout, rate: float, rng: np.random.Generator, *, actor: bool = True
@@ -205,7 +205,7 @@ class Learner:
         if actor:
             self.policy.driver.core.after_step()
         if actor and self.average is not None:
-            self.average.update_parameters(self.policy.driver)
+            self.average.update(self.policy.driver)
         return {name: sum(metrics[name] for _, metrics in results) for name in results[0][1]}
 
     def _loss(

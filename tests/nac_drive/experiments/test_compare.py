@@ -14,6 +14,7 @@ from typing import Any
 
 import cv2
 import pytest
+import torch
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
@@ -468,3 +469,20 @@ def test_unknown_cores_are_refused_before_anything_is_trained(cores, message, da
     with pytest.raises(ValueError, match=f"drivers must be names of CORES.*{message}"):
         run(dataset, tmp_path / "comparison", cores=cores)
     assert not (tmp_path / "comparison").exists()
+
+
+@pytest.mark.parametrize(("device", "workers"), [("cuda", 1), ("cpu", 3)])
+def test_runs_take_turns_on_a_gpu(device, workers, dataset, tmp_path, monkeypatch):
+    class Begun(Exception):  # noqa: N818
+        pass
+
+    def begun(*arguments, **settings):
+        assert settings["workers"] == workers
+        raise Begun
+
+    module = "nac_drive.experiments.compare"
+    monkeypatch.setattr(f"{module}.choose_device", torch.device)
+    monkeypatch.setattr(f"{module}._Protocol.require_runnable", lambda *arguments: None)
+    monkeypatch.setattr(f"{module}.run", begun)
+    with pytest.raises(Begun):
+        compare(["lstm"], dataset, "800000", tmp_path / "comparison", device=device, workers=3)

@@ -22,7 +22,7 @@ from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
 from nac_drive.training.config import DaggerConfig
-from nac_drive.training.moving_average import moving_average
+from nac_drive.training.moving_average import moving_average_decay
 from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.trainer import Trainer, build_learner
 from tests.data_collection.recordings import contents
@@ -274,5 +274,5 @@ def test_the_moving_average_lags_behind_the_weights_and_drives(tmp_path, no_vali
     learner = load_file(folder / "training_state" / "learner.safetensors")
     average = load_driver(folder).state_dict()
     assert any(not torch.equal(average[name], learner[name]) for name in average)
-    steps = [float(moving_average(0.9, torch.zeros(()), torch.ones(()), n)) for n in (0, 10, 80, 1000)]
+    steps = [1 - moving_average_decay(0.9, n) for n in (0, 10, 80, 1000)]
     assert steps == pytest.approx([0.9, 9 / 20, 0.1, 0.1])

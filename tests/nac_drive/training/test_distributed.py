@@ -149,3 +149,12 @@ def test_emulated_bfloat16_is_said_to_be_slow(precision, native, warned, monkeyp
     said = [str(each.message) for each in recwarn if "emulates" in str(each.message)]
     assert said == (["precision: this processor only emulates bf16-mixed, which takes about nine times as long as "
                      "32-true; leave it out."] if warned else [])  # fmt: skip
+
+
+@pytest.mark.parametrize(("native", "precision"), [(True, "bf16-mixed"), (False, "32-true")])
+def test_auto_precision_is_bfloat16_where_the_card_has_it(native, precision, monkeypatch):
+    """A T4 only emulates it."""
+    monkeypatch.setattr("nac_drive.training.distributed.choose_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    monkeypatch.setattr("lightning_fabric.Fabric", lambda **settings: settings)
+    assert build_fabric("cuda", "auto", 1, 1, 4)["precision"] == precision

@@ -178,7 +178,7 @@ def first_sample(case: tuple[Tensor, dict[str, Any]]) -> tuple[Tensor, dict[str,
 
 
 def assert_gradients(layer: NAC, oracle: Callable[..., Any], x: Tensor, arguments: dict[str, Any]) -> None:
-    """Compare gradients of inputs and parameters with the oracle's in float64."""
+    """Compare the gradients with the oracle's in float64."""
     direction = torch.randn(
         *x.shape[:2], layer.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
     )
