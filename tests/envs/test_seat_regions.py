@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial import KDTree
 
 from nac_drive.envs import CarRacing
 from nac_drive.envs.seat import FAR, SEAT_REGIONS, seat_regions
@@ -35,7 +36,7 @@ def brute_force(env: Any, size: tuple[int, int]) -> np.ndarray:
     eye = np.array([*hull.position]) + EYE_AHEAD * front
     line = np.array(env.track)[:, 2:]
     steps = np.linspace(0, 1, 16, endpoint=False)[:, None, None]
-    line = (line + steps * (np.roll(line, -1, axis=0) - line)).reshape(-1, 2)
+    line = KDTree((line + steps * (np.roll(line, -1, axis=0) - line)).reshape(-1, 2))
     for row in range(rows):
         below = (row + 0.5 - horizon) / focal
         labels[row] = SKY if row + 0.5 < horizon - 3 / 84 * rows else BAND
@@ -44,13 +45,13 @@ def brute_force(env: Any, size: tuple[int, int]) -> np.ndarray:
         down = below - math.tan(PITCH)
         depth = EYE_HEIGHT / (math.sin(PITCH) + math.cos(PITCH) * down)
         ahead = depth * (math.cos(PITCH) - math.sin(PITCH) * down)
-        across = depth * (np.arange(width) + 0.5 - width / 2) / focal
-        points = eye + ahead * front + across[:, None] * right
-        away = np.linalg.norm(points[:, None] - line, axis=2).min(axis=1)
-        seen = polygon_at(env._roads[0], points)
-        kerb = (seen >= 0) & (env._roads["tile_of"][0][seen] < 0)
         if depth > 205:
             continue
+        across = depth * (np.arange(width) + 0.5 - width / 2) / focal
+        points = eye + ahead * front + across[:, None] * right
+        away, _ = line.query(points)
+        seen = polygon_at(env._roads[0], points)
+        kerb = (seen >= 0) & (env._roads["tile_of"][0][seen] < 0)
         labels[row, :] = BAND if row + 0.5 < horizon + 3 / 84 * rows else GRASS
         labels[row, away < TRACK_HALF_WIDTH + 2] = VERGE
         labels[row, away < TRACK_HALF_WIDTH - 2] = FAR_ROAD if depth > FAR else NEAR_ROAD
