@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.data_collection.drivers import env_for, resolve_driver
 from nac_drive.envs import Control, EnvConfig, make_env, rollout
 
 
@@ -27,5 +27,14 @@ def test_a_shipped_driver_drives_a_test_track_without_a_crash(word: str, control
 def test_a_robust_champion_drives_under_noise_and_on_half_of_the_frames(perturb: str, control: Control):
     env = EnvConfig(control, perturb=perturb)
     episode = rollout(make_env(env), resolve_driver("robust-champion", env), 900_005)
+    assert episode.episode_return > 900
+    assert episode.outcome["crashes"] == 0
+
+
+def test_the_champion_of_the_seat_drives_from_there():
+    driver = resolve_driver("champion-seat")
+    env = env_for(driver)
+    assert env.view == "seat"
+    episode = rollout(make_env(env), driver, 900_005)
     assert episode.episode_return > 900
     assert episode.outcome["crashes"] == 0
