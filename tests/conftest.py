@@ -43,6 +43,11 @@ def _modules_of_a_file_are_left_out_too() -> Iterator[None]:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Let Python end as usual: triton reports what was never collected."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def quick_exports() -> None:
     """Exports to ONNX read the translations of torch's operators once. torch reads them for every export."""
