@@ -29,7 +29,7 @@ _IMPORTED = [
     "lightning_fabric",
     "matplotlib.figure",
 ]
-_SPAWNED = SpawnProcess._Popen  # type: ignore[attr-defined]
+_SPAWNED = vars(SpawnProcess)["_Popen"]
 
 
 class _Surroundings:
@@ -62,7 +62,8 @@ def fork_workers() -> None:
 @contextmanager
 def workers_are_spawned() -> Iterator[None]:
     """Spawn worker processes for a `with` block."""
-    before, SpawnProcess._Popen = SpawnProcess._Popen, _SPAWNED  # type: ignore[attr-defined]
+    before = vars(SpawnProcess)["_Popen"]
+    SpawnProcess._Popen = _SPAWNED  # type: ignore[attr-defined]
     try:
         yield
     finally:

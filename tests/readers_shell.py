@@ -82,6 +82,7 @@ SIZES: dict[str, dict[str, str]] = {
     "stress": {"--perturb": "gap:1", **_MEASURED},
     "train": {"--epochs": "1", "--sequence-length": str(SEQUENCE), **_VALIDATED},
     "benchmarks/attention.py": _MEASURED,
+    "benchmarks/protocols/distil_encoder.py": {"--minutes": "0.01"},
     "benchmarks/protocols/harness.py": {**_MEASURED, "--max-steps": "4"},
     "benchmarks/protocols/shifts.py": {**_MEASURED, "--perturb": "published-bars"},
     "benchmarks/papers/interpretability.py": _MEASURED,

@@ -6,14 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import gymnasium
 import numpy as np
 import pytest
 
 import nac_drive as nd
-from nac_drive.envs import ENVIRONMENTS, PERTURBATIONS
 from tests.data_collection.tubs import write_tub
 from tests.documented import PAGES, ROOT, Line, lines
 from tests.nac_drive.live.test_udacity import write_log
@@ -138,6 +136,7 @@ NOT_RUN: dict[str, str] = {
     "nac-drive inspect --rerun episode.rrd --out seen": "needs an extra that the tests are installed without",
     "nac-drive collect --out data/large ...": "needs a Ray cluster; tests/nac_drive/test_cluster.py runs it",
     "nac-drive train data/expert --out runs/shared --device cuda --devices 4": "needs four GPUs",
+    "python benchmarks/speed/gpu.py --out gpu.json": "needs a GPU; tests/benchmarks/test_gpu_script.py rehearses it",
     "MASTER_ADDR=HOST ...": "needs two machines; tests/nac_drive/training/test_distributed.py runs two processes",
     "python -m pytest tests/policies": _TESTS,
     "python -m tests.fuzz --inputs 100000 --out docs/runs/fuzz.json": _TESTS,
@@ -276,7 +275,7 @@ def test_the_python_blocks_of_a_page_work(name: str, small: Shell, tmp_path: Pat
     for line in BLOCKS_BEFORE.get(name, []):
         assert small.run(line) == 0, line
     names = {"__name__": "__main__", **NAMES.get(name, {})}
-    with patch.dict(PERTURBATIONS), patch.dict(ENVIRONMENTS):  # a page adds one
+    with forgotten():
         for block in code(name):
             small.run_code(block, names)
 

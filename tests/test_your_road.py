@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 import nac_drive as nd
 from nac_drive import plugins
 from nac_drive.data_collection.drivers import resolve_driver
-from nac_drive.envs import ENVIRONMENTS, EnvConfig, Road, gymnasium_environment
+from nac_drive.envs import ENVIRONMENTS, PERTURBATIONS, EnvConfig, Road, gymnasium_environment
 from nac_drive.envs.foreign import Image
 from nac_drive.evaluation.results import read_results
 from nac_drive.live import snapshot
@@ -208,13 +208,16 @@ def test_a_race_is_sent_with_what_the_road_reports(case):
             race.tick()
         (car,) = race.cars
         assert car.decisions == 3  # in real time
-        setup = json.loads(snapshot.setup(race, ["run"], paused=False, speed=1.0, saliency=True, recording=""))
-        frame = snapshot.frame(race, saliency=True)
+        setup = json.loads(
+            snapshot.setup(race, ["run"], paused=False, speed=1.0, saliency=True, shown="driver", recording="")
+        )
+        frame = snapshot.frame(race, saliency=True, shown="driver")
         header = json.loads(frame[4 : 4 + int.from_bytes(frame[:4], "little")])["cars"][0]
     finally:
         race.close()
     assert bool(setup["road"]) == (case.name == LANE)
-    assert setup["left_out"] == ["weak-tyres", "mishaps"]
+    published = [name for name in PERTURBATIONS if name.startswith("published-")]
+    assert setup["left_out"] == [*published, "weak-tyres", "mishaps"]  # of CarRacing's own scene
     assert len(header["command"]) == len(setup["cars"][0]["actions"])
     assert (header["speed"] is None) == (case.name != RACETRACK)
     assert header["crashes"] is None

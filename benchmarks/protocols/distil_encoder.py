@@ -34,7 +34,7 @@ from nac_drive.policies import Driver, save_driver
 SIZE = FrameSize(96, 96, BAR_TOP)
 BATCH = 64
 PROBED = 4
-"""Episodes kept out for the probes."""
+"""Episodes kept out for the probes, at most half of all."""
 BLACK = 1 / 64
 """Fraction of frames that are black, as lost ones are."""
 
@@ -77,8 +77,11 @@ def main(argv: list[str] | None = None) -> None:
     if args.init_from:
         student.encoder.load_state_dict(network(args.init_from).encoder.state_dict())
     datasets = [Demonstrations.open(path) for path in args.frames]
-    learned = np.concatenate([each.load(each.seeds[: -PROBED or None]).frames for each in datasets])
-    held = datasets[0].load(datasets[0].seeds[-PROBED:])
+    apart = min(PROBED, min(len(dataset.seeds) for dataset in datasets) // 2)
+    if not apart:
+        raise SystemExit("frames: each dataset needs two episodes, one of them for the probes; record more.")
+    learned = np.concatenate([dataset.load(dataset.seeds[:-apart]).frames for dataset in datasets])
+    held = datasets[0].load(datasets[0].seeds[-apart:])
     augmentation = Augmentation(args.augment)
     optimizer = torch.optim.Adam(student.encoder.parameters(), args.learning_rate)
     spent, step = 0.0, 0

@@ -21,6 +21,7 @@ from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig
 from nac_drive.experiments import compare as comparison
 from nac_drive.experiments import reproduce as reproduction
+from nac_drive.experiments.challenge import challenge
 from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.compare import compare
 from nac_drive.experiments.evaluation import evaluate_with_baseline
@@ -145,6 +146,8 @@ CASES: dict[tuple[str, str], tuple[Callable[..., None], EnvConfig, Begin]] = {
     ("dataset", "log"): (log_at, DISCRETE, lambda source, folder, _, resume: rebuild(source, folder, resume=resume)),
     ("evaluate", "driver"): (driver_at, DISCRETE, lambda source, folder, _, resume: drive(
         source, folder, resume, baseline=None)),
+    ("challenge", "driver"): (driver_at, CONTINUOUS, lambda source, folder, _, resume: interrupted(
+        challenge, source, folder.with_suffix(".json"), tracks=1, resume=resume, progress=stopped)),
     ("evaluate", "baseline"): (driver_at, DISCRETE, lambda source, folder, _, resume: drive(
         source.with_name("mine"), folder, resume, baseline=source)),
     ("stress", "drivers"): (driver_at, DISCRETE, lambda source, folder, _, resume: stress(
@@ -186,6 +189,7 @@ def test_every_source_of_every_command_that_resumes_is_here():
             commands[name] |= names_of(CONFIGS[kind.TRAINS])
     sources = {(name, option) for name, names in commands.items() if "resume" in names for option in names & SOURCES}
     sources.remove(("compare", "baseline"))  # a name of one of its drivers
+    sources.remove(("evaluate", "dataset"))  # measured at once, and not resumed
     sources.remove(("repeat", "dataset"))  # compared with the run's own; tests/nac_drive/training/test_repeat.py
     experiments = {(name, option) for name, kind in EXPERIMENTS.items() for option in names_of(kind) & SOURCES}
     assert sources | {("dataset", "log")} | experiments == set(CASES)

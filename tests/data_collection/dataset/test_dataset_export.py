@@ -99,7 +99,7 @@ def test_only_folders_of_killed_exports_are_removed(datasets, tmp_path):
 
 
 def test_an_unknown_format_and_an_empty_dataset_are_refused(recorded, tmp_path):
-    with pytest.raises(ValueError, match=r"to must be one of minari, lerobot, mp4, got 'lerobots'.* Did you mean"):
+    with pytest.raises(ValueError, match=r"to must be one of minari, lerobot, mp4, tub, got 'lerobots'.* Did you mean"):
         export_dataset(recorded, tmp_path / "out", "lerobots")  # type: ignore[arg-type]
     empty = Demonstrations.create(tmp_path / "empty", Demonstrations.open(recorded).meta)
     with pytest.raises(DatasetError, match="holds no finished episode"):
