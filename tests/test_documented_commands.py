@@ -136,8 +136,7 @@ NOT_RUN: dict[str, str] = {
     "nac-drive inspect --rerun episode.rrd --out seen": "needs an extra that the tests are installed without",
     "nac-drive collect --out data/large ...": "needs a Ray cluster; tests/nac_drive/test_cluster.py runs it",
     "nac-drive train data/expert --out runs/shared --device cuda --devices 4": "needs four GPUs",
-    "python benchmarks/layer/kernel_registers.py": "compiles kernels, which run in Python in this process; tests/benchmarks "
-    "runs it",
+    "python benchmarks/layer/kernel_registers.py": "tests/benchmarks runs it: here kernels run in Python",
     "python benchmarks/speed/gpu.py --out gpu.json": "needs a GPU; tests/benchmarks/test_gpu_script.py rehearses it",
     "MASTER_ADDR=HOST ...": "needs two machines; tests/nac_drive/training/test_distributed.py runs two processes",
     "python -m pytest tests/policies": _TESTS,
