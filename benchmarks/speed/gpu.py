@@ -136,8 +136,8 @@ def main() -> None:
     if options.device == "cpu" and not options.rehearse:
         parser.error("device: a CPU can only rehearse; pass --rehearse.")
     started = time.monotonic()
-    results = json.loads(options.out.read_text()) if options.out.exists() else {"parts": {}}
-    results |= {"machine": machine(options.device)}
+    results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"parts": {}}
+    results["machine"] = machine(options.device)
     for part in PARTS:
         left = 60 * MINUTES - (time.monotonic() - started)
         finished = results["parts"].get(part.name, {}).get("status") == 0

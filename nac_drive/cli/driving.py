@@ -290,8 +290,9 @@ class Evaluate:
             if (value := getattr(self, option)) != getattr(Evaluate, option):
                 raise ValueError(f"{option} must be left out with --dataset, where nothing is driven, got {value!r}.")
         data = nd.Demonstrations.open(dataset)
-        baseline = None if self.baseline in (None, "none", self.driver) else known_there(self.baseline, data.meta.env)
-        drivers = [typed(driver) for driver in (self.driver, baseline) if driver is not None]
+        drivers, baseline = [typed(self.driver)], self.baseline or "none"
+        if baseline not in ("none", self.driver) and known_there(baseline, data.meta.env):
+            drivers.append(typed(baseline))
         with show_progress(console, self.progress) as progress:
             results = evaluate_recorded(drivers, data, episodes=self.episodes, folder=self.out, progress=progress)
         console.print(recorded_table(results).terminal(f"{dataset}, episodes: {self.episodes}"))

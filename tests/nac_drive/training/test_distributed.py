@@ -156,5 +156,7 @@ def test_auto_precision_is_bfloat16_where_the_card_has_it(native, precision, mon
     """A T4 only emulates it."""
     monkeypatch.setattr("nac_drive.training.distributed.choose_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
-    monkeypatch.setattr("lightning_fabric.Fabric", lambda **settings: settings)
-    assert build_fabric("cuda", "auto", 1, 1, 4)["precision"] == precision
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr("lightning_fabric.Fabric", settings.update)
+    build_fabric("cuda", "auto", 1, 1, 4)
+    assert settings["precision"] == precision
