@@ -43,6 +43,15 @@ def _modules_of_a_file_are_left_out_too() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _parts_of_a_file_are_forgotten() -> Iterator[None]:
+    """Plug-ins and parts that a file adds are unknown to the next."""
+    from tests.own_parts import forgotten
+
+    with forgotten():
+        yield
+
+
 def pytest_sessionfinish() -> None:
     """Let Python end as usual: triton reports what was never collected."""
     gc.unfreeze()
