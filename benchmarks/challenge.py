@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nac_drive.experiments.challenge import ChallengeResult, digest_of, read_challenge, table_row
+from nac_drive.experiments.challenge_result import ChallengeResult, digest_of, read_challenge, table_row
 from nac_drive.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
@@ -23,16 +23,16 @@ def results(folder: Path = RESULTS) -> list[ChallengeResult]:
     Raises:
         ValueError: A result was changed.
     """
-    found = [(path, read_challenge(path)) for path in sorted(folder.glob("*.json"))]
-    for path, result in found:
+    by_path = {path: read_challenge(path) for path in sorted(folder.glob("*.json"))}
+    for path, result in by_path.items():
         if digest_of(result) != result.sha256 or result.table != [table_row(world) for world in result.worlds]:
             raise ValueError(f"{path} was changed; measure it again.")
-    return sorted((result for _, result in found), key=lambda result: -result.score)
+    return sorted(by_path.values(), key=lambda result: -result.score)
 
 
-def table(found: list[ChallengeResult]) -> str:
+def table(standing: list[ChallengeResult]) -> str:
     """Return the standing table in Markdown."""
-    worlds = [row.name for row in found[0].table]
+    worlds = [row.name for row in standing[0].table]
     headings = ["driver", "view", "control", "tracks", "score", *worlds, "least"]
     rows = [
         [
@@ -41,7 +41,7 @@ def table(found: list[ChallengeResult]) -> str:
             *(f"{row.mean:.0f} ± {row.half_width:.0f}" for row in result.table),
             f"{min(row.minimum for row in result.table):.0f}",
         ]
-        for result in found
+        for result in standing
     ]  # fmt: skip
     return markdown_table(headings, rows, "lll")
 

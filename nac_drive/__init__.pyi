@@ -38,10 +38,10 @@ from .evaluation.statistics import summarise as summarise
 from .evaluation.verdict import Verdict as Verdict
 from .evaluation.video import record_video as record_video
 from .evaluation.video import side_by_side as side_by_side
-from .experiments.challenge import ChallengeCheck as ChallengeCheck
-from .experiments.challenge import ChallengeResult as ChallengeResult
 from .experiments.challenge import challenge as challenge
-from .experiments.challenge import verify_challenge as verify_challenge
+from .experiments.challenge_check import ChallengeCheck as ChallengeCheck
+from .experiments.challenge_check import verify_challenge as verify_challenge
+from .experiments.challenge_result import ChallengeResult as ChallengeResult
 from .experiments.compare import Comparison as Comparison
 from .experiments.compare import compare as compare
 from .experiments.evaluation import evaluate_with_baseline as evaluate_with_baseline

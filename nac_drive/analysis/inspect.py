@@ -108,7 +108,7 @@ def inspect(
         parse_all(perturbation)
     if rerun is not None:
         optional_module("rerun", "rerun")
-    place = f"track {track}" if dataset is None else f"episode {episode} of {dataset.path.name}"
+    episode_name = f"track {track}" if dataset is None else f"episode {episode} of {dataset.path.name}"
     require_link_to_something(folder)
     files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
     for file in files:
@@ -135,9 +135,9 @@ def inspect(
                     )
                 )  # fmt: skip
             if recorded:
-                recordings[-1].add_recorded(place, recorded.arrays.label, env.spec)
+                recordings[-1].add_recorded(episode_name, recorded.arrays.label, env.spec)
             recordings[-1].save(folder / f"{name}.npz")
-        page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on {place}")
+        page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on {episode_name}")
         unfinished.pop_all()
     if rerun is not None:
         save_rerun(rerun, recordings)

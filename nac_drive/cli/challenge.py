@@ -49,7 +49,8 @@ class Challenge:
             self._drive(console)
 
     def _drive(self, console: Console) -> None:
-        from nac_drive.experiments.challenge import challenge, challenge_table
+        from nac_drive.experiments.challenge import challenge
+        from nac_drive.experiments.challenge_result import challenge_table
 
         if self.driver is None or self.out is None or self.result is not None:
             raise ValueError("challenge needs --driver and --out; `challenge verify RESULT` checks a result.")
@@ -63,7 +64,7 @@ class Challenge:
         console.print(f"result: {self.out}", highlight=False, soft_wrap=True)
 
     def _verify(self, console: Console) -> None:
-        from nac_drive.experiments.challenge import verify_challenge
+        from nac_drive.experiments.challenge_check import verify_challenge
 
         if self.result is None:
             raise ValueError("challenge verify needs a result, got none; pass result.json.")

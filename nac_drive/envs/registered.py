@@ -24,7 +24,7 @@ _KEYWORDS = (
 
 @dataclass(frozen=True)
 class EnvSettings:
-    """What the keywords of `gymnasium.make("nac_drive/CarRacing-v0")` mean."""
+    """Keywords of `gymnasium.make("nac_drive/CarRacing-v0")`."""
 
     config: EnvConfig
     crash: CrashMode

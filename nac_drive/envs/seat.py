@@ -82,8 +82,8 @@ class _Camera:
         right, depth = right[near, :, None], depth[near, :, None]  # (P, 4, 1), corners
         next_right, next_depth = np.roll(right, -1, axis=1), np.roll(depth, -1, axis=1)
         crosses = (depth <= line) != (next_depth <= line)  # (P, 4, R), sides and lines of equal depth
-        part = np.divide(line - depth, next_depth - depth, out=np.zeros(crosses.shape), where=crosses)
-        x = self.width / 2 + self.focal * (right + part * (next_right - right)) / line
+        fraction = np.divide(line - depth, next_depth - depth, out=np.zeros(crosses.shape), where=crosses)
+        x = self.width / 2 + self.focal * (right + fraction * (next_right - right)) / line
         first, last = (
             np.clip(np.ceil(edge - 0.5), 0, self.width).astype(int)
             for edge in (np.where(crosses, x, np.inf).min(axis=1), np.where(crosses, x, -np.inf).max(axis=1))

@@ -128,14 +128,14 @@ def _number(value: float | None, scale: float = 1.0, digits: int = 4) -> str:
 
 def _chosen(dataset: Demonstrations, episodes: str | Sequence[int]) -> list[int]:
     """Return numbers of episodes, at least one."""
-    known = [row["index"] for row in dataset.rows]
-    if not known:
+    indices = [row["index"] for row in dataset.rows]
+    if not indices:
         raise DatasetError(f"dataset {dataset.path} holds no finished episode; go on recording it with --resume.")
     if episodes == VALIDATION:
         _, kept_out = dataset.split(TrainConfig.validation_fraction)
         return [row["index"] for row in dataset.rows if row["seed"] in set(kept_out)]
     if episodes == "all":
-        return known
+        return indices
     try:
         numbers = [int(part) for part in (episodes.split(",") if isinstance(episodes, str) else episodes)]
     except (TypeError, ValueError):
@@ -146,7 +146,7 @@ def _chosen(dataset: Demonstrations, episodes: str | Sequence[int]) -> list[int]
             "says how many there are."
         )
     for number in numbers:
-        if number not in known:
+        if number not in indices:
             RecordedEpisode.read(dataset, number)
     return numbers
 

@@ -133,7 +133,7 @@ class SetView(Message, tag="view"):
 
 
 class Controls(Message):
-    """What the person at the wheel does."""
+    """Controls of the person at the wheel."""
 
     steer: Annotated[float, Meta(ge=-1, le=1)]
     gas: PedalPosition

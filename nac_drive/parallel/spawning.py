@@ -1,4 +1,4 @@
-"""Whether Python can start worker processes, and why they end."""
+"""The start of worker processes, and the reason of their end."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def read_json(
         FileError: Unless the file holds one document of this type.
     """
     path = Path(path)
-    content = _read(path, what, fix, largest)
+    content = read_bounded(path, what, fix, largest)
     require_few_values(content, largest // BYTES_PER_VALUE, path, what, fix)
     return decode_json(content, kind, path, what, fix)
 
@@ -122,7 +122,7 @@ def read_yaml(path: str | os.PathLike[str], kind: type[T], what: str, fix: str) 
         FileError: Unless the file holds one document of this type.
     """
     path = Path(path)
-    content = _read(path, what, fix, LARGEST_DOCUMENT)
+    content = read_bounded(path, what, fix, LARGEST_DOCUMENT)
     require_few_values(content, MOST_YAML_VALUES, path, what, fix)
     try:
         document = yaml.load(content, _Loader)
@@ -142,8 +142,18 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _read(path: Path, what: str, fix: str, largest: int) -> bytes:
-    """Return the content of a file of a bounded size."""
+def read_bounded(path: Path, what: str, fix: str, largest: int) -> bytes:
+    """Return the content of a file of a bounded size.
+
+    Args:
+        path: The file.
+        what: What it should be, for errors.
+        fix: What to do if it is not.
+        largest: Most bytes.
+
+    Raises:
+        FileError: It cannot be read, or is larger.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(largest + 1)

@@ -47,7 +47,7 @@ _MEASURED = ("seconds", "_per_second", "memory_mb")
 
 
 class _Machine(msgspec.Struct):
-    """What env.json says about the machine and the code."""
+    """Machine and code in env.json."""
 
     python: str | None = None
     platform: str | None = None

@@ -73,7 +73,7 @@ class Demonstrations:
         return facts
 
     def _repr_html_(self) -> str:
-        """What the rows say, and frames of the first episode."""
+        """Return facts, and frames of the first episode, as HTML."""
         text = table([], [("folder", str(self.path)), *self._facts()], names=2)
         try:
             frames = self.stream(self.seeds[:1]).frames

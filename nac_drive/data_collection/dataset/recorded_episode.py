@@ -46,8 +46,8 @@ class RecordedEpisode:
         row = next((row for row in dataset.rows if row["index"] == index), None)
         if row is None:
             numbers = [row["index"] for row in dataset.rows]
-            known = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
-            raise DatasetError(f"episode {index} is not in {dataset.path}, which has {known}; pass one of them.")
+            range_text = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
+            raise DatasetError(f"episode {index} is not in {dataset.path}, which has {range_text}; pass one of them.")
         return cls.of(dataset, row)
 
     @classmethod

@@ -25,6 +25,7 @@ from nac_drive.storage.read import (
     FileError,
     decode_json,
     one_line,
+    read_bounded,
     require_few_values,
 )
 
@@ -154,13 +155,7 @@ def require_no_link(path: Path) -> None:
 def _manifest(path: Path) -> tuple[dict[str, Any], _Catalogs]:
     """Return the user's metadata and the catalogs."""
     what = "the manifest of a tub"
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_DOCUMENT + 1)
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}; {_FIX}.") from None
-    if len(content) > LARGEST_DOCUMENT:
-        raise FileError(f"{path} is not {what}: it is larger than {LARGEST_DOCUMENT:,} bytes; {_FIX}.")
+    content = read_bounded(path, what, _FIX, LARGEST_DOCUMENT)
     require_few_values(content, LARGEST_DOCUMENT // BYTES_PER_VALUE, path, what, _FIX)
     lines = content.splitlines()
     if len(lines) < 5:

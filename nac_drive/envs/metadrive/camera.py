@@ -108,8 +108,8 @@ class Camera:
         self._draw_traffic(eye, situation.traffic)
         frame = np.zeros((self._height, self._width, 3), np.uint8)
         self._behind[self._first :] = self._grass(eye)
-        drawn = cv2.resize(self._canvas, (self._width, self._rows), interpolation=cv2.INTER_AREA).astype(np.float32)
-        frame[: self._rows] = drawn[..., :3] + self._behind * (1 - drawn[..., 3:] / 255)
+        scene = cv2.resize(self._canvas, (self._width, self._rows), interpolation=cv2.INTER_AREA).astype(np.float32)
+        frame[: self._rows] = scene[..., :3] + self._behind * (1 - scene[..., 3:] / 255)
         self._draw_bar(frame[self._rows :], situation)
         return frame
 

@@ -27,7 +27,7 @@ _VIDEO = (600, 400)
 
 
 class AnySimulator(Protocol):
-    """What the environment asks of a simulator."""
+    """A simulator as the environment calls it."""
 
     def reset(self, seed: int) -> tuple[RoadMap, Situation]:
         """See `Simulator.reset`."""

@@ -148,8 +148,8 @@ def main() -> None:
             else:
                 result = getattr(simulator, method)(*arguments)
         except Exception as cause:
-            place = traceback.extract_tb(cause.__traceback__)[-1]
-            error = f"{type(cause).__name__}: {cause} ({os.path.basename(place.filename)}:{place.lineno})"
+            frame = traceback.extract_tb(cause.__traceback__)[-1]
+            error = f"{type(cause).__name__}: {cause} ({os.path.basename(frame.filename)}:{frame.lineno})"
         _send(sending, (result, error))
 
 

@@ -41,7 +41,7 @@ class Sequences:
         if self.weight is None:
             return values.mean()
         counted = self.weight > 0
-        return (values * counted).sum() / counted.sum().clamp(min=1)
+        return values.where(counted, 0).sum() / counted.sum().clamp(min=1)
 
     def take(self, rows: np.ndarray) -> Sequences:
         """Return some of the sequences."""

@@ -11,15 +11,16 @@ import pytest
 
 import nac_drive as nd
 from benchmarks.challenge import PAGE, results, table
-from nac_drive.experiments import challenge as module
-from nac_drive.experiments.challenge import (
+from nac_drive.experiments import challenge_check
+from nac_drive.experiments.challenge_check import verify_challenge
+from nac_drive.experiments.challenge_result import (
     TRACKS,
     WORLDS,
     digest_of,
+    plain_result,
     read_challenge,
     score_of,
     table_row,
-    verify_challenge,
 )
 from nac_drive.experiments.journal import ROWS
 from nac_drive.storage.read import FileError
@@ -67,7 +68,7 @@ def forged(made: Path, folder: Path, change: Callable[[dict[str, Any]], object],
         result.table = [table_row(world) for world in result.worlds]
         result.score = score_of(result.table)
         result.sha256 = digest_of(result)
-        path.write_text(json.dumps(module._plain(result)))
+        path.write_text(json.dumps(plain_result(result)))
     return path
 
 
@@ -162,7 +163,7 @@ def test_a_table_and_a_score_follow_from_the_returns(made, tmp_path):
         path = forged(made, tmp_path, change)
         result = read_challenge(path)
         result.sha256 = digest_of(result)
-        path.write_text(json.dumps(module._plain(result)))
+        path.write_text(json.dumps(plain_result(result)))
         assert any(message in fault for fault in verify_challenge(path).faults)
     assert verify_challenge(made).notes[-1] == "no row was driven again: pass the driver (--driver)"
     content["code"]["sha256"] = "0" * 64
@@ -196,7 +197,7 @@ def test_the_standing_table_is_made_of_the_results():
     assert found
     assert table(found) in PAGE.read_text()
     for result in found:
-        assert module._faults(result) == []
+        assert challenge_check._faults(result) == []
 
 
 def test_the_command_drives_and_verifies(tmp_path, capsys):

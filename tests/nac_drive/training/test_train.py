@@ -187,6 +187,13 @@ def test_the_simulator_draws_the_flipped_world():
     assert (image[0, BAR_TOP:, steering].int() - bars[1][0, BAR_TOP:, steering].int()).abs().float().mean() < 3
 
 
+def test_frames_that_do_not_count_spoil_no_mean():
+    weight = torch.tensor([[1.0, 0.5, 0.0]])
+    sequences = Sequences(torch.zeros(1, 3), torch.zeros(1, 3), torch.zeros(1, 3), weight)
+    assert sequences.mean(torch.tensor([[1.0, 3.0, torch.nan]])) == 2.0
+    assert sequences.mean(torch.tensor([[1.0, 3.0, torch.inf]])) == 2.0
+
+
 def test_each_sequence_is_augmented_by_one_draw_of_one_perturbation_or_none():
     frames = torch.full((60, 4, 96, 96, 3), 200, dtype=torch.uint8)
     labels, dt = torch.zeros(60, 4, dtype=torch.int64), torch.full((60, 4), 0.02)
