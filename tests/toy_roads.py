@@ -98,6 +98,17 @@ class StraightOn(LaneDriver):
         return np.zeros(1, np.float32), state + 1
 
 
+class LaneKeeper:
+    """The expert of the lane, which reads the simulator."""
+
+    def begin(self, env: gym.Env) -> Lane:
+        road: Any = env.unwrapped
+        return road.env.unwrapped
+
+    def act(self, observation: np.ndarray, lane: Lane, dt: float) -> tuple[int, Lane]:
+        return (0 if abs(lane.offset) < 0.1 else 2 if lane.offset > 0 else 1), lane
+
+
 gym.register("toy/lane-v0", f"{__name__}:Lane", max_episode_steps=24, reward_threshold=20.0)
 gym.register("toy/grey-v0", f"{__name__}:Grey", max_episode_steps=20)
 ENVIRONMENTS["toy/lane-v0"] = gymnasium_environment(
@@ -107,4 +118,5 @@ ENVIRONMENTS["toy/lane-v0"] = gymnasium_environment(
     flipped_actions=(0, 2, 1),
     pose=lambda lane: (lane.offset, lane.frame / 20, 0.0),
     road=lambda lane: np.array([[0.0, 0.0], [0.0, 1.0]]),
+    experts={"lane-keeper": LaneKeeper},
 )

@@ -55,11 +55,11 @@ def with_names(script: str) -> str:
 def names_of() -> dict[tuple[str, ...], list[str]]:
     """Options -> names that they take. Loads torch."""
     from nac_drive.data_collection.controller.controller import CONTROLLERS
-    from nac_drive.envs import ENVIRONMENTS, METADRIVE, PERTURBATIONS, SPLITS, recordable
-    from nac_drive.policies import CORES, ENCODERS, PRETRAINED
+    from nac_drive.envs import ENVIRONMENTS, PERTURBATIONS, SPLITS, recordable
+    from nac_drive.policies import CORES, ENCODERS, shipped_names
 
-    shipped = {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
-    drivers = sorted({*shipped, *CONTROLLERS, *ENVIRONMENTS[METADRIVE].experts})
+    experts = {name for spec in ENVIRONMENTS.values() for name in spec.experts}
+    drivers = sorted({*shipped_names(), *CONTROLLERS, *experts})
     tracks = [f"{split}-{count}" for split, seeds in SPLITS.items() for count in _TRACK_COUNTS if count <= len(seeds)]
     return {
         _DRIVERS: drivers,

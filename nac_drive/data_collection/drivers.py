@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from nac_drive import policies  # lazy: a worker that only simulates never loads
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.data_collection.identity import object_hash
-from nac_drive.data_collection.metadrive_expert import MetaDriveExpert
 from nac_drive.data_collection.own_driver import AnyDriver, OwnDriver, as_policy, can_drive, made, name_of
 from nac_drive.data_collection.sb3_zip import load_zip
-from nac_drive.envs import ENVIRONMENTS, METADRIVE, Control, EnvConfig, Policy, same_actions
+from nac_drive.envs import ENVIRONMENTS, Control, EnvConfig, Policy, same_actions
 from nac_drive.plugins import advice_for, attribute_of_plugin, missing_plugin, saved_plugins
 from nac_drive.policies.foreign_onnx import load_any_onnx
 from nac_drive.storage.names import shown
@@ -50,10 +50,10 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
 
     Args:
         spec: `controller`, `steady-controller` or `cautious-controller`; `human`, a person at the keys of a window; an
-            expert of MetaDrive, such as `metadrive-idm`; a driver that comes with the package, such as `expert` or
-            `champion-continuous`; the folder of a driver or run (its best checkpoint); an `.onnx` file; a `.zip` file
-            of stable-baselines3, of which weights alone are read; the dotted name of an object in a loaded plug-in,
-            such as `mine.drive`; or an object, see `as_policy`.
+            expert that a road brings (`EnvSpec.experts`), such as `metadrive-idm`; a driver that comes with the
+            package, such as `expert` or `champion-continuous`; the folder of a driver or run (its best checkpoint); an
+            `.onnx` file; a `.zip` file of stable-baselines3, of which weights alone are read; the dotted name of an
+            object in a loaded plug-in, such as `mine.drive`; or an object, see `as_policy`.
         env: The environment it will drive in; a name without control means the driver for its control, by
             default the first of discrete, continuous and pulsed that there is.
 
@@ -68,8 +68,8 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
     if not isinstance(spec, str | os.PathLike):
         return as_policy(spec, env)
     name, control = os.fspath(spec), env.control if env else None
-    if name in ENVIRONMENTS[METADRIVE].experts:
-        return _metadrive_expert(name, env)
+    if (road := _road_with(name, env)) is not None:
+        return _expert(road, name, env)
     if name == HUMAN:
         return KeyboardDriver(control or "discrete")
     if name in CONTROLLERS:
@@ -78,7 +78,9 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
         driver = _loaded(spec, env)
     except FileNotFoundError as error:
         module = missing_plugin(_dotted(spec))
-        advice = f" If a plug-in has it, pass --plugin {module}.py." if module else did_you_mean(name, CONTROLLERS)
+        experts = (expert for spec in ENVIRONMENTS.values() for expert in spec.experts)
+        close = did_you_mean(name, (*CONTROLLERS, *experts))
+        advice = f" If a plug-in has it, pass --plugin {module}.py." if module else close
         raise FileNotFoundError(f"{error}{advice}") from None
     trained = trained_env(driver)
     if env and trained and not same_actions(trained.control, env.control):
@@ -107,7 +109,7 @@ def _loaded(spec: str | os.PathLike[str], env: EnvConfig | None) -> Policy:
 
 
 _MADE: dict[str, tuple[Any, Any]] = {}
-"""Dotted name -> the object in the plug-in, and the driver that it is or makes."""
+"""Dotted name, or road and name -> the object of the plug-in or the road, and the driver that it is or makes."""
 
 
 def _of_plugin(name: str) -> Any:
@@ -121,9 +123,13 @@ def _of_plugin(name: str) -> Any:
         found = attribute_of_plugin(name)
     except KeyError:
         return None
-    if name not in _MADE or _MADE[name][0] is not found:
-        _MADE[name] = found, made(found)
-    return _MADE[name][1]
+    return _made_once(name, found)
+
+
+def _made_once(key: str, maker: Any) -> Any:
+    if key not in _MADE or _MADE[key][0] is not maker:
+        _MADE[key] = maker, made(maker)
+    return _MADE[key][1]
 
 
 def names_plugin_driver(name: str) -> bool:
@@ -144,13 +150,34 @@ def _controller(name: str | os.PathLike[str], control: Control) -> Controller:
     return Controller(control, CONTROLLERS[os.fspath(name)][control])
 
 
-def _metadrive_expert(name: str, env: EnvConfig | None) -> MetaDriveExpert:
-    """Return an expert of MetaDrive.
+def _road_with(name: str, env: EnvConfig | None) -> str | None:
+    """Return the environment that brings an expert of that name.
 
-    It drives in `env` if that has it, or in the usual environment.
+    It is `env` if that has one. The package's own drivers come before the experts of other roads. None if there is
+    none.
     """
-    there = env is not None and name in env.spec.experts
-    return MetaDriveExpert(name, env.environment) if there and env else MetaDriveExpert(name)
+    if env is not None and name in env.spec.experts:
+        return env.environment
+    if name != Path(name).name or name == HUMAN or name in CONTROLLERS or name in policies.shipped_names():
+        return None
+    return next((road for road, spec in ENVIRONMENTS.items() if name in spec.experts), None)
+
+
+def _expert(road: str, name: str, env: EnvConfig | None) -> Policy:
+    """Return an expert of a road.
+
+    It was made for that road, unless it says otherwise.
+    """
+    policy: Any = as_policy(_expert_itself(road, name), env, name=name)
+    if not getattr(policy, "env_config", None):
+        asked = env.control if env is not None and env.environment == road else ENVIRONMENTS[road].controls[0]
+        policy = policy if isinstance(policy, OwnDriver) else copy(policy)  # an expert is made once for all
+        policy.env_config = {"control": getattr(policy, "control", None) or asked, "environment": road}
+    return policy
+
+
+def _expert_itself(road: str, name: str) -> Any:
+    return _made_once(f"{road} {name}", ENVIRONMENTS[road].experts[name])
 
 
 def driver_name(spec: AnyDriver) -> str:
@@ -289,7 +316,7 @@ def known_there(spec: AnyDriver | None, env: EnvConfig) -> AnyDriver | None:
 
     None stands for the default `expert` in an environment that it was not trained for.
     """
-    foreign = env.environment != EnvConfig.environment
+    foreign = env.environment != EnvConfig.environment and DEFAULT_EXPERT not in env.spec.experts
     return None if foreign and isinstance(spec, str) and spec == DEFAULT_EXPERT else spec
 
 
@@ -322,10 +349,10 @@ def driver_hash(spec: AnyDriver, env: EnvConfig) -> str:
     if not isinstance(spec, str | os.PathLike):
         policy = accepted(spec)
         return policy.sha256 if isinstance(policy, OwnDriver) else object_hash(policy)
+    if (road := _road_with(os.fspath(spec), env)) is not None:
+        return driver_hash(_expert_itself(road, os.fspath(spec)), env)
     if os.fspath(spec) == HUMAN:
         return hashlib.sha256(HUMAN.encode()).hexdigest()
-    if os.fspath(spec) in ENVIRONMENTS[METADRIVE].experts:
-        return hashlib.sha256(os.fspath(spec).encode()).hexdigest()
     if os.fspath(spec) in CONTROLLERS:
         config = asdict(_controller(spec, env.control).config)
         return hashlib.sha256(json.dumps(config).encode()).hexdigest()

@@ -78,8 +78,10 @@ class EnvSpec:
     """Further views of the world: name -> function from the width and height of a frame to the fields of this spec in
     which the view differs. `env.unwrapped.frame_from(view, size)` draws the present frame in a view."""
 
-    experts: tuple[str, ...] = ()
-    """Names of the drivers that come with the simulator and read it: experts for whatever learns there."""
+    experts: Mapping[str, Any] = field(default_factory=dict)
+    """Drivers that come with the road, for whatever learns there: name -> a driver, or a class or a function without
+    arguments that makes one, see `as_policy`. `begin` gets the environment, so that an expert may read the simulator.
+    One of the name `expert` is the default of commands there."""
     own_process: bool = False
     """Each environment starts a process of its own, so that a worker drives one episode at a time."""
 
@@ -88,6 +90,13 @@ class EnvSpec:
     PPO; None for the values of `info` that every track environment has."""
     privileged_size: int = 0
     """K, the number of values of `privileged`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.experts, Mapping):
+            raise ValueError(
+                f"experts must map names to what makes a driver, got {self.experts!r}; such as "
+                "{'lane-keeper': LaneKeeper}."
+            )
 
     @property
     def num_actions(self) -> int:

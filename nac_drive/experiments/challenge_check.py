@@ -26,7 +26,7 @@ from nac_drive.experiments.challenge_result import (
 )
 from nac_drive.notebook import automatic
 from nac_drive.parallel.versions import installed_versions
-from nac_drive.policies import PRETRAINED
+from nac_drive.policies import shipped_names
 from nac_drive.storage.names import shown
 
 SAMPLE = 3
@@ -77,7 +77,7 @@ def verify_challenge(
     result = read_challenge(path)
     faults, notes = _faults(result), _notes(result)
     control = result.driver.env.get("control")
-    if driver is None and result.driver.name in {*PRETRAINED, *(key.rpartition("-")[0] for key in PRETRAINED)}:
+    if driver is None and result.driver.name in shipped_names():
         driver = result.driver.name
     rows: list[tuple[WorldResult, int]] = []
     if driver is None:

@@ -5,6 +5,7 @@ from .checkpoint import CheckpointError as CheckpointError
 from .checkpoint import driver_folder as driver_folder
 from .checkpoint import load_driver as load_driver
 from .checkpoint import save_driver as save_driver
+from .checkpoint import shipped_names as shipped_names
 from .config import CONTROLS as CONTROLS
 from .config import DriverConfig as DriverConfig
 from .cores.base import NOMINAL_DT as NOMINAL_DT

@@ -169,6 +169,11 @@ def _build(path: Path, saved: _Saved) -> tuple[Driver, dict[str, torch.Tensor]]:
     return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG)
 
 
+def shipped_names() -> set[str]:
+    """Return the names of the shipped drivers, with their control and without."""
+    return {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
+
+
 def driver_folder(source: str | os.PathLike[str], control: str | None = None) -> Path:
     """Return the folder that `load_driver(source, control)` reads.
 
@@ -192,7 +197,7 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     except FileError as error:
         raise CheckpointError(str(error)) from error
     if not path.is_dir():
-        names = {*PRETRAINED, *(name.rpartition("-")[0] for name in PRETRAINED)}
+        names = shipped_names()
         raise FileNotFoundError(
             f"driver: there is no folder {path} and the package ships no driver of that name; pass one of "
             f"{', '.join(sorted(names))}, or the folder of a driver or run.{did_you_mean(name, names)}"

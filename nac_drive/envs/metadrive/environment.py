@@ -152,6 +152,30 @@ class MetaDrive(gym.Env):
         }
 
 
+class MetaDriveExpert:
+    """One of MetaDrive's own drivers as an expert.
+
+    It reads the simulator, not frames.
+
+    Args:
+        name: `metadrive-idm` or `metadrive-ppo`.
+    """
+
+    control = "continuous"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def begin(self, env: gym.Env) -> MetaDrive:
+        simulator = env.unwrapped
+        if not isinstance(simulator, MetaDrive):
+            raise ValueError(f"driver {self.name!r} asks MetaDrive's simulator, got {simulator!r}; pass another one.")
+        return simulator
+
+    def act(self, observation: np.ndarray, state: MetaDrive, dt: float) -> tuple[Any, MetaDrive]:
+        return state.advice(self.name), state
+
+
 def metadrive_environment(name: str, settings: Settings) -> EnvSpec:
     """Return the facts of an environment on MetaDrive's roads.
 
@@ -163,7 +187,7 @@ def metadrive_environment(name: str, settings: Settings) -> EnvSpec:
         partial(_make, name, settings), frames_per_second=FRAMES_PER_SECOND, controls=("continuous",),
         flipped_parts=None,  # traffic keeps to one side of the road
         flipped_bar_columns=None, solved_return=None, video_image=_video_image, pose=_pose, road=_road,
-        experts=EXPERTS, own_process=True,
+        experts={expert: partial(MetaDriveExpert, expert) for expert in EXPERTS}, own_process=True,
     )  # fmt: skip
 
 
