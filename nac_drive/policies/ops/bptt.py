@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nac_drive.policies.ops.graphed import graphed
+
 
 class Form(ABC):
     """Element-wise part of a step: q <- f(u, *clock).
@@ -98,7 +100,10 @@ def recur(
     """
     drive, *ticks = (tensor.transpose(0, 1) for tensor in (drive, *clock))
     inputs: Any = drive, h - feedback.offset, feedback.direct, feedback.fused, *(heads or (None, None)), *ticks
-    q: Any = _Recurrence.apply(form, *inputs) if torch.is_grad_enabled() else _run(form, False, *inputs)[0]
+    if torch.is_grad_enabled():
+        q: Any = _Recurrence.apply(form, *inputs)
+    else:
+        q = graphed(drive.shape[0], _run, form, False, *inputs)[0]
     return torch.addcmul(feedback.offset, q, feedback.scale).transpose(0, 1)
 
 
@@ -154,7 +159,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, form: type[Form], *inputs: Any) -> Tensor:
-        path, g, u = _run(form, True, *inputs)
+        path, g, u = graphed(len(inputs[0]), _run, form, True, *inputs)
         _, start, direct, fused, weight, _, *clock = inputs
         ctx.save_for_backward(g, u, path, start, direct, fused, weight, *clock)
         ctx.form = form
@@ -164,27 +169,42 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the inputs from grad (T, B, d)."""
+        saved = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
-            return _Recurrence._backward(ctx, grad)
+            gradients = graphed(len(grad), _gradients, ctx.form, grad, *saved)
+        of_heads = (None, None) if saved[6] is None else ()
+        return None, *gradients[:4], *of_heads, *gradients[4:]
 
-    @staticmethod
-    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        g, u, path, start, direct, fused, weight, *clock = ctx.saved_tensors
-        length, batch, d = grad.shape
-        d_u, *paces = ctx.form.slope(u, path, *clock)  # of q so far
-        total = torch.cat((torch.zeros_like(grad[:1]), grad))  # becomes the whole gradient of each step's state
-        d_drive = d_u if weight is None else g * (1.0 - g)  # likewise
-        wide, narrow = d_u.view(length, batch, -1, d).unbind(), d_drive.unbind()  # (B, k, d), (B, m) each
-        at, row = total.unbind(), torch.empty_like(narrow[0])
-        for t in reversed(range(length)):
-            part = wide[t].mul_(at[t + 1].unsqueeze(1)).view(batch, -1)  # (B, k d)
-            if weight is not None:
-                part = narrow[t].mul_(torch.mm(part, weight, out=row))  # (B, m)
-            at[t].addmm_(part, fused if t else direct)  # (B, d)
-        d_weight = d_bias = None
+
+def _gradients(
+    form: type[Form],
+    grad: Tensor,
+    g: Tensor,
+    u: Tensor,
+    path: Tensor,
+    start: Tensor,
+    direct: Tensor,
+    fused: Tensor,
+    weight: Tensor | None,
+    *clock: Tensor,
+) -> tuple[Tensor, ...]:
+    """Return the gradients of the tensors that `_run` takes, from grad (T, B, d) of q.
+
+    W and b have none where they are None.
+    """
+    length, batch, d = grad.shape
+    d_u, *paces = form.slope(u, path, *clock)  # of q so far
+    total = torch.cat((torch.zeros_like(grad[:1]), grad))  # becomes the whole gradient of each step's state
+    d_drive = d_u if weight is None else g * (1.0 - g)  # likewise
+    wide, narrow = d_u.view(length, batch, -1, d).unbind(), d_drive.unbind()  # (B, k, d), (B, m) each
+    at, row = total.unbind(), torch.empty_like(narrow[0])
+    for t in reversed(range(length)):
+        part = wide[t].mul_(at[t + 1].unsqueeze(1)).view(batch, -1)  # (B, k d)
         if weight is not None:
-            d_weight, d_bias = d_u.flatten(0, 1).t() @ g.flatten(0, 1), d_u.sum(dim=(0, 1))
-        d_direct = d_drive[0].t() @ start  # (m, d)
-        d_folded = d_drive[1:].flatten(0, 1).t() @ path[:-1].flatten(0, 1)  # (m, d)
-        d_clock = ((total[1:] * pace).sum_to_size(tick.shape) for pace, tick in zip(paces, clock, strict=True))
-        return None, d_drive, total[0], d_direct, d_folded, d_weight, d_bias, *d_clock
+            part = narrow[t].mul_(torch.mm(part, weight, out=row))  # (B, m)
+        at[t].addmm_(part, fused if t else direct)  # (B, d)
+    d_direct = d_drive[0].t() @ start  # (m, d)
+    d_folded = d_drive[1:].flatten(0, 1).t() @ path[:-1].flatten(0, 1)  # (m, d)
+    d_heads = () if weight is None else (d_u.flatten(0, 1).t() @ g.flatten(0, 1), d_u.sum(dim=(0, 1)))
+    d_clock = ((total[1:] * pace).sum_to_size(tick.shape) for pace, tick in zip(paces, clock, strict=True))
+    return d_drive, total[0], d_direct, d_folded, *d_heads, *d_clock

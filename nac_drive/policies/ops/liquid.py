@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from nac_drive.policies.ops.graphed import graphed
 from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
 
 SHORTEST = 1e-6
@@ -92,7 +93,7 @@ class LiquidNetwork(nn.Module):
             if torch.is_grad_enabled():
                 path: Any = _Unfold.apply(*inputs)  # (T, B, N)
             else:
-                path = _solve(False, *inputs)[0][1:]
+                path = graphed(self.unfolds * len(dt), _solve, False, *inputs)[0][1:]
         return path.transpose(0, 1)
 
     def _explicit(
@@ -240,45 +241,60 @@ class _Unfold(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        path, divisor = _solve(True, *inputs)
+        unfolds = inputs[6]
+        path, divisor = graphed(unfolds * len(inputs[1]), _solve, True, *inputs)
         ctx.save_for_backward(*inputs[2:6], path, divisor)
-        ctx.unfolds = unfolds = inputs[6]
+        ctx.unfolds = unfolds
         return path[unfolds::unfolds].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the inputs from grad (T, B, N)."""
-        inertia, weight, gain, shift, path, divisor = ctx.saved_tensors
-        unfolds, (length, batch, units) = ctx.unfolds, grad.shape
-        steps, chunk = length * unfolds, max(1, ROWS // batch)
-        before, inverse = path[:-1], divisor.reciprocal()  # (T K, B, N) each
-        local = torch.stack((inverse, -path[1:] * inverse)).flatten(1, 2).permute(2, 0, 1).contiguous()  # (N, 2, R)
-        keep = inertia.unsqueeze(1) * inverse.unflatten(0, (length, unfolds))  # (T, K, B, N): dv'/dv but for synapses
-        keep = keep.view(steps, batch, 1, units).unbind()
-        total = grad.new_zeros(steps + 1, batch, 1, units)  # becomes the whole gradient of each step's state
-        total[unfolds::unfolds] = grad.unsqueeze(2)
-        at = total.unbind()
-        d_weight, d_gain, d_shift = (torch.zeros_like(tensor) for tensor in (weight, gain, shift))
+        steps = ctx.unfolds * len(grad)
         with torch.autocast(grad.device.type, enabled=False):
-            for start in range((steps - 1) // chunk * chunk, -1, -chunk):
-                stop = min(start + chunk, steps)
-                u = before[start:stop].flatten(0, 1)  # (R, N)
-                s = _activation(u, gain, shift)  # (N, R, N)
-                part = local[:, :, start * batch : stop * batch]  # (N, 2, R)
-                d_s = torch.ops.aten.sigmoid_backward(torch.bmm(part.mT, weight), s)  # (N, R, N)
-                jacobian = (d_s * gain).unflatten(1, (-1, batch)).permute(1, 2, 0, 3).unbind()  # (B, N, N) per step
-                for k in range(stop - 1, start - 1, -1):
-                    at[k].addcmul_(at[k + 1], keep[k]).baddbmm_(at[k + 1], jacobian[k - start])  # (B, 1, N)
-                row = total[start + 1 : stop + 1].reshape(-1, units).t().contiguous().unsqueeze(1)  # (N, 1, R)
-                d_weight.baddbmm_(row * part, s)
-                d_shift.baddbmm_(row, d_s)
-                d_gain.baddbmm_(row, d_s.mul_(u))
-        d_sums = local * total[1:].reshape(-1, units).t().unsqueeze(1)  # (N, 2, R)
-        d_sums = d_sums.view(units, 2, length, unfolds, batch)
-        d_drive = d_sums.sum(dim=3).permute(2, 0, 1, 3)  # (T, N, 2, B)
-        d_inertia = (d_sums[:, 0].permute(1, 2, 3, 0) * before.unflatten(0, (length, unfolds))).sum(dim=1)  # (T, B, N)
-        return total[0, :, 0], d_drive, d_inertia, d_weight, d_gain, d_shift, None
+            return *graphed(steps, _gradients, ctx.unfolds, grad, *ctx.saved_tensors), None
+
+
+def _gradients(
+    unfolds: int,
+    grad: Tensor,
+    inertia: Tensor,
+    weight: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    path: Tensor,
+    divisor: Tensor,
+) -> tuple[Tensor, ...]:
+    """Return the gradients of the tensors that `_solve` takes, from grad (T, B, N) of the states after the frames."""
+    length, batch, units = grad.shape
+    steps, chunk = length * unfolds, max(1, ROWS // batch)
+    before, inverse = path[:-1], divisor.reciprocal()  # (T K, B, N) each
+    local = torch.stack((inverse, -path[1:] * inverse)).flatten(1, 2).permute(2, 0, 1).contiguous()  # (N, 2, R)
+    keep = inertia.unsqueeze(1) * inverse.unflatten(0, (length, unfolds))  # (T, K, B, N): dv'/dv but for synapses
+    keep = keep.view(steps, batch, 1, units).unbind()
+    total = grad.new_zeros(steps + 1, batch, 1, units)  # becomes the whole gradient of each step's state
+    total[unfolds::unfolds] = grad.unsqueeze(2)
+    at = total.unbind()
+    d_weight, d_gain, d_shift = (torch.zeros_like(tensor) for tensor in (weight, gain, shift))
+    for start in range((steps - 1) // chunk * chunk, -1, -chunk):
+        stop = min(start + chunk, steps)
+        u = before[start:stop].flatten(0, 1)  # (R, N)
+        s = _activation(u, gain, shift)  # (N, R, N)
+        part = local[:, :, start * batch : stop * batch]  # (N, 2, R)
+        d_s = torch.ops.aten.sigmoid_backward(torch.bmm(part.mT, weight), s)  # (N, R, N)
+        jacobian = (d_s * gain).unflatten(1, (-1, batch)).permute(1, 2, 0, 3).unbind()  # (B, N, N) per step
+        for k in range(stop - 1, start - 1, -1):
+            at[k].addcmul_(at[k + 1], keep[k]).baddbmm_(at[k + 1], jacobian[k - start])  # (B, 1, N)
+        row = total[start + 1 : stop + 1].reshape(-1, units).t().contiguous().unsqueeze(1)  # (N, 1, R)
+        d_weight.baddbmm_(row * part, s)
+        d_shift.baddbmm_(row, d_s)
+        d_gain.baddbmm_(row, d_s.mul_(u))
+    d_sums = local * total[1:].reshape(-1, units).t().unsqueeze(1)  # (N, 2, R)
+    d_sums = d_sums.view(units, 2, length, unfolds, batch)
+    d_drive = d_sums.sum(dim=3).permute(2, 0, 1, 3)  # (T, N, 2, B)
+    d_inertia = (d_sums[:, 0].permute(1, 2, 3, 0) * before.unflatten(0, (length, unfolds))).sum(dim=1)  # (T, B, N)
+    return total[0, :, 0], d_drive, d_inertia, d_weight, d_gain, d_shift
 
 
 def _activation(u: Tensor, gain: Tensor, shift: Tensor) -> Tensor:

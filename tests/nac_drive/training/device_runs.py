@@ -30,7 +30,8 @@ from nac_drive.training import plan
 from nac_drive.training import train as train_module
 from nac_drive.training.trainer import Trainer
 from tests.nac_drive.small import checkpoint, config, dagger_config, demonstrations, rows, train, train_dagger
-from tests.python_device import python_device, register, transfers
+from tests.python_device import NAME, python_device, register, transfers
+from tests.recorded_loops import recorded_loops
 
 TRAININGS: dict[str, dict[str, Any]] = {
     "flipped": {"core": "nac-exact", "ema_decay": 0.9, "horizontal_flip": True},
@@ -94,7 +95,9 @@ def trainings(folder: Path) -> dict[str, Any]:
         train(config("ct-rnn", epochs=2, dropout=0.0, ema_decay=0.5), dataset, path, resume=True)
 
     results["resumed"] = both(interrupted, folder / "resumed")
-    results["dagger"] = both(lambda path: train_dagger(dagger_config("cfc", dropout=0.0), path), folder / "dagger")
+    with recorded_loops(NAME) as repeated:  # on the device alone
+        results["dagger"] = both(lambda path: train_dagger(dagger_config("cfc", dropout=0.0), path), folder / "dagger")
+    results["dagger"]["repeated"] = len(repeated)
     return results
 
 

@@ -28,6 +28,10 @@ def test_a_training_has_the_numbers_of_the_cpu(name: str, results: dict[str, Any
     assert results["trainings"][name]["device"] == results["trainings"][name]["cpu"]
 
 
+def test_loops_over_time_were_recorded_in_dagger(results: dict[str, Any]) -> None:
+    assert results["trainings"]["dagger"]["repeated"] > 0
+
+
 def test_an_update_sends_the_flipped_rows_and_waits_twice(results: dict[str, Any]) -> None:
     """The rows that are flipped go up. The check of dt comes down, and the loss with the accuracy."""
     updates = results["trainings"]["flipped"]["transfers"]
