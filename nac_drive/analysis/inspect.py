@@ -16,7 +16,9 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode, open_dataset
 from nac_drive.data_collection.drivers import AnyDriver, driver_names, each_accepted, env_for, resolve_driver
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
+from nac_drive.envs.config import in_views
 from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.envs.views import VideoView
 from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.optional import optional_module
 from nac_drive.storage.links import require_link_to_something
@@ -53,6 +55,7 @@ def inspect(
     control: Control | None = None,
     crash: CrashMode = "ignore",
     perturbation: str | None = None,
+    view: VideoView | None = None,
     rerun: str | os.PathLike[str] | None = None,
     dataset: Demonstrations | str | os.PathLike[str] | None = None,
     episode: int = 0,
@@ -70,6 +73,7 @@ def inspect(
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
+        view: `above`, `seat` or `both`: shown beside the view that a driver sees, if it is another one.
         rerun: A new file `.rrd` for the rerun viewer, besides the page; see `save_rerun`.
         dataset: A dataset, or its folder: the drivers see one of its episodes as it was recorded, and nothing is
             simulated. The page has the recorded action beside theirs. There is no perturbation and no `track` then.
@@ -99,7 +103,7 @@ def inspect(
     else:
         settings = {
             "track": (track, SPLITS["test"][0]), "crash": (crash, "ignore"), "perturbation": (perturbation, None),
-            "control": (control, None),
+            "control": (control, None), "view": (view, None),
         }  # fmt: skip
         _require_defaults(settings)
         dataset = open_dataset(dataset)
@@ -116,6 +120,8 @@ def inspect(
             raise FileExistsError(f"{file} already exists; choose another folder or file.")
     config = recorded.env if recorded else EnvConfig(control=control) if control else None
     loaded = [resolve_driver(spec, config) for spec in specs]
+    for driver in () if recorded else loaded:
+        in_views(env_for(driver, control, perturbation), view)  # a view that it does not have is refused
     roads = [None if recorded is None else recorded.road(driver) for driver in loaded]
     with writing(folder):
         if not folder.is_dir():
@@ -130,7 +136,7 @@ def inspect(
                 recordings.append(
                     record(
                         simulator, driver, recorded.track if recorded else track, name=name, perturbation=perturbation,
-                        spec=recorded.spec if recorded else env.spec,
+                        spec=recorded.spec if recorded else env.spec, view=view,
                         on_step=lambda step, name=name: _note(name, step, on_step),
                     )
                 )  # fmt: skip

@@ -21,7 +21,7 @@ from nac_drive.analysis.regions import fractions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, steering_target, visual_backprop
 from nac_drive.envs import ENVIRONMENTS, CarRacing, EnvSpec, Episode, Policy, Step, rollout
 from nac_drive.envs.pulses import BRAKE, COMMANDS, GAS
-from nac_drive.envs.views import other_frame
+from nac_drive.envs.views import VideoView, other_frame
 from nac_drive.evaluation.formulas import steering_of
 from nac_drive.markdown import number_text
 from nac_drive.notebook import image
@@ -72,7 +72,7 @@ class Recording:
     actions: tuple[str, ...] = ("steer", "gas", "brake")
     """Names of the series that are numbers of an action."""
     other_view: str = ""
-    """Name of the view that the driver does not see: above or seat. Empty where the environment has one view."""
+    """Name of the view that the driver does not see: above or seat. Empty where it was not recorded."""
     other_frames: np.ndarray | None = None
     """(T, 96, 96, 3) uint8: the world in that view."""
     episode: Episode | None = None
@@ -149,6 +149,7 @@ def record(
     name: str,
     perturbation: str | None = None,
     spec: EnvSpec = ENVIRONMENTS["car-racing"],
+    view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Recording:
     """Drive one episode and record it. The driver drives as without a record, bit for bit.
@@ -160,12 +161,13 @@ def record(
         name: Name of the driver.
         perturbation: What perturbs `env`, for the record.
         spec: The facts of `env`. Without `EnvSpec.regions` the record has no regions.
+        view: A view, or `both`: the record shows it beside the view that the driver sees, if it is another one.
         on_step: Called with every step.
 
     Returns:
         The record.
     """
-    watched = _Watched(driver, spec)
+    watched = _Watched(driver, spec, view)
     steps: list[Step] = []
     with ExitStack() as stack:
         attention: list[AttentionStep] = []
@@ -195,8 +197,8 @@ def record(
 class _Watched:
     """A driver that notes its neurons and the car's place."""
 
-    def __init__(self, driver: Policy, spec: EnvSpec) -> None:
-        self._regions, self._pose = spec.regions, spec.pose
+    def __init__(self, driver: Policy, spec: EnvSpec, view: VideoView | None) -> None:
+        self._regions, self._pose, self._view = spec.regions, spec.pose, view
         self._probe = Probe(driver) if isinstance(driver, Driver) else None
         self._driver = self._probe or driver
         self.neurons: dict[str, list[np.ndarray]] = {}
@@ -217,7 +219,7 @@ class _Watched:
             self.positions.append((float(x), float(y)))
         if isinstance(simulator, CarRacing):
             self.curvatures.append(curvature(simulator.centre_line, simulator.pose.index))
-        if (other := other_frame(simulator)) is not None:
+        if self._view not in (None, getattr(simulator, "view", None)) and (other := other_frame(simulator)):
             self.other_view, frame = other
             self.others.append(frame)
         if self._probe and self._regions:

@@ -24,6 +24,7 @@ from nac_drive.envs import (
     rollout,
     track_seeds,
 )
+from nac_drive.envs.config import in_views
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.envs.views import VideoView
 from nac_drive.evaluation.video import check_video_path, record_video
@@ -77,7 +78,8 @@ def watch(
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
-        view: What the video shows, see `record_video`.
+        view: What the video shows, see `record_video`, or what the page shows beside the view of the driver, see
+            `inspect`.
         on_step: Called with every step.
 
     Returns:
@@ -87,16 +89,16 @@ def watch(
         FileExistsError: If the video or the page exists.
         FileNotFoundError: If there is no such driver.
         ValueError: For a driver of another control, a track that `track_seeds` refuses, an unknown perturbation,
-            another suffix of the video, a video or page that cannot be written, or both at once, and a `view` without
-            a video.
+            another suffix of the video, a video or page that cannot be written, or both at once, and a `view` of a
+            window.
     """
     track_seeds([track])
     if perturbation is not None:
         parse_all(perturbation)
     if video is not None and html is not None:
         raise ValueError("video and html: pass one of them; each drives an episode of its own.")
-    if view is not None and video is None:
-        raise ValueError("view is what a video shows; pass video, or leave it out: a driver sees the view it learned.")
+    if view is not None and video is None and html is None:
+        raise ValueError("view is what a video or a page shows; pass one of them, or leave it out for a window.")
     if video is not None:
         require_writable(check_video_path(video))
     if html is not None:
@@ -115,10 +117,12 @@ def watch(
         episode = film(video, view=view)
         return _with_video(episode, Path(video)) if in_notebook() else episode
     if html is not None:
+        in_views(env, view)  # a view that it does not have is refused
         with closing(make_env(env, crash=crash)) as simulator:
             recording = record(
-                simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec, on_step=on_each
-            )
+                simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec, view=view,
+                on_step=on_each,
+            )  # fmt: skip
         save_episode_page(html, [recording], f"{name} on track {track}")
         assert recording.episode
         return recording.episode

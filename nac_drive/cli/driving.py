@@ -361,7 +361,8 @@ class Watch:
     video: Path | None = None
     """Write a video (600x400; .mp4, .webm or .gif) instead of opening a window."""
     view: VideoView | None = None
-    """What the video shows: above, seat, or both side by side; none: what the driver sees."""
+    """What the video shows: above, seat, or both side by side; none: what the driver sees. A page shows it beside the
+    driver's own view."""
     html: Path | None = None
     """Write a page for the browser instead: frames with saliency, neurons and attention on one time slider."""
     crash: CrashMode = "ignore"
@@ -420,6 +421,8 @@ class Inspect:
     (intervene)."""
     perturb: str | None = None
     """Perturbations, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
+    view: VideoView | None = None
+    """above, seat or both: shown beside the view that the driver sees, if it is another one."""
     control: Control | None = None
     """Control of shipped drivers and the controller; a cloned driver knows its own."""
     dataset: Path | None = None
@@ -442,7 +445,7 @@ class Inspect:
 
             inspection = nd.inspect(
                 drivers, self.track, folder=self.out, control=self.control, crash=self.crash,
-                perturbation=self.perturb, rerun=self.rerun, dataset=self.dataset, episode=self.episode,
+                perturbation=self.perturb, view=self.view, rerun=self.rerun, dataset=self.dataset, episode=self.episode,
                 on_step=on_step,
             )  # fmt: skip
         console.print(f"page: {inspection.page}", highlight=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from nac_drive.envs.car_racing import Control, CrashMode
 from nac_drive.envs.foreign import environment
 from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.envs.spec import EnvSpec
-from nac_drive.envs.views import ABOVE, Size, View, require_view
+from nac_drive.envs.views import ABOVE, Size, VideoView, View, require_view
 from nac_drive.envs.wrappers import MaskBar
 from nac_drive.plain import plain_fields, whole
 
@@ -69,6 +69,18 @@ class EnvConfig:
         """The facts of the track environment in this view."""
         spec = environment(self.environment)
         return replace(spec, **spec.views[self.view](self.size)) if self.view in spec.views else spec
+
+
+def in_views(config: EnvConfig, view: VideoView | None) -> list[EnvConfig]:
+    """Return an environment in each view that `view` names, from above first; as it is for None.
+
+    Raises:
+        ValueError: The environment does not have the view.
+    """
+    if view is None:
+        return [config]
+    views: tuple[View, ...] = get_args(View) if view == "both" else (view,)
+    return [replace(config, view=name, size=ABOVE) for name in views]
 
 
 def same_actions(one: str, other: str) -> bool:

@@ -30,7 +30,8 @@ from nac_drive.envs import (
     rollout,
     track_seeds,
 )
-from nac_drive.envs.views import ABOVE, VideoView
+from nac_drive.envs.config import in_views
+from nac_drive.envs.views import VideoView
 from nac_drive.evaluation.formulas import CAR_RACING, steering_of
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import remove_leftovers, temporary_path, writing
@@ -270,8 +271,7 @@ def _image_of(config: EnvConfig, view: VideoView | None) -> Callable[[Any], np.n
     Raises:
         ValueError: For a view that the environment does not have.
     """
-    views: tuple[str | None, ...] = ("above", "seat") if view == "both" else (view,)
-    specs = [(replace(config, view=name, size=ABOVE) if name else config).spec for name in views]
+    specs = [env.spec for env in in_views(config, view)]
 
     def image(simulator: Any) -> np.ndarray:
         images = [_fitted(spec.video_image(simulator) if spec.video_image else simulator.state) for spec in specs]

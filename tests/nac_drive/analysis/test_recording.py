@@ -23,7 +23,7 @@ from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
 from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.envs import EnvConfig, Policy, Step, make_env, perturb, rollout, wrap_angle
+from nac_drive.envs import CarRacing, EnvConfig, Policy, Step, make_env, perturb, rollout, wrap_angle
 from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.regions import REGIONS
 from nac_drive.envs.seat import SEAT_REGIONS
@@ -43,7 +43,7 @@ def network(core: str, control: Any = "continuous") -> Driver:
 
 def recorded(driver: Policy, control: Any = "continuous", perturbation: str = "") -> tuple[Recording, list[Step]]:
     env, steps = perturb(make_env(EnvConfig(control, max_steps=24)), perturbation), []
-    return record(env, driver, TRACK, name="x", perturbation=perturbation, on_step=steps.append), steps
+    return record(env, driver, TRACK, name="x", perturbation=perturbation, view="seat", on_step=steps.append), steps
 
 
 class Replayed:
@@ -269,10 +269,31 @@ def test_the_arrays_come_back(of_nac, tmp_path):
 def test_the_other_view_shows_the_same_moments(of_nac):
     seat = EnvConfig("continuous", max_steps=24, view="seat")
     actions = np.stack([of_nac.series[name] for name in of_nac.actions], axis=1)  # (T, 3)
-    found = record(make_env(seat), Replayed([*actions]), TRACK, name="x", spec=seat.spec)
+    found = record(make_env(seat), Replayed([*actions]), TRACK, name="x", spec=seat.spec, view="both")
     assert (of_nac.other_view, found.other_view) == ("seat", "above")
     np.testing.assert_array_equal(of_nac.other_frames, found.frames)
     np.testing.assert_array_equal(found.other_frames, of_nac.frames)
+
+
+@pytest.mark.parametrize("view", [None, "seat"])
+def test_a_view_that_nobody_asks_for_is_not_drawn(view, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(CarRacing, "frame_from", lambda _, name, size: drawn.append(name))
+    seat = EnvConfig("continuous", max_steps=3, view="seat")
+    found = record(make_env(seat), Controller("continuous"), TRACK, name="x", spec=seat.spec, view=view)
+    assert (found.other_view, found.other_frames, {*drawn}) == ("", None, {"seat"})
+
+
+@pytest.mark.parametrize(("view", "expected"), [(None, ""), ("both", "seat")])
+def test_a_page_shows_the_other_view_where_it_is_asked_for(view, expected, tmp_path):
+    driver = Replayed([np.zeros(3, np.float32)] * 6)
+    driver.env_config = asdict(EnvConfig("continuous", max_steps=3))  # type: ignore[attr-defined]
+    (recording,) = inspect(driver, TRACK, folder=tmp_path / "seen", view=view).recordings
+    assert recording.other_view == expected
+    watch(driver, TRACK, html=tmp_path / "watch.html", view=view)
+    assert ('"view": "seat"' in (tmp_path / "watch.html").read_text()) == bool(expected)
+    with pytest.raises(ValueError, match=r"view must be left out for a recording"):
+        inspect(driver, folder=tmp_path / "again", view="both", dataset=tmp_path)
 
 
 def test_a_file_for_rerun_has_every_array_with_a_row_a_decision(of_nac, tmp_path):
