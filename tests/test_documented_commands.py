@@ -49,6 +49,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         "nac-drive collect --out A", "nac-drive collect --out B --first-track 50",
     ],
     "docs/donkeycar.md": [lambda: write_tub(Path("mycar/data/tub_1"), frames=60)],
+    "docs/drivers.md": [DEMOS],
     "docs/nac.md": [DEMOS],
     "docs/perturbations.md": [DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}"],
     "docs/ppo.md": ["nac-drive ppo --control continuous --out runs/ppo"],

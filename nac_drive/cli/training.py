@@ -186,6 +186,8 @@ class Compare(TrainingCommand):
     expert."""
     shared_encoder: bool = False
     """Train one encoder for all cores: they learn on its features, many times faster."""
+    tune: bool = False
+    """Try four learning rates and two settings of every core on the validation tracks first: its runs have the best."""
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
@@ -193,8 +195,9 @@ class Compare(TrainingCommand):
     options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
     def run(self, console: Console) -> None:
-        from nac_drive.experiments.compare import is_core, with_core
+        from nac_drive.experiments.entrants import is_core, with_core
         from nac_drive.experiments.leaderboard import SHORT, leaderboard
+        from nac_drive.experiments.tuning import tuning_table
 
         names = [core for name in self.drivers for core in (nd.CORES if name == "all" else [typed(name)])]
         drivers, options = tuple(dict.fromkeys(names)), self.options
@@ -206,11 +209,13 @@ class Compare(TrainingCommand):
         with show_progress(console, options.progress) as progress:
             comparison = nd.compare(
                 drivers, dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
-                shared_encoder=self.shared_encoder, expert=typed(self.expert),
+                shared_encoder=self.shared_encoder, tune=self.tune, expert=typed(self.expert),
                 baseline=self.baseline and typed(self.baseline), crash=self.crash, device=options.device,
                 resume=options.resume, workers=options.workers, cluster=options.cluster,
                 progress=progress,
             )  # fmt: skip
+        if comparison.tuned:
+            console.print(tuning_table(comparison.tuned).terminal(f"tuning, {config.validation.tracks}"))
         console.print(leaderboard(comparison.drivers, SHORT).terminal(f"{self.tracks}, crash={self.crash}"))
         verdicts = [verdict.sentence for verdict in comparison.verdicts]
         print_sentences(console, [comparison.headline, *verdicts] if len(verdicts) > 1 else verdicts)

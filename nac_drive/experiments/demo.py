@@ -22,7 +22,6 @@ from nac_drive.data_collection.drivers import driver_hash, driver_name, env_seen
 from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.events import Event, Progress, silent
-from nac_drive.experiments.compare import ranked, save_tables, trained_driver
 from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training, episodes_of, folder_name
 from nac_drive.experiments.experiment import open_experiment, run
 from nac_drive.experiments.figures import draw_episodes
@@ -30,6 +29,7 @@ from nac_drive.experiments.headline import headline
 from nac_drive.experiments.journal import CONDITIONS
 from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, verdicts
 from nac_drive.experiments.page import Page, PageFigure, PageLink, conditions
+from nac_drive.experiments.ranking import ranked, save_tables, trained_driver
 from nac_drive.parallel.processes import Pool, number_of_workers
 from nac_drive.policies import DriverConfig
 from nac_drive.storage.figure import try_to_draw

@@ -139,6 +139,25 @@ class Driving(Experiment):
         """Return the experiment of one entry: drivers are large."""
         return replace(self, entries=tuple(entry for entry in self.entries if entry.label == tasks[0].entry))
 
+    def trained_as(self, configs: Mapping[str, TrainConfig], splits: Splits | None) -> Driving:
+        """Return the experiment with final settings of its runs.
+
+        Args:
+            configs: Name of a trained entry -> its settings; each run keeps its seed.
+            splits: The data, where it is loaded already.
+        """
+        entries = [
+            entry if entry.training is None
+            else replace(
+                entry,
+                training=replace(
+                    entry.training, config=replace(configs[entry.name], seed=entry.run or 0), splits=splits
+                ),
+            )
+            for entry in self.entries
+        ]  # fmt: skip
+        return replace(self, entries=tuple(entries))
+
     def measure(self, folder: Path | None, tasks: Sequence[Task]) -> Iterator[Row]:
         (entry,) = self.for_part(tasks).entries
         driver = entry.driver

@@ -289,6 +289,6 @@ def _keep_traceback(journal: Journal, entry: str, text: str) -> None:
         return
     path = journal.folder / entry / "failed.txt"
     with suppress(WriteError), writing(path):
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path)
         write_atomically(path, text.encode())

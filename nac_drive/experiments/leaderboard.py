@@ -35,6 +35,8 @@ class RankedDriver:
     """Whether the core carries a state from frame to frame."""
     validation_accuracy: float | None = None
     validation_at_changes: float | None = None
+    learning_rate: float | None = None
+    """Adam's rate of the core in its runs."""
     training_seconds: float | None = None
     """Mean over the runs."""
     histories: tuple[tuple[dict[str, Any], ...], ...] = ()
@@ -78,6 +80,10 @@ TRAINING_COLUMNS = (
     TableColumn(
         "each run", lambda driver: _each(driver.summary.run_returns if driver.runs else []),
         "Mean return of each run, one run per seed.",
+    ),
+    TableColumn(
+        "rate", lambda driver: EMPTY if driver.learning_rate is None else f"{driver.learning_rate:g}",
+        "Adam's learning rate of the core.",
     ),
     TableColumn(
         "trained s", lambda driver: number(driver.training_seconds, 0),
@@ -151,7 +157,7 @@ def save_results(folder: str | os.PathLike[str], drivers: Sequence[RankedDriver]
     write_atomically(folder / "table.md", ("\n\n".join(parts) + "\n").encode())
     trained = (
         "runs", "parameters", "core_parameters", "neurons", "synapses", "validation_accuracy", "validation_at_changes",
-        "training_seconds",
+        "learning_rate", "training_seconds",
     )  # fmt: skip
     results = [
         {**driver.evaluation.to_dict(), **{name: getattr(driver, name) for name in trained}} for driver in drivers

@@ -38,6 +38,17 @@ class PageLink:
 
 
 @dataclass(frozen=True)
+class PageSection:
+    """A further table of a page, below the first one."""
+
+    title: str
+    text: str
+    table: Table
+    verdicts: Sequence[str] = ()
+    """One sentence for each pair that is compared."""
+
+
+@dataclass(frozen=True)
 class Page:
     """Content of a page of results."""
 
@@ -55,6 +66,8 @@ class Page:
     """A page of `save_episode_page`."""
     commands: str = ""
     """Commands to go on with, one a line."""
+    sections: Sequence[PageSection] = ()
+    """Below the results, in this order."""
 
     def save_html(self, folder: str | os.PathLike[str], name: str = "report.html") -> Path:
         """Write the page.
@@ -79,6 +92,9 @@ class Page:
         parts += [markdown(self.protocol), self.table.markdown()]
         parts.append(f"{markdown(self.table.legend)} docs/metrics.md explains the columns.")
         parts += map(markdown, self.verdicts)
+        for section in self.sections:
+            parts += [f"## {section.title}", markdown(section.text), section.table.markdown()]
+            parts += [markdown(section.table.legend), *map(markdown, section.verdicts)]
         parts += [f"![{figure.caption}]({figure.file})" for figure in self.figures]
         if self.video:
             parts.append(f"Video: [{self.video.file}]({self.video.file}). {markdown(self.video.caption)}")

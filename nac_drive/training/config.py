@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -22,8 +22,11 @@ from nac_drive.envs.perturbations.registry import parse
 from nac_drive.envs.views import Size, View
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
+from nac_drive.policies.cores.rates import USUAL_RATE, recommended_rate
 from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.tracking import TrackerName, check_track
+
+Cloning = TypeVar("Cloning", bound="CloningConfig")
 
 SHORTEST_SEQUENCE = 16
 """Frames that a core with memory must see at least in training."""
@@ -90,10 +93,10 @@ class DataConfig:
 class OptimConfig:
     """Optimizer, initial weights and precision."""
 
-    learning_rate: float = 1e-3
-    """Adam's rate."""
+    learning_rate: float | None = None
+    """Adam's rate; none: in train and compare the core's own (docs/drivers.md), in dagger 0.001."""
     encoder_learning_rate: float | None = None
-    """Adam's rate of the encoder's weights; none: learning_rate."""
+    """Adam's rate of the encoder's weights; none: learning_rate, or 0.001 where that is none too."""
     ema_decay: float = 0.999
     """Decay per update of an exponential moving average of the weights: the average is validated and saved, the
     optimizer updates the weights themselves. 0: no average."""
@@ -119,7 +122,8 @@ class OptimConfig:
         for name in ("init_from", "freeze_encoder_from"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must name a driver, got ''; leave it out for none.")
-        check_positive("learning_rate", self.learning_rate, HIGHEST_RATE, "0.001 is usual")
+        if self.learning_rate is not None:
+            check_positive("learning_rate", self.learning_rate, HIGHEST_RATE, "0.001 is usual")
         if self.encoder_learning_rate is not None:
             check_positive("encoder_learning_rate", self.encoder_learning_rate, HIGHEST_RATE, "0.0001 is usual")
             if self.freeze_encoder_from:
@@ -160,6 +164,21 @@ class CloningConfig:
     def __post_init__(self) -> None:
         plain_fields(self)
 
+    @property
+    def rate_of_core(self) -> float:
+        """Adam's rate of core and action head."""
+        return USUAL_RATE if self.optim.learning_rate is None else self.optim.learning_rate
+
+    def with_rates(self: Cloning) -> Cloning:
+        """Return the settings with the learning rates that they mean."""
+        optim = self.optim
+        if optim.learning_rate is not None:
+            return self
+        encoder = optim.encoder_learning_rate
+        if encoder is None and not optim.freeze_encoder_from and self.rate_of_core != USUAL_RATE:
+            encoder = USUAL_RATE
+        return replace(self, optim=replace(optim, learning_rate=self.rate_of_core, encoder_learning_rate=encoder))
+
     def check(self) -> None:
         """Check the settings.
 
@@ -199,6 +218,11 @@ class TrainConfig(CloningConfig):
     perturb: str | None = None
     """Perturbations, such as frame-drop:3:zero: sequences are put under them, as with --augment, and the driver drives
     under them. A dataset that was recorded under perturbations has its own and takes none."""
+
+    @property
+    def rate_of_core(self) -> float:
+        given = self.optim.learning_rate
+        return recommended_rate(self.driver.core) if given is None else given
 
     def check(self) -> None:
         """Check the settings.
@@ -356,7 +380,7 @@ class DaggerConfig(CloningConfig):
 
     def rate(self, number: int) -> float:
         """Adam's rate in round `number`."""
-        start = self.optim.learning_rate
+        start = self.rate_of_core
         return start * (self.final_learning_rate / start) ** (number / max(1, self.rounds))
 
     def round_epochs(self, number: int) -> range:

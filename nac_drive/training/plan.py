@@ -103,15 +103,16 @@ class TrainingPlan(Generic[Config]):
 
 
 def _of_environment(config: Config, env: EnvConfig) -> Config:
-    """Return the settings that the environment allows.
+    """Return the settings that the environment allows, with the learning rates that they mean.
 
-    It may not know how to flip frames and actions.
+    The environment may not know how to flip frames and actions.
 
     Raises:
         ValueError: A setting needs the steering, which is not known.
     """
     if not isinstance(config, CloningConfig):
         return config
+    config = config.with_rates()
     for name in ("shift", "curve_weight"):
         if getattr(config.data, name) and not env.spec.steers(env.control):
             raise ValueError(

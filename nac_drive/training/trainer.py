@@ -73,7 +73,7 @@ class Trainer:
         """The last step that is finished."""
         self._learner, optim = learner, plan.config.optim
         self._model, self._optimizer = fabric.setup(
-            learner, adam(learner, optim.learning_rate, optim.encoder_learning_rate)
+            learner, adam(learner, plan.config.rate_of_core, optim.encoder_learning_rate)
         )
         self._model.mark_forward_method("decide")
         self._ema = MovingAverage(learner, optim.ema_decay) if optim.ema_decay else None

@@ -26,9 +26,9 @@ from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult, episode_of
 from nac_drive.evaluation.statistics import summarise
 from nac_drive.events import silent
-from nac_drive.experiments.compare import measured_latencies
 from nac_drive.experiments.driving import Driving, Entry
 from nac_drive.experiments.experiment import open_experiment
+from nac_drive.experiments.ranking import measured_latencies
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.export import export
 from nac_drive.policies.onnx_driver import load_onnx

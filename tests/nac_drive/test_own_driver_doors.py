@@ -15,7 +15,7 @@ import nac_drive as nd
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
 from nac_drive.experiments import experiment
-from nac_drive.experiments.compare import is_core
+from nac_drive.experiments.entrants import is_core
 from nac_drive.live.race import Race
 from nac_drive.plugins import load_plugin
 from tests.commands import call, refused

@@ -13,7 +13,7 @@ import torch
 import nac_drive as nd
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig, make_env, rollout
-from nac_drive.experiments.compare import _Protocol
+from nac_drive.experiments.entrants import Entrants
 from nac_drive.experiments.evaluation import evaluate_with_baseline
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training import trainer
@@ -102,11 +102,9 @@ def test_the_labels_of_dagger_are_the_experts_own(masked, drivers, tmp_path, mon
 def test_the_expert_of_a_comparison_drives_as_alone(masked, drivers, tmp_path):
     env = replace(CLEAN, mask_bar=not masked)
     nd.collect(tmp_path / "data", "controller", env=env, seeds=[TRACK])
-    protocol = _Protocol(
-        nd.Demonstrations.open(tmp_path / "data"), tmp_path, [TRACK], str(drivers[masked]), (), "ignore",
-        nd.TrainConfig(), 1, False,
-    )  # fmt: skip
-    expert, run = protocol.experiment({"lstm": nd.TrainConfig()}, "cpu").entries
+    dataset, config = nd.Demonstrations.open(tmp_path / "data"), nd.TrainConfig()
+    entrants = Entrants(dataset, config, {"lstm": config}, expert=str(drivers[masked]))
+    expert, run = entrants.driving((TRACK,), "ignore", "cpu").entries
     assert expert.env == replace(env, mask_bar=masked)
     assert run.env == env
     (alone,) = nd.evaluate(drivers[masked], [TRACK], env=replace(env, mask_bar=masked)).rows

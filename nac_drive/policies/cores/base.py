@@ -284,10 +284,15 @@ class CoreFactory:
             raise ValueError(f"core_args: unknown {unknown}; accepted here are {sorted(self.accepted)}.{hint}")
         return self.core(input_size, output_size, **{**self.defaults, **settings}, **self.fixed)
 
+    @property
+    def ordinary(self) -> dict[str, Any]:
+        """Settings by name with their values where a caller chooses none."""
+        defaults = {name: parameter.default for name, parameter in signature(self.core).parameters.items()}
+        return defaults | self.defaults
+
     def differences(self, settings: dict[str, Any], others: dict[str, Any]) -> list[str]:
         """Return the names of settings in which two cores differ. One that is left out has its default."""
-        defaults = {name: parameter.default for name, parameter in signature(self.core).parameters.items()}
-        defaults |= self.defaults
+        defaults = self.ordinary
         return [
             name
             for name in sorted({*settings, *others})

@@ -23,8 +23,9 @@ from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.events import Event
 from nac_drive.experiments import driving, experiment
-from nac_drive.experiments.compare import Comparison, _Protocol, compare
+from nac_drive.experiments.compare import Comparison, compare
 from nac_drive.experiments.driving import folder_name
+from nac_drive.experiments.entrants import Entrants
 from nac_drive.experiments.figures import LEARNING_CAPTION
 from nac_drive.parallel.outcome import TaskOutcome
 from nac_drive.policies import Driver, load_driver
@@ -387,8 +388,8 @@ def test_trackers_show_every_run_and_may_change_on_resume(dataset, tmp_path):
     experiments = []
     for track in ((), ("tensorboard",)):
         settings = nested(config("cnn"), track=track)
-        protocol = _Protocol(dataset, tmp_path, "test-1", "controller", (), "ignore", settings, 2, False)
-        experiments.append(protocol.experiment({"cnn": settings}, "cpu"))
+        entrants = Entrants(dataset, settings, {"cnn": settings}, num_seeds=2, expert="controller")
+        experiments.append(entrants.driving(tuple(TRACKS), "ignore", "cpu"))
     without, tracked = experiments
     assert without.conditions() == tracked.conditions()
     assert [entry.training.config.track for entry in tracked.entries if entry.training] == [("tensorboard",)] * 2
@@ -482,7 +483,7 @@ def test_runs_take_turns_on_a_gpu(device, workers, dataset, tmp_path, monkeypatc
 
     module = "nac_drive.experiments.compare"
     monkeypatch.setattr(f"{module}.choose_device", torch.device)
-    monkeypatch.setattr(f"{module}._Protocol.require_runnable", lambda *arguments: None)
+    monkeypatch.setattr(f"{module}.Entrants.require_runnable", lambda *arguments: None)
     monkeypatch.setattr(f"{module}.run", begun)
     with pytest.raises(Begun):
         compare(["lstm"], dataset, "800000", tmp_path / "comparison", device=device, workers=3)

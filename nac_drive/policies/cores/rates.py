@@ -1,0 +1,13 @@
+"""Learning rates of cores in behaviour cloning. Free of torch: configs read them at once."""
+
+from __future__ import annotations
+
+USUAL_RATE = 1e-3
+"""Adam's rate where nobody has measured a better one."""
+RECOMMENDED: dict[str, float] = {}
+"""Name in CORES -> the rate that `compare --tune` chose on validation tracks (docs/runs/tuning.json)."""
+
+
+def recommended_rate(core: str) -> float:
+    """Return Adam's rate for a core: the measured one, or the usual one."""
+    return RECOMMENDED.get(core, USUAL_RATE)
