@@ -66,7 +66,7 @@ class Trial:
         return f"tuning/{folder_name(f'{self.core},{self.name}')}"
 
     def of(self, config: TrainConfig) -> TrainConfig:
-        """Return the settings of a run with those of the trial."""
+        """Return the settings of a run, changed by the trial."""
         driver = replace(config.driver, core_args={**config.driver.core_args, **self.settings})
         return replace(config, driver=driver, optim=replace(config.optim, learning_rate=self.rate))
 
