@@ -110,7 +110,7 @@ def compare(
         shared_encoder: Train one encoder with the core `cnn` on single frames, as many a batch as in the sequences of
             `config`, augmented as it says; all cores learn on its clean features.
         tune: Try four learning rates and two settings of every core first, with one seed, on the validation tracks of
-            `config` (see `experiments.tuning`). The best settings are those of the core's runs.
+            `config` (see `experiments.tuning`). The core's runs have the best settings.
         expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
             sees the status bar as in its training, whether or not the drivers see it. The shipped expert takes part in
             CarRacing alone.

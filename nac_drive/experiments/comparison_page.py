@@ -68,7 +68,7 @@ def _tuning_section(tuned: Sequence[Tuned], tracks: str) -> PageSection:
 
 
 def _commands(folder: Path, experiment: Driving, trained: Sequence[RankedDriver]) -> str:
-    """Return the command that shows the worst episode of the best driver, beside the second best."""
+    """Return the command that shows the worst episode."""
     labels = {(entry.name, entry.run): entry.label for entry in experiment.entries}
 
     def path_of(episode: EpisodeResult) -> str:

@@ -202,7 +202,7 @@ def episodes_of(results: Results) -> Episodes:
 
 
 def folder_name(core: str) -> str:
-    """Return the name of the folder of a core's runs, without the seed.
+    """Return the folder of a core's runs, without the seed.
 
     It is the core with its settings as they are written, such as `nac-exact,window=8`. Where they have characters other
     than letters, digits and `._=,-`, or are long, a hash keeps the names of different settings different.

@@ -1,4 +1,7 @@
-"""The drivers of a comparison: cores to train, drivers as they are, and the expert."""
+"""The drivers of a comparison.
+
+They are cores to train, drivers as they are, and the expert.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class Entrants:
 
     @property
     def env(self) -> EnvConfig:
-        """The environment of the evaluation, with the status bar, under the perturbation of the training."""
+        """The environment of the evaluation.
+
+        It has the status bar, under the perturbation of the training.
+        """
         env = self.dataset.meta.env
         return replace(env, mask_bar=False, perturb=self.config.perturb or env.perturb)
 
@@ -102,7 +108,10 @@ class Entrants:
             self.dataset.split(config.validation_fraction)
 
     def driving(self, tracks: tuple[int, ...], crash: CrashMode, device: str) -> Driving:
-        """Return the grid: the expert, the drivers as they are, then every run of every core."""
+        """Return the grid.
+
+        It has the expert, the drivers as they are, then every run of every core.
+        """
         env = self.env
         bare, expert, entries = replace(env, perturb=None), None, []
         if self.expert is not None:
@@ -169,7 +178,9 @@ def is_core(name: str) -> bool:
 
 
 def with_core(config: TrainConfig, core: str) -> TrainConfig:
-    """Return the config of a core with its settings, such as `nac-exact,window=8`.
+    """Return the config of a core with its settings.
+
+    The core is written as `nac-exact,window=8`.
 
     Raises:
         ValueError: There is no such core.
@@ -186,11 +197,14 @@ def with_driver(config: TrainConfig, **changed: Any) -> TrainConfig:
 
 
 def _what_counts(config: TrainConfig) -> TrainConfig:
-    """Return the config without what may change: trackers, and the folders of drivers, which have hashes."""
+    """Return the config without what may change.
+
+    That is trackers, and the folders of drivers, which have hashes.
+    """
     return replace(config, optim=replace(config.optim, init_from=None, freeze_encoder_from=None), track=())
 
 
 def on_features(config: TrainConfig, encoder: str) -> TrainConfig:
-    """Return the config of a core that learns on the clean features of an encoder."""
+    """Return the config of a core on clean features."""
     data, optim = replace(config.data, augment=()), replace(config.optim, freeze_encoder_from=encoder)
     return replace(config, data=data, optim=optim)

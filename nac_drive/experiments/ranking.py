@@ -1,4 +1,7 @@
-"""Episodes of a comparison become ranked drivers, with the facts of their runs and the time of one act."""
+"""From episodes to ranked drivers.
+
+They have the facts of their runs, and the time of one act.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every core of a comparison has the same small budget of trials before its runs (successive halving).
+"""Tuning: every core has the same small budget of trials.
+
+The trials come before the runs of a comparison, in rounds of successive halving.
 
 Four learning rates are tried in a quarter of the epochs. The two best go on to half of the epochs. Beside them start
 two trials at the best rate: each changes one documented setting of the core, or, in a core without any, the rate by a

@@ -1,4 +1,7 @@
-"""Tuning: every core has the same budget of trials on validation tracks, and its runs have the best settings."""
+"""Tuning: every core has the same budget of trials.
+
+They drive validation tracks, and the runs have the best settings.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def validated(trainer: Trainer) -> dict[str, Any]:
-    """Replacement of the closed loop: the score falls with the distance from the best rate; a long window helps."""
+    """Replacement of the closed loop.
+
+    The score falls with the distance from the best rate. A long window helps.
+    """
     settings = trainer.plan.config
     score = (
         900 - 100 * abs(math.log(settings.rate_of_core / BEST)) + 10 * (settings.driver.core_args.get("window") == 16)
