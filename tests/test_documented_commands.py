@@ -190,6 +190,7 @@ PARSED: dict[str, str] = {
     "python benchmarks/speed/drivers.py": _TIMES,
     "python benchmarks/speed/export.py --episodes": _TIMES,
     "python benchmarks/speed/export.py CORES": _TIMES,
+    "python benchmarks/speed/loops.py": _TIMES,
     "python benchmarks/speed/ppo.py ...": _TIMES,
     "python benchmarks/speed/streaming.py ...": _TIMES,
     "python benchmarks/speed/training.py": _TIMES,

@@ -3,6 +3,7 @@
 python benchmarks/layer/nac_layer.py                      # every row, T = 256, 1024, 4096, then one streaming step
 python benchmarks/layer/nac_layer.py nac-exact mha -T 1024
 python benchmarks/layer/nac_layer.py --device cuda
+python benchmarks/layer/nac_layer.py nac-pw naive mha -T 1024   # naive: nac-pw, query by query
 
 Protocol of the NAC paper's Table 5: batch 1, 64 features, 4 heads, forward without gradients; then a training step
 (forward and backward). Each cell runs in its own process: milliseconds of the fastest run, and how far the peak
@@ -24,10 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from nac_drive.policies import NAC, NAC_VARIANTS, NACCore
+from nac_drive.policies.nac.naive import naive_nac
 
 D_MODEL, HEADS, WINDOW = 64, 4, 32
 NAC_ROWS = ["nac-exact", "nac-block", "nac-2k", "nac-32k", "nac-pw", "nac-steady", "nac-euler", "nac-fc"]
 ROWS = [*NAC_ROWS, "mha", "lstm", "gru", "cfc (ncps)", "ltc (ncps)"]
+NAMED = [*ROWS, "naive"]
+"""Rows that may be named. `naive` takes minutes at T = 4096."""
 BUDGET = 2.0
 """Seconds of repetition per measurement; at least one run."""
 
@@ -43,6 +47,9 @@ def build(name: str) -> tuple[nn.Module, Callable[[nn.Module, Tensor], Tensor]]:
         from ncps.torch import LTC, CfC
 
         return {"cfc": CfC, "ltc": LTC}[name[:3]](D_MODEL, D_MODEL), lambda model, x: model(x)[0]
+    if name == "naive":
+        layer: nn.Module = NAC(D_MODEL, HEADS, **NAC_VARIANTS["nac-pw"])
+        return layer, naive_nac  # type: ignore[return-value]
     return NAC(D_MODEL, HEADS, **NAC_VARIANTS[name]), lambda model, x: model(x)
 
 
@@ -126,7 +133,7 @@ def in_a_process(*arguments: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", default=ROWS, help=f"of {', '.join(ROWS)}")
+    parser.add_argument("rows", nargs="*", default=ROWS, help=f"of {', '.join(NAMED)}")
     parser.add_argument("-T", "--lengths", nargs="+", type=int, default=[256, 1024, 4096])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--cell", nargs="+", help=argparse.SUPPRESS)
@@ -136,9 +143,9 @@ def main() -> None:
         device = options.device
         print(json.dumps(measure(name, int(length[0]), device) if length else measure_stream(device)))
         return
-    unknown = set(options.rows) - set(ROWS)
+    unknown = set(options.rows) - set(NAMED)
     if unknown:
-        parser.error(f"rows: must be of {ROWS}, got {sorted(unknown)}.")
+        parser.error(f"rows: must be of {NAMED}, got {sorted(unknown)}.")
     machine = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"{machine}, torch {torch.__version__}; batch 1, {D_MODEL} features, {HEADS} heads\n")
     print("| T | model | parameters | forward ms | x MHA | peak MB | training step ms | peak MB | step / forward |")

@@ -1,6 +1,7 @@
 """Frames of the simulator per second that PPO drives and learns from: `nac-drive ppo` and stable-baselines3's PPO.
 
     python benchmarks/speed/ppo.py [--rollouts 12] [--precision bf16-mixed --n-envs 32 --n-epochs 3]
+    python benchmarks/speed/ppo.py --device cuda   # ours on the GPU, beside both on the CPU
 
 Both have the same environments, network, rollouts, batches and epochs. stable-baselines3 has a value network on the
 frames' features instead of the simulator's state, and a normal distribution instead of Beta.
@@ -32,9 +33,9 @@ from nac_drive.training.ppo.update import Learner
 ENV = nd.EnvConfig(control="continuous")
 
 
-def ours(config: nd.PPOConfig, rollouts: int, cores: int) -> dict[str, float]:
+def ours(config: nd.PPOConfig, rollouts: int, cores: int, device: str = "cpu") -> dict[str, float]:
     """Seconds of driving and learning per rollout."""
-    policy = build_policy(TrainingPlan.resolve(config, ENV))
+    policy = build_policy(TrainingPlan.resolve(config, ENV, device=device))
     learner = Learner(policy, config.optim, cores)
     driving_envs = Rollouts(
         partial(rollout_envs, ENV, config),
@@ -108,18 +109,26 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=12, help="rollouts of each loop that count")
     parser.add_argument("--precision", default=nd.PPOOptimConfig.precision, help="of our encoder")
     parser.add_argument(
-        "--n-envs", type=int, default=nd.RolloutConfig.n_envs, help="environments that share 2,048 actions"
+        "--n-envs", type=int, default=nd.RolloutConfig.n_envs, help="environments that share the actions"
     )
     parser.add_argument("--n-epochs", type=int, default=nd.PPOOptimConfig.n_epochs)
+    parser.add_argument("--actions", type=int, default=2048, help="of a rollout; a batch has a quarter of them")
+    parser.add_argument("--repeats", type=int, nargs="+", default=[4, 8], help="frames of an action")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     arguments = parser.parse_args()
     driver = nd.DriverConfig(core="cnn", encoder="pooled", d_model=128, control="continuous")
     cores = default_workers()
     print("| action repeat | loop | driving, s | learning, s | frames/s |\n|---:|---|---:|---:|---:|")
-    for repeat in (4, 8):
-        rollout = nd.RolloutConfig(arguments.n_envs, 2048 // arguments.n_envs, repeat)
-        optim = nd.PPOOptimConfig(precision=arguments.precision, n_epochs=arguments.n_epochs)
+    loops = {"nac-drive ppo": ours, "stable-baselines3": theirs}
+    if arguments.device == "cuda":
+        loops = {f"nac-drive ppo, {torch.cuda.get_device_name()}": partial(ours, device="cuda"), **loops}
+    for repeat in arguments.repeats:
+        rollout = nd.RolloutConfig(arguments.n_envs, arguments.actions // arguments.n_envs, repeat)
+        optim = nd.PPOOptimConfig(
+            precision=arguments.precision, n_epochs=arguments.n_epochs, batch_size=arguments.actions // 4
+        )
         config = nd.PPOConfig(driver, rollout, optim=optim)
-        for name, loop in (("nac-drive ppo", ours), ("stable-baselines3", theirs)):
+        for name, loop in loops.items():
             torch.manual_seed(0)
             seconds = loop(config, arguments.rollouts, cores)
             frames = rollout.n_envs * rollout.n_steps * repeat / sum(seconds.values())

@@ -2,6 +2,7 @@
 
 python benchmarks/speed/training.py               # on a GPU the whole training; on a CPU an estimate from some batches
 python benchmarks/speed/training.py --batches 20  # an estimate on any device
+python benchmarks/speed/training.py --cores nac-exact lstm cfc --batches 20   # frames/s of cores
 
 The settings come from `train --recipe paper` (docs/cloning.md). Frames are noise: their content does not change the
 time. On a GPU they are there as uint8, and the precision is bf16 (auto). The first batches, which fetch memory and
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,16 +58,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--batches", type=int, help="estimate from this many; on a CPU 30 by default, on a GPU all")
+    parser.add_argument("--cores", nargs="+", default=["nac-exact"], help="cores that take its place")
     options = parser.parse_args()
-    device, config, env = choose_device(options.device), paper_recipe(), EnvConfig()
-    batches = options.batches or (30 if device.type == "cpu" else None)
+    for core in options.cores:
+        measure(core, options.device, options.batches)
+
+
+def measure(core: str, device_name: str, batches: int | None) -> None:
+    """Print the times of a core."""
+    device, config, env = choose_device(device_name), paper_recipe(), EnvConfig()
+    config = replace(config, driver=replace(config.driver, core=core))
+    batches = batches or (30 if device.type == "cpu" else None)
     in_epoch = -(-FRAMES // config.data.sequence_length // config.data.batch_size)
     data = Slice(config.data, env, device)
     frames = FRAMES if batches is None else min(FRAMES, EPISODE * -(-batches * 512 // EPISODE) + EPISODE)
     data.add(noise(frames))
     with tempfile.TemporaryDirectory() as folder:
-        fabric = build_fabric(options.device, "auto", 1, 1, config.data.batch_size)
-        plan = TrainingPlan.resolve(config, env, device=options.device)
+        fabric = build_fabric(device_name, "auto", 1, 1, config.data.batch_size)
+        plan = TrainingPlan.resolve(config, env, device=device_name)
         trainer = Trainer(plan, RunFolder.create(Path(folder) / "run", plan.resolved), build_learner(plan), fabric)
         data.sequences_per_epoch = WARM_UP * config.data.batch_size
         trainer.epoch(data, 1, silent)
@@ -78,10 +88,11 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     whole = seconds if batches is None else seconds / batches * in_epoch * config.epochs
     print(
-        f"{name}, torch {torch.__version__}, {config.data.batch_size} sequences of {config.data.sequence_length}: "
-        f"{row['samples_per_second']:.0f} frames/s, peak memory {row['memory_mb']} MB, "
+        f"{name}, torch {torch.__version__}, {core}, {config.data.batch_size} sequences of "
+        f"{config.data.sequence_length}: {row['samples_per_second']:.0f} frames/s, peak memory {row['memory_mb']} MB, "
         f"{whole / config.epochs:.2f} s an epoch, {whole:.0f} s for {config.epochs} epochs "
-        f"({'measured' if batches is None else f'estimated from {batches} batches'})"
+        f"({'measured' if batches is None else f'estimated from {batches} batches'})",
+        flush=True,
     )
 
 
