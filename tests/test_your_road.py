@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 import nac_drive as nd
 from nac_drive import plugins
 from nac_drive.cli.completion import names_of
-from nac_drive.data_collection.drivers import driver_hash, known_there, resolve_driver, trained_env
+from nac_drive.data_collection.drivers import driver_hash, known_there, resolve_driver, resolve_together, trained_env
 from nac_drive.envs import ENVIRONMENTS, METADRIVE, PERTURBATIONS, EnvConfig, Road, gymnasium_environment
 from nac_drive.envs.foreign import Image
 from nac_drive.evaluation.results import read_results
@@ -337,6 +337,21 @@ def test_an_expert_that_cannot_be_made_is_refused_by_its_name(monkeypatch):
         resolve_driver("broken", EnvConfig(environment="road"))
     with pytest.raises(ValueError, match=r"experts must map names to what makes a driver, got \('a',\)"):
         replace(ENVIRONMENTS[LANE], experts=("a",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", [LANE], indirect=True)
+def test_an_expert_of_several_roads_drives_on_the_road_of_the_drivers_beside_it(case, monkeypatch):
+    def place_of(driver: Any) -> str:
+        env = trained_env(driver)
+        assert env is not None
+        return env.environment
+
+    monkeypatch.setattr(ENVIRONMENTS, "_parts", {"twin": ENVIRONMENTS[LANE], **ENVIRONMENTS})  # it comes first
+    assert place_of(resolve_driver("lane-keeper")) == "twin"
+    for drivers in ((case.run, "lane-keeper"), ("lane-keeper", case.run)):
+        assert [place_of(driver) for driver in resolve_together(drivers)] == [LANE, LANE]
+        assert {name for name, _ in nd.stress(drivers, ["frame-drop:1:skip"], [3]).rows} == {"run", "lane-keeper"}
+    assert [place_of(driver) for driver in resolve_together(["lane-keeper"])] == ["twin"]
 
 
 def test_the_completion_knows_experts_of_roads():

@@ -14,8 +14,15 @@ from nac_drive.analysis.rerun_file import save_rerun
 from nac_drive.analysis.watch import bar_of
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode, open_dataset
-from nac_drive.data_collection.drivers import AnyDriver, driver_names, each_accepted, env_for, resolve_driver
-from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, Step, make_env, track_seeds
+from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    driver_names,
+    each_accepted,
+    env_for,
+    resolve_driver,
+    resolve_together,
+)
+from nac_drive.envs import SPLITS, Control, CrashMode, Step, make_env, track_seeds
 from nac_drive.envs.config import in_views
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.envs.views import VideoView
@@ -118,8 +125,7 @@ def inspect(
     for file in files:
         if os.path.lexists(file):
             raise FileExistsError(f"{file} already exists; choose another folder or file.")
-    config = recorded.env if recorded else EnvConfig(control=control) if control else None
-    loaded = [resolve_driver(spec, config) for spec in specs]
+    loaded = [resolve_driver(spec, recorded.env) for spec in specs] if recorded else resolve_together(specs, control)
     for driver in () if recorded else loaded:
         in_views(env_for(driver, control, perturbation), view)  # a view that it does not have is refused
     roads = [None if recorded is None else recorded.road(driver) for driver in loaded]

@@ -91,6 +91,32 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
     return driver
 
 
+def resolve_together(specs: Sequence[AnyDriver], control: Control | None = None) -> list[Policy]:
+    """Load drivers that are compared.
+
+    An expert that several roads have drives on the road of the first driver that was trained on one of them.
+
+    Args:
+        specs: See `resolve_driver`.
+        control: Control of shipped drivers and the controller; a cloned driver knows its own.
+
+    Returns:
+        The drivers.
+
+    Raises:
+        FileNotFoundError, ValueError: As `resolve_driver`.
+    """
+    env = EnvConfig(control=control) if control else None
+    loaded = [resolve_driver(spec, env) for spec in specs]
+    experts = [isinstance(spec, str) and _road_with(spec, None) is not None for spec in specs]
+    trained = (trained_env(driver) for driver, is_expert in zip(loaded, experts, strict=True) if not is_expert)
+    place = next(filter(None, trained), None)
+    for number, spec in enumerate(specs):
+        if experts[number] and place is not None and spec in place.spec.experts:
+            loaded[number] = resolve_driver(spec, place)
+    return loaded
+
+
 def _loaded(spec: str | os.PathLike[str], env: EnvConfig | None) -> Policy:
     """Load a driver from a plug-in, file or folder."""
     name, suffix = os.fspath(spec), Path(spec).suffix

@@ -72,7 +72,9 @@ class EnvConfig:
 
 
 def in_views(config: EnvConfig, view: VideoView | None) -> list[EnvConfig]:
-    """Return an environment in each view that `view` names, from above first; as it is for None.
+    """Return an environment in each named view.
+
+    The first is from above. It stays as it is for None.
 
     Raises:
         ValueError: The environment does not have the view.

@@ -22,7 +22,7 @@ deeper in the view than 20 units, about as in the view from above. The horizon i
 ground and sky, without road, verge and kerbs."""
 FAR = 20.0
 """Depth in units from which a road is far."""
-_BAND = 3 / 84
+BAND = 3 / 84
 """Height of the horizon above and below its line, as a part of the view's rows."""
 _EYE_HEIGHT, _EYE_AHEAD, _PITCH, _HORIZON = 2.0, 0.6, math.radians(5), 0.27
 _HALF_VIEW = math.tan(math.radians(40))
@@ -120,7 +120,7 @@ def seat_regions(env: Any, size: Size) -> np.ndarray:
     camera.fill(view, polygons[kerbs], _KERBS, _KERB_GONE)
     view[(view == _NEAR_ROAD) & (camera.depth[:, None] > FAR)] = _FAR_ROAD
     above = camera.horizon - np.arange(camera.rows) - 0.5  # of the middles of the rows above the horizon
-    view[(view == _GRASS) & (above[:, None] > -_BAND * camera.rows)] = _HORIZON_BAND
-    view[above > _BAND * camera.rows] = _SKY
+    view[(view == _GRASS) & (above[:, None] > -BAND * camera.rows)] = _HORIZON_BAND
+    view[above > BAND * camera.rows] = _SKY
     bar = np.full((size[1] - camera.rows, camera.width), _BAR, np.uint8)
     return np.concatenate((view, bar))

@@ -46,10 +46,7 @@ WORLDS = (
     ChallengeWorld("colours", "published-colour:1"),
 )
 """Worlds of every result. A driver sees them in the view of its training, from above or from the seat."""
-OTHER_ROADS = (
-    ChallengeWorld("MetaDrive", environment="nac_drive/MetaDriveEmpty-v0"),
-    ChallengeWorld("racetrack", environment="racetrack-v0"),
-)
+OTHER_ROADS = (ChallengeWorld("MetaDrive", environment="nac_drive/MetaDriveEmpty-v0"),)
 """Worlds of a result where they are installed, and have the frames and the actions of the driver."""
 MOST_ELSEWHERE = 100
 """Tracks of each of `OTHER_ROADS`, at most."""

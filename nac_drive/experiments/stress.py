@@ -22,10 +22,10 @@ from nac_drive.data_collection.drivers import (
     each_accepted,
     env_for,
     require_environment,
-    resolve_driver,
+    resolve_together,
     sendable,
 )
-from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
+from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio
 from nac_drive.evaluation.metrics import TableColumn, mean, number
@@ -241,7 +241,8 @@ def stress(
     chosen, seeds = families(perturbations), track_seeds(tracks)
     drivers = each_accepted(drivers)
     names = driver_names([_run_folder(spec) for spec in drivers])
-    entries = tuple(_entry(spec, name, control) for spec, name in zip(drivers, names, strict=True))
+    loaded = resolve_together(drivers, control)
+    entries = tuple(_entry(*each, control) for each in zip(drivers, loaded, names, strict=True))
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be at least one, each with a name of its own, got {names}; rename a folder.")
     for entry in entries:  # differences to the first would compare two worlds
@@ -281,8 +282,7 @@ def _possible(chosen: list[Family], env: EnvConfig, progress: Progress) -> list[
     return [family for family in chosen if family not in of_car_racing]
 
 
-def _entry(spec: AnyDriver, name: str, control: Control | None) -> Entry:
-    driver = resolve_driver(spec, EnvConfig(control=control) if control else None)
+def _entry(spec: AnyDriver, driver: Policy, name: str, control: Control | None) -> Entry:
     env = env_for(driver, control)
     return Entry(name, driver_hash(spec, env), env, driver)
 

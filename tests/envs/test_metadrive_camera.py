@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nac_drive.envs import CarRacing
-from nac_drive.envs.metadrive.camera import AHEAD, EYE, FULL_SPEED, HALF_VIEW, HORIZON, PITCH, Camera
+from nac_drive.envs.metadrive.camera import AHEAD, EYE, FAR_ROAD, FULL_SPEED, HALF_VIEW, HORIZON, PITCH, REGIONS, Camera
 from nac_drive.envs.metadrive.lanes import LINE_WIDTH
 from tests.envs.metadrive_stand_in import TWO_LANES, WIDTH, StraightLane, car_at, road, situation
 
@@ -125,3 +125,40 @@ def test_frames_of_other_sizes_show_the_same_view():
     small = drawn()[:ROWS].astype(float)
     halved = large.reshape(84, 2, 96, 2, 3).mean(axis=(1, 3))
     assert np.abs(halved - small).mean() < 3
+
+
+def labelled(**values) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and frame of a situation."""
+    camera = Camera()
+    camera.begin(road())
+    return camera.regions(situation(**values)), camera.draw(situation(**values)).astype(int)
+
+
+def test_regions_are_where_their_colours_are():
+    labels, frame = labelled(traffic=car_at(32, 0, 0))
+    assert labels.shape == frame.shape[:2]
+    is_region = {name: labels == number for number, name in enumerate(REGIONS)}
+    red, green, blue = np.moveaxis(frame, -1, 0)
+    asphalt = is_region["near road"]
+    assert (np.abs(frame[asphalt] - 103).max(axis=1) < 8).mean() > 0.9  # a few pixels hold a part of a line
+    assert (green > red)[is_region["grass"]].mean() > 0.98
+    assert (blue >= green)[is_region["sky"]].all()
+    assert (red > 112)[is_region["lines"]].mean() > 0.9
+    assert is_region["status bar"][ROWS:].all()
+    assert not is_region["status bar"][:ROWS].any()
+    without, _ = labelled()
+    cars = (frame != drawn().astype(int)).any(axis=2)
+    assert (cars & is_region["cars"]).sum() > 0.7 * cars.sum()  # the others are at its edge
+    assert not (is_region["cars"] & ~cars).any()
+    np.testing.assert_array_equal(labels[~is_region["cars"]], without[~is_region["cars"]])
+
+
+def test_the_far_road_and_the_horizon_lie_in_the_rows_of_the_pinhole():
+    labels, _ = labelled()
+    rows = {name: np.flatnonzero((labels == number).any(axis=1)) for number, name in enumerate(REGIONS)}
+    border = row_of(FAR_ROAD + AHEAD)
+    assert rows["far road"].max() <= border <= rows["near road"].min() + 1
+    band = 3 / 84 * ROWS
+    assert LINE - band - 1 <= rows["horizon"].min() < LINE < rows["horizon"].max() <= LINE + band
+    assert rows["sky"].max() < rows["horizon"].min()
+    assert rows["grass"].min() > rows["horizon"].max()

@@ -9,6 +9,7 @@ The ground is flat: x, y in metres. In the camera's frame a point has the coordi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
@@ -17,6 +18,7 @@ import numpy as np
 from nac_drive.envs.metadrive import cars
 from nac_drive.envs.metadrive.lanes import LINE_WIDTH
 from nac_drive.envs.metadrive.situation import RoadMap, Situation
+from nac_drive.envs.seat import BAND
 from nac_drive.envs.views import bar_rows
 
 EYE, AHEAD = 2.0, 0.6
@@ -43,6 +45,13 @@ _GREYS = np.array((-3.5, 0.0, 3.5))
 _NEEDLE = (255, 160, 0)
 _LONGEST = 6.0
 """Metres of the longest car."""
+REGIONS = ("grass", "far road", "near road", "lines", "cars", "horizon", "sky", "status bar")
+"""Names of the labels 0, 1, 2, ... The road is the asphalt without its lines; the far road is further ahead than
+`FAR_ROAD`. The cars are the others, with their shadows. The horizon is a band of rows around the line between ground
+and sky, without road and cars."""
+FAR_ROAD = 20.0
+"""Metres ahead from which a road is far."""
+_GRASS_REGION, _FAR_ROAD, _NEAR_ROAD, _LINES, _CARS, _HORIZON_BAND, _SKY, _BAR = range(len(REGIONS))
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,42 @@ class Camera:
         self._draw_bar(frame[self._rows :], situation)
         return frame
 
+    def regions(self, situation: Situation) -> np.ndarray:
+        """Label the pixels of the frame of a situation.
+
+        A pixel has the label of its middle.
+
+        Returns:
+            (height, width) uint8, indices of `REGIONS`.
+        """
+        eye = _Eye.of(situation)
+        canvas = np.full(self._canvas.shape[:2], _GRASS_REGION, np.uint8)
+        chosen, polygons, _ = self._road(eye)
+        for polygon, is_line in zip(polygons, self._is_line[chosen].tolist(), strict=True):
+            if len(polygon):
+                cv2.fillConvexPoly(canvas, polygon, _LINES if is_line else _NEAR_ROAD, cv2.LINE_8, _SHIFT)
+        for polygon, _ in self._cars(eye, situation.traffic):
+            cv2.fillConvexPoly(canvas, polygon, _CARS, cv2.LINE_8, _SHIFT)
+        view = canvas[SAMPLES // 2 :: SAMPLES, SAMPLES // 2 :: SAMPLES]
+        ground = view[self._first :]
+        ground[(ground == _NEAR_ROAD) & (self._ahead > FAR_ROAD)] = _FAR_ROAD
+        above = self._horizon - np.arange(self._rows)[:, None] - 0.5  # of the middles of the rows
+        view[(view == _GRASS_REGION) & (above > -BAND * self._rows)] = _HORIZON_BAND
+        view[(view == _HORIZON_BAND) & (above > BAND * self._rows)] = _SKY
+        return np.concatenate((view, np.full((self._bar, self._width), _BAR, np.uint8)))
+
     def _draw_road(self, eye: _Eye) -> None:
+        chosen, polygons, cover = self._road(eye)
+        colors = (_ROAD + cover[:, None] * (self._colors[chosen] - _ROAD)).tolist()
+        for polygon, color in zip(polygons, colors, strict=True):
+            if len(polygon):
+                cv2.fillConvexPoly(self._canvas, polygon, (*color, 255), cv2.LINE_8, _SHIFT)
+
+    def _road(self, eye: _Eye) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+        """Return the visible polygons of the road.
+
+        They are numbers, corners on the canvas, and the cover of paint.
+        """
         middles, reach = eye.seen(self._middles), self._reach
         right, ahead = middles[:, 0], middles[:, 1]
         visible = (ahead > NEAR - reach) & (ahead < FAR + reach)
@@ -122,17 +166,21 @@ class Camera:
         points = eye.seen(self._polygons[chosen])
         depth = np.maximum(ahead[chosen], NEAR)
         pixels = LINE_WIDTH * self._focal / depth  # OpenCV draws at least one sample: thin paint fades instead
-        cover = np.where(self._is_line[chosen], pixels / (pixels + 0.5), 1.0)[:, None]
-        colors = (_ROAD + cover * (self._colors[chosen] - _ROAD)).tolist()
-        cut = np.any(points[..., 1] < NEAR, axis=1)
-        corners = self._pixels(points, 0.0)
-        for number, color in enumerate(colors):
-            polygon = self._pixels(_clipped(points[number]), 0.0) if cut[number] else corners[number]
-            if len(polygon):
-                cv2.fillConvexPoly(self._canvas, polygon, (*color, 255), cv2.LINE_8, _SHIFT)
+        cover = np.where(self._is_line[chosen], pixels / (pixels + 0.5), 1.0)
+        corners = [*self._pixels(points, 0.0)]
+        for place in np.flatnonzero(np.any(points[..., 1] < NEAR, axis=1)).tolist():
+            corners[place] = self._pixels(_clipped(points[place]), 0.0)
+        return chosen, corners, cover
 
     def _draw_traffic(self, eye: _Eye, traffic: np.ndarray) -> None:
-        """Draw the other cars, far ones first. A side that faces away is not drawn."""
+        for polygon, color in self._cars(eye, traffic):
+            cv2.fillConvexPoly(self._canvas, polygon, (*color.tolist(), 255), cv2.LINE_8, _SHIFT)
+
+    def _cars(self, eye: _Eye, traffic: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the parts of other cars, far ones first.
+
+        A part is its corners on the canvas and its colour. A side that faces away is not drawn.
+        """
         ahead = eye.seen(traffic[:, :2].astype(float))[:, 1]
         order = np.argsort(-ahead)
         corners, colors = cars.polygons(traffic[order[(ahead[order] > NEAR - _LONGEST) & (ahead[order] < FAR)]])
@@ -147,7 +195,7 @@ class Camera:
                 rest = _clipped(points[car, part])
                 shape = self._pixels(rest[:, :2], rest[:, 2])
             if len(shape):
-                cv2.fillConvexPoly(self._canvas, shape, (*colors[car, part].tolist(), 255), cv2.LINE_8, _SHIFT)
+                yield shape, colors[car, part]
 
     def _pixels(self, points: np.ndarray, up: np.ndarray | float) -> np.ndarray:
         """Return places on the canvas, with bits after the point.

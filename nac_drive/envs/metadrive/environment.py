@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from nac_drive.envs.metadrive.camera import Camera
+from nac_drive.envs.metadrive.camera import REGIONS, Camera
 from nac_drive.envs.metadrive.process import give_back, take
 from nac_drive.envs.metadrive.simulator import EXPERTS, FRAMES_PER_SECOND, Settings
 from nac_drive.envs.metadrive.situation import RoadMap, Situation
@@ -124,6 +124,10 @@ class MetaDrive(gym.Env):
         steering, pedal = self._simulator.advice(expert)
         return np.array((-steering, max(pedal, 0.0), max(-pedal, 0.0)), np.float32)
 
+    def regions(self) -> np.ndarray:
+        """Return the labels (96, 96) of the last frame, see `camera.REGIONS`."""
+        return self._camera.regions(self.situation)
+
     def render(self) -> np.ndarray | None:
         """Return the view in the size of a video."""
         return self._video.draw(self.situation) if self._video else None
@@ -186,7 +190,8 @@ def metadrive_environment(name: str, settings: Settings) -> EnvSpec:
     return EnvSpec(
         partial(_make, name, settings), frames_per_second=FRAMES_PER_SECOND, controls=("continuous",),
         flipped_parts=None,  # traffic keeps to one side of the road
-        flipped_bar_columns=None, solved_return=None, video_image=_video_image, pose=_pose, road=_road,
+        flipped_bar_columns=None, solved_return=None, regions=_regions, region_names=REGIONS,
+        video_image=_video_image, pose=_pose, road=_road,
         experts={expert: partial(MetaDriveExpert, expert) for expert in EXPERTS}, own_process=True,
     )  # fmt: skip
 
@@ -212,6 +217,10 @@ def gymnasium_env(name: str, render_mode: str | None = None) -> MetaDrive:
 def _video_image(env: MetaDrive) -> np.ndarray:
     image = env.render()
     return env.state if image is None else image
+
+
+def _regions(env: MetaDrive) -> np.ndarray:
+    return env.regions()
 
 
 def _pose(env: MetaDrive) -> tuple[float, float, float]:
