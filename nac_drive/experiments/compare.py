@@ -29,6 +29,7 @@ from nac_drive.experiments.leaderboard import SHORT, RankedDriver, leaderboard
 from nac_drive.experiments.ranking import LATENCIES, ranked, save_tables
 from nac_drive.experiments.tuning import Tuned, TunedDriving, is_driven, tune_cores, tuned_driving
 from nac_drive.notebook import automatic, paragraph
+from nac_drive.parallel.cluster import has_gpus
 from nac_drive.parallel.processes import number_of_workers, worker_pool
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig
@@ -123,7 +124,8 @@ def compare(
             a process of one thread; a process that dies costs no other run. The time of one `act` is measured
             afterwards, for one driver of each core in turn.
         cluster: Train and evaluate on a Ray cluster, see `worker_pool`. All its machines must see `dataset`, `folder`
-            and the working folder. Each run has one CPU, with the device cuda also one GPU; auto is the CPU there.
+            and the working folder. Each run has one CPU, and a GPU unless the device is the CPU, as auto is on a
+            cluster without GPUs.
         progress: Called with an event when a run starts, ends, fails, and when its `act` is timed.
 
     Returns:
@@ -147,7 +149,8 @@ def compare(
     )
     baseline = _baseline(baseline, entrants.names)
     entrants.require_runnable("cpu" if cluster else device)
-    device = "cpu" if cluster and device == "auto" else device  # a GPU is for runs that reserved it
+    if cluster and configs and device == "auto" and not has_gpus(cluster):
+        device = "cpu"
     if configs and not cluster and choose_device(device).type == "cuda":
         workers = 1  # each further process would hold a copy of the data on the one GPU
     experiment = entrants.driving(tuple(track_seeds(tracks)), crash, device)
@@ -221,7 +224,7 @@ def _trained_encoder(entrants: Entrants, folder: Path, device: str, cluster: str
     config = replace(with_driver(config, core="cnn", core_args={}), data=single)
     progress(message(ENCODER, "started"))
     training = Training(config, entrants.dataset.path, device)
-    work, gpus = [(training, run_folder)], int(device == "cuda")
+    work, gpus = [(training, run_folder)], int(device != "cpu")
     for _, outcome in in_own_processes(_train, work, folder, cluster=cluster, gpus=gpus):
         if outcome.error:
             raise ValueError(f"the shared encoder could not be trained: {outcome.error}")

@@ -102,7 +102,7 @@ class Driving(Experiment):
     @property
     def gpus(self) -> int:  # type: ignore[override]
         """GPUs that each run has to itself on a cluster."""
-        return int(any(entry.training and entry.training.device == "cuda" for entry in self.entries))
+        return int(any(entry.training and entry.training.device != "cpu" for entry in self.entries))
 
     def conditions(self) -> dict[str, Any]:
         entries = [

@@ -43,14 +43,14 @@ class ClusterPool:
     ChildProcessError when it dies every time, and the exceptions of the work itself.
 
     Args:
-        limit: Largest number of tasks at a time; 0 for one per CPU of the cluster.
+        limit: Largest number of tasks at a time; 0 for as many as the cluster has CPUs and GPUs for.
         gpus: GPUs that each task has to itself.
     """
 
     def __init__(self, limit: int = 0, gpus: int = 0):
         import ray
 
-        self._ray, self._limit = ray, limit
+        self._ray, self._limit, self._gpus = ray, limit, gpus
         self._work = ray.remote(
             num_cpus=1, num_gpus=gpus, max_retries=_ATTEMPTS - 1, scheduling_strategy="SPREAD"
         )(_work)  # fmt: skip
@@ -106,7 +106,9 @@ class ClusterPool:
 
         Machines come and go.
         """
-        return self._limit or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        there = self._ray.cluster_resources()
+        room = [there.get("CPU", 1), *([there.get("GPU", 0) / self._gpus] if self._gpus else [])]
+        return self._limit or max(1, int(min(room)))
 
     def _result(self, reference: Any) -> Any:
         errors = self._ray.exceptions
@@ -134,23 +136,50 @@ def cluster_pool(address: str, limit: int = 0, gpus: int = 0) -> Iterator[Cluste
     Args:
         address: `auto` for the cluster that this machine belongs to, HOST:PORT of its head, or ray://HOST:PORT of the
             server for machines outside of it. No cluster is started.
-        limit: Largest number of tasks at a time; 0 for one per CPU of the cluster.
+        limit: Largest number of tasks at a time; 0 for as many as the cluster has CPUs and GPUs for.
         gpus: GPUs that each task has to itself.
 
     Yields:
         The pool.
 
     Raises:
-        ClusterError: Without such a cluster, or if it has another version of Ray or Python.
+        ClusterError: Without such a cluster, if it has another version of Ray or Python, or fewer GPUs than a task
+            needs.
         ValueError: Without Ray.
     """
+    with _connection(address) as ray:
+        if gpus > (there := ray.cluster_resources().get("GPU", 0)):
+            raise ClusterError(
+                f"cluster {address} has {there:g} GPUs, a task needs {gpus}; pass --device cpu, or start machines with "
+                "GPUs."
+            )
+        yield ClusterPool(limit, gpus)
+
+
+def has_gpus(address: str) -> bool:
+    """Return whether a cluster has a GPU.
+
+    Args:
+        address: See `cluster_pool`.
+
+    Raises:
+        ClusterError: See `cluster_pool`.
+        ValueError: Without Ray.
+    """
+    with _connection(address) as ray:
+        return ray.cluster_resources().get("GPU", 0) >= 1
+
+
+@contextmanager
+def _connection(address: str) -> Iterator[Any]:
+    """Connect this process unless it is connected, and yield Ray."""
     ray = optional_module("ray", "cluster")
     if ray.is_initialized():
-        yield ClusterPool(limit, gpus)
+        yield ray
         return
     _connect(ray, address)
     try:
-        yield ClusterPool(limit, gpus)
+        yield ray
     finally:
         ray.shutdown()
 

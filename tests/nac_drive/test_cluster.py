@@ -20,11 +20,11 @@ from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.experiments import experiment
 from nac_drive.experiments.compare import compare
 from nac_drive.parallel import cluster
-from nac_drive.parallel.cluster import ClusterError, ClusterPool, cluster_pool
+from nac_drive.parallel.cluster import ClusterError, ClusterPool, cluster_pool, has_gpus
 from nac_drive.parallel.processes import worker_pool
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import TINY, config, dagger_config, results, train_dagger
-from tests.parallel.work import DiesOnce, kill_itself, refuse, report, report_when_released, threads
+from tests.parallel.work import DiesOnce, kill_itself, refuse, report, report_when_released, threads, visible_gpus
 
 pytestmark = pytest.mark.timeout(600)
 VERSIONS = cluster._versions()
@@ -39,12 +39,14 @@ def _short_zoom() -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Two machines of one CPU, each with its own raylet; this process belongs to the first."""
+    """Two machines of one CPU and one GPU, which Ray only counts; this process belongs to the first."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="ray")  # a cluster that `auto` does not find; its sockets need a short path
-    machine = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "temp_dir": folder}
+    machine = {
+        "num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "temp_dir": folder
+    }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_TMPDIR", folder)  # where it notes its address, in a folder that must be there
@@ -92,6 +94,18 @@ def test_both_machines_work_on_one_thread_and_in_order(pool, tmp_path):
     assert os.getpid() not in {process for _, process in done}
     assert sorted(task for task, _ in pool.imap_unordered(report, range(5))) == list(range(5))
     assert list(pool.imap(threads, [0])) == [1]
+
+
+def test_a_task_has_a_gpu_to_itself_where_it_asks_for_one(address):
+    assert has_gpus(address)
+    with cluster_pool(address, gpus=1) as pool:
+        assert pool.size() == 2
+        assert list(pool.imap(visible_gpus, [0])) == ["0"]  # each machine counts its own
+    with (
+        pytest.raises(ClusterError, match=r"has 2 GPUs, a task needs 3; pass --device cpu"),
+        cluster_pool(address, gpus=3),
+    ):
+        pass
 
 
 def test_an_error_of_the_work_comes_through(pool):
@@ -146,7 +160,11 @@ def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(
         raise AssertionError("nothing may run on this machine beside the cluster")
 
     monkeypatch.setattr(experiment, "each_in_a_process", refuse_here)
+    asked = []
+    pools = experiment.cluster_pool
+    monkeypatch.setattr(experiment, "cluster_pool", lambda *args, gpus: asked.append(gpus) or pools(*args, gpus=gpus))
     there = compare(("cnn",), dataset, [3], tmp_path / "there", cluster=address, workers=0, **arguments)
+    assert asked == [1, 1]  # the shared encoder and the run, as the cluster has GPUs
     assert [[row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in there.drivers] == [
         [row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in here.drivers
     ]

@@ -33,6 +33,11 @@ def threads(task: int) -> int:
     return torch.get_num_threads()
 
 
+def visible_gpus(task: int) -> str | None:
+    """The GPUs that torch would find."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 class Dies:
     """A driver whose process is killed, as if the system had run out of memory."""
 
