@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,8 +17,15 @@ DEAR = (
 """Test modules that take longest, which begin first, so that processes end together."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option."""
+    parser.addoption("--gpu", action="store_true", help="let tests see the GPU: the contract of cores runs there, too")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Prepare a process that runs tests."""
+    """Prepare a process that runs tests. Bits are compared on the CPU, so `auto` must find no GPU."""
+    if not session.config.getoption("gpu"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
         from tests.process import prepare
 

@@ -7,7 +7,7 @@ made of a private interface of torch, so it goes with the version of torch that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -80,14 +80,26 @@ class ToyTensor(torch.Tensor):
 class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        flat, _ = pytree.tree_flatten((args, kwargs))
-        if any(isinstance(item, ToyTensor) or _is_toy(item) for item in flat):
+        if _has_toy(args) or _has_toy(kwargs.values()):
             return _dispatch(func, args, kwargs)
         return func(*args, **kwargs)
 
 
+def _has_toy(items: Iterable[Any]) -> bool:
+    return any(
+        isinstance(item, ToyTensor) or _is_toy(item) or (isinstance(item, (list, tuple)) and _has_toy(item))
+        for item in items
+    )
+
+
 def _is_toy(item: Any) -> bool:
     return isinstance(item, torch.device) and item.type == NAME
+
+
+def _backend_of(select: Any, image: torch.Tensor, weight: torch.Tensor, *others: Any) -> Any:
+    """Return the kernel that computes a convolution."""
+    raw = (item.raw if isinstance(item, ToyTensor) else item for item in (image, weight, *others))
+    return select(*raw)
 
 
 def _dispatch(func: Any, args: Any, kwargs: Any) -> Any:
@@ -136,17 +148,19 @@ def python_device() -> Iterator[torch.device]:
     swap = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     made = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
-    like = torch.Tensor.new_tensor
+    like, select = torch.Tensor.new_tensor, torch._C._select_conv_backend
     transfers.clear()
     try:
         with _Mode():
             for name, function in made.items():
                 setattr(torch, name, partial(_made, function))
             torch.Tensor.new_tensor = _new_tensor  # type: ignore[method-assign]
+            torch._C._select_conv_backend = partial(_backend_of, select)
             yield torch.device(DEVICE)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(swap)
         torch.Tensor.new_tensor = like  # type: ignore[method-assign]
+        torch._C._select_conv_backend = select
         for name, function in made.items():
             setattr(torch, name, function)
 

@@ -95,10 +95,18 @@ def test_bad_input_is_refused_in_one_line_and_nothing_is_touched(name, untouched
     assert changes(untouched) == before
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_cuda_is_refused(here, capsys):
-    assert "pass --device cpu or auto" in refused(capsys, *TRAIN, "--device", "cuda")
-    assert not (here / "new").exists()
+@pytest.mark.parametrize("arguments", [
+    TRAIN, ("ppo", "--out", "new"), ("reproduce", "nac-table5", "--out", "new"),
+    ("evaluate", "--out", "new"), ("evaluate", "--dataset", "data", "--out", "new"), ("stress", "--out", "new"),
+    ("inspect", "--out", "new"), ("watch", "--video", "new"),
+], ids=lambda arguments: arguments[0])  # fmt: skip
+def test_without_a_gpu_cuda_is_refused(arguments, untouched, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(untouched)
+    before = changes(untouched)
+    line = refused(capsys, *arguments, "--device", "cuda")
+    assert line == "nac-drive: device is cuda, but torch sees no GPU here; pass --device cpu or auto.\n"
+    assert changes(untouched) == before
 
 
 def test_malformed_options_exit_with_2_too(here, capsys):

@@ -15,7 +15,7 @@ import nac_drive
 from nac_drive import cli
 from nac_drive.cli import completion, driving, training
 from nac_drive.cli.options import options as options_of
-from nac_drive.cli.options import other_settings
+from nac_drive.cli.options import other_settings, subcommands
 from nac_drive.cli.settings import TrainingCommand
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.policies import CORES, PRETRAINED, DriverConfig
@@ -109,6 +109,21 @@ def test_a_mistyped_option_gets_a_hint(capsys):
 
 
 # Options and configs
+
+
+def test_the_device_has_the_same_words_everywhere():
+    """A training takes the GPU where there is one, and drivers when they are told to."""
+    words = "Device of the {}: the GPU where there is one (auto), cpu or cuda."
+    learning, driving = ("`auto`", words.format("training")), ("`cpu`", words.format("drivers"))
+    expected = dict.fromkeys(("demo", "train", "compare", "reproduce", "dagger", "ppo"), learning)
+    expected |= dict.fromkeys(("watch", "evaluate", "inspect", "stress"), driving)
+    found = {
+        name: (option.default, option.meaning)
+        for name, command in subcommands()
+        for option in options_of(command)
+        if option.name == "--device" and name != "repeat"
+    }
+    assert found == expected
 
 
 @pytest.mark.parametrize("command", TRAINING)

@@ -58,7 +58,7 @@ class Part:
 PARTS = (
     Part(
         "kernels", "the kernels of pairwise NAC equal the naive layer",
-        ("-m", "pytest", "-q"), ("tests/policies/nac/test_fused.py",),
+        ("-m", "pytest", "--gpu", "-q"), ("tests/policies/nac/test_fused.py",),
         ("tests/policies/nac/test_fused.py", "-k", "failed_launch"), 150,
         "all pass", r"(\d+ (?:passed|failed).*) in ", on_device=False,
     ),
@@ -98,7 +98,7 @@ PARTS = (
     ),
     Part(
         "policies", "the contract of every core",
-        ("-m", "pytest", "-q"), ("tests/policies", "-k", "cuda", "-n", "6", "--dist", "loadfile"),
+        ("-m", "pytest", "--gpu", "-q"), ("tests/policies", "-k", "cuda", "-n", "6", "--dist", "loadfile"),
         ("tests/policies/ops/test_weight_cache.py",), 240,
         "all pass", r"(\d+ (?:passed|failed).*) in ", on_device=False,
     ),

@@ -22,9 +22,10 @@ import torch
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig
 from nac_drive.events import silent
+from nac_drive.policies.device import choose_device
 from nac_drive.training.config import paper_recipe
 from nac_drive.training.data.sequences import TrainingData
-from nac_drive.training.distributed import build_fabric, choose_device
+from nac_drive.training.distributed import build_fabric
 from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import Trainer, build_learner

@@ -17,8 +17,10 @@ from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode, 
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_names,
+    driving_device,
     each_accepted,
     env_for,
+    on_device,
     resolve_driver,
     resolve_together,
 )
@@ -62,6 +64,7 @@ def inspect(
     control: Control | None = None,
     crash: CrashMode = "ignore",
     perturbation: str | None = None,
+    device: str = "cpu",
     view: VideoView | None = None,
     rerun: str | os.PathLike[str] | None = None,
     dataset: Demonstrations | str | os.PathLike[str] | None = None,
@@ -80,6 +83,7 @@ def inspect(
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
+        device: Of networks, `auto`, `cpu` or `cuda`; also of their saliency maps.
         view: `above`, `seat` or `both`: shown beside the view that a driver sees, if it is another one.
         rerun: A new file `.rrd` for the rerun viewer, besides the page; see `save_rerun`.
         dataset: A dataset, or its folder: the drivers see one of its episodes as it was recorded, and nothing is
@@ -97,9 +101,9 @@ def inspect(
         DatasetError: If there is no such episode, or it is damaged.
         ValueError: For no driver, two of one name, a driver of another control or of other frames, a track that
             `track_seeds` refuses, an unknown perturbation, a setting of the simulator in a recording, or if rerun is
-            wanted and not installed.
+            wanted and not installed, or the device is not there.
     """
-    folder = Path(folder)
+    folder, device = Path(folder), driving_device(device)
     specs = each_accepted(drivers)
     names = driver_names(specs)
     if not names or len(set(names)) < len(names):
@@ -126,6 +130,7 @@ def inspect(
         if os.path.lexists(file):
             raise FileExistsError(f"{file} already exists; choose another folder or file.")
     loaded = [resolve_driver(spec, recorded.env) for spec in specs] if recorded else resolve_together(specs, control)
+    loaded = [on_device(driver, device) for driver in loaded]
     for driver in () if recorded else loaded:
         in_views(env_for(driver, control, perturbation), view)  # a view that it does not have is refused
     roads = [None if recorded is None else recorded.road(driver) for driver in loaded]

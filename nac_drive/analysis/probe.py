@@ -47,6 +47,8 @@ class Probe:
         self.zeroed_heads: set[int] = set()
         self.uniform = False
         self.clock = True
+        self._noted: dict[str, Tensor] = {}
+        self._weights: Tensor | None = None
 
     def begin(self, env: gym.Env) -> Any:
         return self.driver.begin(env)
@@ -58,12 +60,13 @@ class Probe:
             stack.enter_context(one_thread())
             self._enter_switches(stack)
             features = driver.features(torch.from_numpy(observation.copy())[None, None].to(driver.device))
-            features = self._noted(FEATURES, features)
+            features = self._note(FEATURES, features)
             y, after = driver.core_output(features, torch.tensor([[dt]], device=driver.device), state)
             named = zip(driver.core.neuron_names, after, strict=False)
-            kept = tuple(self._noted(name, values) for name, values in named)
-            y = self._noted(OUTPUT, y)
+            kept = tuple(self._note(name, values) for name, values in named)
+            y = self._note(OUTPUT, y)
             action = driver.action_head.action(driver.action_head(y)[0, 0])
+            self._read()
         return (int(action) if driver.config.control == "discrete" else action), (*kept, *after[len(kept) :])
 
     def switch_neuron(self, group: str, index: int, off: bool) -> None:
@@ -99,19 +102,26 @@ class Probe:
             if self.zeroed_heads:
                 stack.enter_context(zeroed_heads(driver, self.zeroed_heads))
 
-    def _noted(self, group: str, values: Tensor) -> Tensor:
-        self.neurons[group] = values.flatten().float().numpy(force=True)
+    def _note(self, group: str, values: Tensor) -> Tensor:
         zeroed = [index for name, index in self.zeroed if name == group]
-        if not zeroed:
-            return values
-        values = values.clone()
-        values.view(-1)[zeroed] = 0
-        self.neurons[group] = values.flatten().float().numpy(force=True)
+        if zeroed:
+            values = values.clone()
+            values.view(-1)[zeroed] = 0
+        self._noted[group] = values
         return values
+
+    def _read(self) -> None:
+        """Read neurons and attention of a decision in one transfer."""
+        weights = [] if self._weights is None else [self._weights]
+        tensors = [*self._noted.values(), *weights]
+        numbers = torch.cat([tensor.flatten().float() for tensor in tensors]).numpy(force=True)
+        *neurons, rest = np.split(numbers, np.cumsum([tensor.numel() for tensor in self._noted.values()]))
+        self.neurons = dict(zip(self._noted, neurons, strict=True))
+        self.attention = rest.reshape(weights[0].shape) if weights else None
 
     def _note_attention(self, record: AttentionRecord, age: Tensor, *_: Any) -> None:
         weights = by_age(record.alpha[:, :, 0], record.index[:, :, 0], nac_core(self.driver).window)
-        self.attention = weights[0].numpy(force=True)
+        self._weights = weights[0]
 
 
 def by_age(alpha: Tensor, index: Tensor, window: int) -> Tensor:

@@ -272,7 +272,7 @@ def _series(steps: list[Step], spec: EnvSpec) -> dict[str, np.ndarray]:
 
 def _add_attention(recording: Recording, steps: list[AttentionStep], window: int) -> None:
     alpha, age, index = (
-        torch.stack([part[0, :, 0] for part in parts])  # (T, H, K): of the keys that are kept
+        torch.stack([part[0, :, 0] for part in parts]).cpu()  # (T, H, K): of the keys that are kept
         for parts in zip(*((step.record.alpha, step.age, step.record.index) for step in steps), strict=True)
     )
     attention = by_age(alpha, index, window)
@@ -283,22 +283,23 @@ def _add_attention(recording: Recording, steps: list[AttentionStep], window: int
     newest = torch.arange(len(index)).view(-1, 1, 1)
     exists = index >= window - 1 - newest  # the window fills from its end: frame t has t + 1 keys at most
     for name in SIGNALS:
-        values = torch.stack([getattr(step.record, name)[0, :, 0] for step in steps])  # (T, H, K)
+        values = torch.stack([getattr(step.record, name)[0, :, 0] for step in steps]).cpu()  # (T, H, K)
         mean = values.where(exists, 0).sum(dim=2) / exists.sum(dim=2)
         recording.signals[name] = mean.numpy()
 
 
 def _add_saliency(recording: Recording, driver: Driver, labels: np.ndarray | None, spec: EnvSpec) -> None:
     target = steering_target(driver.config.control, spec)
-    frames, dt = torch.from_numpy(recording.frames), torch.from_numpy(recording.series["dt"])
+    frames, dt = (torch.from_numpy(array).to(driver.device) for array in (recording.frames, recording.series["dt"]))
     with one_thread():
         gradient = input_gradient(driver, frames, dt, target)
         gradient = gradient / gradient.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
         maps = (visual_backprop(driver, frames), gradient, grad_cam(driver, frames, dt, target))
     for name, each in zip(SALIENCY, maps, strict=True):
-        recording.saliency[name] = (255 * each).round().to(torch.uint8).numpy(force=True)
+        each = each.detach().cpu()
+        recording.saliency[name] = (255 * each).round().to(torch.uint8).numpy()
         if labels is not None:
-            _add_fractions(recording, name, each.numpy(force=True), labels, spec)
+            _add_fractions(recording, name, each.numpy(), labels, spec)
     if labels is not None:
         _add_fractions(recording, "area", np.ones(labels.shape), labels, spec)
 

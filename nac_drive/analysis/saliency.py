@@ -37,9 +37,8 @@ def steering_target(control: str, spec: EnvSpec) -> Target:
         return lambda prediction: prediction[..., part]
     if spec.steering is None:
         return lambda prediction: prediction.amax(dim=-1)  # the logit of the chosen action
-    right = [number for number, command in enumerate(spec.steering) if command > 0]
-    left = [number for number, command in enumerate(spec.steering) if command < 0]
-    return lambda prediction: prediction[..., right].sum(dim=-1) - prediction[..., left].sum(dim=-1)
+    signs = {number: 1 if command > 0 else -1 for number, command in enumerate(spec.steering) if command}
+    return lambda prediction: sum(sign * prediction[..., number] for number, sign in signs.items())  # type: ignore
 
 
 def visual_backprop(driver: Driver, frames: Tensor) -> Tensor:

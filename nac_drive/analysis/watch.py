@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
-from nac_drive.data_collection.drivers import AnyDriver, driver_name, env_for, resolve_driver
+from nac_drive.data_collection.drivers import AnyDriver, driver_name, driving_device, env_for, on_device, resolve_driver
 from nac_drive.envs import (
     SPLITS,
     Control,
@@ -64,6 +64,7 @@ def watch(
     control: Control | None = None,
     crash: CrashMode = "ignore",
     perturbation: str | None = None,
+    device: str = "cpu",
     view: VideoView | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Episode:
@@ -78,6 +79,7 @@ def watch(
         control: Control of a shipped driver or the controller; a cloned driver knows its own.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
+        device: Of a network, `auto`, `cpu` or `cuda`; also of its saliency maps.
         view: What the video shows, see `record_video`, or what the page shows beside the view of the driver, see
             `inspect`.
         on_step: Called with every step.
@@ -88,11 +90,12 @@ def watch(
     Raises:
         FileExistsError: If the video or the page exists.
         FileNotFoundError: If there is no such driver.
-        ValueError: For a driver of another control, a track that `track_seeds` refuses, an unknown perturbation,
-            another suffix of the video, a video or page that cannot be written, or both at once, and a `view` of a
-            window.
+        ValueError: For a device that is not there, a driver of another control, a track that `track_seeds` refuses, an
+            unknown perturbation, another suffix of the video, a video or page that cannot be written, or both at once,
+            and a `view` of a window.
     """
     track_seeds([track])
+    device = driving_device(device)
     if perturbation is not None:
         parse_all(perturbation)
     if video is not None and html is not None:
@@ -106,6 +109,7 @@ def watch(
             raise FileExistsError(f"{os.fspath(html)} already exists; choose another file.")
         require_writable(Path(html))
     name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
+    driver = on_device(driver, device)
     env = env_for(driver, control, perturbation)
 
     def on_each(step: Step) -> None:

@@ -17,7 +17,7 @@ from tyro.conf import Positional
 import nac_drive as nd
 from nac_drive.cli.interchange import DatasetExport, DatasetImport, DatasetImportTub, DatasetImportUdacity
 from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
-from nac_drive.cli.typed import typed
+from nac_drive.cli.typed import Device, typed
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig
 from nac_drive.envs.views import ABOVE, Size, VideoView, View
 from nac_drive.events import Event
@@ -245,6 +245,8 @@ class Evaluate:
     """A dataset: driver and baseline are compared with its labels, frame by frame, and nothing is driven."""
     episodes: str = "validation"
     """Episodes of --dataset: validation (the tracks that `train` keeps out by default), all, or numbers such as 0,3."""
+    device: Device = "cpu"
+    """Device of the drivers: the GPU where there is one (auto), cpu or cuda."""
     out: Path | None = None
     """Folder for report.html, rows.jsonl and summary.json; every episode is kept there when it ends. With --dataset it
     gets offline.json."""
@@ -268,7 +270,7 @@ class Evaluate:
                 typed(self.driver), self.tracks,
                 baseline=None if self.baseline in (None, "none") else typed(self.baseline),
                 control=self.control, mask_bar=self.mask_bar, crash=self.crash, perturbation=self.perturb,
-                folder=self.out, resume=self.resume, pool=pool, progress=progress,
+                device=self.device, folder=self.out, resume=self.resume, pool=pool, progress=progress,
             )  # fmt: skip
         if self.out:
             from nac_drive.experiments.evaluation_page import save_evaluation_page
@@ -294,7 +296,9 @@ class Evaluate:
         if baseline not in ("none", self.driver) and known_there(baseline, data.meta.env):
             drivers.append(typed(baseline))
         with show_progress(console, self.progress) as progress:
-            results = evaluate_recorded(drivers, data, episodes=self.episodes, folder=self.out, progress=progress)
+            results = evaluate_recorded(
+                drivers, data, episodes=self.episodes, device=self.device, folder=self.out, progress=progress
+            )
         console.print(recorded_table(results).terminal(f"{dataset}, episodes: {self.episodes}"))
         if self.out:
             console.print(f"results: {self.out / 'offline.json'}", highlight=False, soft_wrap=True)
@@ -319,6 +323,8 @@ class Stress:
     (intervene), which counts interventions."""
     control: Control | None = None
     """Control of shipped drivers and the controller; a cloned driver knows its own."""
+    device: Device = "cpu"
+    """Device of the drivers: the GPU where there is one (auto), cpu or cuda."""
     video: str | None = None
     """Also write OUT/video.mp4: the first four drivers on the first track, side by side, under this perturbation."""
     resume: bool = False
@@ -337,15 +343,17 @@ class Stress:
         drivers = [typed(driver) for driver in self.drivers]
         with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
             result = nd.stress(
-                drivers, self.perturb, self.tracks, control=self.control, crash=self.crash, folder=self.out,
-                resume=self.resume, pool=pool, progress=progress,
+                drivers, self.perturb, self.tracks, control=self.control, crash=self.crash, device=self.device,
+                folder=self.out, resume=self.resume, pool=pool, progress=progress,
             )  # fmt: skip
         page = save_stress_page(self.out, result, self.tracks, self.crash, self.drivers, self.control)
         console.print(terminal_stress(result))
         print_sentences(console, result.verdicts)
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
         if self.video is not None:
-            video = video_of(self.out / "video.mp4", drivers, self.tracks, self.video, self.control, self.crash)
+            video = video_of(
+                self.out / "video.mp4", drivers, self.tracks, self.video, self.control, self.crash, self.device
+            )
             console.print(f"video: {video}", highlight=False, soft_wrap=True)
 
 
@@ -372,6 +380,8 @@ class Watch:
     """Perturbations, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
     control: Control | None = None
     """Control of a shipped driver or the controller; a cloned driver knows its own."""
+    device: Device = "cpu"
+    """Device of the drivers: the GPU where there is one (auto), cpu or cuda."""
 
     def run(self, console: Console) -> None:
         from nac_drive.data_collection.drivers import driver_name
@@ -386,7 +396,7 @@ class Watch:
             job = f"{name} on track {self.track}"
             episode = nd.watch(
                 driver, self.track, video=self.video, html=self.html, control=self.control, crash=self.crash,
-                perturbation=self.perturb, view=self.view,
+                perturbation=self.perturb, device=self.device, view=self.view,
                 on_step=lambda step: progress(Event(job, step.index + 1, EnvConfig.max_steps)),
             )  # fmt: skip
         outcome = episode.outcome
@@ -425,6 +435,8 @@ class Inspect:
     """above, seat or both: shown beside the view that the driver sees, if it is another one."""
     control: Control | None = None
     """Control of shipped drivers and the controller; a cloned driver knows its own."""
+    device: Device = "cpu"
+    """Device of the drivers: the GPU where there is one (auto), cpu or cuda."""
     dataset: Path | None = None
     """A dataset: the drivers see one of its episodes as it was recorded, without a simulator."""
     episode: int = 0
@@ -445,8 +457,8 @@ class Inspect:
 
             inspection = nd.inspect(
                 drivers, self.track, folder=self.out, control=self.control, crash=self.crash,
-                perturbation=self.perturb, view=self.view, rerun=self.rerun, dataset=self.dataset, episode=self.episode,
-                on_step=on_step,
+                perturbation=self.perturb, device=self.device, view=self.view, rerun=self.rerun, dataset=self.dataset,
+                episode=self.episode, on_step=on_step,
             )  # fmt: skip
         console.print(f"page: {inspection.page}", highlight=False, soft_wrap=True)
 

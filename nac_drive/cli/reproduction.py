@@ -11,6 +11,7 @@ from tyro.conf import Positional
 
 import nac_drive as nd
 from nac_drive.cli.progress import show_progress
+from nac_drive.cli.typed import Device
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Reproduce:
     """Measure at the paper's size, in place of what two cores do in about an hour."""
     only: tuple[str, ...] = ()
     """Lines of the table, by the paper's name or our core; all of them for none."""
+    device: Device = "auto"
+    """Device of the training: the GPU where there is one (auto), cpu or cuda."""
     resume: bool = False
     """Go on with an interrupted reproduction, or with other lines of it."""
     workers: int = 0
@@ -40,6 +43,6 @@ class Reproduce:
         with show_progress(console) as progress:
             page = nd.reproduce(
                 self.name, self.out, full=self.full, only=self.only, resume=self.resume,
-                workers=self.workers, progress=progress, **tables,
+                workers=self.workers, device=self.device, progress=progress, **tables,
             )  # fmt: skip
         console.print(f"page: {page}", highlight=False, soft_wrap=True)

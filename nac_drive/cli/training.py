@@ -18,14 +18,11 @@ import nac_drive as nd
 from nac_drive.cli.plugins import describe_core
 from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.cli.settings import Source, TrainingCommand, with_settings
-from nac_drive.cli.typed import typed
+from nac_drive.cli.typed import Device, typed
 from nac_drive.envs import CrashMode
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
 from nac_drive.training.config import TrainConfig, paper_recipe
-
-Device = Literal["auto", "cpu", "cuda"]
-
 
 _DRIVER = ("driver.core", "driver.core_args", "driver.encoder")
 _CLONING = (
@@ -145,6 +142,8 @@ class Ppo(TrainingCommand):
     out: Path
     """Folder of the new run."""
     source: Annotated[Source, tyro.conf.arg(name="")] = field(default_factory=Source)
+    device: Device = "auto"
+    """Device of the training: the GPU where there is one (auto), cpu or cuda."""
     resume: bool = False
     """Go on from the last checkpoint; the timesteps may have grown."""
     progress: ProgressMode = "auto"
@@ -154,7 +153,7 @@ class Ppo(TrainingCommand):
         config = self.settings()
         describe_core(config.driver, console)
         with show_progress(console, self.progress) as progress:
-            best = nd.ppo(config, self.out, resume=self.resume, progress=progress)
+            best = nd.ppo(config, self.out, device=self.device, resume=self.resume, progress=progress)
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
 

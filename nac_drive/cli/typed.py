@@ -1,10 +1,13 @@
-"""Drivers as they are typed on a command line."""
+"""Drivers and devices as they are typed on a command line."""
 
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from nac_drive.cli.plugins import named_core
+
+Device = Literal["auto", "cpu", "cuda"]
 
 
 def typed(driver: str) -> str:

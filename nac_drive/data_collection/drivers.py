@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.data_collection.identity import object_hash
 from nac_drive.data_collection.own_driver import AnyDriver, OwnDriver, as_policy, can_drive, made, name_of
 from nac_drive.data_collection.sb3_zip import load_zip
-from nac_drive.envs import ENVIRONMENTS, Control, EnvConfig, Policy, same_actions
+from nac_drive.envs import ENVIRONMENTS, BatchPolicy, Control, EnvConfig, Policy, same_actions
 from nac_drive.plugins import advice_for, attribute_of_plugin, missing_plugin, saved_plugins
 from nac_drive.policies.foreign_onnx import load_any_onnx
 from nac_drive.storage.names import shown
@@ -228,6 +228,30 @@ def driver_names(specs: Sequence[AnyDriver], taken: Sequence[str] = ()) -> list[
             name = f"{driver_name(spec)} ({number})"
         names.append(name)
     return names
+
+
+def driving_device(device: str) -> str:
+    """Return the device of networks that drive: `cpu` or `cuda`.
+
+    Raises:
+        ValueError: See `choose_device`.
+    """
+    return device if device == "cpu" else policies.choose_device(device).type  # the CPU needs no torch
+
+
+def on_device(driver: Policy, device: str) -> Policy:
+    """Return a network on a device, and any other driver as it is.
+
+    The driver of the caller stays where it is: a copy moves.
+
+    Args:
+        driver: The driver.
+        device: `cpu` or `cuda`, see `driving_device`.
+    """
+    if not isinstance(driver, BatchPolicy) or not isinstance(driver, policies.Driver):  # the first check needs no torch
+        return driver
+    target = policies.choose_device(device)
+    return driver if driver.device.type == target.type else deepcopy(driver).to(target)
 
 
 def sendable(driver: Policy | None, wanted: bool = True) -> bool:

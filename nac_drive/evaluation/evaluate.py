@@ -17,7 +17,9 @@ import gymnasium as gym
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_name,
+    driving_device,
     env_for,
+    on_device,
     require_environment,
     resolve_driver,
     sendable,
@@ -120,6 +122,7 @@ def evaluate(
     baseline: Evaluation | None = None,
     pool: Pool | None = None,
     batch_size: int = BATCH_SIZE,
+    device: str = "cpu",
     on_episode: Callable[[EpisodeResult], None] = lambda row: None,
     progress: Progress = automatic,
 ) -> Evaluation:
@@ -144,6 +147,7 @@ def evaluate(
             latencies aside.
         batch_size: Number of tracks that one process drives at a time, if the driver is a `BatchPolicy`. Every other
             driver drives them one after another.
+        device: Of a network, `auto`, `cpu` or `cuda`. On a GPU numbers are rounded otherwise, so episodes differ.
         on_episode: Called with each new row, in the order in which episodes end.
         progress: Called with an event for every episode.
 
@@ -151,13 +155,13 @@ def evaluate(
         The rows in the order of the tracks, and their summary.
 
     Raises:
-        ValueError: For tracks that `track_seeds` refuses, an unknown perturbation, and an expert that was trained in
-            another environment.
+        ValueError: For a device that is not there, tracks that `track_seeds` refuses, an unknown perturbation, and an
+            expert that was trained in another environment.
 
     Warns:
         UserWarning: If the driver was trained with another EnvConfig, perturbations aside.
     """
-    seeds = track_seeds(tracks)
+    seeds, device = track_seeds(tracks), driving_device(device)
     name, policy = shown(name or driver_name(driver)), resolve_driver(driver, env)
     env = env or env_for(policy)
     env = replace(env, perturb=perturbation or env.perturb)
@@ -168,7 +172,7 @@ def evaluate(
     size = tracks_at_a_time(policy, env, batch_size)
     if not all(sendable(one, pool is not None) for one in (policy, labels)):
         pool = None
-    task = partial(drive, policy, labels, env, name=name, crash=crash, batch_size=size)
+    task = partial(drive, policy, labels, env, name=name, crash=crash, batch_size=size, device=device)
     found: dict[int, EpisodeResult] = {}
     finished = counting(progress, f"evaluate ({name})", len(seeds))
     for row in _in_pool(pool, task, seeds, size) if pool else task(seeds):
@@ -214,16 +218,17 @@ def drive(
     crash: CrashMode,
     run: int | None = None,
     batch_size: int = BATCH_SIZE,
+    device: str = "cpu",
 ) -> Iterator[EpisodeResult]:
     """Drive tracks and yield their rows as episodes end.
 
     `batch_size` of them are driven at a time.
 
-    Copies drive. One copy of a `BatchPolicy` drives all tracks, as its state is explicit; any other driver is copied
-    for every episode, so that nothing carries over from one to the next.
+    Copies drive, on a device of `driving_device`. One copy of a `BatchPolicy` drives all tracks, as its state is
+    explicit; any other driver is copied for every episode, so that nothing carries over from one to the next.
     """
     pickled = pickle.dumps((driver, expert))
-    shared: tuple[Policy, Policy | None] = pickle.loads(pickled)
+    shared: list[Policy | None] = [copy and on_device(copy, device) for copy in pickle.loads(pickled)]
     all_batched = all(copy is None or isinstance(copy, BatchPolicy) for copy in shared)
     running: dict[int, tuple[gym.Env, EpisodeMeter]] = {}
 

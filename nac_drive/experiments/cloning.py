@@ -90,7 +90,7 @@ class Cloning(PaperExperiment):
         )  # fmt: skip
         yield f"{self.episodes} episodes"
         if self.encoder_from:
-            load_splits(train_plan(self.training("cnn", {}, 0), recorded, "cpu"), recorded)
+            load_splits(train_plan(self.training("cnn", {}, 0), recorded, self.device), recorded)
             yield "features"
 
     def places(self) -> list[Place]:
@@ -103,9 +103,9 @@ class Cloning(PaperExperiment):
         args, resume = dict(task.core_args), (path / "config.yaml").exists()
         if self.rounds:
             config = self._dagger(task.core, args, run)
-            best = dagger(config, path, expert=self.expert, device="cpu", resume=resume)
+            best = dagger(config, path, expert=self.expert, device=self.device, resume=resume)
         else:
-            best = train(self.training(task.core, args, run), folder / DATASET, path, device="cpu", resume=resume)
+            best = train(self.training(task.core, args, run), folder / DATASET, path, device=self.device, resume=resume)
         driver = load_driver(best)
         tested = stress([best], self.perturbations, self.tracks, crash=self.crash)
         episodes = {

@@ -37,7 +37,10 @@ class Cost(PaperExperiment):
     alone = True
 
     def places(self) -> list[Place]:
-        return [(("length", length), ("device", device)) for device in devices() for length in self.lengths]
+        return [(("length", length), ("device", device)) for device in self._devices() for length in self.lengths]
+
+    def _devices(self) -> list[str]:
+        return list(dict.fromkeys(("cpu", self.device)))
 
     def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return seconds, seconds_sd, throughput, megabytes, and parameters; in a fresh process."""
@@ -53,7 +56,7 @@ class Cost(PaperExperiment):
         }  # fmt: skip
 
     def columns(self) -> list[ResultColumn]:
-        return [column for device in devices() for column in self._columns(device)]
+        return [column for device in self._devices() for column in self._columns(device)]
 
     def _columns(self, device: str) -> list[ResultColumn]:
         key, name = ("", "") if device == "cpu" else (f"_{device}", ", GPU")
@@ -76,7 +79,7 @@ class Cost(PaperExperiment):
     def describe(self) -> str:
         sees = "sees the whole sequence" if self.whole_sequence else "has its own window"
         places = "one CPU thread"
-        if "cuda" in devices():
+        if self.device != "cpu":
             places += f" and on a GPU ({torch.cuda.get_device_name()})"
         return (
             f"A forward pass over one sequence of {', '.join(map(str, self.lengths))} steps with {self.d_model} "
@@ -84,11 +87,6 @@ class Cost(PaperExperiment):
             f"peak of memory rises by in the first. Attention {sees}. torch {torch.__version__}, Python "
             f"{platform.python_version()}."
         )
-
-
-def devices() -> list[str]:
-    """Return the devices of this machine: cpu, and cuda where there is a GPU."""
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def _on(device: str, length: int) -> dict[str, Any]:

@@ -32,13 +32,13 @@ from nac_drive.experiments.page import Page, PageFigure, PageLink, conditions
 from nac_drive.experiments.ranking import ranked, save_tables, trained_driver
 from nac_drive.parallel.processes import Pool, number_of_workers
 from nac_drive.policies import DriverConfig
+from nac_drive.policies.device import choose_device
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import LOCK, locked
 from nac_drive.storage.names import shell_path
 from nac_drive.storage.write import remove_leftovers
 from nac_drive.training.config import DaggerConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
-from nac_drive.training.distributed import choose_device
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.run import ppo
 

@@ -91,6 +91,8 @@ class Driving(Experiment):
     kind: str = "an evaluation"
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else the rows depend on, for conditions.json."""
+    device: str = "cpu"
+    """Where networks drive, see `driving_device`."""
 
     grows = ("entries", "tracks", "perturbations")
 
@@ -108,8 +110,9 @@ class Driving(Experiment):
         entries = [
             {"name": entry.label, "sha256": entry.sha256, "env": asdict(entry.env)} for entry in self.entries
         ]  # fmt: skip
+        elsewhere = {} if self.device == "cpu" else {"device": self.device}  # its episodes differ
         return {
-            "crash": self.crash, **self.settings, "entries": entries, "tracks": list(self.tracks),
+            "crash": self.crash, **self.settings, **elsewhere, "entries": entries, "tracks": list(self.tracks),
             "perturbations": list(self.perturbations),
         }  # fmt: skip
 
@@ -170,7 +173,7 @@ class Driving(Experiment):
             tracks = [task.coordinates["seed"] for task in of_world]
             rows = drive(
                 driver, entry.expert, replace(entry.env, perturb=spec), tracks, name=entry.name, crash=self.crash,
-                run=entry.run, batch_size=tracks_at_a_time(driver, entry.env),
+                run=entry.run, batch_size=tracks_at_a_time(driver, entry.env), device=self.device,
             )  # fmt: skip
             for row in rows:
                 yield row.to_dict()

@@ -13,6 +13,7 @@ from nac_drive.data_collection.drivers import (
     accepted,
     driver_hash,
     driver_name,
+    driving_device,
     env_for,
     known_there,
     require_environment,
@@ -41,6 +42,7 @@ def evaluate_with_baseline(
     mask_bar: bool | None = None,
     crash: CrashMode = "ignore",
     perturbation: str | None = None,
+    device: str = "cpu",
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     pool: Pool | None = None,
@@ -58,6 +60,7 @@ def evaluate_with_baseline(
         mask_bar: Hide the status bar or not; as in the driver's training by default.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`.
+        device: See `evaluate`.
         folder: Gets conditions.json, rows.jsonl, row by row as episodes end, and summary.json; None keeps nothing.
         resume: Go on with the missing episodes in `folder`: the results are those without the interruption, latencies
             aside, which are measured. Tracks may have been added.
@@ -73,7 +76,7 @@ def evaluate_with_baseline(
         ValueError: For a bad argument, a baseline that was trained in another environment, and if `folder` was begun
             under other conditions, is damaged, in use, or cannot be written.
     """
-    seeds = track_seeds(tracks)
+    seeds, device = track_seeds(tracks), driving_device(device)
     if perturbation is not None:
         parse_all(perturbation)
     driver, baseline = accepted(driver), None if baseline is None else accepted(baseline)
@@ -94,7 +97,7 @@ def evaluate_with_baseline(
             entries = [Entry(name, expert_sha256, expert_env, expert), replace(entries[0], expert=expert)]
     if not all(sendable(entry.driver, pool is not None) for entry in entries):
         pool = None
-    experiment = Driving(tuple(entries), tuple(seeds), (perturbation,), crash)
+    experiment = Driving(tuple(entries), tuple(seeds), (perturbation,), crash, device=device)
     with open_experiment(experiment, folder, files=(SUMMARY, "report.html"), resume=resume) as journal:
         results = run(experiment, journal, pool=pool, job="evaluate", progress=progress)
         evaluations: list[Evaluation] = []

@@ -59,7 +59,7 @@ class Learning(PaperExperiment):
             driver=driver, seed=run, total_timesteps=self.total_timesteps, validate_every=self.validate_every,
             validation=EvalConfig(self.validation_tracks),
         )  # fmt: skip
-        best = load_driver(ppo(config, path, resume=(path / "config.yaml").exists()))
+        best = load_driver(ppo(config, path, device=self.device, resume=(path / "config.yaml").exists()))
         curve = [[row["step"], row["returns"]] for row in RunFolder.open(path).rows() if "returns" in row]
         means = [float(np.mean(returns)) for _, returns in curve]
         first = next((frames for (frames, _), mean in zip(curve, means, strict=True) if mean >= self.threshold), None)

@@ -33,6 +33,8 @@ Split = Literal["tracks", "frames"]
 DATASET, ENCODERS = "dataset", "encoders"
 _STOPPING = 8
 """A run stops by one of so many parts of what it may train on."""
+_FRAMES_AT_ONCE = 1024
+"""Frames that an encoder takes at a time."""
 _FIX = "lower learning_rate in the protocol, or measure other lines with --only"
 
 
@@ -108,7 +110,7 @@ class Offline(PaperExperiment):
         """Return epochs, and loss, accuracy, macro_f1 (discrete), squared and absolute error (continuous) of a test."""
         place = dict(task.place)
         torch.manual_seed(place["fold"])
-        driver = Driver(self._driver_config(task.core, dict(task.core_args)))
+        driver = Driver(self._driver_config(task.core, dict(task.core_args))).to(self.device)
         if self.end_to_end:
             fold = _Fold(self, folder, task)
         else:
@@ -205,22 +207,23 @@ class _Fold:
 
     def __init__(self, config: Offline, folder: Path, task: PaperTask, features: Tensor | None = None) -> None:
         place, frames = dict(task.place), _load(folder)
-        self._config = config
+        self._config, self._device = config, torch.device(config.device)
         self._what = f"{task.entry}, fold {place['fold']} over {place['split']}"
-        self._inputs = torch.from_numpy(frames.frames) if features is None else features
+        self._inputs = (torch.from_numpy(frames.frames) if features is None else features).to(self._device)
         self._decide: Callable[..., Any] = Driver.forward if features is None else Driver.decide
-        self._labels, self._dt = torch.from_numpy(frames.labels), torch.from_numpy(frames.dt)
+        self._labels, self._dt = (torch.from_numpy(array).to(self._device) for array in (frames.labels, frames.dt))
         self.length, self.seed = place["length"], place["fold"]
         self.parts = parts(frames, place["split"], self.length, self.seed, config.folds)
-        self._autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=config.precision == "bf16-mixed")
+        bfloat16 = config.precision == "bf16-mixed"
+        self._autocast = partial(torch.autocast, self._device.type, torch.bfloat16, enabled=bfloat16)
 
     def _windows(self, starts: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        rows = torch.from_numpy(starts[:, None] + np.arange(self.length))
+        rows = torch.from_numpy(starts[:, None] + np.arange(self.length)).to(self._device)
         return self._inputs[rows], self._dt[rows], self._labels[rows]
 
     @torch.no_grad()
     def predict(self, driver: Driver, starts: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return predictions and labels, streamed.
+        """Return predictions and labels, streamed, on the CPU.
 
         A sequence that follows on another goes on with its state, unless sequences are single frames.
         """
@@ -238,7 +241,7 @@ class _Fold:
                 predictions.append(prediction.float().flatten(0, 1))
                 truth.append(labels.flatten(0, 1))
                 previous = batch[0]
-        return torch.cat(predictions), torch.cat(truth)
+        return torch.cat(predictions).cpu(), torch.cat(truth).cpu()
 
     def test(self, driver: Driver, starts: np.ndarray) -> dict[str, float]:
         """Return the numbers of a test."""
@@ -269,7 +272,7 @@ class _Fold:
         OptimConfig(config.learning_rate, config.encoder_learning_rate, config.ema_decay).check()
         optimizer = adam(driver, config.learning_rate, config.encoder_learning_rate)
         average = MovingAverage(driver, config.ema_decay)
-        mean, best = average.module, Driver(driver.config)
+        mean, best = average.module, Driver(driver.config).to(self._device)
         rng = np.random.default_rng((self.seed, 1))
         least, since, epoch = float("inf"), 0, 0
         size = max(1, config.frames_per_update // self.length)
@@ -309,9 +312,11 @@ def _train_encoder(config: Offline, folder: Path, task: PaperTask) -> None:
         control=config.control,
         dropout=0.2,
     )
-    driver, _ = _Fold(config, folder, task).train(Driver(driver_config))
+    driver, _ = _Fold(config, folder, task).train(Driver(driver_config).to(config.device))
     file = _encoder_file(folder, task)
-    write_atomically(file, save({name: tensor.contiguous() for name, tensor in driver.encoder.state_dict().items()}))
+    write_atomically(
+        file, save({name: tensor.cpu().contiguous() for name, tensor in driver.encoder.state_dict().items()})
+    )
 
 
 def _encoder_file(folder: Path, task: PaperTask) -> Path:
@@ -329,8 +334,9 @@ def _features(config: Offline, folder: Path, encoder: Path) -> Tensor:
     """Features (N, d) of all frames by the encoder in a file, computed once and kept beside it."""
     kept = encoder.with_suffix(".features")
     if not kept.exists():
-        driver = Driver(config._driver_config("cnn", {})).eval()
+        driver = Driver(config._driver_config("cnn", {})).eval().to(config.device)
         driver.encoder.load_state_dict(load_file(encoder))
-        features = driver.encoder(torch.from_numpy(_load(folder).frames))
+        frames = torch.from_numpy(_load(folder).frames).split(_FRAMES_AT_ONCE)
+        features = torch.cat([driver.encoder(part.to(config.device)).cpu() for part in frames])
         write_atomically(kept, save({"features": features.contiguous()}))
     return load_file(kept)["features"]

@@ -64,8 +64,12 @@ class ResultColumn:
         return self.scale * np.array(numbers, dtype=float)
 
 
+@dataclass(frozen=True)
 class PaperExperiment(ABC):
     """A kind of measurement. Its dataclass fields are the settings of a protocol."""
+
+    device: str = field(default="cpu", kw_only=True)
+    """Where networks learn, `cpu` or `cuda`; `reproduce` sets it."""
 
     alone: ClassVar[bool] = False
     """Whether nothing else may run beside a measurement."""

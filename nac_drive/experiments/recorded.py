@@ -14,7 +14,15 @@ import numpy as np
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode, open_dataset
-from nac_drive.data_collection.drivers import AnyDriver, driver_hash, driver_names, each_accepted, resolve_driver
+from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    driver_hash,
+    driver_names,
+    driving_device,
+    each_accepted,
+    on_device,
+    resolve_driver,
+)
 from nac_drive.envs import EnvSpec, EpisodeSetup, Policy, Step, rollouts
 from nac_drive.evaluation.evaluate import tracks_at_a_time
 from nac_drive.evaluation.metrics import EMPTY, TableColumn
@@ -65,6 +73,7 @@ def evaluate_recorded(
     dataset: Demonstrations | str | os.PathLike[str],
     *,
     episodes: str | Sequence[int] = VALIDATION,
+    device: str = "cpu",
     folder: str | os.PathLike[str] | None = None,
     progress: Progress = automatic,
 ) -> list[RecordedEvaluation]:
@@ -77,6 +86,7 @@ def evaluate_recorded(
         drivers: A driver or several, their names or folders (see `resolve_driver`), which were trained on such frames.
         dataset: The dataset, or its folder.
         episodes: `validation`, the tracks that `train` keeps out by default; `all`; or numbers of episodes.
+        device: Of a network, `auto`, `cpu` or `cuda`.
         folder: A new folder for offline.json; None keeps nothing.
         progress: Called after every episode.
 
@@ -86,14 +96,14 @@ def evaluate_recorded(
     Raises:
         DatasetError: If there is no such episode, one is damaged, or no frame has a label.
         FileExistsError: If `folder` exists.
-        ValueError: For a driver that was trained elsewhere, or that reads the simulator.
+        ValueError: For a driver that was trained elsewhere, or that reads the simulator, or a device that is not there.
     """
     dataset = open_dataset(dataset)
-    env, specs = dataset.meta.env, each_accepted(drivers)
+    env, specs, device = dataset.meta.env, each_accepted(drivers), driving_device(device)
     if folder is not None and os.path.lexists(folder):
         raise FileExistsError(f"{folder} already exists; choose another folder.")
     chosen = _chosen(dataset, episodes)
-    loaded = [resolve_driver(spec, env) for spec in specs]
+    loaded = [on_device(resolve_driver(spec, env), device) for spec in specs]
     for driver in loaded:
         RecordedEpisode.read(dataset, chosen[0]).road(driver)
     finished = counting(progress, "evaluate", len(chosen) * len(loaded))

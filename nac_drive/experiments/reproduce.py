@@ -22,6 +22,7 @@ from nac_drive.experiments.protocol import PROTOCOLS, Protocol, chosen, load
 from nac_drive.experiments.size import Sizes
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import worker_pool
+from nac_drive.policies.device import choose_device
 from nac_drive.registry import Registry
 from nac_drive.storage.names import shell_path
 
@@ -103,6 +104,7 @@ def reproduce(
     full: bool = False,
     only: Sequence[str] = (),
     workers: int = 0,
+    device: str = "auto",
     resume: bool = False,
     experiments: Mapping[str, type[PaperExperiment]] = EXPERIMENTS,
     protocols: Path = PROTOCOLS,
@@ -118,7 +120,8 @@ def reproduce(
         folder: The folder of the results.
         full: Measure at the paper's size, in place of what two cores do in about an hour.
         only: Lines of the table, by the paper's name or our core; all of them for none.
-        workers: Processes, 0 for one per core. Run times are measured in one process at a time.
+        workers: Processes, 0 for one per core. There is one where run times are measured, or networks learn on a GPU.
+        device: Where networks learn, `auto`, `cpu` or `cuda`. Run times are measured there and on the CPU.
         resume: Go on with an interrupted reproduction, or with other lines of it.
         experiments: Name of an experiment -> its class, which worker processes must be able to import.
         protocols: Folder of the protocols, `NAME.yaml` each.
@@ -132,18 +135,20 @@ def reproduce(
         FileExistsError: If `folder` exists and `resume` is off.
         FileError: If `folder` holds a reproduction with other settings or drivers, or rows of other measurements.
         FolderInUseError: If another process writes to `folder`.
-        ValueError: For an unknown name or line, or a measurement that is not finite.
+        ValueError: For an unknown name or line, a device that is not there, or a measurement that is not finite.
         WriteError: If `folder` cannot be written.
     """
-    folder, protocol = Path(folder), load(name, protocols)
+    folder, protocol, device = Path(folder), load(name, protocols), choose_device(device).type
     names = {entry.name for entry in chosen(protocol, only)}
-    settings = protocol.settings | (protocol.full if full else {})
+    on_gpu = device != "cpu"
+    settings = protocol.settings | (protocol.full if full else {}) | ({"device": device} if on_gpu else {})
     experiment = msgspec.convert(settings, experiments[protocol.experiment])
     table = PaperTable.of(name, protocol, settings, experiment)
     with open_experiment(table, folder, files=(f"{name}.md",), resume=resume) as journal:
         journal.begin()  # before anything is prepared
-        with worker_pool(1 if experiment.alone else workers) as pool:
+        with worker_pool(1 if experiment.alone or on_gpu else workers) as pool:
             run(table, journal, pool=pool, only=lambda task: task.entry in names, job="reproduce", progress=progress)
         rows = [journal.rows[task.key] for task in table.tasks() if task.key in journal.rows]
-        line = f"{command} {name}{' --full' if full else ''} --out {shell_path(folder.name)}"
+        options = [*(["--full"] if full else []), *(["--device", device] if on_gpu else [])]
+        line = " ".join([command, name, *options, "--out", shell_path(folder.name)])
         return save_page(folder / f"{name}.md", protocol, experiment, rows, line)

@@ -19,6 +19,7 @@ from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_hash,
     driver_names,
+    driving_device,
     each_accepted,
     env_for,
     require_environment,
@@ -207,6 +208,7 @@ def stress(
     *,
     control: Control | None = None,
     crash: CrashMode = "ignore",
+    device: str = "cpu",
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     pool: Pool | None = None,
@@ -223,6 +225,7 @@ def stress(
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
         crash: The effect of a crash. With intervene, interventions per episode are counted.
+        device: See `evaluate`.
         folder: Gets rows.jsonl row by row as episodes end, then summary.json, the page and its figures; None keeps
             nothing.
         resume: Go on with the missing episodes in `folder`. Drivers, perturbations and tracks may have grown.
@@ -238,7 +241,7 @@ def stress(
         ValueError: For a bad argument, two drivers of one name or of different environments, and if `folder` was begun
             under other conditions, is damaged, in use, or cannot be written.
     """
-    chosen, seeds = families(perturbations), track_seeds(tracks)
+    chosen, seeds, device = families(perturbations), track_seeds(tracks), driving_device(device)
     drivers = each_accepted(drivers)
     names = driver_names([_run_folder(spec) for spec in drivers])
     loaded = resolve_together(drivers, control)
@@ -252,7 +255,7 @@ def stress(
     specs = [UNDISTURBED, *(spec for family in chosen for spec in family.specs)]
     if not all(sendable(entry.driver, pool is not None) for entry in entries):
         pool = None
-    experiment = Driving(entries, tuple(seeds), tuple(specs), crash, "a stress test")
+    experiment = Driving(entries, tuple(seeds), tuple(specs), crash, "a stress test", device=device)
     with open_experiment(experiment, folder, files=FILES, resume=resume) as journal:
         rows = episodes_of(run(experiment, journal, pool=pool, job="stress", progress=progress))
         result = StressResult(names, chosen, rows, stress_cells(rows))

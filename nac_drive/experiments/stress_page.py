@@ -10,7 +10,14 @@ from pathlib import Path
 
 from rich.table import Table as TerminalTable
 
-from nac_drive.data_collection.drivers import AnyDriver, driver_names, env_for, resolve_driver
+from nac_drive.data_collection.drivers import (
+    AnyDriver,
+    driver_names,
+    driving_device,
+    env_for,
+    on_device,
+    resolve_driver,
+)
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.intervals import Interval
 from nac_drive.evaluation.metrics import EMPTY, TableColumn, number
@@ -160,6 +167,7 @@ def video_of(
     spec: str,
     control: Control | None = None,
     crash: CrashMode = "ignore",
+    device: str = "cpu",
 ) -> Path:
     """Write a video of up to four drivers on the first track under one perturbation.
 
@@ -172,6 +180,7 @@ def video_of(
         spec: The perturbation, see `envs.perturb`.
         control: Control of shipped drivers.
         crash: The effect of a crash, see `CarRacing`.
+        device: See `evaluate`.
 
     Returns:
         `path`.
@@ -183,6 +192,7 @@ def video_of(
             videos.append(Path(folder) / f"{number}.mp4")
             driver = resolve_driver(driver, EnvConfig(control=control) if control else None)
             env = env_for(driver, control, spec)
+            driver = on_device(driver, driving_device(device))
             record_video(videos[-1], driver, track_seeds(tracks)[0], name=name, env=env, crash=crash)
         side_by_side(path, videos, columns=2 if len(videos) > 2 else None)
     return path

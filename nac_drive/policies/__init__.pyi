@@ -22,6 +22,7 @@ from .cores.registry import CORES as CORES
 from .cores.registry import build_core as build_core
 from .cores.rnn import GRU as GRU
 from .cores.rnn import LSTM as LSTM
+from .device import choose_device as choose_device
 from .driver import Driver as Driver
 from .encoders import ENCODERS as ENCODERS
 from .encoders import ConvEncoder as ConvEncoder

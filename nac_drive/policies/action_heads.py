@@ -62,6 +62,11 @@ class ContinuousActionHead(nn.Module):
         ranges: The least and the largest value of each number.
     """
 
+    low: Tensor
+    high: Tensor
+    scale: Tensor
+    middle: Tensor
+
     def __init__(self, d_model: int, dense: int, ranges: PartRanges = CAR_RACING) -> None:
         super().__init__()
         self.hidden = nn.Linear(d_model, dense)
@@ -90,15 +95,15 @@ class ContinuousActionHead(nn.Module):
         """Stretch numbers in [-1, 1] and [0, 1] to actions (..., K)."""
         if self._of_units:
             return units
-        action = self.middle + self.scale * units  # type: ignore[operator]
-        return action.clamp(self.low, self.high)  # type: ignore[arg-type]
+        middle, scale, low, high = (part.to(units.device) for part in (self.middle, self.scale, self.low, self.high))
+        return (middle + scale * units).clamp(low, high)
 
     def relative(self, action: Tensor) -> Tensor:
         """Return an action (..., K) relative to its ranges.
 
         Its numbers are in [-1, 1] and [0, 1], so that their errors count alike.
         """
-        return action if self._of_units else (action - self.middle) / self.scale  # type: ignore[operator]
+        return action if self._of_units else (action - self.middle) / self.scale
 
     def fractions(self, z: Tensor) -> Tensor:
         """Return places within the ranges of any numbers (..., K).

@@ -98,7 +98,7 @@ def _predict(driver: policies.Driver, block: Sequence[CarInput]) -> tuple[torch.
     """Return the predictions (B, A) and the next states of several cars, in one pass."""
     observations, states, dts = zip(*block, strict=True)
     frames = driver._frames(np.stack(observations))
-    dt = torch.tensor([[seconds(dt)] for dt in dts], device=driver.device)
+    dt = torch.tensor([[seconds(dt)] for dt in dts])
     state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
     with BatchInvariance(len(block)) if len(block) > 1 else nullcontext():
         prediction, state = driver._infer(frames, dt, state)

@@ -65,7 +65,8 @@ class Driver(nn.Module):
 
         Args:
             frames: Observations, (B, T, H, W, 3), uint8 or float in 0..1.
-            dt: Seconds since the previous observation, (B, T).
+            dt: Seconds since the previous observation, (B, T). Times on the CPU are checked without waiting for the
+                device of the driver.
             state: The state before the first frame; None for the start of an episode.
 
         Returns:
@@ -75,7 +76,7 @@ class Driver(nn.Module):
             ValueError: A shape, dtype or value breaks these rules.
         """
         self._check(frames, dt)
-        return self.decide(self.features(frames), dt, state)
+        return self.decide(self.features(frames), dt.to(frames.device), state)
 
     def features(self, frames: Tensor) -> Tensor:
         """Return the features (..., d) of frames (..., H, W, 3), which `decide` takes."""
@@ -137,7 +138,7 @@ class Driver(nn.Module):
             ValueError: The observation has another shape or type, or `dt` is no number of seconds.
         """
         frames = self._frames(np.asarray(observation)[None])
-        prediction, state = self._infer(frames, torch.tensor([[seconds(dt)]], device=self.device), state)
+        prediction, state = self._infer(frames, torch.tensor([[seconds(dt)]]), state)
         action = self.action_head.action(prediction[0, 0])
         return (int(action) if self.config.control == "discrete" else action), state
 
@@ -198,7 +199,7 @@ class Driver(nn.Module):
         if episode_start is not None:
             starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool, device=self.device)
             state = reset_rows(state, starts)
-        dt = torch.full(frames.shape[:2], self.config.nominal_dt, device=self.device)
+        dt = torch.full(frames.shape[:2], self.config.nominal_dt)
         prediction, state = self._infer(frames, dt, state)
         action = self.action_head.action(prediction[:, 0])
         return (action[0] if single else action), state

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nac_drive.policies.device import choose_device
 from nac_drive.training.data.sequences import Sequences
 
 if TYPE_CHECKING:  # slow to import: `build_fabric` does when a run starts
@@ -28,24 +29,6 @@ if TYPE_CHECKING:  # slow to import: `build_fabric` does when a run starts
 
 _PATIENCE = timedelta(days=7)
 """Time that the other processes wait for the main one, which validates and, in `dagger`, collects."""
-
-
-def choose_device(device: str) -> torch.device:
-    """The device that this process trains on.
-
-    Args:
-        device: `auto` (the GPU where there is one), `cpu` or `cuda`.
-
-    Raises:
-        ValueError: For another name, and for cuda without a GPU.
-    """
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be auto, cpu or cuda, got {device!r}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch sees no GPU here; pass --device cpu or auto.")
-    if device == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def build_fabric(device: str, precision: str, devices: int, nodes: int, batch_size: int) -> Fabric:

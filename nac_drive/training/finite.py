@@ -49,8 +49,10 @@ def require_finite_weights(what: str, tensors: Iterable[tuple[str, Tensor]], fix
     Raises:
         DivergedError: One of them is NaN or infinite.
     """
-    for name, tensor in tensors:
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+    checks = {name: torch.isfinite(tensor).all() for name, tensor in tensors if tensor.is_floating_point()}
+    finite = torch.stack(list(checks.values())).tolist() if checks else []  # one wait for the device
+    for name, weights_finite in zip(checks, finite, strict=True):
+        if not weights_finite:
             raise _diverged(f"the weights {name!r} of {what} are not finite", fix)
 
 

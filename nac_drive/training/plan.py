@@ -18,12 +18,12 @@ from torch import nn
 from nac_drive.data_collection.drivers import driver_hash, require_environment, require_view, resolve_driver
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver
+from nac_drive.policies.device import choose_device
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import locked
 from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
 from nac_drive.training.curve import CURVE, draw_curve
-from nac_drive.training.distributed import choose_device
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.driver, self.distribution = driver.eval(), distribution
-        self._encoder_precision = partial(torch.autocast, "cpu", torch.bfloat16, precision == "bf16-mixed")
+        self._in_bfloat16 = precision == "bf16-mixed"
         self.spread: nn.Linear | None = None
         if driver.config.control != "discrete":
             signed: Any = driver.action_head.signed
@@ -77,24 +76,40 @@ class ActorCritic(nn.Module):
             dt: Seconds since the previous observation, (B, T).
             state: The driver's state.
         """
-        with self._encoder_precision():
+        outputs, state = self.outputs(prepared, dt, state)
+        return self.distribution_of(outputs), state
+
+    def outputs(self, prepared: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the numbers of the distributions, and the driver's state.
+
+        They are one tensor, so that one transfer reads them: logits (B, T, A), or two numbers (B, T, 2 K) for each part
+        of an action. The arguments are as in `forward`.
+        """
+        with torch.autocast(prepared.device.type, torch.bfloat16, self._in_bfloat16):
             features = self.driver.encode(prepared)
         y, state = self.driver.core_output(features.to(dt.dtype), dt, state)
         head: Any = self.driver.action_head
         z = head.out(head.hidden(y).relu())
         if self.spread is None:
-            return Categorical(logits=z, validate_args=False), state
+            return z, state
         if self.distribution == "gaussian":
-            return Independent(Normal(z, self.spread(y).clamp(-5, 1).exp(), validate_args=False), 1), state
+            return torch.cat((z, self.spread(y).clamp(-5, 1).exp()), dim=-1), state
         mean = MARGIN + (1 - 2 * MARGIN) * head.fractions(z)  # a clamp would have no gradient at the ends
         concentration = 1 / (mean * (1 - mean)) + F.softplus(self.spread(y))  # both parameters exceed 1: one mode
-        return Independent(Beta(mean * concentration, (1 - mean) * concentration, validate_args=False), 1), state
+        return torch.cat((mean * concentration, (1 - mean) * concentration), dim=-1), state
+
+    def distribution_of(self, outputs: Tensor) -> Distribution:
+        """Return the distributions of samples from their numbers, on any device."""
+        if self.spread is None:
+            return Categorical(logits=outputs, validate_args=False)
+        family = Normal if self.distribution == "gaussian" else Beta
+        return Independent(family(*outputs.chunk(2, dim=-1), validate_args=False), 1)
 
     def sample(self, distribution: Distribution, rng: np.random.Generator) -> Tensor:
         """Draw samples, of which `distribution` has a finite density.
 
         Args:
-            distribution: As `forward` returns it.
+            distribution: As `forward` returns it, on the CPU.
             rng: Draws them. torch's generator would be one for all threads.
         """
         drawn: Any = distribution if self.spread is None else distribution.base_dist  # type: ignore[attr-defined]

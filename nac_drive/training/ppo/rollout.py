@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nac_drive.policies.cores.base import map_state, reset_rows
 from nac_drive.training.ppo.envs import RolloutEnvs
@@ -29,8 +30,8 @@ _ENVS_PER_PART = 16
 class Rollout:
     """T actions in each of E environments. Row t is what was seen and done at t, and what came of it."""
 
-    frames: np.ndarray
-    """(T, E, ...): frames as the driver's encoder prepares them."""
+    frames: Tensor
+    """(T, E, ...): frames as the driver's encoder prepares them, on the device of the policy."""
     privileged: np.ndarray
     """(T, E, K): the simulator's state that the frame shows."""
     after: np.ndarray
@@ -51,7 +52,7 @@ class Rollout:
     """(T, E) bool: the episode ended by a rule."""
     ended: np.ndarray
     """(T, E) bool: the episode ended by a rule or a time limit."""
-    states: tuple[np.ndarray, ...]
+    states: tuple[Tensor, ...]
     """(T / L, E, ...) each: the driver's state before every action whose number is a multiple of L."""
     returns: list[float]
     """Undiscounted native rewards of the episodes that ended by a rule; one that was cut is not whole."""
@@ -93,25 +94,25 @@ class RolloutPart:
             for parameter, source in zip(self._policy.parameters(), policy.parameters(), strict=True):
                 parameter.copy_(source)
 
-    def drive(self, frames: np.ndarray, penalty_share: float) -> Rollout:
+    @torch.no_grad()
+    def drive(self, frames: Tensor, penalty_share: float) -> Rollout:
         """Drive T actions in every environment.
+
+        An action sends frames and times, and waits for the device once.
 
         Args:
             frames: (T, E, ...), filled in place.
             penalty_share: Fraction of the penalties that is subtracted from the rewards.
         """
-        with torch.inference_mode():
-            return self._drive(frames, penalty_share)
-
-    def _drive(self, frames: np.ndarray, penalty_share: float) -> Rollout:
         envs, policy, rows, states = self._envs, self._policy, [], []
-        returns: list[float] = []
+        device, returns = frames.device, list[float]()
         for t in range(self._n_steps):
             if t % self._length == 0:
                 states.append(map_state(torch.clone, self._state))
-            prepared = policy.driver.prepare(torch.from_numpy(envs.observations))
-            frames[t] = prepared.numpy()
-            distribution, self._state = policy(prepared[:, None], torch.from_numpy(self._dt)[:, None], self._state)
+            prepared = frames[t] = policy.driver.prepare(torch.from_numpy(envs.observations).to(device))
+            dt = torch.from_numpy(self._dt)[:, None].to(device)
+            outputs, self._state = policy.outputs(prepared[:, None], dt, self._state)
+            distribution = policy.distribution_of(outputs.cpu())
             samples = policy.sample(distribution, self._rng)
             row = {
                 "privileged": envs.privileged.copy(),
@@ -127,9 +128,9 @@ class RolloutPart:
             returns += outcome.returns
             self._starts, self._dt = outcome.ended, outcome.dt.astype(np.float32)
             if outcome.ended.any():
-                self._state = reset_rows(self._state, torch.from_numpy(outcome.ended))
+                self._state = reset_rows(self._state, torch.from_numpy(outcome.ended).to(device))
         arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        noted = tuple(torch.stack(parts).numpy() for parts in zip(*states, strict=True))
+        noted = tuple(torch.stack(parts) for parts in zip(*states, strict=True))
         return Rollout(frames=frames, states=noted, returns=returns, **arrays)
 
     def close(self) -> None:
@@ -158,8 +159,9 @@ class Rollouts:
         sequence_length: int,
         threads: int,
     ) -> None:
-        frame = policy.driver.prepare(torch.zeros((1, *policy.driver.config.frame_shape), dtype=torch.uint8))[0]
-        self._frames = np.zeros((n_steps, n_envs, *frame.shape), frame.numpy().dtype)
+        shape, device = policy.driver.config.frame_shape, policy.driver.device
+        frame = policy.driver.prepare(torch.zeros((1, *shape), dtype=torch.uint8, device=device))[0]
+        self._frames = torch.zeros((n_steps, n_envs, *frame.shape), dtype=frame.dtype, device=device)
         self._policy, self._threads, self._ranks = policy, threads, parts_of(n_envs)
         self._parts = [
             RolloutPart(make_envs(ranks), deepcopy(policy), n_steps, sequence_length) for ranks in self._ranks
@@ -185,7 +187,7 @@ class Rollouts:
         names = [field.name for field in fields(Rollout) if field.name not in ("frames", "states", "returns")]
         return Rollout(
             frames=self._frames,
-            states=tuple(np.concatenate(each, axis=1) for each in zip(*(part.states for part in parts), strict=True)),
+            states=tuple(torch.cat(each, dim=1) for each in zip(*(part.states for part in parts), strict=True)),
             returns=[value for part in parts for value in part.returns],
             **{name: np.concatenate([getattr(part, name) for part in parts], axis=1) for name in names},
         )

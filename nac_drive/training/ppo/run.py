@@ -6,9 +6,9 @@ PPO: Schulman et al., arXiv 1707.06347. PPO from a clone of a privileged expert:
 arXiv 1912.12294. Threads drive some environments each with a copy of the policy (`rollout`); then threads
 compute the gradients of some actions each, through time in cores with memory (`update`).
 
-A run goes on bit for bit as if never interrupted, whatever the number of cores. At every checkpoint all environments
-begin a new episode, and all random numbers are drawn anew from the seed and the number of frames, with and without an
-interruption.
+On the CPU a run goes on bit for bit as if never interrupted, whatever the number of cores. At every checkpoint all
+environments begin a new episode, and all random numbers are drawn anew from the seed and the number of frames, with and
+without an interruption.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def ppo(
     config: PPOConfig,
     folder: str | os.PathLike[str],
     *,
+    device: str = "auto",
     resume: bool = False,
     progress: Progress = automatic,
 ) -> Path:
@@ -65,6 +66,7 @@ def ppo(
     Args:
         config: Settings. The driver learns in evaluation mode: what drives is what learns.
         folder: The folder of the run.
+        device: `auto`, `cpu` or `cuda`.
         resume: Go on from the last checkpoint, bit for bit as if never interrupted. `total_timesteps` may have grown;
             the learning rate then falls to zero over the new number.
         progress: Called after every rollout with the mean return of the last whole episodes and the metrics of
@@ -76,8 +78,8 @@ def ppo(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the driver would have dropout or noise in training, `init_from` drives another environment, or
-            the run was started with other settings or by an older version.
+        ValueError: If the device is not there, the driver would have dropout or noise in training, `init_from` drives
+            another environment, or the run was started with other settings or by an older version.
         DivergedError: If a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
 
@@ -85,10 +87,11 @@ def ppo(
         UserWarning: If the processor has no bfloat16 of its own, so that it is many times slower.
     """
     config.check()
-    warn_of_emulation(config.optim.precision)
     folder = Path(folder)
     RunFolder.require(folder, resume)
-    plan = TrainingPlan.resolve(config, config.env, device="cpu", grown=("total_timesteps",))
+    plan = TrainingPlan.resolve(config, config.env, device=device, grown=("total_timesteps",))
+    if plan.device.type == "cpu":
+        warn_of_emulation(config.optim.precision)
     learner = Learner(build_policy(plan), config.optim, default_workers())
     with open_run(folder, plan, resume=resume) as run:
         last = run.checkpoint_folder("last")
@@ -121,14 +124,17 @@ def _load(learner: Learner, folder: Path) -> int:
 
 
 def build_policy(plan: TrainingPlan[PPOConfig]) -> ActorCritic:
-    """Make the policy that a run begins with.
+    """Make the policy that a run begins with, on its device.
 
     Raises:
         ValueError: If `init_from` is another driver than `config.driver` asks for, or was trained without the bar.
     """
     torch.manual_seed(plan.config.seed)
     driver = _init_from(plan) if plan.sources else _random(plan.config, plan.env.spec)
-    return ActorCritic(driver, privileged_size(plan.env), plan.config.rollout.distribution, plan.config.optim.precision)
+    policy = ActorCritic(
+        driver, privileged_size(plan.env), plan.config.rollout.distribution, plan.config.optim.precision
+    )
+    return policy.to(plan.device)
 
 
 def _random(config: PPOConfig, spec: EnvSpec) -> Driver:
@@ -275,7 +281,7 @@ class _Training:
                 state["averaged"] = self._learner.average.updates
             save_training_state(folder / "training_state", self._learner.optimizer, state)
             policy = self._learner.policy
-            weights = {name: parameter.data.contiguous() for name, parameter in policy.named_parameters()}
+            weights = {name: parameter.data.cpu().contiguous() for name, parameter in policy.named_parameters()}
             save_file(weights, folder / "training_state" / _POLICY)
 
         row |= closed_loop(driver, self._env, self._config.validation.tracks, self._pool, self._progress)

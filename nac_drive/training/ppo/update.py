@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nac_drive.policies import Driver
+from nac_drive.policies.cores.base import reset_rows
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.moving_average import MovingAverage
 from nac_drive.training.ppo.config import PPOOptimConfig
@@ -23,7 +24,9 @@ from nac_drive.training.ppo.rollout import Rollout
 _LARGEST_GRADIENT = 0.5
 """Norm to which the gradients of the policy and of the value network are clipped, each on its own."""
 _ACTIONS_PER_SHARD = 256
-"""Actions of a batch whose gradients are computed at once: the images between the convolutions fit the caches."""
+"""Actions of a batch whose gradients a CPU computes at once: images between the convolutions fit the caches."""
+_METRICS = ("loss", "value_loss", "policy_loss", "entropy", "clip_fraction", "approx_kl")
+"""Metrics of an update. Without the driver there are the first two."""
 
 
 def advantages(
@@ -149,45 +152,47 @@ class Learner:
         if self.policy.spread is not None:
             self.policy.spread.requires_grad_(actor)
         config, sequences = self._config, cut(rollout.starts, self.sequence_length)
-        totals: dict[str, list[float]] = {}
         with one_thread():
             data = self._data(rollout)
-            for _ in range(config.n_epochs):
-                for batch in batches(sequences, self.sequence_length, config.batch_size, rng):
-                    for name, value in self._step(rollout, data, sequences[batch], actor).items():
-                        totals.setdefault(name, []).append(value)
-        return {name: float(np.mean(values)) for name, values in totals.items()}
+            metrics = [
+                self._step(rollout, data, sequences[batch], actor)
+                for _ in range(config.n_epochs)
+                for batch in batches(sequences, self.sequence_length, config.batch_size, rng)
+            ]
+            means = torch.stack(metrics).cpu().double().mean(dim=0)  # no update waits for the device
+        return dict(zip(_METRICS, means.tolist(), strict=False))
 
     def _data(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Return advantages, targets, and arrays of the loss.
+        """Return advantages, targets, and arrays of the loss, on the device.
 
         The targets are the value network's. The arrays are parts of the rollout.
         """
-        config = self._config
+        config, device = self._config, rollout.frames.device
+        privileged = torch.from_numpy(rollout.privileged).to(device)
         with torch.no_grad():
-            values = self.policy.values(torch.from_numpy(rollout.privileged)).numpy()
-            next_values = self.policy.values(torch.from_numpy(rollout.after)).numpy()
+            after = self.policy.values(torch.from_numpy(rollout.after).to(device))
+            values, next_values = torch.stack((self.policy.values(privileged), after)).numpy(force=True)
         discounts = config.gamma ** (rollout.durations * round(1 / self.policy.driver.config.nominal_dt))
         advantage = advantages(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, discounts, config.gae_lambda
         )
-        return {
-            "advantage": torch.from_numpy((advantage - advantage.mean()) / (advantage.std() + 1e-8)),
-            "target": torch.from_numpy(advantage + values),
-            "log_prob": torch.from_numpy(rollout.log_probs),
-            "samples": torch.from_numpy(rollout.samples),
-            "privileged": torch.from_numpy(rollout.privileged),
-            "dt": torch.from_numpy(rollout.dt),
-            "frames": torch.from_numpy(rollout.frames),
-        }
+        arrays = {
+            "advantage": (advantage - advantage.mean()) / (advantage.std() + 1e-8), "target": advantage + values,
+            "log_prob": rollout.log_probs, "samples": rollout.samples, "dt": rollout.dt, "starts": rollout.starts,
+        }  # fmt: skip
+        sent = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        return {**sent, "privileged": privileged, "frames": rollout.frames}
 
-    def _step(self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool) -> dict[str, float]:
+    def _step(self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool) -> Tensor:
         """Take one step of the optimizer on a batch of sequences (S, 3) and return its metrics."""
         parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         actions = int(sequences[:, 2].sum())
-        shards = np.array_split(sequences, min(-(-actions // _ACTIONS_PER_SHARD), len(sequences)))
+        count = 1  # a GPU takes the whole batch
+        if rollout.frames.device.type == "cpu":
+            count = min(-(-actions // _ACTIONS_PER_SHARD), len(sequences))
+        shards = np.array_split(sequences, count)
 
-        def gradients(number: int) -> tuple[Any, dict[str, float]]:
+        def gradients(number: int) -> tuple[Any, Tensor]:
             loss, metrics = self._loss(rollout, data, shards[number], actor, actions)
             if actor and number == 0:
                 loss = loss + self.policy.driver.core.penalty()
@@ -206,50 +211,49 @@ class Learner:
             self.policy.driver.core.after_step()
         if actor and self.average is not None:
             self.average.update(self.policy.driver)
-        return {name: sum(metrics[name] for _, metrics in results) for name in results[0][1]}
+        return torch.stack([metrics for _, metrics in results]).sum(dim=0)
 
     def _loss(
         self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool, actions: int
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, Tensor]:
         """Return a shard's part of the loss and metrics.
 
-        The batch has so many actions.
+        The batch has so many actions. The shard sends one array of indices, and does not wait for the device.
         """
         config = self._config
-        rows, columns, lengths = sequences.T
-        steps = np.arange(lengths.max())
-        valid = torch.from_numpy(steps < lengths[:, None])  # (S, L)
-        last = lengths[:, None] - 1  # padding repeats the last row
-        t = torch.from_numpy(rows[:, None] + np.minimum(steps, last))  # (S, L)
-        e = torch.from_numpy(columns)[:, None].expand_as(t)
+        t, e, valid = _indices(sequences, rollout.frames.device)
         part = {name: tensor[t, e] for name, tensor in data.items() if name != "frames"}
-        values, target = self.policy.values(part["privileged"])[valid], part["target"][valid]
+        values, target = (each.flatten()[valid] for each in (self.policy.values(part["privileged"]), part["target"]))
         loss = F.smooth_l1_loss(values, target, reduction="sum") / actions
-        metrics = {"loss": loss.item(), "value_loss": loss.item()}
+        metrics = [loss, loss]
         if actor:
-            state = self._states(rollout, rows, columns)
+            noted = tuple(state[t[:, 0] // self.sequence_length, e[:, 0]] for state in rollout.states)
+            state = reset_rows(noted, part["starts"][:, 0])
             distribution, _ = self.policy(data["frames"][t, e], part["dt"], state)
-            log_ratio = (distribution.log_prob(part["samples"]) - part["log_prob"])[valid]
-            advantage = part["advantage"][valid]
+            log_ratio = (distribution.log_prob(part["samples"]) - part["log_prob"]).flatten()[valid]
+            advantage = part["advantage"].flatten()[valid]
             ratio = log_ratio.exp()
             clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)
-            entropy = distribution.entropy()[valid].sum() / actions
+            entropy = distribution.entropy().flatten()[valid].sum() / actions
             gain = torch.minimum(ratio * advantage, clipped * advantage).sum() / actions
             loss = loss - gain - config.ent_coef * entropy
-            with torch.no_grad():
-                metrics["loss"] = float(loss)
-                metrics["policy_loss"] = -float(gain)
-                metrics["entropy"] = float(entropy)
-                metrics["clip_fraction"] = float(((ratio - 1).abs() > config.clip_range).sum()) / actions
-                metrics["approx_kl"] = float((ratio - 1 - log_ratio).sum()) / actions
-        return loss, metrics
+            outside = ((ratio - 1).abs() > config.clip_range).sum() / actions
+            metrics = [loss, metrics[1], -gain, entropy, outside, (ratio - 1 - log_ratio).sum() / actions]
+        return loss, torch.stack(metrics).detach()
 
-    def _states(self, rollout: Rollout, rows: np.ndarray, columns: np.ndarray) -> tuple[Tensor, ...]:
-        """Return the driver's states at the beginning of sequences."""
-        noted, starts = rows // self.sequence_length, rollout.starts[rows, columns]
-        states: list[Any] = []
-        for array in rollout.states:
-            state = array[noted, columns].copy()
-            state[starts] = 0
-            states.append(torch.from_numpy(state))
-        return tuple(states)
+
+def _indices(sequences: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return where the actions of some sequences (S, 3) are, in one transfer.
+
+    Returns:
+        Rows and environments, (S, L) each, in which padding repeats the last action of a sequence; and, once they are
+        flat, the places of the actions without padding.
+    """
+    rows, columns, lengths = sequences.T
+    steps = np.arange(lengths.max())
+    t = rows[:, None] + np.minimum(steps, lengths[:, None] - 1)
+    e = np.broadcast_to(columns[:, None], t.shape)
+    valid = np.flatnonzero(steps < lengths[:, None])
+    sent = torch.from_numpy(np.concatenate((t.ravel(), e.ravel(), valid))).to(device)
+    t_sent, e_sent, valid_sent = sent.split((t.size, t.size, len(valid)))
+    return t_sent.view(t.shape), e_sent.view(t.shape), valid_sent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,6 +103,23 @@ def test_run_times_are_measured_again_where_they_are_missing(tmp_path: Path, mon
         reproduce("tiny", tmp_path / "out", resume=True)
 
 
+@pytest.mark.parametrize(("device", "workers", "options"), [("cuda", 1, "--device cuda "), ("cpu", 2, "")])
+def test_networks_learn_on_the_device_one_after_the_other_on_a_gpu(
+    device: str, workers: int, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    used: list[int] = []
+    monkeypatch.setattr(run, "load", lambda *_: replace(TINY, experiment="size", settings={}))
+    monkeypatch.setattr(run, "choose_device", torch.device)
+    monkeypatch.setattr(run, "worker_pool", lambda workers: used.append(workers) or nullcontext())
+    monkeypatch.setattr(Sizes, "describe", lambda experiment: f"It learned on {experiment.device}.")
+    page = reproduce("tiny", tmp_path / "out", device=device, workers=2)
+    assert f"It learned on {device}." in page.read_text()
+    assert f"nac-drive reproduce tiny {options}--out out" in page.read_text()
+    assert used == [workers]
+    settings = json.loads((tmp_path / "out" / "conditions.json").read_text())["settings"]
+    assert settings == ({"device": "cuda"} if device == "cuda" else {})
+
+
 def test_a_line_may_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     wide = PaperEntry("wide", "gru", settings={"d_model": 12})
     monkeypatch.setattr(run, "load", lambda *_: replace(TINY, entries=[*TINY.entries, wide]))
@@ -124,19 +142,18 @@ def test_unknown_names_are_refused_before_anything_is_written(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_exponent_of_a_power_is_its_exponent_on_each_device(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def test_the_exponent_of_a_power_is_its_exponent_on_each_device():
     rows = [
         {"length": length, "device": device, "seconds": 3e-5 * length**power}
         for device, power in (("cpu", 1.5), ("cuda", 0.5))
         for length in (64, 256, 1024)
     ]
     assert exponent(rows[:3]) == pytest.approx(1.5)
-    columns = {column.key: column for column in Cost(lengths=[64, 256, 1024]).columns()}
+    columns = {column.key: column for column in Cost(lengths=[64, 256, 1024], device="cuda").columns()}
     assert columns["exponent"].values(rows).tolist() == [pytest.approx(1.5)]
     assert columns["exponent_cuda"].values(rows).tolist() == [pytest.approx(0.5)]
     assert columns["ms_256_cuda"].values(rows).tolist() == [pytest.approx(3e-2 * 256**0.5)]
-    assert [dict(place) for place in Cost(lengths=[8]).places()] == [
+    assert [dict(place) for place in Cost(lengths=[8], device="cuda").places()] == [
         {"length": 8, "device": "cpu"}, {"length": 8, "device": "cuda"}
     ]  # fmt: skip
 

@@ -158,7 +158,7 @@ def test_every_batch_has_its_size_and_every_epoch_every_action_once(monkeypatch,
     steps: list[np.ndarray] = []
     real = Learner._step
 
-    def step(learner: Learner, rollout: Any, data: Any, sequences: np.ndarray, actor: bool) -> dict[str, float]:
+    def step(learner: Learner, rollout: Any, data: Any, sequences: np.ndarray, actor: bool) -> torch.Tensor:
         steps.append(sequences)
         return real(learner, rollout, data, sequences, actor)
 
@@ -318,10 +318,10 @@ def test_an_update_descends_the_loss_as_it_is_written(core, settings, monkeypatc
     for e in range(3):
         for t in range(8):
             if t % 4 == 0:  # gradients go back four actions
-                state = tuple(torch.from_numpy(part[t // 4, e : e + 1]) for part in rollout.states)
+                state = tuple(part[t // 4, e : e + 1] for part in rollout.states)
             if rollout.starts[t, e]:
                 state = tuple(torch.zeros_like(part) for part in state)
-            frame, dt = torch.from_numpy(rollout.frames[t, e])[None, None], torch.from_numpy(rollout.dt[t, e : e + 1])
+            frame, dt = rollout.frames[t, e][None, None], torch.from_numpy(rollout.dt[t, e : e + 1])
             distribution, state = mine(frame, dt[None], state)
             log_prob = distribution.log_prob(torch.from_numpy(np.asarray(rollout.samples[t, e]))[None, None])[0, 0]
             log_ratios.append(log_prob - float(rollout.log_probs[t, e]))

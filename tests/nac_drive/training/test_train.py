@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +20,13 @@ from nac_drive.events import Event
 from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.policies.action_heads import DiscreteActionHead
 from nac_drive.policies.cores.lds import LDS
+from nac_drive.policies.device import choose_device
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.training import trainer
 from nac_drive.training.config import DataConfig
 from nac_drive.training.data.augmentation import augmented
 from nac_drive.training.data.images import flipped, masked
 from nac_drive.training.data.sequences import Sequences, TrainingData, curve_weights
-from nac_drive.training.distributed import choose_device
 from nac_drive.training.offline import action_changes, offline_accuracy
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import train_plan
@@ -485,6 +486,11 @@ def test_settings_that_cannot_be_trained_leave_no_folder(changed, message, datas
     with pytest.raises(ValueError, match=message):
         train(config(**changed), dataset, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_tests_see_no_gpu_unless_they_are_told_to(request):
+    """Many compare bits, also in processes that they start."""
+    assert request.config.getoption("gpu") or os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_devices(dataset, tmp_path):
