@@ -112,7 +112,7 @@ def test_a_mistyped_option_gets_a_hint(capsys):
 
 
 def test_the_device_has_the_same_words_everywhere():
-    """A training takes the GPU where there is one, and drivers when they are told to."""
+    """Trainings take a GPU by themselves, drivers when told to."""
     words = "Device of the {}: the GPU where there is one (auto), cpu or cuda."
     learning, driving = ("`auto`", words.format("training")), ("`cpu`", words.format("drivers"))
     expected = dict.fromkeys(("demo", "train", "compare", "reproduce", "dagger", "ppo"), learning)

@@ -1,4 +1,4 @@
-"""Drivers and devices as they are typed on a command line."""
+"""Drivers and devices as they are typed."""
 
 from __future__ import annotations
 

@@ -240,9 +240,9 @@ def driving_device(device: str) -> str:
 
 
 def on_device(driver: Policy, device: str) -> Policy:
-    """Return a network on a device, and any other driver as it is.
+    """Return a driver whose network is on a device.
 
-    The driver of the caller stays where it is: a copy moves.
+    The driver of the caller stays where it is: a copy moves. A driver without a network is returned as it is.
 
     Args:
         driver: The driver.

@@ -99,7 +99,7 @@ class ActorCritic(nn.Module):
         return torch.cat((mean * concentration, (1 - mean) * concentration), dim=-1), state
 
     def distribution_of(self, outputs: Tensor) -> Distribution:
-        """Return the distributions of samples from their numbers, on any device."""
+        """Return the distributions that `outputs` describes, on any device."""
         if self.spread is None:
             return Categorical(logits=outputs, validate_args=False)
         family = Normal if self.distribution == "gaussian" else Beta

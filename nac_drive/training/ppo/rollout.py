@@ -31,7 +31,7 @@ class Rollout:
     """T actions in each of E environments. Row t is what was seen and done at t, and what came of it."""
 
     frames: Tensor
-    """(T, E, ...): frames as the driver's encoder prepares them, on the device of the policy."""
+    """(T, E, ...): prepared frames, on the device of the policy."""
     privileged: np.ndarray
     """(T, E, K): the simulator's state that the frame shows."""
     after: np.ndarray

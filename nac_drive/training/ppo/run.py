@@ -124,7 +124,7 @@ def _load(learner: Learner, folder: Path) -> int:
 
 
 def build_policy(plan: TrainingPlan[PPOConfig]) -> ActorCritic:
-    """Make the policy that a run begins with, on its device.
+    """Make the policy that a run begins with.
 
     Raises:
         ValueError: If `init_from` is another driver than `config.driver` asks for, or was trained without the bar.

@@ -24,7 +24,10 @@ from nac_drive.training.ppo.rollout import Rollout
 _LARGEST_GRADIENT = 0.5
 """Norm to which the gradients of the policy and of the value network are clipped, each on its own."""
 _ACTIONS_PER_SHARD = 256
-"""Actions of a batch whose gradients a CPU computes at once: images between the convolutions fit the caches."""
+"""Actions whose gradients a CPU computes at once.
+
+The images between the convolutions fit the caches.
+"""
 _METRICS = ("loss", "value_loss", "policy_loss", "entropy", "clip_fraction", "approx_kl")
 """Metrics of an update. Without the driver there are the first two."""
 
@@ -163,9 +166,9 @@ class Learner:
         return dict(zip(_METRICS, means.tolist(), strict=False))
 
     def _data(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Return advantages, targets, and arrays of the loss, on the device.
+        """Return advantages, targets, and arrays of the loss.
 
-        The targets are the value network's. The arrays are parts of the rollout.
+        The targets are the value network's. The arrays are parts of the rollout. All are on the device.
         """
         config, device = self._config, rollout.frames.device
         privileged = torch.from_numpy(rollout.privileged).to(device)
@@ -243,7 +246,7 @@ class Learner:
 
 
 def _indices(sequences: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where the actions of some sequences (S, 3) are, in one transfer.
+    """Send the places of the actions of some sequences (S, 3).
 
     Returns:
         Rows and environments, (S, L) each, in which padding repeats the last action of a sequence; and, once they are

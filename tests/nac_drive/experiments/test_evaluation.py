@@ -50,7 +50,7 @@ def known_rows(monkeypatch) -> list[int]:
 
     def drive(
         driver: Any, expert: Any, config: EnvConfig, seeds: Sequence[int], *, name: str, crash: CrashMode,
-        run: int | None, batch_size: int,
+        run: int | None, batch_size: int, device: str,
     ) -> Iterator[EpisodeResult]:  # fmt: skip
         for seed in seeds:
             driven.append(seed)

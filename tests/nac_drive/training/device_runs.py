@@ -128,7 +128,7 @@ def on_device(counts: dict[str, Counts]) -> Iterator[None]:
 
 
 def both(run: Callable[[Path], Any], folder: Path) -> tuple[dict[str, Any], dict[str, Counts]]:
-    """Return the results of a run on both devices, and the transfers."""
+    """Return results on both devices, and transfers."""
     results, counts = {"cpu": run(folder / "cpu")}, defaultdict[str, Counts](list)
     with on_device(counts):
         results["device"] = run(folder / "device")
@@ -178,7 +178,7 @@ def compared(dataset: Demonstrations, path: Path) -> Any:
 
 
 def passive(folder: Path, path: Path) -> Any:
-    """Measure a fold of `Offline` on the features of an encoder that is trained first."""
+    """Measure a fold of `Offline`, with its encoder."""
     (path / offline.ENCODERS).mkdir(parents=True)
     (path / offline.DATASET).symlink_to(folder / "dataset")
     device = NAME if path.name == "device" else "cpu"
@@ -198,14 +198,14 @@ def _plain(row: Any) -> dict[str, Any]:
 
 
 def _driver(folder: Path) -> Driver:
-    """Return the driver that was trained on the CPU, for episodes of six frames."""
+    """Return a trained driver for episodes of six frames."""
     driver = load_driver(checkpoint(folder / "train" / "cpu", "best"))
     driver.env_config["max_steps"] = 6
     return driver
 
 
 def driving(folder: Path, path: Path) -> Any:
-    """Return what `evaluate` says of a driver on tracks and on a dataset, and what it exports."""
+    """Return evaluations on tracks and a dataset, and an export."""
     driver, dataset = _driver(folder), Demonstrations.open(folder / "dataset")
     device = "auto" if path.name == "device" else "cpu"
     result = evaluate(driver, [5, 6], expert=driver, device=device)
@@ -217,7 +217,7 @@ def driving(folder: Path, path: Path) -> Any:
 
 
 def inspected(folder: Path, path: Path) -> Any:
-    """Return all arrays of an inspection: decisions, neurons, attention and saliency."""
+    """Return decisions, neurons, attention and saliency."""
     driver = _driver(folder)
     inspect(driver, 5, folder=path, device="auto" if path.name == "device" else "cpu")
     assert driver.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Everything that may see a GPU, on the device of Python."""
+"""Commands on the device of Python."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_update_of_ppo_sends_the_places_of_its_actions_and_waits_for_nothing(
 
 
 def test_an_action_of_a_rollout_sends_frames_and_times_and_waits_once(results: dict[str, Any]) -> None:
-    """An episode that ends sends the rows of the states to reset."""
+    """The end of an episode sends the rows to reset."""
     for up, down in results["transfers"]["ppo_rollout"]:
         assert 0 <= up - 2 * ACTIONS <= 1
         assert down == ACTIONS
@@ -68,6 +68,6 @@ def test_a_recorded_decision_reads_all_neurons_at_once(results: dict[str, Any]) 
 
 
 def test_the_conditions_of_an_evaluation_name_a_gpu() -> None:
-    """A folder of the CPU, also of an older version, does not go on with episodes of a GPU."""
+    """A folder never mixes episodes of two devices."""
     assert "device" not in Driving((), ()).conditions()
     assert Driving((), (), device="cuda").conditions()["device"] == "cuda"
