@@ -140,7 +140,7 @@ NOT_RUN: dict[str, str] = {
     "python benchmarks/layer/kernel_registers.py": "tests/benchmarks runs it: here kernels run in Python",
     "python benchmarks/speed/gpu.py --out gpu.json": "needs a GPU; tests/benchmarks/test_gpu_script.py rehearses it",
     "MASTER_ADDR=HOST ...": "needs two machines; tests/nac_drive/training/test_distributed.py runs two processes",
-    "python -m pytest tests/policies": _TESTS,
+    "python -m pytest tests/policies --gpu": _TESTS,
     "python -m tests.fuzz --inputs 100000 --out docs/runs/fuzz.json": _TESTS,
     "python tests/test_imports.py": _TESTS,
     "python drive.py champion.onnx 1000": "tests/policies/test_export.py runs the program of the page",
