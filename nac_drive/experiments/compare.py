@@ -31,9 +31,9 @@ from nac_drive.experiments.tuning import Tuned, TunedDriving, is_driven, tune_co
 from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.cluster import has_gpus
 from nac_drive.parallel.processes import number_of_workers, worker_pool
+from nac_drive.policies.device import choose_device
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig
-from nac_drive.training.distributed import choose_device
 from nac_drive.training.train import Splits, load_splits, train_plan
 
 BASELINE = "lstm"
