@@ -97,7 +97,7 @@ def ppo(folder: Path) -> dict[str, Any]:
         ),
         validation=nd.EvalConfig("val-1"), seed=2, total_timesteps=256, validate_every=128,
     )  # fmt: skip
-    nd.ppo(config, folder)
+    nd.ppo(config, folder, device="cpu")
     return run(folder)
 
 

@@ -50,6 +50,10 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("dataset", "merge", "data", "--out", "continuous_data"), ("continuous_data already exists", "another folder")
     ),
     "merging nothing": (("dataset", "merge", "--out", "new"), ("no episode", "at least one")),
+    # Devices
+    "a cluster with a device for drivers": (
+        ("evaluate", "--cluster", "auto", "--device", "auto"), ("must be cpu with --cluster", "leave --device out")
+    ),
     # Settings
     "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("'mamba' is unknown", "lstm")),
     "mistyped core": (("train", "data", "--out", "new", "--core", "lstmm", *SHORT), ("Did you mean 'lstm'?",)),

@@ -6,6 +6,7 @@ The work of a command is imported when it runs: help and errors in options come 
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from nac_drive.events import Event
 from nac_drive.experiments.families import DEFAULT_PERTURBATIONS
 from nac_drive.markdown import number_text
 from nac_drive.notebook import opens_windows
-from nac_drive.parallel.processes import worker_pool
+from nac_drive.parallel.processes import Pool, worker_pool
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ class Evaluate:
         if self.dataset is not None:
             self._compare_with(self.dataset, console)
             return
-        with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
+        with _pool(self.workers, self.cluster, self.device) as pool, show_progress(console, self.progress) as progress:
             evaluations = nd.evaluate_with_baseline(
                 typed(self.driver), self.tracks,
                 baseline=None if self.baseline in (None, "none") else typed(self.baseline),
@@ -341,7 +342,7 @@ class Stress:
 
         EnvConfig(perturb=self.video)  # a bad one fails before the episodes
         drivers = [typed(driver) for driver in self.drivers]
-        with worker_pool(self.workers, self.cluster) as pool, show_progress(console, self.progress) as progress:
+        with _pool(self.workers, self.cluster, self.device) as pool, show_progress(console, self.progress) as progress:
             result = nd.stress(
                 drivers, self.perturb, self.tracks, control=self.control, crash=self.crash, device=self.device,
                 folder=self.out, resume=self.resume, pool=pool, progress=progress,
@@ -461,6 +462,19 @@ class Inspect:
                 episode=self.episode, on_step=on_step,
             )  # fmt: skip
         console.print(f"page: {inspection.page}", highlight=False, soft_wrap=True)
+
+
+def _pool(workers: int, cluster: str | None, device: Device) -> AbstractContextManager[Pool | None]:
+    """Return the processes of drivers, see `worker_pool`.
+
+    Raises:
+        ValueError: A cluster gives its episodes no GPU.
+    """
+    if cluster is not None and device != "cpu":
+        raise ValueError(
+            f"device must be cpu with --cluster, whose episodes have no GPU, got {device!r}; leave --device out."
+        )
+    return worker_pool(workers, cluster)
 
 
 def _print_info(console: Console, info: dict[str, Any]) -> None:

@@ -147,7 +147,8 @@ def evaluate(
             latencies aside.
         batch_size: Number of tracks that one process drives at a time, if the driver is a `BatchPolicy`. Every other
             driver drives them one after another.
-        device: Of a network, `auto`, `cpu` or `cuda`. On a GPU numbers are rounded otherwise, so episodes differ.
+        device: Of a network, `auto`, `cpu` or `cuda`. On a GPU numbers are rounded otherwise, so episodes differ. Each
+            process of `pool` has a copy there.
         on_episode: Called with each new row, in the order in which episodes end.
         progress: Called with an event for every episode.
 
