@@ -1,12 +1,16 @@
 """The ranking of a comparison, one perturbation at a time.
 
-    python benchmarks/protocols/worlds.py runs/lead runs/lead-clockless
+    python benchmarks/protocols/worlds.py runs/lead runs/lead-clockless --dataset broken
+    python benchmarks/protocols/worlds.py runs/lead --seat runs/lead-seat --dataset broken
 
 A dataset that was recorded under several perturbations in turn is compared under all of them in turn: track n is under
 number n modulo their count. The table has one column for each: mean return over runs and tracks, and below it the
 paired difference from the baseline (lstm, if it takes part; else the first driver) with its 95 % bootstrap interval
 over tracks and runs. Several folders are one table, over the tracks that all drivers drove; the drivers of later ones
 are marked by the folder's name.
+
+--seat names a comparison of the same drivers from the driver's seat (`nac-drive compare --view seat`). Its worlds are
+further columns.
 """
 
 from __future__ import annotations
@@ -24,16 +28,22 @@ from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.experiments.compare import BASELINE
 
 Returns = dict[str, dict[int, list[float]]]
-"""Driver -> track -> return of every run."""
+"""Driver -> track -> return of every run. From the seat, track n is ~n, a negative number."""
 
 
-def returns_of(folder: Path, mark: str) -> Returns:
+def returns_of(folder: Path, mark: str = "", *, seat: bool = False) -> Returns:
     """Return the returns of every driver of a comparison."""
     found: Returns = defaultdict(lambda: defaultdict(list))
     for line in (folder / "rows.jsonl").read_text().splitlines():
         row = json.loads(line)
-        found[row["driver"] + mark][row["seed"]].append(row["episode_return"])
+        if row.get("trial") is None:  # a trial of the tuning is no episode
+            found[row["driver"] + mark][~row["seed"] if seat else row["seed"]].append(row["episode_return"])
     return found
+
+
+def with_seat(returns: Returns, seat: Returns) -> Returns:
+    """Return the drivers that drove in both views, with the tracks of both."""
+    return {driver: {**returns[driver], **seat[driver]} for driver in returns if driver in seat}
 
 
 def grid(returns: dict[int, list[float]], tracks: list[int]) -> np.ndarray:
@@ -63,8 +73,10 @@ def table(returns: Returns, specs: list[str]) -> str:
 
 def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
     """Return the tracks under every specification that has any."""
-    found = {spec: [t for t in sorted(tracks) if t % len(specs) == i] for i, spec in enumerate(specs)}
-    return {spec: under for spec, under in found.items() if under}
+    tracks = sorted(tracks, key=abs)
+    above = {spec: [t for t in tracks if t >= 0 and t % len(specs) == i] for i, spec in enumerate(specs)}
+    seat = {f"{spec}, seat": [t for t in tracks if t < 0 and ~t % len(specs) == i] for i, spec in enumerate(specs)}
+    return {spec: under for spec, under in {**above, **seat}.items() if under}
 
 
 def spread(returns: Returns, specs: list[str]) -> dict[str, list[float]]:
@@ -83,15 +95,18 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="folders of nac-drive compare")
     parser.add_argument("--dataset", type=Path, required=True, help="the dataset, which names the perturbations")
     parser.add_argument("--driver", default="nac-sharp", help="the driver whose lead is printed (default: %(default)s)")
+    parser.add_argument("--seat", type=Path, help="the folder of the same comparison from the driver's seat")
     options = parser.parse_args()
     specs = (Demonstrations.open(options.dataset).meta.env.perturb or "").split(",")
     returns: Returns = {}
     for number, folder in enumerate(options.folders):
         returns |= returns_of(folder, f" ({folder.name})" if number else "")
+    if options.seat is not None:
+        returns = with_seat(returns, returns_of(options.seat, seat=True))
     common = set.intersection(*(set(found) for found in returns.values()))
     returns = {driver: {track: found[track] for track in common} for driver, found in returns.items()}
     print(table(returns, specs))
-    tracks = [track for track in sorted(returns[options.driver]) if track % len(specs)]
+    tracks = [track for track in sorted(returns[options.driver]) if (track if track >= 0 else ~track) % len(specs)]
     if not tracks:
         return
     print(f"\n{options.driver} ahead of each, without tracks of {specs[0]}:")

@@ -20,6 +20,7 @@ from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.cli.settings import Source, TrainingCommand, with_settings
 from nac_drive.cli.typed import Device, typed
 from nac_drive.envs import CrashMode
+from nac_drive.envs.views import View
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
 from nac_drive.training.config import TrainConfig, paper_recipe
@@ -160,7 +161,7 @@ class Ppo(TrainingCommand):
 @with_settings(
     "train", "driver.encoder", "data.sequence_length", "data.batch_size", "data.augment", "optim.learning_rate",
     "optim.freeze_encoder_from", "validation.tracks", "seed", "epochs", "validate_every", "perturb", "track",
-    fixed={**_OF_DATASET, "driver.core": "--drivers", "driver.core_args": "--drivers"},
+    fixed={**_OF_DATASET, "view": "--view", "driver.core": "--drivers", "driver.core_args": "--drivers"},
 )  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class Compare(TrainingCommand):
@@ -187,6 +188,9 @@ class Compare(TrainingCommand):
     """Train one encoder for all cores: they learn on its features, many times faster."""
     tune: bool = False
     """Try four learning rates and two settings of every core on the validation tracks first: its runs have the best."""
+    view: View | None = None
+    """The world that cores learn and drive in: above, or seat, from the driver's seat. A dataset of another view is
+    drawn anew first, as DATASET-VIEW; none: the dataset's."""
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
@@ -208,7 +212,7 @@ class Compare(TrainingCommand):
         with show_progress(console, options.progress) as progress:
             comparison = nd.compare(
                 drivers, dataset, self.tracks, self.out, config=config, num_seeds=self.num_seeds,
-                shared_encoder=self.shared_encoder, tune=self.tune, expert=typed(self.expert),
+                shared_encoder=self.shared_encoder, tune=self.tune, view=self.view, expert=typed(self.expert),
                 baseline=self.baseline and typed(self.baseline), crash=self.crash, device=options.device,
                 resume=options.resume, workers=options.workers, cluster=options.cluster,
                 progress=progress,

@@ -56,6 +56,19 @@ def save_action_log(
     require_writable(path)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
+    log = _log_of(dataset, workers, progress)
+    with writing(path):
+        write_atomically(path, encode_action_log(log))
+
+
+def _log_of(dataset: Demonstrations, workers: int, progress: Progress) -> ActionLog:
+    """Return the action log of a dataset.
+
+    Its files are checked first.
+
+    Raises:
+        DatasetError: The dataset is empty, unfinished, damaged, or own data.
+    """
     if problems := dataset.verify(workers=workers, progress=progress):
         raise DatasetError(
             f"{problems[0]} ({len(problems)} problem(s) in {dataset.path}); collect those episodes again."
@@ -67,13 +80,37 @@ def save_action_log(
             raise ValueError(f"its episode {min(missing)} is missing")
         episodes = [EpisodeActions.from_arrays(*read_episode(dataset.path / row["file"], env)) for row in rows]
         document = read_json(dataset.path / META, dict[str, Any], "a dataset's meta.json", "fetch it again")
-        log = ActionLog(document, episodes)
+        return ActionLog(document, episodes)
     except ValueError as error:
         raise DatasetError(
             f"{dataset.path} makes no action log: {error}; collect it to its end with --resume."
         ) from error
-    with writing(path):
-        write_atomically(path, encode_action_log(log))
+
+
+def drawn_anew(
+    dataset: Demonstrations, view: View, *, workers: int = 1, progress: Progress = automatic
+) -> Demonstrations:
+    """Return a recording as another view shows it.
+
+    It is the dataset NAME-VIEW beside the dataset NAME, and is made or completed if it is not there. Frame i of both is
+    the same instant, with the same label.
+
+    Args:
+        dataset: The recording.
+        view: The view. The recording itself is returned where it has that view.
+        workers: Processes; the dataset does not depend on their number.
+        progress: Called after every episode.
+
+    Raises:
+        DatasetError: See `save_action_log` and `rebuild`.
+        ValueError: The environment has no such view.
+    """
+    if dataset.meta.env.view == view:
+        return dataset
+    path = dataset.path.with_name(f"{dataset.path.name}-{view}")
+    meta = replace(dataset.meta, env=replace(dataset.meta.env, view=view, size=ABOVE))
+    log = _log_of(dataset, number_of_workers(workers), progress)
+    return _rebuilt(log, dataset.path, path, meta, workers=workers, resume=path.exists(), progress=progress)
 
 
 def rebuild(
@@ -119,15 +156,22 @@ def rebuild(
     view = view or recorded.view
     size = size or (recorded.size if view == recorded.view else ABOVE)
     meta = replace(log.meta, env=replace(recorded, view=view, size=size))
-    same_view = meta.env == recorded
+    return _rebuilt(log, log_path, path, meta, workers=workers, resume=resume, progress=progress)
+
+
+def _rebuilt(
+    log: ActionLog, source: Path, path: Path, meta: Meta, *, workers: int, resume: bool, progress: Progress
+) -> Demonstrations:
+    """Simulate an action log, see `rebuild`."""
+    same_view = meta.env == log.meta.env
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")
     if resume and not Demonstrations.vacant(path):
         _require_episodes_of(log, Demonstrations.open(path), meta, same_view)
     seeds = [episode.summary["seed"] for episode in log.episodes]
     with open_recording(path, meta, seeds, resume=resume) as dataset:
-        episode = partial(_rebuild_episode, meta.env, same_view, log_path, _cause(log))
-        add_missing(dataset, episode, list(enumerate(log.episodes)), workers, progress, f"rebuild ({log_path.name})")
+        episode = partial(_rebuild_episode, meta.env, same_view, source, _cause(log))
+        add_missing(dataset, episode, list(enumerate(log.episodes)), workers, progress, f"rebuild ({source.name})")
     return dataset
 
 

@@ -16,7 +16,9 @@ from typing import Any
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_name, known_there
+from nac_drive.data_collection.replay import drawn_anew
 from nac_drive.envs import CrashMode, track_seeds
+from nac_drive.envs.views import View
 from nac_drive.evaluation.verdict import Verdict
 from nac_drive.events import Progress, message
 from nac_drive.experiments.comparison_page import save_comparison_page
@@ -85,6 +87,7 @@ def compare(
     num_seeds: int = 1,
     shared_encoder: bool = False,
     tune: bool = False,
+    view: View | None = None,
     expert: AnyDriver = "expert",
     baseline: str | None = None,
     crash: CrashMode = "ignore",
@@ -112,6 +115,8 @@ def compare(
             `config`, augmented as it says; all cores learn on its clean features.
         tune: Try four learning rates and two settings of every core first, with one seed, on the validation tracks of
             `config` (see `experiments.tuning`). The core's runs have the best settings.
+        view: The world that cores learn and drive in: `above`, or `seat`, from the driver's seat. A dataset of another
+            view is drawn anew first, see `drawn_anew`. The dataset's by default.
         expert: Evaluated on the same tracks, and queried at every frame of every evaluation, see `resolve_driver`. It
             sees the status bar as in its training, whether or not the drivers see it. The shipped expert takes part in
             CarRacing alone.
@@ -139,6 +144,8 @@ def compare(
     """
     config = config or TrainConfig()
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
+    if view is not None:
+        dataset = drawn_anew(dataset, view, workers=number_of_workers(workers), progress=progress)
     cores = [driver for driver in drivers if isinstance(driver, str) and is_core(driver)]
     given = tuple(accepted(driver) for driver in drivers if not (isinstance(driver, str) and is_core(driver)))
     known = known_there(expert, dataset.meta.env)
@@ -206,7 +213,10 @@ def _baseline(name: str | None, names: Sequence[str]) -> str:
 
 
 def _features(entrants: Entrants, experiment: Driving, rows: Mapping[str, Any], progress: Progress) -> Splits | None:
-    """Return the features of a frozen encoder, computed once for all runs; None where nothing needs them."""
+    """Return the features of a frozen encoder.
+
+    They are computed once for all runs. None where nothing needs them.
+    """
     config = next(iter(entrants.configs.values()), entrants.config)
     if not entrants.configs or not config.optim.freeze_encoder_from:
         return None
@@ -217,7 +227,7 @@ def _features(entrants: Entrants, experiment: Driving, rows: Mapping[str, Any], 
 
 
 def _trained_encoder(entrants: Entrants, folder: Path, device: str, cluster: str | None, progress: Progress) -> Path:
-    """Return the run of the shared encoder, trained in a process of its own."""
+    """Train the shared encoder in a process of its own."""
     config, run_folder = entrants.config, folder / ENCODER
     frames = config.data.sequence_length * config.data.batch_size
     single = replace(config.data, sequence_length=1, batch_size=frames)

@@ -1,6 +1,6 @@
 """The main job from end to end: an expert of PPO, a NAC driver that DAgger trains, LSTM and CfC on the same episodes.
 
-All of them drive the same test tracks.
+All of them drive the same test tracks. Then cores with and without memory race where memory may pay.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from nac_drive.data_collection.drivers import driver_hash, driver_name, env_seen
 from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.events import Event, Progress, silent
+from nac_drive.experiments.demo_races import LOST_FRAMES, SEAT, WITHOUT_MEMORY, DemoRace, FinishedRace, race
 from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training, episodes_of, folder_name
 from nac_drive.experiments.experiment import open_experiment, run
-from nac_drive.experiments.figures import draw_episodes
+from nac_drive.experiments.figures import EPISODES_CAPTION, draw_episodes, draw_races
 from nac_drive.experiments.headline import headline
 from nac_drive.experiments.journal import CONDITIONS
 from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, verdicts
@@ -45,6 +46,7 @@ from nac_drive.training.ppo.run import ppo
 TITLE = "Demo report"
 EPISODE, VIDEO = "episode.html", "side_by_side.mp4"
 CAPTION = "Left: returns on the test tracks, mean and 95 % interval. Right: validation after every round of DAgger."
+_UNDISTURBED, _RACES = "From above", "races.png"
 _EXPERT, _COMPARISON = "ppo-expert", "comparison"
 """Folders of the run of `ppo`, under the name of the shipped expert, and of the comparison of all drivers."""
 
@@ -74,6 +76,10 @@ class DemoConfig:
     """Epochs of the baselines: about as many frames as in all rounds of the learner."""
     tracks: str = "test-10"
     """Tracks of the evaluation, which the training does not use."""
+    races: tuple[DemoRace, ...] = (SEAT, LOST_FRAMES)
+    """Further races, each of the learner's core, the baselines and a core without memory."""
+    race_epochs: int = 4
+    """Epochs of all cores in a further race."""
     ppo: PPOConfig | None = None
     """Settings of an expert that PPO trains first, in place of `expert`; its encoder is frozen in all learners."""
 
@@ -90,6 +96,9 @@ class DemoConfig:
         else:
             self.ppo.check()
         track_seeds(self.tracks)
+        for world in self.races:
+            if world.encoder is not None:
+                resolve_driver(world.encoder, self.training.env)
         names = [EXPERT, self.training.driver.core, *self.baselines]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
@@ -109,6 +118,20 @@ class DemoConfig:
             driver=replace(learner.driver, core_args={}), data=learner.data, optim=learner.optim,
             validation=learner.validation, seed=learner.seed, epochs=self.baseline_epochs, validation_fraction=0,
         )  # fmt: skip
+
+    def race_training(self) -> TrainConfig:
+        """Settings of the runs of a further race; the core is replaced by each of them."""
+        return replace(
+            self.baseline_training(), epochs=self.race_epochs,
+            data=replace(self.training.data, horizontal_flip=False),  # features of flipped frames cost as much again
+        )  # fmt: skip
+
+    @property
+    def racing(self) -> tuple[str, ...]:
+        """Cores of a further race."""
+        driver = self.training.driver
+        settings = [f"{name}={value}" for name, value in driver.core_args.items()]
+        return (",".join([driver.core, *settings]), *self.baselines, WITHOUT_MEMORY)
 
 
 def from_scratch() -> DemoConfig:
@@ -147,7 +170,8 @@ def demo(
     config.check()
     choose_device(device)
     number_of_workers(workers)
-    _require_ours(folder, (_EXPERT, config.training.driver.core, _COMPARISON))
+    races = [world.name for world in config.races]
+    _require_ours(folder, (_EXPERT, config.training.driver.core, _COMPARISON, *races))
     with locked(folder):
         return _demo(config, folder, device, pool, workers, progress)
 
@@ -174,11 +198,20 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
         progress=progress,
     )  # fmt: skip
     drivers = _compare(config, folder, best, learner, device, workers, progress)
+    races = [
+        race(
+            world, config.racing, Demonstrations.open(learner / "dataset"), config.race_training(), config.tracks,
+            folder, expert=config.expert, device=device, workers=workers, progress=progress,
+        )
+        for world in config.races
+    ]  # fmt: skip
     env, track = config.training.env, track_seeds(config.tracks)[0]
     others = {driver.summary.driver: _run_of(config, folder, driver.summary.driver) for driver in drivers[2:]}
     paths = {EXPERT: config.expert, learner.name: best, **others}
     loaded = {name: resolve_driver(path, env) for name, path in paths.items()}
-    figures = []
+    figures, returns = [], {_UNDISTURBED: drivers, **{raced.race.where: raced.comparison.drivers for raced in races}}
+    if races and try_to_draw(draw_races, folder / _RACES, returns):
+        figures.append(PageFigure(_RACES, "The races", EPISODES_CAPTION))
     if try_to_draw(draw_episodes, folder / "figure.png", drivers):
         figures.append(PageFigure("figure.png", "Figure", CAPTION))
     _videos(folder, loaded, track, env, progress)
@@ -187,13 +220,21 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     minutes = (time.monotonic() - started) / 60
     page = Page(
         TITLE, _protocol(config, Demonstrations.open(learner / "dataset").info(), minutes), leaderboard(drivers),
-        figures, headline(drivers), verdicts(drivers),
+        figures, _headline(drivers, races), verdicts(drivers),
         PageLink(VIDEO, f"Track {track}, line by line: {', '.join(loaded)}."),
         PageLink(EPISODE, f"{' and '.join(shown)} on track {track}."),
         _commands(learner, _run_of(config, folder, config.baselines[0]), track),
+        [raced.section(config.tracks) for raced in races],
     )  # fmt: skip
     page.save_html(folder)
     return page.save_markdown(folder, "report.md")
+
+
+def _headline(drivers: Sequence[RankedDriver], races: Sequence[FinishedRace]) -> str:
+    """Return what follows from all races."""
+    if not races:
+        return headline(drivers)
+    return " ".join([f"{_UNDISTURBED}: {headline(drivers)}", *(raced.sentence for raced in races)])
 
 
 def _begun(run: Path) -> bool:
@@ -221,7 +262,7 @@ def _compare(
     ]
     for core in config.baselines:
         baseline = replace(training, driver=replace(training.driver, core=core))
-        sha256 = hashlib.sha256(json.dumps(asdict(baseline), sort_keys=True).encode()).hexdigest()
+        sha256 = hashlib.sha256(json.dumps(asdict(baseline.with_rates()), sort_keys=True).encode()).hexdigest()
         run_of_core = Training(baseline, dataset, device)
         entries.append(Entry(core, sha256, bare, expert=expert, training=run_of_core, run=training.seed))
     settings = {"dataset_sha256": Demonstrations.open(dataset).fingerprint()}

@@ -48,8 +48,35 @@ def draw_episodes(path: Path, drivers: Sequence[RankedDriver]) -> None:
     width = max(5.5, 1.4 * len(drivers))
     figure = Figure(figsize=(width + 5 if trained else width, 4), layout="constrained")
     axes = figure.subplots(1, 2 if trained else 1, squeeze=False)
+    _draw_returns(axes[0, 0], drivers)
+    axes[0, 0].set_ylabel("return of an episode")
+    axes[0, 0].set_title("Every track, mean, 95 % interval")
+    if trained:
+        _draw_rounds(axes[0, 1], trained)
+    write_figure(path, figure)
+
+
+@styled()
+def draw_races(path: Path, races: Mapping[str, Sequence[RankedDriver]]) -> None:
+    """Draw the returns of several races, side by side.
+
+    Args:
+        path: The new PNG.
+        races: Title of each race -> its drivers.
+    """
+    widths = [len(drivers) for drivers in races.values()]
+    figure = Figure(figsize=(1.2 * sum(widths), 4), layout="constrained")
+    panels = figure.subplots(1, len(races), sharey=True, squeeze=False, width_ratios=widths)[0]
+    for axis, (title, drivers) in zip(panels, races.items(), strict=True):
+        _draw_returns(axis, drivers)
+        axis.set_title(title)
+    panels[0].set_ylabel("return of an episode")
+    write_figure(path, figure)
+
+
+def _draw_returns(axis: Any, drivers: Sequence[RankedDriver]) -> None:
+    """Draw returns on every track, mean and interval."""
     looks = looks_of(driver.summary.driver for driver in drivers)
-    axis = axes[0, 0]
     for place, driver in enumerate(drivers):
         returns = [row.episode_return for row in driver.evaluation.rows]
         interval, color = driver.summary.return_interval, looks[driver.summary.driver].color
@@ -60,14 +87,9 @@ def draw_episodes(path: Path, drivers: Sequence[RankedDriver]) -> None:
         )
         axis.annotate(f"{interval.mean:z.0f}", (place + 0.2, interval.mean), va="center", fontsize=SMALL)
     _solved(axis.axhline, drivers)
-    axis.set_xticks(range(len(drivers)), [driver.summary.driver for driver in drivers])
+    axis.set_xticks(range(len(drivers)), [driver.summary.driver.replace(",", "\n") for driver in drivers])
     axis.set_xlim(-0.5, len(drivers) - 0.3)
     axis.grid(axis="x", visible=False)
-    axis.set_ylabel("return of an episode")
-    axis.set_title("Every track, mean, 95 % interval")
-    if trained:
-        _draw_rounds(axes[0, 1], trained)
-    write_figure(path, figure)
 
 
 def _rounds(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -67,6 +67,37 @@ def _grouped(verdicts: Sequence[Verdict]) -> str:
     return f"{'; '.join(parts)}."
 
 
+def over_baseline(drivers: Sequence[RankedDriver], baseline_is: str) -> str:
+    """Return which trained drivers differ from the baseline.
+
+    It is the end of a sentence, with intervals.
+
+    Args:
+        drivers: The drivers, of which one is the baseline.
+        baseline_is: A clause about the baseline.
+    """
+    verdicts = {
+        driver.summary.driver: driver.evaluation.verdict
+        for driver in drivers
+        if driver.runs and driver.evaluation.verdict
+    }
+    groups, baseline = _by_outcome(verdicts), next(iter(verdicts.values())).baseline
+
+    def named(names: Sequence[str]) -> str:
+        return _listed([f"{name} ({verdicts[name].difference.text('+.0f')})" for name in names])
+
+    undecided, parts, said = groups.pop("open"), [], f"{baseline}, {baseline_is}"
+    if len(undecided) == len(verdicts):
+        return f"no driver is distinguishable from {said}: {named(undecided)}."
+    for outcome, names in groups.items():
+        if names:
+            parts.append(f"{named(names)} score{'s' * (len(names) == 1)} {_WORDS[outcome]} {said}")
+            said = baseline
+    if undecided:
+        parts.append(f"{named(undecided)} {'is' if len(undecided) == 1 else 'are'} not distinguishable from {said}")
+    return f"{'; '.join(parts)}."
+
+
 def over_worlds(verdicts: Mapping[str, Verdict]) -> str:
     """Return where a driver scores more or less than another.
 

@@ -33,7 +33,7 @@ from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.drivers import driver_hash, resolve_driver
 from nac_drive.data_collection.mixture import MixtureConfig
-from nac_drive.data_collection.replay import rebuild, save_action_log
+from nac_drive.data_collection.replay import drawn_anew, rebuild, save_action_log
 from nac_drive.envs import EnvConfig
 from nac_drive.events import Event, silent
 from nac_drive.policies import Driver, DriverConfig
@@ -126,6 +126,13 @@ def test_one_recording_gives_both_views_of_the_same_moments(tmp_path):
     shutil.rmtree(tmp_path / "seat-again" / "episodes")
     rebuild(tmp_path / "above.npz", tmp_path / "seat-again", view="seat", size=(64, 48), resume=True)
     assert contents(tmp_path / "seat-again")["episodes/000002.h5"] == contents(tmp_path / "seat")["episodes/000002.h5"]
+    above = Demonstrations.open(tmp_path / "above")
+    drawn = drawn_anew(above, "seat")
+    assert (drawn.path, drawn.meta.env) == (tmp_path / "above-seat", replace(ENV, view="seat"))
+    rebuild(tmp_path / "above.npz", tmp_path / "by-hand", view="seat")
+    assert contents(drawn.path) == contents(tmp_path / "by-hand")
+    assert contents(drawn_anew(above, "seat").path) == contents(tmp_path / "by-hand")
+    assert drawn_anew(above, "above") is above
     with pytest.raises(ValueError, match=r"env.view: dataset has 'seat', got 'above'"):
         rebuild(tmp_path / "above.npz", tmp_path / "seat-again", resume=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from nac_drive.evaluation.evaluate import Evaluation, with_holm
 from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.evaluation.verdict import corrected, paired
-from nac_drive.experiments.headline import headline, over_worlds
+from nac_drive.experiments.headline import headline, over_baseline, over_worlds
 from nac_drive.experiments.leaderboard import RankedDriver, leaderboard
 from nac_drive.markdown import number_text
 from tests.nac_drive.evaluation.rows import row
@@ -115,6 +116,13 @@ def test_the_correction_decides_and_the_table_marks_what_is_left():
     assert [cell.endswith(" *") for cell in cells] == [False, False, True, False]
     assert table.legend.endswith("*: a difference with Holm's correction for 3 comparisons.")
     assert headline(drivers) == "b scores more than lstm; a and c are not distinguishable from lstm."
+    trained = [replace(driver, runs=2) for driver in drivers]
+    a, b, c = (f"{each.driver} ({each.difference.text('+.0f')})" for each in verdicts if each)
+    assert over_baseline(trained, "a net") == (
+        f"{b} scores more than lstm, a net; {a} and {c} are not distinguishable from lstm."
+    )
+    undecided = over_baseline([trained[0], trained[1], trained[3]], "a net")
+    assert undecided == f"no driver is distinguishable from lstm, a net: {a} and {c}."
     assert json.loads(json.dumps(drivers[1].evaluation.to_dict()))["verdict"]["sentence"] == verdicts[1].sentence
 
 
