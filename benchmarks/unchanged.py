@@ -67,7 +67,7 @@ def train(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
     config = nd.TrainConfig(
         nd.DriverConfig(core="nac-exact", core_args={"num_heads": 4, **SECONDS}, encoder="paper", dropout=0.2),
         nd.DataConfig(16, 4, augment=("gaussian-noise:1",)),
-        nd.OptimConfig(ema_decay=0.9),
+        nd.OptimConfig(learning_rate=1e-3, ema_decay=0.9),
         nd.EvalConfig("val-1"),
         seed=3, epochs=2, validation_fraction=0.25, validate_every=2,
     )  # fmt: skip
@@ -103,7 +103,8 @@ def ppo(folder: Path) -> dict[str, Any]:
 
 def compare(dataset: nd.Demonstrations, folder: Path) -> dict[str, Any]:
     config = nd.TrainConfig(
-        nd.DriverConfig(core="lstm", dropout=0.2), nd.DataConfig(16, 4), nd.OptimConfig(ema_decay=0.0),
+        nd.DriverConfig(core="lstm", dropout=0.2), nd.DataConfig(16, 4),
+        nd.OptimConfig(learning_rate=1e-3, ema_decay=0.0),
         nd.EvalConfig("val-1"), seed=0, epochs=1, validation_fraction=0.25, validate_every=1,
     )  # fmt: skip
     nd.compare(

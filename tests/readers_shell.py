@@ -159,7 +159,8 @@ class Shell:
         if alone and (kept := self._finished.get(tuple(words))):
             (copytree if kept.is_dir() else copy)(kept, out)
             return 0
-        longest = LENGTHS.get(words[0] if words else "", RECORDED)
+        drawn = "--view" in words  # recorded episodes are drawn anew, to their ends
+        longest = RECORDED if drawn else LENGTHS.get(words[0] if words else "", RECORDED)
         self._cut(max(RECORDED, longest), longest)
         status = call(*words) if program == "nac-drive" else run_script(words)
         if alone and status == 0 and out.exists():

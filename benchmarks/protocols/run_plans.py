@@ -54,7 +54,7 @@ class Protocol:
         """Settings of a run of behaviour cloning."""
         config = self.dagger_config(run)
         return nd.TrainConfig(
-            config.driver, config.data, config.optim, config.validation,
+            config.driver, config.data, config.with_rates().optim, config.validation,
             seed=run.seed, epochs=self.epochs, validation_fraction=0.02, validate_every=2,
         )  # fmt: skip
 

@@ -83,7 +83,7 @@ def trained(settings: Transfer, target: str, name: str, start: Path | None) -> P
         )  # fmt: skip
         config = nd.TrainConfig(
             driver=replace(nd.load_driver(settings.metadrive).config, nominal_dt=road.env.spec.nominal_dt),
-            optim=replace(OptimConfig(), init_from=start),
+            optim=OptimConfig(1e-3, init_from=start),
             validation=EvalConfig(tracks="val-2"), epochs=settings.epochs, validate_every=settings.epochs,
         )  # fmt: skip
         nd.train(config, data, run, resume=(run / "config.yaml").exists())

@@ -64,7 +64,7 @@ def _training() -> DaggerConfig:
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Settings of the demo. The defaults fit into 12 minutes on two CPU cores."""
+    """Settings of the demo. The defaults fit into six minutes on two CPU cores."""
 
     expert: str = _EXPERT
     """Driver of the first episodes, which labels all of them, see `resolve_driver`."""
@@ -78,8 +78,6 @@ class DemoConfig:
     """Tracks of the evaluation, which the training does not use."""
     races: tuple[DemoRace, ...] = (SEAT, LOST_FRAMES)
     """Further races, each of the learner's core, the baselines and a core without memory."""
-    race_epochs: int = 4
-    """Epochs of all cores in a further race."""
     ppo: PPOConfig | None = None
     """Settings of an expert that PPO trains first, in place of `expert`; its encoder is frozen in all learners."""
 
@@ -122,7 +120,7 @@ class DemoConfig:
     def race_training(self) -> TrainConfig:
         """Settings of the runs of a further race; the core is replaced by each of them."""
         return replace(
-            self.baseline_training(), epochs=self.race_epochs,
+            self.baseline_training(),
             data=replace(self.training.data, horizontal_flip=False),  # features of flipped frames cost as much again
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import driver_name, resolve_driver
+from nac_drive.data_collection.replay import drawn_anew
 from nac_drive.envs.views import View
 from nac_drive.events import Progress
 from nac_drive.experiments.compare import Comparison, compare
@@ -20,6 +21,7 @@ from nac_drive.experiments.headline import over_baseline
 from nac_drive.experiments.journal import CONDITIONS
 from nac_drive.experiments.leaderboard import leaderboard
 from nac_drive.experiments.page import PageSection, conditions
+from nac_drive.parallel.processes import number_of_workers
 from nac_drive.policies import Driver
 from nac_drive.training.config import EvalConfig, TrainConfig
 
@@ -38,9 +40,12 @@ class DemoRace:
     """Perturbation of the training and of the race."""
     encoder: str | None = None
     """Driver whose encoder is frozen; None for the learner's."""
+    every: int = 1
+    """Episodes that are drawn anew: all, every third one, and so on."""
+    epochs: int = 3
 
 
-SEAT = DemoRace("seat", "From the driver's seat", view="seat", encoder="champion-seat")
+SEAT = DemoRace("seat", "From the driver's seat", view="seat", encoder="champion-seat", every=3, epochs=8)
 LOST_FRAMES = DemoRace("lost-frames", "Where half of the frames are black", perturb="blackouts:2")
 WITHOUT_MEMORY = "cnn"
 """The core that the others are compared with."""
@@ -67,7 +72,9 @@ class FinishedRace:
         """
         source = self.config.optim.freeze_encoder_from
         encoder = f" on the frozen encoder of {driver_name(source)}" if source else ""
-        drawn = "The same episodes were drawn from the driver's seat. " if self.race.view == "seat" else ""
+        drawn = ""
+        if self.race.view == "seat":
+            drawn = f"One in {self.race.every} of the same episodes was drawn from the driver's seat. "
         text = (
             f"{drawn}Cores with and without memory learned from them by behaviour cloning in {self.config.epochs} "
             f"epochs{encoder}. One run of each. The tracks: {tracks}. {conditions('ignore', self.race.perturb)} "
@@ -120,9 +127,10 @@ def race(
     )  # fmt: skip
     if world.encoder is not None:
         config = _on_encoder(config, world.encoder)
-    path = folder / world.name
+    path, processes = folder / world.name, number_of_workers(workers)
+    dataset = drawn_anew(dataset, world.view, every=world.every, workers=processes, progress=progress)
     comparison = compare(
-        cores, dataset, tracks, path, config=config, view=world.view, expert=expert, baseline=WITHOUT_MEMORY,
+        cores, dataset, tracks, path, config=config, expert=expert, baseline=WITHOUT_MEMORY,
         device=device, workers=workers, resume=(path / CONDITIONS).exists(), progress=progress,
     )  # fmt: skip
     if comparison.failures:
