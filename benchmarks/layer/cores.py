@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
+from pathlib import Path
 
 import torch
-from nac_layer import milliseconds, peak  # the file beside this one
 
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.window import WindowBase
+
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks.layer.nac_layer import milliseconds, peak
 
 LENGTH, D_MODEL, HEADS = 1024, 64, 4
 
