@@ -171,7 +171,7 @@ def test_the_options_of_dagger_are_those_of_the_library(monkeypatch):
 
 def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
     first = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new")
-    assert (first.settings(), first.resume) == (PPOConfig(), False)
+    assert (first.settings(), first.options.resume) == (PPOConfig(), False)
     options = [
         "--control",
         "continuous",
@@ -186,7 +186,7 @@ def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
         "--resume",
     ]
     second = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new", *options)
-    assert second.resume
+    assert second.options.resume
     expected = nested(PPOConfig(), core="lstm", control="continuous", init_from="clone", gamma=0.9, n_envs=8)
     assert second.settings() == expected
 

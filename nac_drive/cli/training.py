@@ -46,7 +46,8 @@ class TrainingOptions:
     """Parallel processes; 0: one per core."""
     cluster: str | None = None
     """Ray cluster that does the work in place of this machine: auto (the one this machine belongs to) or HOST:PORT.
-    train and dagger drive their episodes there, compare also trains there, from storage that all machines share."""
+    train, dagger and ppo validate there, dagger also collects there, and compare trains there, from storage that all
+    machines share, on a GPU for each run where the cluster has any."""
     resume: bool = False
     """Go on from the last checkpoint; epochs, rounds or timesteps may have grown."""
     progress: ProgressMode = "auto"
@@ -133,8 +134,7 @@ class Dagger(TrainingCommand):
     "ppo", "environment", "driver.control", *_DRIVER, "optim.init_from", "optim.learning_rate", "total_timesteps",
     "validate_every",
     "validation.tracks", "seed", "rollout.n_envs", "rollout.n_steps", "rollout.action_repeat", "optim.batch_size",
-    "optim.n_epochs", "optim.value_warmup_steps", "optim.clip_range", "optim.gamma", "optim.ent_coef", "perturb",
-    "view", "track",
+    "optim.n_epochs", "optim.value_warmup_steps", "optim.clip_range", "optim.gamma", "perturb", "view", "track",
 )  # fmt: skip
 @dataclass(frozen=True)
 class Ppo(TrainingCommand):
@@ -143,18 +143,18 @@ class Ppo(TrainingCommand):
     out: Path
     """Folder of the new run."""
     source: Annotated[Source, tyro.conf.arg(name="")] = field(default_factory=Source)
-    device: Device = "auto"
-    """Device of the training: the GPU where there is one (auto), cpu or cuda."""
-    resume: bool = False
-    """Go on from the last checkpoint; the timesteps may have grown."""
-    progress: ProgressMode = "auto"
-    """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
+    options: Annotated[TrainingOptions, tyro.conf.arg(name="")] = field(default_factory=TrainingOptions)
 
     def run(self, console: Console) -> None:
-        config = self.settings()
+        config, options = self.settings(), self.options
         describe_core(config.driver, console)
-        with show_progress(console, self.progress) as progress:
-            best = nd.ppo(config, self.out, device=self.device, resume=self.resume, progress=progress)
+        with (
+            worker_pool(options.workers, options.cluster) as pool,
+            show_progress(console, options.progress) as progress,
+        ):
+            best = nd.ppo(
+                config, self.out, device=options.device, resume=options.resume, pool=pool, progress=progress
+            )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
 
 

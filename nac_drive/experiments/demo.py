@@ -189,7 +189,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     for file in ("report.html", "report.md", EPISODE):
         remove_leftovers(folder / file)
     if config.ppo is not None:
-        config = _train_expert(config, folder / _EXPERT, device, progress)
+        config = _train_expert(config, folder / _EXPERT, device, pool, progress)
     learner = folder / config.training.driver.core
     best = dagger(
         config.training, learner, expert=config.expert, device=device, resume=_begun(learner), pool=pool,
@@ -239,10 +239,10 @@ def _begun(run: Path) -> bool:
     return (run / "config.yaml").exists()
 
 
-def _train_expert(config: DemoConfig, run: Path, device: str, progress: Progress) -> DemoConfig:
+def _train_expert(config: DemoConfig, run: Path, device: str, pool: Pool | None, progress: Progress) -> DemoConfig:
     """Train the expert by PPO; return the config with it as the expert and its encoder in the learners."""
     assert config.ppo is not None
-    ppo(config.ppo, run, device=device, resume=_begun(run), progress=progress)
+    ppo(config.ppo, run, device=device, resume=_begun(run), pool=pool, progress=progress)
     optim = replace(config.training.optim, freeze_encoder_from=str(run))
     return replace(config, expert=str(run), training=replace(config.training, optim=optim))
 

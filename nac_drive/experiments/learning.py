@@ -17,6 +17,7 @@ from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.evaluation.metrics import Count, Number
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of
+from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.storage.figure import try_to_draw, write_figure
 from nac_drive.storage.style import SOFT, looks_of, styled
@@ -59,7 +60,9 @@ class Learning(PaperExperiment):
             driver=driver, seed=run, total_timesteps=self.total_timesteps, validate_every=self.validate_every,
             validation=EvalConfig(self.validation_tracks),
         )  # fmt: skip
-        best = load_driver(ppo(config, path, device=self.device, resume=(path / "config.yaml").exists()))
+        resume = (path / "config.yaml").exists()
+        with worker_pool(0) as pool:
+            best = load_driver(ppo(config, path, device=self.device, resume=resume, pool=pool))
         curve = [[row["step"], row["returns"]] for row in RunFolder.open(path).rows() if "returns" in row]
         means = [float(np.mean(returns)) for _, returns in curve]
         first = next((frames for (frames, _), mean in zip(curve, means, strict=True) if mean >= self.threshold), None)

@@ -118,7 +118,7 @@ def repeat(
         warnings.warn(f"repeat: {line}; the result may differ.", stacklevel=2)
     with threads(machine.threads) if machine.threads else nullcontext():
         if isinstance(config, PPOConfig):
-            best = ppo(config, folder, device=used, resume=resume, progress=progress)
+            best = ppo(config, folder, device=used, resume=resume, pool=pool, progress=progress)
         elif isinstance(config, DaggerConfig):
             best = dagger(
                 config, folder, expert=saved.facts["expert"], device=used, resume=resume, pool=pool, progress=progress

@@ -48,7 +48,7 @@ SOUND = {
         --device cpu --workers 1 --learning-rate 0.01 --set final_learning_rate=0.001 --validation-tracks 3""",
     "ppo": """--out new --control discrete --seed 1 --total-timesteps 64 --n-envs 2 --n-steps 16
         --value-warmup-steps 0 --batch-size 16 --n-epochs 1 --learning-rate 0.001 --clip-range 0.1 --gamma 0.9
-        --set optim.gae_lambda=0.9 reward.crash_penalty=1 reward.off_road_penalty=1 --ent-coef 0.01
+        --set optim.gae_lambda=0.9 reward.crash_penalty=1 reward.off_road_penalty=1 optim.ent_coef=0.01
         --validate-every 32 --validation-tracks 3""",
     "compare": """data --out new --drivers lstm nac-exact,window=4 --num-seeds 2 --tracks 3 --expert controller
         --crash ignore --epochs 1 --set driver.d_model=16 --device cpu --workers 1""",

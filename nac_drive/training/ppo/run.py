@@ -28,10 +28,10 @@ from safetensors.torch import save_file
 from nac_drive.data_collection.drivers import (
     trained_env,
 )
-from nac_drive.envs import EnvConfig, EnvSpec, track_seeds
+from nac_drive.envs import EnvConfig, EnvSpec
 from nac_drive.events import Event, Progress, message
 from nac_drive.notebook import automatic
-from nac_drive.parallel.processes import Pool, default_workers, worker_pool
+from nac_drive.parallel.processes import Pool, default_workers
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.pdna import NoisyCfC
 from nac_drive.policies.tensors import read_tensors
@@ -59,6 +59,7 @@ def ppo(
     *,
     device: str = "auto",
     resume: bool = False,
+    pool: Pool | None = None,
     progress: Progress = automatic,
 ) -> Path:
     """Train a driver by PPO.
@@ -69,6 +70,7 @@ def ppo(
         device: `auto`, `cpu` or `cuda`.
         resume: Go on from the last checkpoint, bit for bit as if never interrupted. `total_timesteps` may have grown;
             the learning rate then falls to zero over the new number.
+        pool: Processes for the validation episodes, see `worker_pool`; None: this process.
         progress: Called after every rollout with the mean return of the last whole episodes and the metrics of
             `Learner.update`, after every validation episode, and with a message after every validation.
 
@@ -97,12 +99,11 @@ def ppo(
         last = run.checkpoint_folder("last")
         step = _load(learner, last) if last else 0
         run.keep_config(plan.resolved)  # only now: a run that cannot be read stays as it is
-        with worker_pool(min(len(track_seeds(config.validation.tracks)), default_workers())) as pool:
-            training = _Training(plan, run, learner, step, pool, progress)
-            if not run.rows():
-                training.validate({"step": step, "seconds": 0.0})
-            if step < config.total_timesteps:
-                training.learn()
+        training = _Training(plan, run, learner, step, pool, progress)
+        if not run.rows():
+            training.validate({"step": step, "seconds": 0.0})
+        if step < config.total_timesteps:
+            training.learn()
         best = run.checkpoint_folder("best")
     assert best is not None
     return best

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
@@ -235,7 +235,7 @@ def main(folder: Path) -> None:
         stack.enter_context(short_zoom())
         for module, name, value in (
             (plan, "draw_curve", lambda *_: None), (trainer, "closed_loop", score_of_weights),
-            (ppo_module, "closed_loop", score_of_weights), (ppo_module, "worker_pool", lambda _: nullcontext()),
+            (ppo_module, "closed_loop", score_of_weights),
             (ppo_module, "default_workers", lambda: 1), (ppo_config, "EnvConfig", partial(EnvConfig, max_steps=12)),
             (experiment_module, "each_in_a_process", each_here), (batched_acts, "LARGEST_BLOCK", 2),
             (batched_acts, "STEPS_COMPARED", 3),

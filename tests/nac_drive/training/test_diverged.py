@@ -243,7 +243,7 @@ def test_a_setting_that_cannot_work_leaves_nothing(dataset, tmp_path, capsys, co
     [
         "--n-envs 0", "--n-envs 999999", "--n-epochs 0", "--batch-size 1", "--gamma 2", "--clip-range -1",
         "--total-timesteps -1", "--set rollout.patience=-1", "--set reward.crash_penalty=nan", "--seed -1",
-        "--learning-rate inf", "--init-from nope", "--ent-coef inf", "--n-steps 1",
+        "--learning-rate inf", "--init-from nope", "--set optim.ent_coef=inf", "--n-steps 1",
     ],
 )  # fmt: skip
 def test_a_setting_of_ppo_that_cannot_work_leaves_nothing(tmp_path, capsys, words):

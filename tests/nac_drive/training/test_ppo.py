@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,6 @@ POLICY = "training_state/policy.safetensors"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(ppo_module, "worker_pool", lambda workers: nullcontext())
     monkeypatch.setattr(ppo_module, "default_workers", lambda: 1)
     monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=FRAMES))
     with one_thread():
@@ -95,6 +94,19 @@ def controlled(core: str = "cnn", control: Control = "discrete", **settings: Any
     return nested(TINY, driver=replace(base, core=core, control=control), **settings)
 
 
+class CountingPool:
+    """A pool that works here."""
+
+    tasks = 0
+
+    def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        for task in tasks:
+            self.tasks += 1
+            yield function(task)
+
+    imap_unordered = imap
+
+
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
@@ -113,7 +125,8 @@ def test_it_warms_up_learns_validates_and_goes_on_after_an_interruption(tmp_path
         ppo(nested(TINY, gamma=0.5), folder, resume=True)
 
     again = Watch(folder)
-    best = ppo(TINY, folder, resume=True, progress=again)
+    best = ppo(TINY, folder, resume=True, pool=(pool := CountingPool()), progress=again)
+    assert pool.tasks == 4  # two tracks at 64 and at 96
     assert [kind for kind in again.kinds if kind != "episode"] == ["rollout", "row", "rollout", "row"]
     assert not same(again.drivers[64], watch.drivers[32])  # the actor learns
     run = RunFolder.open(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from nac_drive.policies import DriverConfig
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training import repeat as repeat_module
 from nac_drive.training.ppo import config as ppo_config
-from nac_drive.training.ppo import run as ppo_module
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
 from tests.commands import call, refused
@@ -65,7 +63,6 @@ def test_dagger_is_repeated_bit_for_bit(straight, tmp_path):
 
 
 def test_ppo_is_repeated_bit_for_bit(tmp_path, monkeypatch):
-    monkeypatch.setattr(ppo_module, "worker_pool", lambda workers: nullcontext())
     monkeypatch.setattr(ppo_config, "EnvConfig", partial(EnvConfig, max_steps=FRAMES))
     config = nested(PPOConfig(),
         driver=DriverConfig(core="lstm", encoder="pooled", d_model=8, dense=8), total_timesteps=32, n_envs=2, n_steps=8,
