@@ -91,6 +91,7 @@ def _printing(value: Any) -> Any:
 
 def _packed(recording: Recording) -> dict[str, Any]:
     road = recording.road if len(recording.road) and len(recording.position) else recording.position
+    neurons = recording.activity | recording.signals
     return {
         "title": shown(recording.title),
         "size": recording.frames.shape[1:3],
@@ -108,7 +109,7 @@ def _packed(recording: Recording) -> dict[str, Any]:
         "position": _array(recording.position.astype(np.float32)) if len(recording.position) else None,
         "actions": recording.actions,
         "series": {name: _array(values.astype(np.float32)) for name, values in recording.series.items()},
-        "neurons": {name: _array(values.astype(np.float32)) for name, values in recording.activity.items()},
+        "neurons": {name: _array(values.astype(np.float32)) for name, values in neurons.items()},
         "attention": None
         if recording.attention is None
         else _array(np.rint(255 * recording.attention).astype(np.uint8)),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nac_drive.analysis.attention import constant_clock, nac_core, uniform_weights, watched_attention, zeroed_heads
+from nac_drive.analysis.cells import Cells, watched_cells
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.nac.layer import AttentionRecord
@@ -27,6 +28,8 @@ class Probe:
     Attributes:
         neurons: Group -> (N,) float32 of the last decision: `features` of the encoder, the tensors that the core names
             (see `Core.neuron_names`) after the decision, and `output`, the input of the action head.
+        cells: Group -> values of the last decision: the cells inside the core, which have no switches (see
+            `watched_cells`).
         attention: (H, window) float32 of the last decision: weights of each head on the present observation, the one
             before, and so on. None for a core without attention.
         zeroed: Pairs of a group and an index. Features and outputs are 0 before they are used, a neuron of the core's
@@ -42,12 +45,14 @@ class Probe:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.neurons: dict[str, np.ndarray] = {}
+        self.cells: dict[str, np.ndarray] = {}
         self.attention: np.ndarray | None = None
         self.zeroed: set[tuple[str, int]] = set()
         self.zeroed_heads: set[int] = set()
         self.uniform = False
         self.clock = True
         self._noted: dict[str, Tensor] = {}
+        self._inside: Cells = {}
         self._weights: Tensor | None = None
 
     def begin(self, env: gym.Env) -> Any:
@@ -58,6 +63,7 @@ class Probe:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(one_thread())
+            stack.enter_context(watched_cells(driver, self._note_cells))
             self._enter_switches(stack)
             features = driver.features(torch.from_numpy(observation.copy())[None, None].to(driver.device))
             features = self._note(FEATURES, features)
@@ -75,6 +81,8 @@ class Probe:
         Raises:
             ValueError: If the last decision had no such neuron.
         """
+        if group in self.cells:
+            raise ValueError(f"{group} cannot be held at 0: only features, states and outputs can; turn off a head.")
         if group not in self.neurons or not 0 <= index < len(self.neurons[group]):
             sizes = ", ".join(f"{name} (0 to {len(values) - 1})" for name, values in self.neurons.items())
             raise ValueError(f"there is no neuron {group} {index}; there are {sizes or 'none before the first frame'}.")
@@ -111,13 +119,17 @@ class Probe:
         return values
 
     def _read(self) -> None:
-        """Read neurons and attention of a decision in one transfer."""
+        """Read neurons, cells and attention of a decision in one transfer."""
         weights = [] if self._weights is None else [self._weights]
-        tensors = [*self._noted.values(), *weights]
+        tensors = [*self._noted.values(), *self._inside.values(), *weights]
         numbers = torch.cat([tensor.flatten().float() for tensor in tensors]).numpy(force=True)
-        *neurons, rest = np.split(numbers, np.cumsum([tensor.numel() for tensor in self._noted.values()]))
-        self.neurons = dict(zip(self._noted, neurons, strict=True))
-        self.attention = rest.reshape(weights[0].shape) if weights else None
+        parts = iter(np.split(numbers, np.cumsum([tensor.numel() for tensor in tensors])))  # zip takes those it names
+        self.neurons = dict(zip(self._noted, parts, strict=False))
+        self.cells = dict(zip(self._inside, parts, strict=False))
+        self.attention = next(parts).reshape(weights[0].shape) if weights else None
+
+    def _note_cells(self, cells: Cells) -> None:
+        self._inside = cells
 
     def _note_attention(self, record: AttentionRecord, age: Tensor, *_: Any) -> None:
         weights = by_age(record.alpha[:, :, 0], record.index[:, :, 0], nac_core(self.driver).window)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention
+from nac_drive.analysis.cells import SIGNALS
 from nac_drive.analysis.curvature import curvature
 from nac_drive.analysis.probe import Probe, by_age
 from nac_drive.analysis.regions import fractions
@@ -33,8 +34,6 @@ from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically
 
 SALIENCY = ("VisualBackProp", "input gradient", "Grad-CAM")
-SIGNALS = ("phi", "omega", "t", "a")
-"""Quantities of the attention that are recorded, as means over the keys; a are the logits."""
 _REPORTED = ("speed", "lateral_offset", "heading_error", "completion", "wheels_off_road", "crash")
 """Keys of `info` that become series, if the environment reports them."""
 _PEDALS = {"gas": COMMANDS[GAS][1:], "brake": COMMANDS[BRAKE][1:]}
@@ -63,7 +62,8 @@ class Recording:
     saliency: dict[str, np.ndarray] = field(default_factory=dict)
     """Method -> (T, 96, 96) uint8; see `SALIENCY`."""
     activity: dict[str, np.ndarray] = field(default_factory=dict)
-    """Group -> (T, N) float32: features of the encoder, the core's neurons, and its output."""
+    """Group -> (T, N) float32: features of the encoder, the core's neurons, its output, and the cells inside the core
+    (see `watched_cells`)."""
     attention: np.ndarray | None = None
     """(T, H, W) float32: weights of each head on the present observation, the one before, and so on. None without
     attention."""
@@ -186,7 +186,9 @@ def record(
     )  # fmt: skip
     if watched.others:
         result.other_view, result.other_frames = watched.other_view, np.stack(watched.others)
-    result.activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
+    activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
+    result.activity = {group: values for group, values in activity.items() if group not in SIGNALS}
+    result.signals = {group: values for group, values in activity.items() if group in SIGNALS}
     if attention:
         _add_attention(result, attention, driver.core.window)  # type: ignore[attr-defined]
     if isinstance(driver, Driver) and isinstance(driver.encoder, Encoder):
@@ -226,7 +228,7 @@ class _Watched:
             self.labels.append(self._regions(simulator))
         action, state = self._driver.act(observation, state, dt)
         if self._probe:
-            for group, values in self._probe.neurons.items():
+            for group, values in (self._probe.neurons | self._probe.cells).items():
                 self.neurons.setdefault(group, []).append(values)
         return action, state
 
@@ -280,12 +282,6 @@ def _add_attention(recording: Recording, steps: list[AttentionStep], window: int
     if window > 1:
         recording.series["attention entropy"] = normalised_entropy(attention).mean(dim=1).numpy()
     recording.series["attention age"] = mean_age(alpha, age).mean(dim=1).numpy()
-    newest = torch.arange(len(index)).view(-1, 1, 1)
-    exists = index >= window - 1 - newest  # the window fills from its end: frame t has t + 1 keys at most
-    for name in SIGNALS:
-        values = torch.stack([getattr(step.record, name)[0, :, 0] for step in steps]).cpu()  # (T, H, K)
-        mean = values.where(exists, 0).sum(dim=2) / exists.sum(dim=2)
-        recording.signals[name] = mean.numpy()
 
 
 def _add_saliency(recording: Recording, driver: Driver, labels: np.ndarray | None, spec: EnvSpec) -> None:

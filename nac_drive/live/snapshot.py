@@ -94,6 +94,7 @@ def frame(race: Race, *, saliency: bool, shown: Shown) -> bytes:
         named = images(car, saliency=saliency, shown=shown)
         if car.probe:
             named |= {f"neurons {group}": values for group, values in car.probe.neurons.items()}
+            named |= {f"cells {group}": values for group, values in car.probe.cells.items()}
             if car.probe.attention is not None:
                 named["attention"] = car.probe.attention
         arrays += named.values()

@@ -122,15 +122,15 @@ class CarPanel {
       heat.off = new Set(car.zeroed.filter(([name]) => name === group).map(([, index]) => index));
     }
   }
-  heat(group, rows) {
-    const canvas = make("canvas", { className: "pick" });
+  heat(group, rows, switched) {
+    const canvas = make("canvas", switched ? { className: "pick" } : {});
     const heat = new RollingHeat(canvas, rows, Math.min(Math.max(2 * rows, 40), 130));
-    canvas.onclick = event => {
+    if (switched) canvas.onclick = event => {
       const index = heat.rowAt(event);
       send({ type: "zero", car: this.number, group, index, on: !heat.off.has(index) });
     };
-    canvas.onmousemove = event => { canvas.title = `${group} ${heat.rowAt(event)}: click to hold it at 0, or to let it go`; };
-    this.section.append(make("h3", { textContent: `Neurons: ${group} (${rows}); click one to hold it at 0` }), canvas);
+    canvas.onmousemove = event => { canvas.title = `${group} ${heat.rowAt(event)}${switched ? ": click to hold it at 0, or to let it go" : ""}`; };
+    this.section.append(make("h3", { textContent: switched ? `Neurons: ${group} (${rows}); click one to hold it at 0` : `Cells: ${group} (${rows})` }), canvas);
     this.heats[group] = heat;
     this.update(this.car);
     return heat;
@@ -143,9 +143,9 @@ class CarPanel {
     if (!fresh) return;
     this.curves.push(car.command);
     for (const [name, { values, shape }] of Object.entries(arrays)) {
-      if (name.startsWith("neurons ")) {
-        const group = name.slice(8);
-        (this.heats[group] || this.heat(group, shape[0])).push(values);
+      const [kind, group] = [name.split(" ", 1)[0], name.slice(name.indexOf(" ") + 1)];
+      if (kind === "neurons" || kind === "cells") {
+        (this.heats[group] || this.heat(group, shape[0], kind === "neurons")).push(values);
       } else if (name === "attention") this.attend(values, ...shape);
     }
   }

@@ -365,7 +365,7 @@ def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
         for after, before in ((page.run(PIXELS), images), (page.run(LINES), lines)):
             assert all(new != old for new, old in zip(after, before, strict=True))
         assert (len(images), len(lines)) == (6, plots)
-        assert plots == 16
+        assert plots == 26
         last = of_nac.series["time"][-1]
         assert page.run('document.getElementById("time").textContent') == f"0.10 / {last:.2f} s"
         before = page.run(PIXELS)[0]

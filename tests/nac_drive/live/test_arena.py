@@ -127,7 +127,7 @@ def test_a_client_sees_and_disturbs(mine):
         assert network["frame"].shape == controller["frame"].shape == (96, 96, 3)
         assert network["saliency"].shape == (96, 96)
         assert network["attention"].sum(axis=1) == pytest.approx([1, 1], abs=1e-5)
-        assert {"neurons features", "neurons output"} <= set(network)
+        assert {"neurons features", "neurons output", "cells q", "cells motor", "cells omega"} <= set(network)
         assert set(controller) == {"frame"}
         assert network["neurons output"].any()
         for index in range(16):
