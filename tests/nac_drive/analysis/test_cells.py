@@ -33,7 +33,6 @@ def driven(driver: Driver) -> tuple[torch.Tensor, list[Cells]]:
 
 @pytest.mark.parametrize(("core", "top_k"), [("nac-steady", 8), ("nac-exact", 3), ("nac-sharp", 8)])
 def test_cells_of_a_stream_equal_the_cells_of_the_whole_sequence(core: str, top_k: int):
-    """Every pair is kept where `top_k` is not below the window, and the three best of four elsewhere."""
     driver = network(core, num_heads=2, window=WINDOW, top_k=top_k)
     x, noted = driven(driver)
     assert isinstance(driver.core, NACCore)
