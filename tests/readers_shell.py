@@ -97,6 +97,11 @@ REPRODUCED: dict[str, dict[str, Any]] = {
         "perturbations": ["gap:1"], "validation_tracks": "val-1",
     },
     "flow": {"graphs": 2, "runs": 1},
+    "learning-curves": {"episodes": 5, "folds": 5, "tested_folds": 1, "epochs": 1},
+    "pictures": {
+        "episodes": 2, "runs": 1, "tracks": "test-1", "epochs": 1, "rounds": 1, "round_episodes": 1, "round_epochs": 1,
+        "validation_tracks": "val-1", "seen_tracks": "val-1",
+    },
     "learning": {"runs": 1, "total_timesteps": 32, "validate_every": 32, "validation_tracks": "val-1"},
     "offline": {"episodes": 5, "folds": 5, "tested_folds": 1, "epochs": 1},
     "responses": {

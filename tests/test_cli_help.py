@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import fields, replace
@@ -18,6 +19,7 @@ from nac_drive.cli.options import options as options_of
 from nac_drive.cli.options import other_settings, subcommands
 from nac_drive.cli.settings import TrainingCommand
 from nac_drive.envs import PERTURBATIONS
+from nac_drive.experiments.protocol import REPRODUCTIONS, SCRIPTED, load
 from nac_drive.policies import CORES, PRETRAINED, DriverConfig
 from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig, paper_recipe
 from nac_drive.training.ppo.config import PPOConfig
@@ -96,6 +98,14 @@ def test_help_names_every_command_in_the_order_of_use(capsys):
 def test_help_names_the_champion(command, capsys):
     assert call(command, "--help") == 0
     assert "champion" in capsys.readouterr().out
+
+
+def test_help_of_reproduce_names_every_table(capsys):
+    assert call("reproduce", "--help") == 0
+    text = capsys.readouterr().out
+    for name in REPRODUCTIONS:
+        assert f"- {name}: {load(name).title}\n" in text
+    assert set(SCRIPTED) <= set(re.findall(r"[a-z0-9.-]+", text))
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -14,16 +14,21 @@ from pathlib import Path
 import tyro
 from circuits import Circuits  # the files beside this one
 from flow import Flow
+from learning_curves import LearningCurves
+from pictures import Pictures
 from responses import Responses
 from rich.console import Console
 from trajectory import Trajectory
 
 from nac_drive.cli.reproduction import Reproduce
 from nac_drive.experiments.paper import PaperExperiment
+from nac_drive.experiments.protocol import listed
 
 EXPERIMENTS: dict[str, type[PaperExperiment]] = {
     "circuits": Circuits,
     "flow": Flow,
+    "learning-curves": LearningCurves,
+    "pictures": Pictures,
     "responses": Responses,
     "trajectory": Trajectory,
 }
@@ -33,7 +38,7 @@ COMMAND = "python benchmarks/papers/reproduce.py"
 
 
 def main() -> None:
-    command = tyro.cli(Reproduce, description="Measure a table of this folder again.")
+    command = tyro.cli(Reproduce, description=f"Measure a table of this folder again.\n\n{listed(PROTOCOLS)}")
     try:
         command.run(Console(), experiments=EXPERIMENTS, protocols=PROTOCOLS, command=COMMAND)
     except (ValueError, OSError) as error:

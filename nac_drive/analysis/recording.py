@@ -126,7 +126,7 @@ class Recording:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all arrays to an .npz file. `series/NAME`, `activity/GROUP` and so on are their names."""
         arrays: dict[str, Any] = {
-            "driver": self.driver, "track": self.track, "perturbation": self.perturbation, "road": self.road,
+            "driver": self.driver, "track": self.track, "perturbation": self.perturbation or "", "road": self.road,
             "frames": self.frames, "position": self.position,
         }  # fmt: skip
         for group in ("series", "saliency", "activity", "signals"):

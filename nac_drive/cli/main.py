@@ -234,6 +234,8 @@ def _parse(arguments: list[str]) -> Any:
         name, *words = arguments
         command = COMMANDS[name]
         parse = partial(tyro.cli, command, args=words, prog=f"nac-drive {name}", config=_FLAT)
+        if command is Reproduce and {"-h", "--help"} & set(words):
+            parse = partial(parse, description=Reproduce.description())
         options = parse()
         if isinstance(options, TrainingCommand) and (defaults := options.as_defaults()) is not None:
             options = parse(default=defaults)

@@ -19,7 +19,7 @@ class Reproduce:
     """Measure a table of a paper again, and write a page with the printed figures beside ours."""
 
     name: Positional[str]
-    """The table, see docs/papers/index.md."""
+    """The table."""
     out: Path
     """Folder of the results and of the page."""
     full: bool = False
@@ -32,6 +32,14 @@ class Reproduce:
     """Go on with an interrupted reproduction, or with other lines of it."""
     workers: int = 0
     """Parallel processes; 0: one per core. Run times are measured in one at a time."""
+
+    @classmethod
+    def description(cls) -> str:
+        """Return what the command does, and every name with the title of its table."""
+        from nac_drive.experiments.protocol import SCRIPTED, listed
+
+        scripted = f"In a clone, `python benchmarks/papers/reproduce.py` measures {', '.join(SCRIPTED)} in the same way."
+        return "\n\n".join([str(cls.__doc__), listed(), scripted])
 
     def run(self, console: Console, **tables: Any) -> None:
         """Measure the table.

@@ -15,6 +15,7 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
+from nac_drive.envs.views import View
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.intervals import bootstrap, clearly_positive
 from nac_drive.evaluation.metrics import Count, Number
@@ -40,6 +41,8 @@ class Cloning(PaperExperiment):
     perturbations: list[str]
     """Specifications, see `perturb`; every driver also drives undisturbed."""
     control: Control = "continuous"
+    view: View = "above"
+    """View that the networks see; the expert sees the view of its own training."""
     expert: str = "controller"
     noise: float = 0.15
     """Fraction of recorded frames with a random action; the label stays the expert's."""
@@ -75,7 +78,7 @@ class Cloning(PaperExperiment):
     (PDNA, section 7.4)."""
 
     def drivers(self) -> dict[str, str]:
-        env = EnvConfig(self.control)
+        env = EnvConfig(self.control, view=self.view)
         names = [name for name in (self.expert, self.encoder_from) if name]
         return {f"{name}, {self.control}": driver_hash(name, env) for name in names}
 
@@ -83,7 +86,7 @@ class Cloning(PaperExperiment):
         """Record the episodes, and compute the features of a frozen encoder; DAgger does both itself."""
         if self.rounds:
             return
-        dataset, env = folder / DATASET, EnvConfig(self.control)
+        dataset, env = folder / DATASET, EnvConfig(self.control, view=self.view)
         recorded = collect(
             dataset, self.expert, env=env, seeds=SPLITS["train"][: self.episodes], noise=NoiseConfig(self.noise),
             workers=0, resume=dataset.exists(),
@@ -99,7 +102,7 @@ class Cloning(PaperExperiment):
     def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return return_SPEC, interventions_SPEC and lost_SPEC (means over tracks), `episodes`, and costs."""
         run = dict(task.place)["run"]
-        path = folder / RUNS / f"{folder_name(task.entry)}-{run}"
+        path = self.run_folder(folder, task)
         args, resume = dict(task.core_args), (path / "config.yaml").exists()
         if self.rounds:
             config = self._dagger(task.core, args, run)
@@ -124,6 +127,10 @@ class Cloning(PaperExperiment):
                 row[f"lost_{spec}"] = None if kept is None else 1 - kept
         return row | self._pulse(driver)
 
+    def run_folder(self, folder: Path, task: PaperTask) -> Path:
+        """Return the folder of a training."""
+        return folder / RUNS / f"{folder_name(task.entry)}-{dict(task.place)['run']}"
+
     def training(self, core: str, args: dict[str, Any], run: int) -> TrainConfig:
         """Return the settings of a training by behaviour cloning, with the seed `run`."""
         return TrainConfig(**self._common(core, args, run), epochs=self.epochs, validate_every=self.epochs)
@@ -132,7 +139,7 @@ class Cloning(PaperExperiment):
         return DaggerConfig(
             **self._common(core, args, run), rounds=self.rounds, initial_episodes=self.episodes,
             episodes=self.round_episodes, initial_epochs=self.epochs, epochs=self.round_epochs, noise=self.noise,
-            final_learning_rate=self.learning_rate / 5,
+            final_learning_rate=self.learning_rate / 5, view=self.view,
         )  # fmt: skip
 
     def _common(self, core: str, args: dict[str, Any], run: int) -> dict[str, Any]:

@@ -108,6 +108,10 @@ class Offline(PaperExperiment):
 
     def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return epochs, and loss, accuracy, macro_f1 (discrete), squared and absolute error (continuous) of a test."""
+        return self.trained(folder, task)[0]
+
+    def trained(self, folder: Path, task: PaperTask) -> tuple[Row, list[tuple[float, float]]]:
+        """Return the numbers of `measure`, and the losses of every epoch: in training, and where a run stops."""
         place = dict(task.place)
         torch.manual_seed(place["fold"])
         driver = Driver(self._driver_config(task.core, dict(task.core_args))).to(self.device)
@@ -119,7 +123,7 @@ class Offline(PaperExperiment):
             driver.encoder.load_state_dict(load_file(encoder))
         driver, epochs = fold.train(driver)
         trained = {f"training_{name}": value for name, value in fold.test(driver, fold.parts.train).items()}
-        return {"epochs": epochs, **fold.test(driver, fold.parts.test), **trained}
+        return {"epochs": epochs, **fold.test(driver, fold.parts.test), **trained}, fold.curve
 
     def numbers(self, task: PaperTask) -> dict[str, Any]:
         measures = ("accuracy", "macro_f1") if self.control == "discrete" else ("squared_error", "absolute_error")
@@ -213,6 +217,8 @@ class _Fold:
         self._decide: Callable[..., Any] = Driver.forward if features is None else Driver.decide
         self._labels, self._dt = (torch.from_numpy(array).to(self._device) for array in (frames.labels, frames.dt))
         self.length, self.seed = place["length"], place["fold"]
+        self.curve: list[tuple[float, float]] = []
+        """Losses of every epoch: the mean in training, weighted as there, and the average's on the stopping part."""
         self.parts = parts(frames, place["split"], self.length, self.seed, config.folds)
         bfloat16 = config.precision == "bf16-mixed"
         self._autocast = partial(torch.autocast, self._device.type, torch.bfloat16, enabled=bfloat16)
@@ -278,7 +284,7 @@ class _Fold:
         size = max(1, config.frames_per_update // self.length)
         while epoch < config.epochs and since < config.patience:
             driver.train()
-            order = rng.permutation(self.parts.train)
+            order, losses = rng.permutation(self.parts.train), []
             for batch in np.split(order, range(size, len(order), size)):
                 frames, dt, labels = self._windows(batch)
                 with self._autocast():
@@ -286,6 +292,7 @@ class _Fold:
                 weight = torch.exp(config.curve_weight * labels[..., 0].abs()) if config.curve_weight else None
                 loss = driver.action_head.loss(prediction.float(), labels, weight) + driver.core.penalty()
                 require_finite_number(f"the training loss of {self._what}, in epoch {epoch + 1}", loss.item(), _FIX)
+                losses.append(loss.item())
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -294,6 +301,7 @@ class _Fold:
             epoch, since = epoch + 1, since + 1
             stopping = self._loss(*self.predict(mean, self.parts.stop))
             require_finite_number(f"the loss of {self._what}, after epoch {epoch}", stopping, _FIX)
+            self.curve.append((float(np.mean(losses)), stopping))
             if stopping < least:
                 best.load_state_dict(mean.state_dict())
                 least, since = stopping, 0

@@ -23,8 +23,10 @@ def names_in(protocols: Path) -> tuple[str, ...]:
 
 REPRODUCTIONS: tuple[str, ...] = names_in(PROTOCOLS)
 """Names of the tables that the package measures again."""
-SCRIPTED = ("thesis-4.1", "thesis-4.4", "thesis-7", "thesis-9.2")
-"""Names of the tables that a script of the repository measures again, `benchmarks/papers/reproduce.py`."""
+SCRIPTED = (
+    "nac-fig4", "nac-fig6", "thesis-4.1", "thesis-4.4", "thesis-6.3", "thesis-6.4bc", "thesis-7", "thesis-9.2",
+)  # fmt: skip
+"""Names of the tables and figures that a script of the repository measures again, `benchmarks/papers/reproduce.py`."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,11 @@ def load(name: str, protocols: Path = PROTOCOLS) -> Protocol:
             f"`python benchmarks/papers/reproduce.py {name} --out {name}`."
         )
     raise ValueError(f"name must be one of {', '.join(names)}, got {name!r}.{did_you_mean(name, names)}")
+
+
+def listed(protocols: Path = PROTOCOLS) -> str:
+    """Return the name and the title of every table of a folder, a line each."""
+    return "\n".join(f"- {name}: {load(name, protocols).title}" for name in names_in(protocols))
 
 
 def chosen(reproduction: Protocol, only: Sequence[str]) -> list[PaperEntry]:

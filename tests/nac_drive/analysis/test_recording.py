@@ -258,7 +258,8 @@ def test_a_driver_without_a_network_has_no_neurons():
 
 
 def test_the_arrays_come_back(of_nac, tmp_path):
-    with np.load(of_nac.save(tmp_path / "x.npz")) as arrays:
+    with np.load(of_nac.save(tmp_path / "x.npz"), allow_pickle=False) as arrays:
+        assert {name: arrays[name].dtype.kind for name in arrays.files if arrays[name].dtype == object} == {}
         np.testing.assert_array_equal(arrays["frames"], of_nac.frames)
         np.testing.assert_array_equal(arrays["activity/output"], of_nac.activity["output"])
         np.testing.assert_array_equal(arrays["attention"], of_nac.attention)
