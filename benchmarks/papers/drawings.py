@@ -1,4 +1,7 @@
-"""Figures of recorded episodes: cells on the track, saliency maps, similarity, steepness and components."""
+"""Figures of recorded episodes.
+
+They show cells on the track, saliency maps, their similarity under noise, steepness and components.
+"""
 
 from __future__ import annotations
 
@@ -48,21 +51,24 @@ class Seen:
         return self.activity(group) is not None
 
     def activity(self, group: str) -> np.ndarray | None:
-        """Return the values (T, N) of a group of neurons or cells."""
+        """Return the values (T, N) of a group."""
         return self.arrays.get(f"activity/{group}", self.arrays.get(f"signals/{group}"))
 
     @property
     def neurons(self) -> str:
-        """The core's first group of neurons; its output where there is none."""
+        """The core's first group of neurons.
+
+        It is the output where there is none.
+        """
         groups = (name.removeprefix("activity/") for name in self.arrays if name.startswith("activity/"))
         return next(name for name in groups if name != FEATURES)
 
 
 @styled()
 def draw_cells(path: Path, seen: Mapping[str, Seen]) -> None:
-    """Draw every group of cells on the track, and all its neurons below (NAC paper, Fig. 4).
+    """Draw every group of cells on the track.
 
-    The track shows the mean of the group, which the paper calls the centroid.
+    All its neurons are below (NAC paper, Fig. 4). The track shows the mean of the group, the paper's centroid.
 
     Args:
         path: The new PNG.
@@ -97,7 +103,9 @@ def draw_cells(path: Path, seen: Mapping[str, Seen]) -> None:
 
 @styled()
 def draw_maps(path: Path, seen: Mapping[str, Seen]) -> None:
-    """Draw every neuron on the track, and how fast it follows its inputs (thesis, Fig. 6.6 to 6.8).
+    """Draw every neuron on the track (thesis, Fig. 6.6 to 6.8).
+
+    Of LTC and NCP, also how fast it follows its inputs.
 
     Args:
         path: The new PNG.
@@ -127,7 +135,9 @@ def draw_maps(path: Path, seen: Mapping[str, Seen]) -> None:
 
 @styled()
 def draw_saliency(path: Path, seen: Mapping[str, Seen]) -> None:
-    """Draw frames of every network's own drive with the saliency over them (NAC paper, Fig. 6; thesis, Fig. 6.5).
+    """Draw frames of every network's own drive, and their saliency.
+
+    See the NAC paper, Fig. 6, and the thesis, Fig. 6.5.
 
     Args:
         path: The new PNG.
@@ -153,7 +163,7 @@ def draw_saliency(path: Path, seen: Mapping[str, Seen]) -> None:
 
 @styled()
 def draw_noise(path: Path, seen: Mapping[str, Seen]) -> None:
-    """Draw the similarity of saliency maps over the variance of the noise (thesis, Fig. 6.4b).
+    """Draw the similarity of saliency maps under noise (thesis, Fig. 6.4b).
 
     Args:
         path: The new PNG.
@@ -198,7 +208,9 @@ def draw_steepness(path: Path, seen: Mapping[str, Seen]) -> None:
 
 @styled()
 def draw_components(path: Path, seen: Mapping[str, Seen]) -> None:
-    """Draw the variance that components explain, and the first two on the track (thesis, Fig. 6.5f to n).
+    """Draw principal components (thesis, Fig. 6.5f to n).
+
+    Bars show the variance that they explain; the first two are on the track.
 
     Args:
         path: The new PNG.
@@ -227,7 +239,10 @@ def draw_components(path: Path, seen: Mapping[str, Seen]) -> None:
 
 
 def _track(axis: Axes, position: np.ndarray, values: np.ndarray, title: str, *, bar: bool = True) -> None:
-    """Paint the driven line with values (T,); the colours span 2 % to 98 % of them."""
+    """Paint the driven line with values (T,).
+
+    The colours span 2 % to 98 % of them.
+    """
     from matplotlib.collections import LineCollection
 
     axis.axis("off")
@@ -246,7 +261,7 @@ def _track(axis: Axes, position: np.ndarray, values: np.ndarray, title: str, *, 
 
 
 def _most_varied(values: np.ndarray) -> list[int]:
-    """Return all neurons, or those that vary most, in their order."""
+    """Return the neurons that vary most, in their order."""
     varied = np.argsort(values.std(axis=0))[::-1][:MAPS]
     return sorted(varied.tolist())
 

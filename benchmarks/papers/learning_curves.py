@@ -1,4 +1,4 @@
-"""Learning curves of the passive test, and where training stops (thesis, Fig. 6.3 and Table 6.5)."""
+"""Learning curves of the passive test (thesis, Fig. 6.3 and Table 6.5)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ FIGURE = "thesis-6.3.png"
 
 @dataclass(frozen=True)
 class LearningCurves(Offline):
-    """The passive test of `Offline`, which keeps the losses of every epoch. Fields are settings of a protocol."""
+    """The passive test, with the losses of every epoch.
+
+    Fields are settings of a protocol.
+    """
 
     def measure(self, folder: Path, task: PaperTask) -> Row:
-        """Return the numbers of `Offline`, both curves, and the losses where the stopping loss was least."""
+        """Return the numbers of `Offline`, and both curves.
+
+        The last three are the epoch where the stopping loss was least, and both losses there.
+        """
         row, curve = self.trained(folder, task)
         training, stopping = np.array(curve).T
         best = int(np.argmin(stopping))

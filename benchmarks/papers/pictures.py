@@ -1,7 +1,7 @@
-"""What networks look at and what their neurons do along the road: the papers' figures, with numbers beside.
+"""What networks look at, and what their neurons do.
 
-Every network learns as in `Cloning`, then drives and is recorded as `inspect` records it. A `Picture` says what is
-measured of the recorded episodes, and how they are drawn.
+The papers' figures have numbers beside. Every network learns as in `Cloning`, then drives and is recorded as `inspect`
+records it. A `Picture` says what is measured of the recorded episodes, and how they are drawn.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _recorded(driver: Driver, name: str, track: int) -> Recording:
 
 
 def after_zoom(values: np.ndarray) -> np.ndarray:
-    """Return the rows of the decisions after the zoom-in of the first second."""
+    """Return the rows after the zoom-in of the first second."""
     return values[readings.ZOOM_FRAMES :]
 
 
@@ -133,12 +133,18 @@ def _joined(episodes: Sequence[Recording], values: Callable[[Recording], np.ndar
 
 
 def neurons(episode: Recording) -> np.ndarray:
-    """Return the activity (T, N) of the core's first group of neurons; its output where there is none."""
+    """Return the activity (T, N) of the core's neurons.
+
+    It is their first group, or the output where there is none.
+    """
     return episode.activity[next(name for name in episode.activity if name != FEATURES)]
 
 
 def _signals(driver: Driver, episodes: Sequence[Recording]) -> Row:
-    """How well phi, omega, t and the logits tell bends from straights: the head that tells them best."""
+    """How well phi, omega, t and a tell manoeuvres.
+
+    The numbers belong to the head that tells left from right best.
+    """
     row: Row = {}
     labels = _joined(episodes, lambda each: manoeuvres(each.series["curvature"]))
     for name in SIGNALS:
@@ -156,7 +162,10 @@ def _signals(driver: Driver, episodes: Sequence[Recording]) -> Row:
 
 
 def _noise(driver: Driver, episodes: Sequence[Recording]) -> Row:
-    """Similarity of the saliency maps of clean and of noisy frames; the driver does not drive by the noisy ones."""
+    """Similarity of the saliency maps of clean and noisy frames.
+
+    The driver does not drive by the noisy ones.
+    """
     row: Row = {}
     for number, level in enumerate(PERTURBATIONS[NOISE], start=1):
         similar = []
@@ -172,7 +181,7 @@ def _noise(driver: Driver, episodes: Sequence[Recording]) -> Row:
 
 
 def _steepness(driver: Driver, episodes: Sequence[Recording]) -> Row:
-    """The steepest change of every neuron per frame, as it is and in standard deviations of the neuron."""
+    """The steepest change of every neuron per frame."""
     steepest = np.max([lipschitz(after_zoom(neurons(each))) for each in episodes], axis=0)
     deviation = _joined(episodes, neurons).std(axis=0)
     relative = steepest / np.where(deviation > 0, deviation, 1)
@@ -191,7 +200,10 @@ def _components(driver: Driver, episodes: Sequence[Recording]) -> Row:
 
 
 def _saliency(driver: Driver, episodes: Sequence[Recording]) -> Row:
-    """Mean fraction of each saliency map on the horizon (from the seat) and on the far road, beside their area."""
+    """Mean fraction of the saliency on two regions.
+
+    They are the far road and, from the seat, the horizon.
+    """
     row: Row = {}
     for region in ("far road", "horizon"):
         for method in ("area", *SALIENCY):
@@ -202,7 +214,10 @@ def _saliency(driver: Driver, episodes: Sequence[Recording]) -> Row:
 
 
 def _maps(driver: Driver, episodes: Sequence[Recording]) -> Row:
-    """Range of the coupling sensitivities in seconds: 5 % and 95 % of all neurons and frames."""
+    """Range of the coupling sensitivities in seconds.
+
+    It is the range from 5 % to 95 % of all neurons and frames.
+    """
     if COUPLING not in episodes[0].activity:
         return {}
     tau = _joined(episodes, lambda each: each.activity[COUPLING])

@@ -35,10 +35,10 @@ class Reproduce:
 
     @classmethod
     def description(cls) -> str:
-        """Return what the command does, and every name with the title of its table."""
+        """Return what the command does, and every table."""
         from nac_drive.experiments.protocol import SCRIPTED, listed
 
-        scripted = f"In a clone, `python benchmarks/papers/reproduce.py` measures {', '.join(SCRIPTED)} in the same way."
+        scripted = f"`python benchmarks/papers/reproduce.py` measures {', '.join(SCRIPTED)} in a clone."
         return "\n\n".join([str(cls.__doc__), listed(), scripted])
 
     def run(self, console: Console, **tables: Any) -> None:

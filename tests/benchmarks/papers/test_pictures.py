@@ -1,4 +1,4 @@
-"""Figures of recorded networks: their numbers again, from the arrays that were kept."""
+"""Figures of networks, and their numbers computed again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRIES = {"NAC-Steady": ("nac-steady", {"num_heads": 2}), "NCP": ("ncp", {})}
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pictures, dict[str, Row]]:
-    """A folder with the episodes and figures of two networks, and their rows."""
+    """A folder of two networks, and their rows."""
     folder = tmp_path_factory.mktemp("pictures")
     with pytest.MonkeyPatch.context() as patch, short_zoom():
         cut_episodes(patch)(FRAMES, FRAMES)

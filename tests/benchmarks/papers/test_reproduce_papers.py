@@ -54,7 +54,7 @@ def test_worker_processes_measure_a_table_and_a_resumed_script_adds_lines(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("thesis-4.2", "--out", "out"), "reproduce.py: name must be one of thesis-4.1, "),
+        (("thesis-4.2", "--out", "out"), "reproduce.py: name must be one of nac-fig4, "),
         (("thesis-4.1", "--out", "out", "--only", "x"), "reproduce.py: only: there is no 'x' in this table."),
     ],
 )

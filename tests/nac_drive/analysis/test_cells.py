@@ -1,4 +1,4 @@
-"""The cells inside a core equal the record of the whole layer."""
+"""Cells inside a core equal the record of the layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def network(core: str, **args: object) -> Driver:
 
 
 def driven(driver: Driver) -> tuple[torch.Tensor, list[Cells]]:
-    """Return the features of random frames (1, T, F), and the cells of every decision."""
+    """Return features (1, T, F), and the cells of every decision."""
     frames = np.random.default_rng(0).integers(256, size=(FRAMES, 96, 96, 3), dtype=np.uint8)
     noted: list[Cells] = []
     state = driver.begin()
