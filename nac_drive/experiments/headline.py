@@ -87,14 +87,18 @@ def over_baseline(drivers: Sequence[RankedDriver], baseline_is: str) -> str:
         return _listed([f"{name} ({verdicts[name].difference.text('+.0f')})" for name in names])
 
     undecided, parts, said = groups.pop("open"), [], f"{baseline}, {baseline_is}"
+    narrow = any(verdicts[name].difference.low > 0 or verdicts[name].difference.high < 0 for name in undecided)
+    test = "; intervals without zero did not pass the test" if narrow else ""
     if len(undecided) == len(verdicts):
-        return f"no driver is distinguishable from {said}: {named(undecided)}."
+        return f"no driver is distinguishable from {said}: {named(undecided)}{test}."
     for outcome, names in groups.items():
         if names:
             parts.append(f"{named(names)} score{'s' * (len(names) == 1)} {_WORDS[outcome]} {said}")
             said = baseline
     if undecided:
-        parts.append(f"{named(undecided)} {'is' if len(undecided) == 1 else 'are'} not distinguishable from {said}")
+        parts.append(
+            f"{named(undecided)} {'is' if len(undecided) == 1 else 'are'} not distinguishable from {said}{test}"
+        )
     return f"{'; '.join(parts)}."
 
 

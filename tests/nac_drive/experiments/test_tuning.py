@@ -26,6 +26,8 @@ from nac_drive.policies.cores.rates import RECOMMENDED, USUAL_RATE, recommended_
 from nac_drive.training.config import DaggerConfig, TrainConfig
 from nac_drive.training.finite import DivergedError
 from nac_drive.training.trainer import Trainer
+from nac_drive.training.validation import validation_score
+from tests.documented import ROOT
 from tests.nac_drive.small import config, each_here, nested
 
 CORE = "nac-exact,num_heads=4"
@@ -193,4 +195,16 @@ def test_a_core_has_its_own_rate_in_cloning_and_the_encoder_the_usual_one(monkey
     assert chosen.with_rates() == chosen
     learner = nested(DaggerConfig(), core="ncp")
     assert (learner.rate_of_core, learner.rate(0)) == (USUAL_RATE, USUAL_RATE)
+
+
+def test_the_rates_of_the_cores_are_the_published_choices():
+    published = json.loads((ROOT / "docs/runs/tuning.json").read_text())
+    assert {
+        core: float(name.removeprefix("learning_rate=").split(",")[0]) for core, name in published["chosen"].items()
+    } == RECOMMENDED
     assert set(RECOMMENDED) <= set(CORES)
+    for core, name in published["chosen"].items():
+        last = [trial for trial in published["trials"] if (trial["driver"], trial["epochs"]) == (core, 4)]
+        assert max(last, key=lambda trial: trial["score"])["trial"] == name
+        for trial in last:
+            assert trial["score"] == pytest.approx(validation_score(trial["returns"]))
