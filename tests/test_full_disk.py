@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from nac_drive.experiments import experiment
@@ -18,6 +20,12 @@ def base(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def reference(base, tmp_path_factory):
+    """Return what a command leaves where there is room; both tests of a command share it."""
+    return cache(lambda command: Reference(base, tmp_path_factory.mktemp("reference") / "folder", command))
+
+
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch):
     """Run tasks here, not in processes, and short episodes."""
@@ -28,11 +36,11 @@ def one_process(monkeypatch):
 
 
 @pytest.mark.parametrize("command", [*RESUMABLE, "export-minari", "export-mp4", "inspect"])
-def test_a_full_disk_is_one_line_and_costs_nothing(command, base, tmp_path):
+def test_a_full_disk_is_one_line_and_costs_nothing(command, reference, tmp_path):
     """`python -m tests.full_disk` has more commands and sizes."""
-    assert Reference(base, tmp_path / "reference", command).problems(tmp_path / "full", 0.5) == []
+    assert reference(command).problems(tmp_path / "full", 0.5) == []
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "export-minari", "inspect"])
-def test_a_read_only_disk_is_one_line(command, base, tmp_path):
-    assert Reference(base, tmp_path / "reference", command).problems(tmp_path / "read-only", None) == []
+def test_a_read_only_disk_is_one_line(command, reference, tmp_path):
+    assert reference(command).problems(tmp_path / "read-only", None) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -24,7 +25,12 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that decide results."""
+@cache
+def _installed_versions() -> dict[str, str]:
     installed = {name: list(metadata.distributions(name=name)) for name in _RECORDED}
     return {name: found[0].version for name, found in installed.items() if found}
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of the packages that decide results. They are read once."""
+    return dict(_installed_versions())

@@ -37,25 +37,25 @@ def brute_force(env: Any, size: tuple[int, int]) -> np.ndarray:
     line = np.array(env.track)[:, 2:]
     steps = np.linspace(0, 1, 16, endpoint=False)[:, None, None]
     line = KDTree((line + steps * (np.roll(line, -1, axis=0) - line)).reshape(-1, 2))
-    for row in range(rows):
-        below = (row + 0.5 - horizon) / focal
-        labels[row] = SKY if row + 0.5 < horizon - 3 / 84 * rows else BAND
-        if below <= 0:
-            continue
-        down = below - math.tan(PITCH)
-        depth = EYE_HEIGHT / (math.sin(PITCH) + math.cos(PITCH) * down)
-        ahead = depth * (math.cos(PITCH) - math.sin(PITCH) * down)
-        if depth > 205:
-            continue
-        across = depth * (np.arange(width) + 0.5 - width / 2) / focal
-        points = eye + ahead * front + across[:, None] * right
-        away, _ = line.query(points)
-        seen = polygon_at(env._roads[0], points)
-        kerb = (seen >= 0) & (env._roads["tile_of"][0][seen] < 0)
-        labels[row, :] = BAND if row + 0.5 < horizon + 3 / 84 * rows else GRASS
-        labels[row, away < TRACK_HALF_WIDTH + 2] = VERGE
-        labels[row, away < TRACK_HALF_WIDTH - 2] = FAR_ROAD if depth > FAR else NEAR_ROAD
-        labels[row, kerb & (depth < 100)] = KERBS
+    below = (np.arange(rows) + 0.5 - horizon) / focal
+    labels[:rows] = np.where(np.arange(rows) + 0.5 < horizon - 3 / 84 * rows, SKY, BAND)[:, None]
+    down = below - math.tan(PITCH)
+    depth = EYE_HEIGHT / (math.sin(PITCH) + math.cos(PITCH) * down)
+    ahead = depth * (math.cos(PITCH) - math.sin(PITCH) * down)
+    ground = np.flatnonzero((below > 0) & (depth <= 205))
+    depth, ahead = depth[ground, None], ahead[ground, None]
+    across = depth * (np.arange(width) + 0.5 - width / 2) / focal
+    points = eye + ahead[..., None] * front + across[..., None] * right  # (rows, width, 2)
+    away, _ = line.query(points)
+    seen = polygon_at(env._roads[0], points.reshape(-1, 2)).reshape(away.shape)
+    kerb = (seen >= 0) & (env._roads["tile_of"][0][seen] < 0)
+    beside = np.where(ground[:, None] + 0.5 < horizon + 3 / 84 * rows, BAND, GRASS)
+    road = np.where(depth > FAR, FAR_ROAD, NEAR_ROAD)
+    labels[ground] = np.select(
+        [kerb & (depth < 100), away < TRACK_HALF_WIDTH - 2, away < TRACK_HALF_WIDTH + 2],
+        [KERBS, road, VERGE],
+        beside,
+    )
     return labels
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import cache
 
 import cv2
 import numpy as np
@@ -29,6 +30,7 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
+@cache
 def huge_png(side: int) -> bytes:
     """A bilevel PNG of `side` pixels a side in some kilobytes."""
     pixels = zlib.compress(bytes((side // 8 + 1) * side), 9)
