@@ -23,6 +23,8 @@ from lightning_fabric import Fabric
 from lightning_fabric.accelerators.cpu import CPUAccelerator
 from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 
+from benchmarks.layer import cores, nac_layer
+from benchmarks.speed import loops
 from nac_drive import policies
 from nac_drive.analysis.inspect import inspect
 from nac_drive.analysis.probe import Probe
@@ -59,7 +61,7 @@ from tests.nac_drive.small import (
     train,
     train_dagger,
 )
-from tests.python_device import NAME, python_device, register, transfers
+from tests.python_device import DEVICE, NAME, python_device, register, transfers
 from tests.recorded_loops import recorded_loops
 
 ACTIONS = 8
@@ -70,7 +72,7 @@ PPO = nested(PPOConfig(),
     learning_rate=1e-3, ema_decay=0.5, validate_every=16, validation_tracks="val-1",
 )  # fmt: skip
 
-RUNS = ("train", "dagger", "ppo", "compare", "offline", "driving", "inspect", "augmented")
+RUNS = ("train", "dagger", "ppo", "compare", "offline", "driving", "inspect", "augmented", "measured")
 Counts = list[tuple[int, int]]
 """Transfers up and down of every call."""
 
@@ -227,6 +229,17 @@ def inspected(folder: Path, path: Path) -> Any:
         return {name: arrays[name].tobytes().hex() for name in arrays if name not in ("perturbation", "frames")}
 
 
+def measured(path: Path) -> Any:
+    """Run scripts that `benchmarks/speed/gpu.py` runs, once each. Return what is no time."""
+    device = DEVICE if path.name == "device" else "cpu"
+    with patch.object(nac_layer, "BUDGET", 0.0), patch.object(cores, "LENGTH", 8), recorded_loops(NAME) as repeated:
+        results: list[Any] = [cores.measure(name, None, device)[:2] for name in ("nac-pw", "ltc")]
+        results += [sorted(nac_layer.measure(name, 3, device)) for name in ("naive", "mha")]
+        results.append(sorted(loops.measure("cfc", 8, device)))
+    assert bool(repeated) == (path.name == "device")
+    return results
+
+
 def main(folder: Path) -> None:
     """Run everything. Write FOLDER/results.json."""
     register()
@@ -247,7 +260,7 @@ def main(folder: Path) -> None:
             "train": partial(trained, settings, dataset), "dagger": dagger, "ppo": ppo,
             "compare": partial(compared, dataset), "offline": partial(passive, folder),
             "driving": partial(driving, folder), "inspect": partial(inspected, folder),
-            "augmented": partial(augmented, dataset),
+            "augmented": partial(augmented, dataset), "measured": measured,
         }  # fmt: skip
         results, counts = {}, {}
         for name in RUNS:
