@@ -4,7 +4,7 @@ from __future__ import annotations
 
 USUAL_RATE = 1e-3
 """Adam's rate where nobody has measured a better one."""
-RECOMMENDED: dict[str, float] = {"lstm": 1.4e-3, "gru": 3.5e-3, "cfc": 1e-3, "cnn": 1.4e-3}
+RECOMMENDED: dict[str, float] = {"lstm": 1.4e-3, "gru": 3.5e-3, "cfc": 1e-3, "cnn": 1.4e-3, "mha": 1e-3}
 """Name in CORES -> the rate that `compare --tune` chose on validation tracks (docs/runs/tuning.json)."""
 
 
