@@ -1,4 +1,7 @@
-"""A comparison: every core is trained once, drives the same tracks, and is in the table, the figure and the page."""
+"""A comparison: every core is trained and drives the same tracks.
+
+It is in the table, the figure and the page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The demo, on episodes of 60 frames: its results are complete, it can be resumed, and it reports what it measured."""
+"""The demo, on short episodes.
+
+Its results are complete, it can be resumed, and it reports what it measured.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,10 @@ def best_weights(run: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A demo that was interrupted before the evaluation and resumed: its folder, and the reports of both parts."""
+    """A demo that was interrupted and resumed.
+
+    Its folder, and the reports of both parts.
+    """
     folder = tmp_path_factory.mktemp("demo") / "demo"
     before: list[Event] = []
     after: list[Event] = []
