@@ -39,7 +39,10 @@ def _short_zoom() -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Two machines of one CPU and one GPU, which Ray only counts; this process belongs to the first."""
+    """Two machines of one CPU and one GPU.
+
+    Ray only counts the GPU. Each machine has its own raylet; this process belongs to the first.
+    """
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -49,6 +52,7 @@ def address() -> Iterator[str]:
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "99")  # a GPU that torch does not find
         patch.setenv("RAY_TMPDIR", folder)  # where it notes its address, in a folder that must be there
         Path(folder, "ray").mkdir()
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
@@ -100,7 +104,7 @@ def test_a_task_has_a_gpu_to_itself_where_it_asks_for_one(address):
     assert has_gpus(address)
     with cluster_pool(address, gpus=1) as pool:
         assert pool.size() == 2
-        assert list(pool.imap(visible_gpus, [0])) == ["0"]  # each machine counts its own
+        assert list(pool.imap(visible_gpus, [0])) == ["99"]
     with (
         pytest.raises(ClusterError, match=r"has 2 GPUs, a task needs 3; pass --device cpu"),
         cluster_pool(address, gpus=3),
