@@ -78,6 +78,8 @@ class DemoConfig:
     """Tracks of the evaluation, which the training does not use."""
     races: tuple[DemoRace, ...] = (SEAT, LOST_FRAMES)
     """Further races, each of the learner's core, the baselines and a core without memory."""
+    race_tracks: str = "test-5"
+    """Tracks of the further races."""
     ppo: PPOConfig | None = None
     """Settings of an expert that PPO trains first, in place of `expert`; its encoder is frozen in all learners."""
 
@@ -93,7 +95,8 @@ class DemoConfig:
             resolve_driver(self.expert, self.training.env)
         else:
             self.ppo.check()
-        track_seeds(self.tracks)
+        for tracks in (self.tracks, self.race_tracks):
+            track_seeds(tracks)
         for world in self.races:
             if world.encoder is not None:
                 resolve_driver(world.encoder, self.training.env)
@@ -198,7 +201,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
     drivers = _compare(config, folder, best, learner, device, workers, progress)
     races = [
         race(
-            world, config.racing, Demonstrations.open(learner / "dataset"), config.race_training(), config.tracks,
+            world, config.racing, Demonstrations.open(learner / "dataset"), config.race_training(), config.race_tracks,
             folder, expert=config.expert, device=device, workers=workers, progress=progress,
         )
         for world in config.races
@@ -222,7 +225,7 @@ def _demo(config: DemoConfig, folder: Path, device: str, pool: Pool | None, work
         PageLink(VIDEO, f"Track {track}, line by line: {', '.join(loaded)}."),
         PageLink(EPISODE, f"{' and '.join(shown)} on track {track}."),
         _commands(learner, _run_of(config, folder, config.baselines[0]), track),
-        [raced.section(config.tracks) for raced in races],
+        [raced.section(config.race_tracks) for raced in races],
     )  # fmt: skip
     page.save_html(folder)
     return page.save_markdown(folder, "report.md")

@@ -42,10 +42,10 @@ class DemoRace:
     """Driver whose encoder is frozen; None for the learner's."""
     every: int = 1
     """Episodes that are drawn anew: all, every third one, and so on."""
-    epochs: int = 3
+    epochs: int = 2
 
 
-SEAT = DemoRace("seat", "From the driver's seat", view="seat", encoder="champion-seat", every=3, epochs=8)
+SEAT = DemoRace("seat", "From the driver's seat", view="seat", encoder="champion-seat", every=4, epochs=4)
 LOST_FRAMES = DemoRace("lost-frames", "Where half of the frames are black", perturb="blackouts:2")
 WITHOUT_MEMORY = "cnn"
 """The core that the others are compared with."""

@@ -53,6 +53,7 @@ CONFIG = DemoConfig(
     baselines=("lstm",),
     baseline_epochs=1,
     tracks="900005",
+    race_tracks="900005",
     ppo=EXPERT,
     races=(replace(SEAT, every=2, epochs=1), replace(LOST_FRAMES, epochs=1)),
 )
