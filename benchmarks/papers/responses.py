@@ -108,7 +108,7 @@ class Responses(PaperExperiment):
 
     def _driving(self, units: int) -> Cloning:
         return Cloning(
-            [], "continuous", self.expert, episodes=self.episodes, epochs=self.epochs, d_model=units,
+            [], "continuous", expert=self.expert, episodes=self.episodes, epochs=self.epochs, d_model=units,
             features=self.features, learning_rate=self.learning_rate,
         )  # fmt: skip
 

@@ -216,7 +216,7 @@ class Cloning(PaperExperiment):
         encoder = f"the frozen encoder of {self.encoder_from}" if self.encoder_from else f"{self.encoder}, of each run"
         return (
             f"{learned} Encoder: {encoder}. {self.runs} runs each, {self.batch_size} sequences of "
-            f"{self.sequence_length} frames an update, Adam at {self.learning_rate:g}. Map run drove the tracks "
+            f"{self.sequence_length} frames an update, Adam at {self.learning_rate:g}. Each run drove the tracks "
             f"{self.tracks} undisturbed and under every perturbation (docs/perturbations.md). Crashes: {self.crash}. "
             "± is the standard deviation "
             "over runs. Lost is the part of the run's own undisturbed return; a run whose undisturbed return is not "

@@ -161,6 +161,8 @@ def run(
         each: Map = pool.imap_unordered if pool and not experiment.alone else map
         for ready in experiment.prepare(journal.folder, each):
             progress(message(job, f"{ready} ready"))
+        if not experiment.isolated:  # these announce every start
+            progress(Event(job, done, len(chosen)))
         parts = experiment.parts(missing, pool_size(pool) if pool else 1)
         if experiment.isolated:
             for part, outcome in _isolated(experiment, journal.folder, parts, workers, cluster, job, progress):

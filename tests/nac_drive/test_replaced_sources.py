@@ -19,6 +19,7 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig
+from nac_drive.events import Event
 from nac_drive.experiments import compare as comparison
 from nac_drive.experiments import reproduce as reproduction
 from nac_drive.experiments.challenge import challenge
@@ -71,8 +72,10 @@ def log_at(path: Path, seed: int, env: EnvConfig) -> None:
     save_action_log(path.with_name(f"recording {seed}"), path)
 
 
-def stopped(event: Any) -> None:
-    raise Stop
+def stopped(event: Event) -> None:
+    """Stop after the first row."""
+    if event.done:
+        raise Stop
 
 
 def interrupted(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> None:
@@ -168,6 +171,9 @@ CASES: dict[tuple[str, str], tuple[Callable[..., None], EnvConfig, Begin]] = {
     ("cloning", "expert"): (driver_at, CONTINUOUS, reproducing("cloning", "expert", perturbations=[])),
     ("cloning", "encoder_from"): (driver_at, CONTINUOUS, reproducing("cloning", "encoder_from", perturbations=[])),
     ("offline", "driver"): (driver_at, DISCRETE, reproducing("offline", "driver")),
+    ("learning-curves", "driver"): (driver_at, DISCRETE, reproducing("learning-curves", "driver")),
+    ("pictures", "expert"): (driver_at, CONTINUOUS, reproducing("pictures", "expert")),
+    ("pictures", "encoder_from"): (driver_at, CONTINUOUS, reproducing("pictures", "encoder_from")),
     ("responses", "expert"): (driver_at, CONTINUOUS, reproducing("responses", "expert")),
 }  # fmt: skip
 """Command or experiment, and its option -> what makes a source, its environment, and what begins or resumes work."""

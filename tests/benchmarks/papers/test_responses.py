@@ -202,7 +202,7 @@ def test_the_page_shows_the_table_of_one_width_and_all_figures(tmp_path: Path):
 def test_single_cells_are_those_of_drivers_that_learned_as_the_settings_say():
     experiment = Responses(expert="champion", episodes=7, epochs=3, learning_rate=4e-3, features=40)
     assert experiment._driving(24) == Cloning(
-        [], "continuous", "champion", episodes=7, epochs=3, d_model=24, features=40, learning_rate=4e-3
+        [], "continuous", expert="champion", episodes=7, epochs=3, d_model=24, features=40, learning_rate=4e-3
     )
     values = torch.from_numpy(np.random.default_rng(0).permutation(np.linspace(-3.0, 5.0, 101)).reshape(-1, 1))
     splits: Any = SimpleNamespace(features=values)

@@ -170,7 +170,7 @@ def _save(driver: Driver, path: Path) -> None:
 def test_learning_curves_become_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     curve = [(0, [-50.0, -60.0]), (1000, [790.0, 830.0]), (2000, [700.0, 720.0])]
 
-    def ppo(config: Any, folder: Path, *, device: str, resume: bool) -> Path:
+    def ppo(config: Any, folder: Path, *, device: str, resume: bool, pool: object) -> Path:
         run = RunFolder.open(folder) if resume else RunFolder.create(folder, {})
         for step, returns in [] if resume else curve:
             row = {"step": step, "score": float(step), "returns": returns}

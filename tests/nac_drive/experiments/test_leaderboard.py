@@ -35,6 +35,7 @@ def ranked() -> list[RankedDriver]:
             synapses=5_120,
             validation_accuracy=0.9,
             validation_at_changes=0.456,
+            learning_rate=0.0014,
             training_seconds=61.2,
         ),
     ]
@@ -42,7 +43,7 @@ def ranked() -> list[RankedDriver]:
 
 UNFILLED = {
     "vs baseline [95 %]", "agreement %", "steering error", "squared", "validation %", "changes %",
-    "neurons", "synapses", "core", "parameters", "each run", "trained s", "interventions/episode",
+    "neurons", "synapses", "core", "parameters", "each run", "rate", "trained s", "interventions/episode",
 }  # fmt: skip
 """Columns that stay empty for a driver that was not trained here and was not put back on the road."""
 
@@ -64,7 +65,7 @@ def test_the_markdown_table_shows_the_results():
     assert (expert["interventions/episode"], mine["interventions/episode"]) == ("-", "0.00")
     assert (mine["agreement %"], mine["validation %"], mine["parameters"]) == ("75.0", "90.0", "12,345")
     assert (mine["steering error"], mine["squared"]) == ("0.062", "0.0050")
-    assert (mine["ms/act"], mine["trained s"]) == ("2.50", "61")
+    assert (mine["ms/act"], mine["rate"], mine["trained s"]) == ("2.50", "0.0014", "61")
     assert (mine["changes %"], mine["core"], mine["each run"]) == ("45.6", "5,432", "880 900")
     assert (mine["neurons"], mine["synapses"]) == ("64", "5,120")
     assert (expert["solved %"], mine["solved %"]) == ("100", "25")

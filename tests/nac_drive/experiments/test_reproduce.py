@@ -88,7 +88,9 @@ def test_run_times_are_measured_again_where_they_are_missing(tmp_path: Path, mon
     with (tmp_path / "out" / "rows.jsonl").open("a") as file:
         file.write('{"entry": "lstm", "cor')  # a kill in the middle of a line
     page = reproduce("tiny", tmp_path / "out", resume=True, progress=events.append)
-    assert [(event.done, event.total, event.note) for event in events] == [(1, 1, "gru"), (2, 2, "lstm")]
+    assert [(event.done, event.total, event.note) for event in events] == [
+        (0, 1, ""), (1, 1, "gru"), (1, 2, ""), (2, 2, "lstm"),
+    ]  # fmt: skip
     rows = rows_of(tmp_path / "out")
     assert [row["entry"] for row in rows] == ["lstm", "gru"]  # in the order of the table
     for row in rows:

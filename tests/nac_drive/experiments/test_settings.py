@@ -22,7 +22,7 @@ from nac_drive.training.ppo.config import PPOConfig
 from tests.nac_drive.small import nested
 
 CHANGED = Cloning(
-    ["gap:1"], "discrete", expert="champion-discrete", noise=0.3, episodes=5, runs=2, tracks="test-4",
+    ["gap:1"], "discrete", view="seat", expert="champion-discrete", noise=0.3, episodes=5, runs=2, tracks="test-4",
     crash="intervene", encoder="pooled", encoder_from="runs/other", features=24, d_model=16, epochs=7,
     sequence_length=17, batch_size=3, learning_rate=4e-3, encoder_learning_rate=5e-4, curve_weight=0.25, rounds=2,
     round_episodes=6, round_epochs=9, validation_tracks="val-3", zero_lost_frames=True, clamp="gap:2", device="cuda",
@@ -41,7 +41,7 @@ TRAINED = {
     "train": TrainConfig(**COMMON, epochs=7, validate_every=7),
     "dagger": DaggerConfig(
         **COMMON, rounds=2, initial_episodes=5, episodes=6, initial_epochs=7, epochs=9, noise=0.3,
-        final_learning_rate=8e-4,
+        final_learning_rate=8e-4, view="seat",
     ),
 }  # fmt: skip
 
@@ -111,7 +111,7 @@ def test_the_episodes_of_a_driving_test_are_recorded_as_its_settings_say(
     monkeypatch.setattr(cloning, "load_splits", lambda plan, dataset: calls.append(plan))
     assert [*CHANGED.prepare(tmp_path, map)] == []  # DAgger records its own
     assert [*replace(CHANGED, rounds=0).prepare(tmp_path, map)] == ["5 episodes", "features"]
-    env = EnvConfig("discrete")
+    env = EnvConfig("discrete", view="seat")
     recording = {"env": env, "seeds": SPLITS["train"][:5], "noise": NoiseConfig(0.3), "workers": 0, "resume": False}
     recorded, (config, dataset, device) = calls
     assert recorded == (cloning.DATASET, "champion-discrete", recording)
@@ -127,7 +127,7 @@ def test_a_learning_curve_is_that_of_its_settings(
 ):
     configs: list[PPOConfig] = []
 
-    def ppo(config: PPOConfig, folder: Path, *, device: str, resume: bool) -> Path:
+    def ppo(config: PPOConfig, folder: Path, *, device: str, resume: bool, pool: object) -> Path:
         assert (device, resume) == ("cuda", False)
         configs.append(config)
         save_driver(folder, Driver(config.driver))
