@@ -88,7 +88,7 @@ def _log_of(dataset: Demonstrations, workers: int, progress: Progress) -> Action
 
 
 def drawn_anew(
-    dataset: Demonstrations, view: View, *, every: int = 1, workers: int = 1, progress: Progress = automatic
+    dataset: Demonstrations, view: View, *, workers: int = 1, progress: Progress = automatic
 ) -> Demonstrations:
     """Return a recording as another view shows it.
 
@@ -98,7 +98,6 @@ def drawn_anew(
     Args:
         dataset: The recording.
         view: The view. The recording itself is returned where it has that view.
-        every: 1 for all episodes, 3 for every third one, and so on.
         workers: Processes; the dataset does not depend on their number.
         progress: Called after every episode.
 
@@ -111,7 +110,6 @@ def drawn_anew(
     path = dataset.path.with_name(f"{dataset.path.name}-{view}")
     meta = replace(dataset.meta, env=replace(dataset.meta.env, view=view, size=ABOVE))
     log = _log_of(dataset, number_of_workers(workers), progress)
-    log = replace(log, episodes=log.episodes[::every])
     return _rebuilt(log, dataset.path, path, meta, workers=workers, resume=path.exists(), progress=progress)
 
 

@@ -1,6 +1,6 @@
 """The further races of the demo.
 
-Their worlds are such that memory may pay.
+In their worlds memory may pay.
 
 Every race is a comparison: cores with and without memory learn from the learner's episodes, and drive the same tracks.
 """
@@ -12,17 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import driver_name, resolve_driver
-from nac_drive.data_collection.replay import drawn_anew
-from nac_drive.envs.views import View
+from nac_drive.data_collection.drivers import driver_name
 from nac_drive.events import Progress
 from nac_drive.experiments.compare import Comparison, compare
 from nac_drive.experiments.headline import over_baseline
 from nac_drive.experiments.journal import CONDITIONS
 from nac_drive.experiments.leaderboard import leaderboard
 from nac_drive.experiments.page import PageSection, conditions
-from nac_drive.parallel.processes import number_of_workers
-from nac_drive.policies import Driver
 from nac_drive.training.config import EvalConfig, TrainConfig
 
 
@@ -34,19 +30,13 @@ class DemoRace:
     """Folder of the comparison."""
     where: str
     """The world in words, as a sentence begins with it."""
-    view: View = "above"
-    """What the drivers see. The episodes of the learner are drawn anew from the seat."""
-    perturb: str | None = None
+    perturb: str
     """Perturbation of the training and of the race."""
-    encoder: str | None = None
-    """Driver whose encoder is frozen; None for the learner's."""
-    every: int = 1
-    """Episodes that are drawn anew: all, every third one, and so on."""
-    epochs: int = 2
+    epochs: int
+    """Epochs of every run."""
 
 
-SEAT = DemoRace("seat", "From the driver's seat", view="seat", encoder="champion-seat", every=4, epochs=4)
-LOST_FRAMES = DemoRace("lost-frames", "Where half of the frames are black", perturb="blackouts:2")
+LOST_FRAMES = DemoRace("lost-frames", "Where half of the frames are black", perturb="blackouts:2", epochs=3)
 WITHOUT_MEMORY = "cnn"
 """The core that the others are compared with."""
 
@@ -70,26 +60,13 @@ class FinishedRace:
         Args:
             tracks: The tracks of the race.
         """
-        source = self.config.optim.freeze_encoder_from
-        encoder = f" on the frozen encoder of {driver_name(source)}" if source else ""
-        drawn = ""
-        if self.race.view == "seat":
-            drawn = f"One in {self.race.every} of the same episodes was drawn from the driver's seat. "
+        source = driver_name(self.config.optim.freeze_encoder_from or "")
         text = (
-            f"{drawn}Cores with and without memory learned from them by behaviour cloning in {self.config.epochs} "
-            f"epochs{encoder}. One run of each. The tracks: {tracks}. {conditions('ignore', self.race.perturb)} "
-            f"{self.race.name}/report.html has all columns."
+            "Cores with and without memory learned from the learner's episodes by behaviour cloning in "
+            f"{self.config.epochs} epochs on the frozen encoder of {source}. One run of each. The tracks: {tracks}. "
+            f"{conditions('ignore', self.race.perturb)} {self.race.name}/report.html has all columns."
         )
         return PageSection(self.race.where, text, leaderboard(self.comparison.drivers, _COLUMNS))
-
-
-def _on_encoder(config: TrainConfig, source: str) -> TrainConfig:
-    """Return the settings of runs on the frozen encoder of a learned driver."""
-    learned = resolve_driver(source)
-    assert isinstance(learned, Driver)
-    encoder = learned.config
-    driver = replace(config.driver, encoder=encoder.encoder, d_model=encoder.d_model, features=encoder.features)
-    return replace(config, driver=driver, optim=replace(config.optim, freeze_encoder_from=source))
 
 
 _COLUMNS = ("driver", "return ± sd", "min", "vs baseline [95 %]", "solved %", "crashes/episode", "off road %", "rate")
@@ -123,12 +100,9 @@ def race(
         progress: Called with the events of the comparison.
     """
     config = replace(
-        config, perturb=world.perturb, validation=EvalConfig("val-1"), validate_every=config.epochs
-    )  # fmt: skip
-    if world.encoder is not None:
-        config = _on_encoder(config, world.encoder)
-    path, processes = folder / world.name, number_of_workers(workers)
-    dataset = drawn_anew(dataset, world.view, every=world.every, workers=processes, progress=progress)
+        config, perturb=world.perturb, epochs=world.epochs, validation=EvalConfig("val-1"), validate_every=world.epochs
+    )
+    path = folder / world.name
     comparison = compare(
         cores, dataset, tracks, path, config=config, expert=expert, baseline=WITHOUT_MEMORY,
         device=device, workers=workers, resume=(path / CONDITIONS).exists(), progress=progress,
