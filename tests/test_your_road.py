@@ -236,7 +236,7 @@ def test_a_video_and_an_exported_driver(case, tmp_path):
     np.testing.assert_allclose(action, other, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", [GREY, RACETRACK], indirect=True)
+@pytest.mark.parametrize("case", [LANE, GREY], indirect=True)
 def test_ppo_and_dagger_learn_on_it(case, tmp_path):
     env = ("--environment", case.name, "--core", "cnn", *SMALL, "--validation-tracks", "7")
     ppo = ("ppo", "--out", str(tmp_path / "ppo"), "--total-timesteps", "32", "--batch-size", "8", *env)
