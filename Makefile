@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
-TEST_PROCESSES ?= 2
+# one more than the cores of a small machine: some tests wait for processes of their own
+TEST_PROCESSES ?= 3
 
 .PHONY: demo test check bench docs library
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 DEAR = (
-    "test_documented_commands", "test_ppo_update", "test_first_drive", "test_cluster", "test_compare",
-    "test_shipped_drivers", "test_export", "test_full_disk", "test_fused", "test_train_resumed", "test_fuzz",
-    "test_reproduce_papers", "test_own_driver_doors", "test_ppo", "test_batched_acts", "test_udacity",
-    "test_front_door", "test_layer_use", "test_simulator", "test_cli", "test_imports", "test_dagger_resumed",
+    "test_documented_commands", "test_ppo_update", "test_first_drive", "test_cluster", "test_compare", "test_your_road",
+    "test_python_device", "test_tuning", "test_shipped_drivers", "test_pictures", "test_gpu_script", "test_demo",
+    "test_export", "test_full_disk", "test_fused", "test_train_resumed", "test_fuzz", "test_reproduce_papers",
+    "test_own_driver_doors", "test_ppo", "test_batched_acts", "test_udacity", "test_front_door", "test_layer_use",
+    "test_simulator", "test_cli", "test_imports", "test_dagger_resumed",
 )  # fmt: skip
 """Test modules that take longest, which begin first, so that processes end together."""
 
