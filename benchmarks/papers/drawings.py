@@ -248,7 +248,7 @@ def _track(axis: Axes, position: np.ndarray, values: np.ndarray, title: str, *, 
     axis.axis("off")
     axis.set_aspect("equal")
     axis.set_title(title, fontsize=SMALL, fontweight="normal")
-    lines = LineCollection(np.stack([position[:-1], position[1:]], axis=1), cmap=HEAT_MAP, linewidths=3.0)
+    lines = LineCollection([*np.stack([position[:-1], position[1:]], axis=1)], cmap=HEAT_MAP, linewidths=3.0)
     low, high = np.quantile(values, (0.02, 0.98))
     lines.set_array(values[:-1])
     lines.set_clim(low, high if high > low else low + 1)

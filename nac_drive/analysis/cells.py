@@ -44,7 +44,7 @@ def watched_cells(driver: Driver, note: Callable[[Cells], None]) -> Iterator[Non
     core = driver.core
     if isinstance(core, LiquidCore):
 
-        def follow(_: LiquidCore, inputs: tuple[Tensor, Tensor, tuple[Tensor, ...]]) -> None:
+        def follow(module: LiquidCore, inputs: tuple[Tensor, Tensor, tuple[Tensor, ...]]) -> None:
             x, _, state = inputs
             note({COUPLING: core.coupling_sensitivity(x[:, 0], state).flatten()})
 

@@ -36,7 +36,7 @@ class DemoRace:
     """Epochs of every run."""
 
 
-LOST_FRAMES = DemoRace("lost-frames", "Where half of the frames are black", perturb="blackouts:2", epochs=3)
+LOST_FRAMES = DemoRace("lost-frames", "Where half of the frames are black", perturb="blackouts:2", epochs=4)
 WITHOUT_MEMORY = "cnn"
 """The core that the others are compared with."""
 
