@@ -14,18 +14,18 @@ import numpy as np
 
 from nac_drive.analysis.cells import BACKBONE, COUPLING, SIGNALS
 from nac_drive.analysis.probe import FEATURES
-from nac_drive.envs import readings
+from nac_drive.envs import PERTURBATIONS, readings
 from nac_drive.storage.figure import write_figure
 from nac_drive.storage.style import HEAT_MAP, SMALL, SOFT, looks_of, styled
 
 if TYPE_CHECKING:  # slow to import
     from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
 
 MOMENTS = 6
 """Frames of a row of saliency maps."""
 MAPS = 28
 """Most neurons that are drawn one by one."""
-VARIANCES = (0.1, 0.2, 0.3)
 METHOD = "Grad-CAM"
 
 
@@ -169,18 +169,12 @@ def draw_noise(path: Path, seen: Mapping[str, Seen]) -> None:
         path: The new PNG.
         seen: The entries.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
-    axis = figure.subplots()
-    for name, look in looks_of(seen).items():
-        values = [seen[name].row[f"similarity_{number}"] for number in range(1, len(VARIANCES) + 1)]
-        axis.plot((0, *VARIANCES), (1, *values), label=name, color=look.color, ls=look.linestyle, marker=look.marker)
-    axis.set_xlabel("variance of the noise on the camera")
-    axis.set_ylabel("similarity of saliency maps (SSIM)")
-    axis.set_ylim(0, 1.03)
-    axis.legend()
-    write_figure(path, figure)
+    levels = [level.variance for level in PERTURBATIONS["gaussian-noise"]]  # type: ignore[attr-defined]
+    lines = {
+        name: ([0, *levels], [1, *(episode.row[f"similarity_{number}"] for number in range(1, len(levels) + 1))])
+        for name, episode in seen.items()
+    }
+    _draw_lines(path, lines, "variance of the noise on the camera", "similarity of saliency maps (SSIM)", marks=True)
 
 
 @styled()
@@ -191,17 +185,33 @@ def draw_steepness(path: Path, seen: Mapping[str, Seen]) -> None:
         path: The new PNG.
         seen: The entries.
     """
+    lines = {
+        name: (np.linspace(0, 100, len(each.row["steepest"])), each.row["steepest"]) for name, each in seen.items()
+    }
+    _draw_lines(path, lines, "neurons, sorted, %", "steepest change per frame", scale="log")
+
+
+def _draw_lines(
+    path: Path,
+    lines: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    xlabel: str,
+    ylabel: str,
+    *,
+    scale: str = "linear",
+    marks: bool = False,
+) -> None:
+    """Draw one line of (x, y) for each name."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 3.8), layout="constrained")
     axis = figure.subplots()
-    for name, look in looks_of(seen).items():
-        values = seen[name].row["steepest"]
-        axis.plot(np.linspace(0, 100, len(values)), values, label=f"{name} ({len(values)})", color=look.color,
-                  ls=look.linestyle)  # fmt: skip
-    axis.set_xlabel("neurons, sorted, %")
-    axis.set_ylabel("steepest change per frame")
-    axis.set_yscale("log")
+    for name, look in looks_of(lines).items():
+        axis.plot(
+            *lines[name], label=name, color=look.color, ls=look.linestyle, marker=look.marker if marks else None
+        )  # fmt: skip
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+    axis.set_yscale(scale)
     axis.legend()
     write_figure(path, figure)
 

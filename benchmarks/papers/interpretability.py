@@ -16,18 +16,13 @@ import numpy as np
 import torch
 import tyro
 from activity import lipschitz, manoeuvres, principal_components, separation
-from similarity import ssim
+from pictures import after_zoom, noisy_frames, similarities
 
 import nac_drive as nd
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
-from nac_drive.analysis.saliency import steering, visual_backprop
+from nac_drive.analysis.saliency import steering
 from nac_drive.data_collection.drivers import env_for
-from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control
-from nac_drive.envs.perturbations.images import FrameSize
-from nac_drive.envs.readings import ZOOM_FRAMES
-
-NOISY_EVERY = 5
-"""Of so many frames, one has its saliency maps compared."""
+from nac_drive.envs import PERTURBATIONS, Control
 
 
 @dataclass
@@ -57,14 +52,9 @@ def main(options: Options) -> None:
             noise(driver, episodes)
 
 
-def after_zoom(episode: Recording, values: np.ndarray) -> np.ndarray:
-    """Rows of the decisions after the zoom-in of the first second."""
-    return values[episode.series["time"] >= ZOOM_FRAMES / FRAMES_PER_SECOND]
-
-
 def mean(episodes: list[Recording], series: str) -> float:
     """Mean of a series over all decisions after the zoom-in."""
-    return float(np.mean(np.concatenate([after_zoom(each, each.series[series]) for each in episodes])))
+    return float(np.mean(np.concatenate([after_zoom(each.series[series]) for each in episodes])))
 
 
 def saliency(episodes: list[Recording]) -> None:
@@ -84,7 +74,7 @@ def neurons(episodes: list[Recording]) -> None:
         return
     explained, needed, steepest = [], [], []
     for each in episodes:
-        activity = after_zoom(each, each.activity["output"])
+        activity = after_zoom(each.activity["output"])
         components = principal_components(activity).explained
         explained.append(components[0])
         needed.append(int(np.searchsorted(components.cumsum(), 0.9)) + 1)
@@ -100,14 +90,14 @@ def attention(episodes: list[Recording]) -> None:
     """How well the signals of attention tell manoeuvres apart: the best head of each."""
     if not episodes[0].signals:
         return
-    labels = np.concatenate([after_zoom(each, manoeuvres(each.series["curvature"])) for each in episodes])
+    labels = np.concatenate([after_zoom(manoeuvres(each.series["curvature"])) for each in episodes])
     print("\n| signal | variance between manoeuvres, % | left against right | mean left / straight / right |")
     print("|---|---:|---:|---|")
     for name in (*SIGNALS, "steer"):
         if name == "steer":
-            rows = np.concatenate([after_zoom(each, each.series[name])[:, None] for each in episodes])
+            rows = np.concatenate([after_zoom(each.series[name])[:, None] for each in episodes])
         else:
-            rows = np.concatenate([after_zoom(each, each.signals[name]) for each in episodes])
+            rows = np.concatenate([after_zoom(each.signals[name]) for each in episodes])
         heads = [separation(rows[:, head], labels) for head in range(rows.shape[1])]
         best = max(heads, key=lambda each: abs(each.left_or_right - 0.5))
         means = " / ".join(f"{value:.3f}" for value in best.means)
@@ -123,14 +113,10 @@ def noise(driver: nd.Driver, episodes: list[Recording]) -> None:
     for level in PERTURBATIONS["gaussian-noise"]:
         similar, changes = [], []
         for each in episodes:
-            size = FrameSize.of(each.frames.shape[1:], env_for(driver).spec.bar_top)
-            corrupt = level.draw(np.random.default_rng(each.track), size)  # type: ignore[attr-defined]
-            noisy = np.stack([corrupt(frame) for frame in each.frames])
-            rows = after_zoom(each, np.arange(len(noisy)))[::NOISY_EVERY]
-            maps = (visual_backprop(driver, torch.from_numpy(frames[rows])).numpy() for frames in (each.frames, noisy))
-            similar += [ssim(*pair) for pair in zip(*maps, strict=True)]
+            noisy = noisy_frames(driver, each, level)
+            similar += similarities(driver, each, noisy)
             steer = [steering_of(driver, frames, each.series["dt"]) for frames in (each.frames, noisy)]
-            changes += after_zoom(each, np.abs(steer[1] - steer[0])).tolist()
+            changes += after_zoom(np.abs(steer[1] - steer[0])).tolist()
         print(f"| {level.variance} | {np.mean(similar):.2f} | {np.mean(changes):.2f} |")  # type: ignore[attr-defined]
 
 

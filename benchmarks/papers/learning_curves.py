@@ -73,12 +73,12 @@ def draw_curves(path: Path, rows: Sequence[Row]) -> None:
     figure = Figure(figsize=(3.1 * len(looks), 3.4), layout="constrained")
     axes = figure.subplots(1, len(looks), squeeze=False, sharey=True)[0]
     for axis, (entry, look) in zip(axes, looks.items(), strict=True):
-        own = [row for row in rows if row["entry"] == entry]
+        folds = [row for row in rows if row["entry"] == entry]
         for key, width in (("training_curve", 1.0), ("stopping_curve", 2.2)):
-            curve = _mean([row[key] for row in own])
+            curve = _mean([row[key] for row in folds])
             axis.plot(np.arange(1, len(curve) + 1), curve, color=look.color, lw=width)
-        stop = np.mean([row["stopping_epoch"] for row in own])
-        axis.plot(stop, np.mean([row["loss_at_stop"] for row in own]), "o", color=look.color)
+        stop = np.mean([row["stopping_epoch"] for row in folds])
+        axis.plot(stop, np.mean([row["loss_at_stop"] for row in folds]), "o", color=look.color)
         axis.set_title(entry)
         axis.set_xlabel("epoch")
         axis.set_yscale("log")

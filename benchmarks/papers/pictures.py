@@ -88,8 +88,8 @@ class Pictures(Cloning):
         return kinds
 
     def columns(self) -> list[ResultColumn]:
-        own = [column for name in self.pictures for column in PICTURES[name].columns]
-        return [*super().columns()[: 1 + len(self.perturbations)], *own]
+        of_pictures = [column for name in self.pictures for column in PICTURES[name].columns]
+        return [*super().columns()[: 1 + len(self.perturbations)], *of_pictures]
 
     def describe(self) -> str:
         return (
@@ -168,16 +168,25 @@ def _noise(driver: Driver, episodes: Sequence[Recording]) -> Row:
     """
     row: Row = {}
     for number, level in enumerate(PERTURBATIONS[NOISE], start=1):
-        similar = []
-        for each in episodes:
-            size = FrameSize.of(each.frames.shape[1:], env_for(driver).spec.bar_top)
-            corrupt = level.draw(np.random.default_rng(each.track), size)  # type: ignore[attr-defined]
-            clean = after_zoom(each.frames)[::_NOISY_EVERY]
-            noisy = np.stack([corrupt(frame) for frame in clean])
-            maps = (visual_backprop(driver, torch.from_numpy(frames)).numpy() for frames in (clean, noisy))
-            similar += [ssim(*pair) for pair in zip(*maps, strict=True)]
+        similar = [
+            value for each in episodes for value in similarities(driver, each, noisy_frames(driver, each, level))
+        ]
         row[f"similarity_{number}"] = float(np.mean(similar))
     return row
+
+
+def noisy_frames(driver: Driver, episode: Recording, level: Any) -> np.ndarray:
+    """Return the frames of an episode under one level of noise."""
+    size = FrameSize.of(episode.frames.shape[1:], env_for(driver).spec.bar_top)
+    corrupt = level.draw(np.random.default_rng(episode.track), size)
+    return np.stack([corrupt(frame) for frame in episode.frames])
+
+
+def similarities(driver: Driver, episode: Recording, noisy: np.ndarray) -> list[float]:
+    """Return the similarity of VisualBackProp of clean and noisy frames, for one frame of five."""
+    pairs = (after_zoom(frames)[::_NOISY_EVERY] for frames in (episode.frames, noisy))
+    maps = (visual_backprop(driver, torch.from_numpy(frames)).numpy() for frames in pairs)
+    return [ssim(*pair) for pair in zip(*maps, strict=True)]
 
 
 def _steepness(driver: Driver, episodes: Sequence[Recording]) -> Row:

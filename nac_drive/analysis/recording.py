@@ -13,8 +13,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
-from nac_drive.analysis.attention import AttentionStep, mean_age, normalised_entropy, recorded_attention
+from nac_drive.analysis.attention import mean_age, normalised_entropy, watched_attention
 from nac_drive.analysis.cells import SIGNALS
 from nac_drive.analysis.curvature import curvature
 from nac_drive.analysis.probe import Probe, by_age
@@ -29,6 +30,7 @@ from nac_drive.notebook import image
 from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
+from nac_drive.policies.nac.records import AttentionRecord
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically
@@ -170,9 +172,9 @@ def record(
     watched = _Watched(driver, spec, view)
     steps: list[Step] = []
     with ExitStack() as stack:
-        attention: list[AttentionStep] = []
+        attention: list[tuple[AttentionRecord, Tensor]] = []
         if isinstance(driver, Driver) and isinstance(driver.core, NACCore):
-            attention = stack.enter_context(recorded_attention(driver))
+            stack.enter_context(watched_attention(driver, lambda record, age, _: attention.append((record, age))))
         episode = rollout(env, watched, track, subscribers=[steps.append, on_step])
     simulator: Any = env.unwrapped
     frames = np.stack([step.observation for step in steps])
@@ -272,10 +274,10 @@ def _series(steps: list[Step], spec: EnvSpec) -> dict[str, np.ndarray]:
     return {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
 
 
-def _add_attention(recording: Recording, steps: list[AttentionStep], window: int) -> None:
+def _add_attention(recording: Recording, steps: list[tuple[AttentionRecord, Tensor]], window: int) -> None:
     alpha, age, index = (
         torch.stack([part[0, :, 0] for part in parts]).cpu()  # (T, H, K): of the keys that are kept
-        for parts in zip(*((step.record.alpha, step.age, step.record.index) for step in steps), strict=True)
+        for parts in zip(*((record.alpha, age, record.index) for record, age in steps), strict=True)
     )
     attention = by_age(alpha, index, window)
     recording.attention = attention.numpy()

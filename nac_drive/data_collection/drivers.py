@@ -110,10 +110,10 @@ def resolve_together(specs: Sequence[AnyDriver], control: Control | None = None)
     loaded = [resolve_driver(spec, env) for spec in specs]
     experts = [isinstance(spec, str) and _road_with(spec, None) is not None for spec in specs]
     trained = (trained_env(driver) for driver, is_expert in zip(loaded, experts, strict=True) if not is_expert)
-    place = next(filter(None, trained), None)
+    road = next(filter(None, trained), None)
     for number, spec in enumerate(specs):
-        if experts[number] and place is not None and spec in place.spec.experts:
-            loaded[number] = resolve_driver(spec, place)
+        if experts[number] and road is not None and spec in road.spec.experts:
+            loaded[number] = resolve_driver(spec, road)
     return loaded
 
 

@@ -51,7 +51,7 @@ class FinishedRace:
 
     @property
     def sentence(self) -> str:
-        """Who scores more than the driver without memory."""
+        """The drivers that score more than the one without memory."""
         return f"{self.race.where}, {over_baseline(self.comparison.drivers, 'which has no memory')}"
 
     def section(self, tracks: str) -> PageSection:

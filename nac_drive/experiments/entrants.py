@@ -39,7 +39,7 @@ ENCODER = "encoder"
 
 @dataclass(frozen=True)
 class Entrants:
-    """What takes part in a comparison."""
+    """The cores and drivers of a comparison."""
 
     dataset: Demonstrations
     """What the cores learn from. It decides control and view."""
