@@ -37,6 +37,10 @@ def drawn() -> Any:
     return make_env(EnvConfig("continuous"))
 
 
+def seat() -> Any:
+    return make_env(EnvConfig("continuous", view="seat"))
+
+
 def undrawn() -> Any:
     env = drawn()
     env.unwrapped.observe = False
@@ -104,6 +108,7 @@ ENVIRONMENTS: dict[str, Callable[[], Any]] = {
     "gymnasium": lambda: gymnasium.make("CarRacing-v3", continuous=True),
     "gymnasium, undrawn": GymnasiumUndrawn,
     "drawn": drawn,
+    "drawn, from the driver's seat": seat,
     f"drawn, ActionRepeat({REPEAT})": lambda: ActionRepeat(drawn(), REPEAT),
     "undrawn": undrawn,
     f"make_vec_env, {BATCH} drawn": lambda: Batch(True),
