@@ -15,7 +15,13 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from nac_drive.data_collection.drivers import driver_hash, require_environment, require_view, resolve_driver
+from nac_drive.data_collection.drivers import (
+    driver_hash,
+    require_environment,
+    require_view,
+    resolve_driver,
+    resolve_encoder,
+)
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver
 from nac_drive.policies.device import choose_device
@@ -141,7 +147,7 @@ def _learned(option: str, source: str | os.PathLike[str], env: EnvConfig) -> Dri
         FileNotFoundError: If there is no such driver.
         ValueError: If it has no weights, or was trained in another environment or view.
     """
-    driver = resolve_driver(source, env)
+    driver = (resolve_encoder if option == "freeze_encoder_from" else resolve_driver)(source, env)
     if not isinstance(driver, Driver):
         raise ValueError(
             f"{option} must name a learned driver, got {os.fspath(source)!r}: it has no weights; pass the folder of a "

@@ -119,6 +119,20 @@ def test_dagger_leaves_a_frozen_encoder_as_it_is(source, tmp_path, monkeypatch):
     assert "freeze_encoder_sha256" in (tmp_path / "first" / "config.yaml").read_text()
 
 
+def test_an_encoder_knows_no_actions_and_may_come_from_a_driver_of_another_control(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    settings = dagger_config(
+        freeze_encoder_from=str(source), encoder="paper", control="continuous", rounds=0, max_steps=20
+    )
+    learner = load_driver(train_dagger(settings, tmp_path / "run"))
+    assert (load_driver(source).config.control, learner.config.control) == ("discrete", "continuous")
+    for name, weight in load_driver(source).encoder.state_dict().items():
+        assert torch.equal(learner.encoder.state_dict()[name], weight), name
+    settings = nested(settings, freeze_encoder_from=None, init_from=str(source))
+    with pytest.raises(ValueError, match="was made for discrete control, the environment has continuous control"):
+        train_dagger(settings, tmp_path / "refused")
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
