@@ -6,12 +6,13 @@ A config is a frozen value; `check` raises ValueError for settings that cannot b
 
 from __future__ import annotations
 
+import math
 import os
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 
@@ -40,6 +41,7 @@ LARGEST_FACTOR = 1e6
 """Largest weight, scale or penalty."""
 LARGEST_CURVE_WEIGHT = 50.0
 """Largest alpha of `curve_weight`: exp(50) is still far from the largest float32."""
+Schedule = Literal["constant", "cosine"]
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true", "16-true", "64", "32", "16", "bf16")
 """auto, and precisions of lightning-fabric."""
 
@@ -97,6 +99,19 @@ class OptimConfig:
     """Adam's rate; none: in train and compare the core's own (docs/drivers.md), in dagger 0.001."""
     encoder_learning_rate: float | None = None
     """Adam's rate of the encoder's weights; none: learning_rate, or 0.001 where that is none too."""
+    weight_decay: float = 0.0
+    """Decoupled decay of all weights (AdamW); 0 is Adam."""
+    max_grad_norm: float | None = None
+    """Norm to which the gradients of an update are clipped, over all weights together; none: no clipping."""
+    schedule: Schedule = "constant"
+    """Learning rate after the warm-up: constant, or cosine, which falls to zero at the end of the last epoch. Updates
+    of `train` alone; dagger has rates of its own."""
+    warmup_epochs: int = 0
+    """Epochs of `train` over which the learning rate rises linearly from zero, update by update."""
+    patience: int | None = None
+    """Epochs of `train` without progress on the validation tracks, frame by frame, after which the run stops. The epoch
+    with the highest accuracy there is kept, or with continuous actions with the least squared error of the steering.
+    None: all epochs, and the closed loop picks one."""
     ema_decay: float = 0.999
     """Decay per update of an exponential moving average of the weights: the average is validated and saved, the
     optimizer updates the weights themselves. 0: no average."""
@@ -128,6 +143,14 @@ class OptimConfig:
             check_positive("encoder_learning_rate", self.encoder_learning_rate, HIGHEST_RATE, "0.0001 is usual")
             if self.freeze_encoder_from:
                 raise ValueError("encoder_learning_rate: a frozen encoder does not learn; leave out one of the two.")
+        check_number("weight_decay", self.weight_decay, 0, 1)
+        if self.max_grad_norm is not None:
+            check_positive("max_grad_norm", self.max_grad_norm, LARGEST_FACTOR, "1 is usual")
+        if self.schedule not in get_args(Schedule):
+            raise ValueError(f"schedule must be one of {', '.join(get_args(Schedule))}, got {self.schedule!r}.")
+        check_whole("warmup_epochs", self.warmup_epochs, 0, MOST)
+        if self.patience is not None:
+            check_whole("patience", self.patience, 1, MOST)
         check_number("ema_decay", self.ema_decay)
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
@@ -236,9 +259,32 @@ class TrainConfig(CloningConfig):
         check_number("validation_fraction", self.validation_fraction)
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie in [0, 1), got {self.validation_fraction}; 0 is none.")
+        if self.optim.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"warmup_epochs must be less than the {self.epochs} epochs, got {self.optim.warmup_epochs}; "
+                "train longer or warm up shorter."
+            )
+        if self.optim.patience is not None and self.validation_fraction == 0:
+            raise ValueError(
+                "validation_fraction must be above 0 with patience, which stops by the validation tracks, got 0; "
+                "0.1 is usual."
+            )
         if self.perturb is not None:
             check_type("perturb", self.perturb, str)
             self.perturbed().check()
+
+    def rate(self, epochs: float) -> float:
+        """Adam's rate after so many epochs, or parts of one.
+
+        It rises over the warm-up, and then stays, or falls along half a cosine (Loshchilov and Hutter, arXiv
+        1608.03983, without restarts).
+        """
+        warmup, rate = self.optim.warmup_epochs, self.rate_of_core
+        if epochs < warmup:
+            return rate * epochs / warmup
+        if self.optim.schedule == "constant":
+            return rate
+        return rate * 0.5 * (1 + math.cos(math.pi * (epochs - warmup) / (self.epochs - warmup)))
 
     def perturbed(self) -> TrainConfig:
         """Return the same settings, augmented by `perturb`, too."""
@@ -314,6 +360,12 @@ class DaggerConfig(CloningConfig):
             ValueError: The settings cannot be trained with.
         """
         super().check()
+        for name in ("schedule", "warmup_epochs", "patience"):
+            if (value := getattr(self.optim, name)) != getattr(OptimConfig, name):
+                raise ValueError(
+                    f"{name} must be left out in dagger, got {value!r}: its rate falls from round to round, to "
+                    "final_learning_rate, and every round has the same epochs."
+                )
         check_positive("final_learning_rate", self.final_learning_rate, HIGHEST_RATE, "0.0002 is usual")
         for name in ("initial_episodes", "episodes", "initial_epochs", "epochs", "max_steps", "switch_interval"):
             check_whole(name, getattr(self, name), 1, MOST)

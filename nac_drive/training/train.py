@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.events import Progress, one_of
+from nac_drive.events import Progress, message, one_of
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.training.config import TrainConfig
@@ -127,8 +128,8 @@ def train(
     """Train a driver on recorded episodes by behaviour cloning.
 
     A row of metrics.jsonl per epoch: training loss and accuracy, accuracy on the validation tracks, and in some epochs
-    the closed-loop returns. A checkpoint per epoch. Where the environment cannot be driven (`EnvSpec.make` is None),
-    the steering error on the validation tracks picks the best.
+    the closed-loop returns. A checkpoint per epoch. With `optim.patience`, and where the environment cannot be driven
+    (`EnvSpec.make` is None), the validation tracks pick the best, frame by frame.
 
     Args:
         config: Settings. The dataset decides control and frame shape.
@@ -149,7 +150,8 @@ def train(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the device is not there, no episode fills a sequence, a frozen encoder or initial weights do not
+        ValueError: If the device is not there, no episode fills a sequence, no validation frame has a label that
+            `optim.patience` needs, a frozen encoder or initial weights do not
             fit the driver, or the run was started with other settings or by an older version.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
@@ -162,10 +164,17 @@ def train(
     plan = train_plan(config, dataset, device)
     learner = build_learner(plan)  # a bad setting fails here, before the dataset is loaded
     splits = (splits or load_splits(plan, dataset)).to(plan.device)
+    if config.optim.patience is not None and not (splits.validation and counted(splits.validation).any()):
+        raise ValueError(
+            "patience: no frame of the validation tracks has a label; leave it out, or record other tracks."
+        )
     fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
     with open_run(folder, plan, resume=resume) as run, deaths_in_one_line(fabric):
         trainer = Trainer(plan, run, learner, fabric, pool=pool, progress=progress)
         for epoch in trainer.unfinished(range(1, config.epochs + 1)):
+            if trainer.fabric.broadcast(trainer.is_main and _stalled(run.rows(), config.optim.patience)):
+                trainer.progress(message("train", f"no progress for {config.optim.patience} epochs: the run stops"))
+                break
             trainer.finish("epoch", epoch, _epoch(trainer, splits, epoch))
         return trainer.best()
 
@@ -174,15 +183,32 @@ def _epoch(trainer: Trainer, splits: Splits, epoch: int) -> dict[str, Any]:
     """Train for an epoch, validate, and return the row."""
     config, env, started = trainer.plan.config, trainer.plan.env, time.perf_counter()
     progress = one_of(trainer.progress, f"train ({config.driver.core})", epoch - 1, config.epochs)
-    row: dict[str, Any] = trainer.epoch(splits.train, epoch, progress)
+    optim, scheduled = config.optim, config.optim.schedule != "constant" or config.optim.warmup_epochs > 0
+    row: dict[str, Any] = trainer.epoch(splits.train, epoch, progress, config.rate if scheduled else None)
     row["seconds"] = time.perf_counter() - started
     if not trainer.is_main:
         return row
     trainer.driver.eval()
     if splits.validation and counted(splits.validation).any():
         row["validation"] = asdict(offline_accuracy(trainer.driver, splits.validation, env, splits.features))
-    if env.spec.make is None:
-        row["score"] = -row["validation"]["steering_mse"]
-    elif epoch % config.validate_every == 0 or epoch == config.epochs:
-        row |= trainer.validate()
+    drivable = env.spec.make is not None
+    if not drivable or optim.patience is not None:
+        row["score"] = _offline_score(row["validation"])
+    last = epoch == config.epochs or _stalled([*trainer.run.rows(), row], optim.patience)
+    if drivable and (epoch % config.validate_every == 0 or last):
+        row |= trainer.validate() | row  # a score by the validation tracks stands
     return row
+
+
+def _offline_score(validation: dict[str, Any]) -> float:
+    """Return the number of an `Accuracy` that compares epochs."""
+    error = validation["steering_mse"]
+    return validation["accuracy"] if error is None else -error
+
+
+def _stalled(rows: Sequence[dict[str, Any]], patience: int | None) -> bool:
+    """Return whether the best epoch is `patience` epochs old."""
+    if patience is None or not rows:
+        return False
+    scores = [row["score"] for row in rows]
+    return len(scores) - 1 - scores.index(max(scores)) >= patience

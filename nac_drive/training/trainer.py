@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from operator import attrgetter
@@ -73,7 +73,7 @@ class Trainer:
         """The last step that is finished."""
         self._learner, optim = learner, plan.config.optim
         self._model, self._optimizer = fabric.setup(
-            learner, adam(learner, plan.config.rate_of_core, optim.encoder_learning_rate)
+            learner, adam(learner, plan.config.rate_of_core, optim.encoder_learning_rate, optim.weight_decay)
         )
         self._model.mark_forward_method("decide")
         self._ema = MovingAverage(learner, optim.ema_decay) if optim.ema_decay else None
@@ -137,13 +137,16 @@ class Trainer:
         """Set Adam's rate from now on."""
         set_rate(self._optimizer, rate)
 
-    def epoch(self, data: TrainingData, number: int, progress: Progress) -> dict[str, float]:
+    def epoch(
+        self, data: TrainingData, number: int, progress: Progress, rate: Callable[[float], float] | None = None
+    ) -> dict[str, float]:
         """Train for one epoch. All random numbers are drawn from (seed, number), so that a resumed run does the same.
 
         Args:
             data: The training data.
             number: The number of the epoch.
             progress: Called after every batch with the loss so far.
+            rate: Adam's rate after so many epochs, a part of this one among them; None: as it is.
 
         Returns:
             loss, frames, samples_per_second, memory_mb (see `peak_memory_mb`) and, for discrete actions, the accuracy.
@@ -184,6 +187,10 @@ class Trainer:
             part, loss, right = of_the_batch(part, right, sequences, len(batch), self.fabric)
             self._optimizer.zero_grad()
             self.fabric.backward(part + driver.core.penalty())
+            if (norm := self.plan.config.optim.max_grad_norm) is not None:
+                self.fabric.clip_gradients(self._model, self._optimizer, max_norm=norm, error_if_nonfinite=False)
+            if rate is not None:
+                self.set_rate(rate(number - 1 + done / len(batches)))
             self._optimizer.step()
             driver.core.after_step()
             if self._ema is not None and self.is_main:

@@ -160,6 +160,7 @@ def test_a_trial_that_diverges_is_a_result_and_one_that_fails_is_tried_again(dat
     ("message", "bad"),
     [
         ("tune chooses the learning rate, got learning_rate 0.5", {"config": nested(SETTINGS, learning_rate=0.5)}),
+        ("tune .* schedule = 'cosine' does not allow", {"config": nested(SETTINGS, schedule="cosine")}),
         ("track 900000 is a validation track", {"config": nested(SETTINGS, validation_tracks="test-1")}),
         ("tune needs a core to train", {"cores": ("controller",), "expert": None}),
     ],

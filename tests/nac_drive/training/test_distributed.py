@@ -24,7 +24,8 @@ from nac_drive.training.main_process import is_main_process
 REPOSITORY = Path(__file__).parents[3]
 OPTIONS = (
     "--core", "lstm", "--encoder", "paper", "--sequence-length", "16", "--batch-size", "3",
-    "--epochs", "1", "--set", "data.curve_weight=3", "optim.ema_decay=0.9", "validation_fraction=0.34",
+    "--epochs", "1", "--set", "data.curve_weight=3", "optim.ema_decay=0.9", "optim.max_grad_norm=0.5",
+    "validation_fraction=0.34",
     "--validation-tracks", "800000", "--device", "cpu", "--workers", "1", "--augment", "gaussian-noise:1",
 )  # fmt: skip
 

@@ -44,9 +44,12 @@ CASES = {
     "nac-exact": ("discrete", config("nac-exact", epochs=2, ema_decay=0.9)),
     "all options": ("discrete", config("nac-pw", **FLIPPED, mask_bar=True)),
     "augmented": ("discrete", config("lstm", **FLIPPED, augment=("gaussian-noise:1+shadows:2", "colour:3"))),
+    "recipe": ("discrete", config(
+        "pdna-e", epochs=2, weight_decay=0.01, max_grad_norm=1.0, schedule="cosine", warmup_epochs=1, patience=1
+    )),
     "continuous": ("continuous", config("cfc", **FLIPPED, curve_weight=2.0, encoder_learning_rate=1e-4)),
     "frozen": ("discrete", config("cfc", **FLIPPED, encoder="compact", freeze_encoder_from="expert", ema_decay=0.9)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
