@@ -53,7 +53,8 @@ RECORDED = ZOOM + SEQUENCE + 2
 """Frames of an episode: the zoom, and a sequence."""
 LENGTHS = {
     "challenge": 4, "compare": 4, "dagger": 60, "evaluate": 4, "inspect": 4, "reproduce": ZOOM + 34, "stress": 4,
-    "train": 4, "watch": 4, "benchmarks/protocols/shifts.py": 4, "benchmarks/papers/reproduce.py": ZOOM + 34,
+    "train": 4, "watch": 4, "benchmarks/protocols/direction.py": 451, "benchmarks/protocols/shifts.py": 4,
+    "benchmarks/papers/reproduce.py": ZOOM + 34,
 }  # fmt: skip
 """Command or script -> most frames of its episodes, where they are others.
 
@@ -82,6 +83,7 @@ SIZES: dict[str, dict[str, str]] = {
     "stress": {"--perturb": "gap:1", **_MEASURED},
     "train": {"--epochs": "1", "--sequence-length": str(SEQUENCE), **_VALIDATED},
     "benchmarks/attention.py": _MEASURED,
+    "benchmarks/protocols/direction.py": {"--tracks": "2", "--epochs": "1"},
     "benchmarks/protocols/distil_encoder.py": {"--minutes": "0.01"},
     "benchmarks/protocols/harness.py": {**_MEASURED, "--max-steps": "4"},
     "benchmarks/protocols/shifts.py": {**_MEASURED, "--perturb": "published-bars"},
