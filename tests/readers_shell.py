@@ -96,7 +96,7 @@ REPRODUCED: dict[str, dict[str, Any]] = {
     "cost": {"lengths": [4, 8], "passes": 1},
     "cloning": {
         "episodes": 2, "runs": 1, "tracks": "test-1", "epochs": 1, "rounds": 1, "round_episodes": 1, "round_epochs": 1,
-        "perturbations": ["gap:1"], "validation_tracks": "val-1",
+        "perturbations": ["gap:1"], "validation_tracks": "val-1", "recorded_tracks": "test-1", "recipe": [],
     },
     "flow": {"graphs": 2, "runs": 1},
     "learning-curves": {"episodes": 5, "folds": 5, "tested_folds": 1, "epochs": 1},
@@ -345,8 +345,8 @@ def small_protocol(name: str, protocols: Path) -> Protocol:
     """Return a protocol with the settings of `REPRODUCED`."""
     table = protocol.load(name, protocols)
     sizes = REPRODUCED.get(table.experiment, {})
-    if "rounds" not in table.settings:
-        sizes = {key: value for key, value in sizes.items() if key != "rounds"}  # not by DAgger
+    optional = {"rounds", "recorded_tracks", "recipe"} - (table.settings | table.full).keys()  # not all learn by DAgger
+    sizes = {key: value for key, value in sizes.items() if key not in optional}
 
     def smaller(entry: PaperEntry) -> PaperEntry:
         return replace(entry, settings={key: sizes.get(key, value) for key, value in entry.settings.items()})

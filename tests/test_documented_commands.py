@@ -80,6 +80,9 @@ INSTANCES: dict[str, list[str]] = {
         "nac-drive reproduce nac-table5 --out table5 --resume --only LSTM nac-exact",
     ],
     "nac-drive reproduce NAME --out NAME-full --full": ["nac-drive reproduce nac-table5 --out table5-full --full"],
+    "nac-drive reproduce nac-table1,tested_folds=5 --out five-folds": [
+        "nac-drive reproduce nac-table5,d_model=8 --out table5-narrow",
+    ],
     "python benchmarks/papers/reproduce.py NAME --out NAME": [
         "python benchmarks/papers/reproduce.py thesis-4.1 --out flow",
     ],

@@ -234,7 +234,8 @@ class Evaluate:
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
     perturb: str | None = None
-    """Perturbations of driver and baseline, such as shadows:2+frame-drop:1:skip (docs/perturbations.md)."""
+    """Perturbations of driver and baseline, such as shadows:2+frame-drop:1:skip (docs/perturbations.md). Changed
+    images, and lost frames that are held or black, also count with --dataset."""
     baseline: str | None = "expert"
     """Driver that drives the same tracks for paired differences, and is queried at every frame for the agreement; none:
     no baseline."""
@@ -289,7 +290,7 @@ class Evaluate:
         from nac_drive.data_collection.drivers import known_there
         from nac_drive.experiments.recorded import evaluate_recorded, recorded_table
 
-        for option in ("tracks", "crash", "perturb", "control", "mask_bar", "resume"):
+        for option in ("tracks", "crash", "control", "mask_bar", "resume"):
             if (value := getattr(self, option)) != getattr(Evaluate, option):
                 raise ValueError(f"{option} must be left out with --dataset, where nothing is driven, got {value!r}.")
         data = nd.Demonstrations.open(dataset)
@@ -298,9 +299,11 @@ class Evaluate:
             drivers.append(typed(baseline))
         with show_progress(console, self.progress) as progress:
             results = evaluate_recorded(
-                drivers, data, episodes=self.episodes, device=self.device, folder=self.out, progress=progress
-            )
-        console.print(recorded_table(results).terminal(f"{dataset}, episodes: {self.episodes}"))
+                drivers, data, episodes=self.episodes, perturbation=self.perturb, device=self.device, folder=self.out,
+                progress=progress,
+            )  # fmt: skip
+        under = f", perturbation={self.perturb}" if self.perturb else ""
+        console.print(recorded_table(results).terminal(f"{dataset}, episodes: {self.episodes}{under}"))
         if self.out:
             console.print(f"results: {self.out / 'offline.json'}", highlight=False, soft_wrap=True)
 

@@ -19,7 +19,7 @@ class Reproduce:
     """Measure a table of a paper again, and write a page with the printed figures beside ours."""
 
     name: Positional[str]
-    """The table."""
+    """The table. Settings of its measurement may follow, such as nac-table1,tested_folds=5."""
     out: Path
     """Folder of the results and of the page."""
     full: bool = False

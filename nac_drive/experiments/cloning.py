@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.envs.views import View
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.intervals import bootstrap, clearly_positive
-from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.evaluation.metrics import EMPTY, Count, Number
 from nac_drive.events import silent
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of, record_of
+from nac_drive.experiments.recorded import RecordedEvaluation, evaluate_recorded
 from nac_drive.experiments.stress import stress
 from nac_drive.markdown import markdown_table
 from nac_drive.policies import Driver, DriverConfig
@@ -29,9 +30,10 @@ from nac_drive.policies.checkpoint import load_driver
 from nac_drive.policies.cores.pdna import Pulse
 from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.settings import changed_by_words
 from nac_drive.training.train import load_splits, train, train_plan
 
-DATASET, RUNS = "dataset", "runs"
+DATASET, RECORDED, RUNS = "dataset", "recorded", "runs"
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class Cloning(PaperExperiment):
     sequence_length: int = 32
     batch_size: int = 8
     learning_rate: float = 2e-3
-    encoder_learning_rate: float | None = None
-    curve_weight: float = 0.0
+    recipe: list[str] = field(default_factory=list)
+    """Further settings of the training, in the words of `--set`, such as optim.ema_decay=0."""
     rounds: int = 0
     """Rounds of DAgger: each run then learns from episodes of its own, the first `episodes` of them the expert's; 0 for
     behaviour cloning on the same episodes."""
@@ -71,6 +73,9 @@ class Cloning(PaperExperiment):
     """Epochs of each round, over all episodes so far."""
     validation_tracks: str = "val-1"
     """Tracks that pick the best round."""
+    recorded_tracks: str | None = None
+    """Tracks on which the expert is recorded. Every driver predicts its actions there, undisturbed and with the frames
+    under every perturbation."""
     zero_lost_frames: bool = False
     """A lost frame reaches the core as zeros."""
     clamp: str = ""
@@ -84,9 +89,14 @@ class Cloning(PaperExperiment):
 
     def prepare(self, folder: Path, each: Map) -> Iterator[str]:
         """Record the episodes, and compute the features of a frozen encoder; DAgger does both itself."""
+        env = EnvConfig(self.control, view=self.view)
+        if self.recorded_tracks:
+            recorded, seeds = folder / RECORDED, track_seeds(self.recorded_tracks)
+            collect(recorded, self.expert, env=env, seeds=seeds, workers=0, resume=recorded.exists())
+            yield f"{len(seeds)} recorded tracks"
         if self.rounds:
             return
-        dataset, env = folder / DATASET, EnvConfig(self.control, view=self.view)
+        dataset = folder / DATASET
         recorded = collect(
             dataset, self.expert, env=env, seeds=SPLITS["train"][: self.episodes], noise=NoiseConfig(self.noise),
             workers=0, resume=dataset.exists(),
@@ -100,7 +110,7 @@ class Cloning(PaperExperiment):
         return [(("run", run),) for run in range(self.runs)]
 
     def measure(self, folder: Path, task: PaperTask) -> Row:
-        """Return return_SPEC, interventions_SPEC and lost_SPEC (means over tracks), `episodes`, and costs."""
+        """Return return_SPEC, interventions_SPEC, lost_SPEC, accuracy_SPEC (means), `episodes`, and costs."""
         run = dict(task.place)["run"]
         path = self.run_folder(folder, task)
         args, resume = dict(task.core_args), (path / "config.yaml").exists()
@@ -118,14 +128,28 @@ class Cloning(PaperExperiment):
             }
             for (_, spec), rows in tested.rows.items()
         }  # fmt: skip
+        predicted = self._predicted(best, folder) if self.recorded_tracks else {}
+        for spec, result in predicted.items():
+            episodes[spec]["accuracy"] = [each.accuracy for each in result.episodes.values()]
         undisturbed = np.array(episodes[""]["return"])
         row: Row = {"episodes": episodes, "parameters": sum(each.numel() for each in driver.core.parameters())}
         for spec, measured in episodes.items():
             row |= {f"{metric}_{spec}": float(np.mean(values)) for metric, values in measured.items()}
+            if spec in predicted:
+                row[f"accuracy_{spec}"] = predicted[spec].accuracy.accuracy  # over frames
             if spec:
                 kept = row[f"return_{spec}"] / float(undisturbed.mean()) if clearly_positive(undisturbed) else None
                 row[f"lost_{spec}"] = None if kept is None else 1 - kept
         return row | self._pulse(driver)
+
+    def _predicted(self, driver: Path, folder: Path) -> dict[str, RecordedEvaluation]:
+        """Return how well a driver predicts the recorded actions, under every perturbation."""
+        return {
+            spec: evaluate_recorded(
+                driver, folder / RECORDED, episodes="all", perturbation=spec, progress=silent
+            )[0]
+            for spec in ("", *self.perturbations)
+        }  # fmt: skip
 
     def run_folder(self, folder: Path, task: PaperTask) -> Path:
         """Return the folder of a training."""
@@ -133,27 +157,27 @@ class Cloning(PaperExperiment):
 
     def training(self, core: str, args: dict[str, Any], run: int) -> TrainConfig:
         """Return the settings of a training by behaviour cloning, with the seed `run`."""
-        return TrainConfig(**self._common(core, args, run), epochs=self.epochs, validate_every=self.epochs)
+        config = TrainConfig(**self._common(core, args, run), epochs=self.epochs, validate_every=self.epochs)
+        return changed_by_words(config, self.recipe, {})
 
     def _dagger(self, core: str, args: dict[str, Any], run: int) -> DaggerConfig:
-        return DaggerConfig(
+        config = DaggerConfig(
             **self._common(core, args, run), rounds=self.rounds, initial_episodes=self.episodes,
             episodes=self.round_episodes, initial_epochs=self.epochs, epochs=self.round_epochs, noise=self.noise,
             final_learning_rate=self.learning_rate / 5, view=self.view,
         )  # fmt: skip
+        return changed_by_words(config, self.recipe, {})
 
     def _common(self, core: str, args: dict[str, Any], run: int) -> dict[str, Any]:
         driver = DriverConfig(
             core, args, encoder=self.encoder, features=self.features, d_model=self.d_model, control=self.control,
             zero_lost_frames=self.zero_lost_frames,
         )  # fmt: skip
-        optim = OptimConfig(
-            self.learning_rate, freeze_encoder_from=self.encoder_from, encoder_learning_rate=self.encoder_learning_rate
-        )
         return {
             "driver": driver,
-            "data": DataConfig(self.sequence_length, self.batch_size, curve_weight=self.curve_weight),
-            "optim": optim, "validation": EvalConfig(self.validation_tracks), "seed": run,
+            "data": DataConfig(self.sequence_length, self.batch_size),
+            "optim": OptimConfig(self.learning_rate, freeze_encoder_from=self.encoder_from),
+            "validation": EvalConfig(self.validation_tracks), "seed": run,
         }  # fmt: skip
 
     def _pulse(self, driver: Driver) -> Row:
@@ -175,10 +199,14 @@ class Cloning(PaperExperiment):
 
     def numbers(self, task: PaperTask) -> dict[str, Any]:
         specs, metrics = ["", *self.perturbations], ("return", "interventions")
-        of_tracks = record_of(dict.fromkeys(metrics, list_of(Number, len(track_seeds(self.tracks)))))
+        lists = dict.fromkeys(metrics, list_of(Number, len(track_seeds(self.tracks))))
+        if self.recorded_tracks:
+            lists["accuracy"] = list_of(Number, len(track_seeds(self.recorded_tracks)))
+        accuracies = [f"accuracy_{spec}" for spec in specs] if self.recorded_tracks else []
         pulse = dict.fromkeys(("gate", "strength", "omega_median", "above_nyquist", "clamped_return"), Number | None)
         return {
-            "episodes": record_of(dict.fromkeys(specs, of_tracks)), "parameters": Count,
+            "episodes": record_of(dict.fromkeys(specs, record_of(lists))), "parameters": Count,
+            **dict.fromkeys(accuracies, Number),
             **{f"{metric}_{spec}": Number for metric in metrics for spec in specs},
             **{f"lost_{spec}": Number | None for spec in self.perturbations},
             **pulse,
@@ -187,6 +215,9 @@ class Cloning(PaperExperiment):
     def columns(self) -> list[ResultColumn]:
         specs = ["", *self.perturbations]
         columns = [ResultColumn(f"return_{spec}", f"return, {_name(spec)}", f"return_{spec}", {}, 0) for spec in specs]
+        if self.recorded_tracks:
+            headings = {f"accuracy_{spec}": f"accuracy, %, {_name(spec)}" for spec in specs}
+            columns = [ResultColumn(key, heading, key, {}, 1, 100) for key, heading in headings.items()] + columns
         if self.crash == "intervene":
             heading = "interventions an episode"
             columns += [
@@ -213,21 +244,47 @@ class Cloning(PaperExperiment):
                 f"{self.expert} drove {self.episodes} training tracks ({self.control} control, "
                 f"{100 * self.noise:g} % of the frames with a random action); {self.epochs} epochs over them."
             )
+        recipe = f", with {', '.join(f'`{word}`' for word in self.recipe)}" if self.recipe else ""
+        predicted = (
+            f" Accuracy is the percentage of frames of {self.expert} on {self.recorded_tracks} with {self.expert}'s "
+            "action (docs/metrics.md), which every driver sees, undisturbed and under every perturbation."
+            if self.recorded_tracks else ""
+        )  # fmt: skip
         encoder = f"the frozen encoder of {self.encoder_from}" if self.encoder_from else f"{self.encoder}, of each run"
         return (
             f"{learned} Encoder: {encoder}. {self.runs} runs each, {self.batch_size} sequences of "
-            f"{self.sequence_length} frames an update, Adam at {self.learning_rate:g}. Each run drove the tracks "
-            f"{self.tracks} undisturbed and under every perturbation (docs/perturbations.md). Crashes: {self.crash}. "
-            "± is the standard deviation "
+            f"{self.sequence_length} frames an update, Adam at {self.learning_rate:g}{recipe}. Each run drove the "
+            f"tracks {self.tracks} undisturbed and under every perturbation (docs/perturbations.md). "
+            f"Crashes: {self.crash}. ± is the standard deviation "
             "over runs. Lost is the part of the run's own undisturbed return; a run whose undisturbed return is not "
-            "clearly positive (docs/metrics.md) is left out of it."
+            f"clearly positive (docs/metrics.md) is left out of it.{predicted}"
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:
         """Return paired differences from the first entry, and what became of the pulses."""
         entries = list(dict.fromkeys(row["entry"] for row in rows))
-        metric = "interventions" if self.crash == "intervene" else "return"
-        return "\n\n".join(part for part in (self._differences(rows, entries, metric), self._pulses(rows)) if part)
+        metrics = ["interventions" if self.crash == "intervene" else "return"]
+        if self.recorded_tracks:
+            metrics.insert(0, "accuracy")
+        parts = [self._differences(rows, entries, metric) for metric in metrics]
+        parts += [self._runs(rows, entries), self._pulses(rows)]
+        return "\n\n".join(part for part in parts if part)
+
+    def _runs(self, rows: Sequence[Row], entries: Sequence[str]) -> str:
+        """Return the accuracy of every run under the last perturbation (PDNA, Table 8)."""
+        if not self.recorded_tracks or not rows:
+            return ""
+        spec = self.perturbations[-1] if self.perturbations else ""
+        runs = sorted({row["run"] for row in rows})
+        accuracy = {(row["entry"], row["run"]): row[f"accuracy_{spec}"] for row in rows}
+        lines = []
+        for entry in entries:
+            pairs = [(accuracy.get((entry, run)), accuracy.get((entries[0], run))) for run in runs]
+            both = [own > first for own, first in pairs if own is not None and first is not None]
+            cells = [EMPTY if own is None else f"{100 * own:.1f}" for own, _ in pairs]
+            lines.append([entry, *cells, "" if entry == entries[0] else f"{sum(both)} of {len(both)}"])
+        table = markdown_table(["printed as", *(f"run {run}" for run in runs), f"above {entries[0]}"], lines)
+        return f"Accuracy of every run, %, {_name(spec)}:\n\n{table}"
 
     def _differences(self, rows: Sequence[Row], entries: Sequence[str], metric: str) -> str:
         if len(entries) < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,16 @@ SCRIPTED = (
 
 
 @dataclass(frozen=True)
+class FullEntry:
+    """The changes of a line for `full`."""
+
+    args: dict[str, float | int | str | bool] = field(default_factory=dict)
+    """Settings of the core."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the experiment."""
+
+
+@dataclass(frozen=True)
 class PaperEntry:
     """One line of a table."""
 
@@ -43,6 +53,8 @@ class PaperEntry:
     """Settings of the experiment that are others for this line, such as its learning rate."""
     printed: dict[str, float] = field(default_factory=dict)
     """Column of our results -> the figure that the paper prints."""
+    full: FullEntry = field(default_factory=FullEntry)
+    """Settings that `full` changes: the size of the paper."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,14 @@ class Protocol:
     """Settings of the experiment, cut to what two cores do in about an hour."""
     full: dict[str, Any] = field(default_factory=dict)
     """Settings that `full` changes: the size of the paper."""
+
+    def at_full_size(self) -> Protocol:
+        """Return the protocol with the settings of `full`."""
+        entries = [
+            replace(entry, args=entry.args | entry.full.args, settings=entry.settings | entry.full.settings)
+            for entry in self.entries
+        ]
+        return replace(self, settings=self.settings | self.full, entries=entries)
 
     def core_args(self, entry: PaperEntry) -> dict[str, Any]:
         """Return the settings of an entry's core: its own, and the settings of all that it accepts."""

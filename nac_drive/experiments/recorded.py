@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,9 @@ from nac_drive.data_collection.drivers import (
     resolve_driver,
 )
 from nac_drive.envs import EnvSpec, EpisodeSetup, Policy, Step, rollouts
+from nac_drive.envs.perturbations.frames import FrameLoss
+from nac_drive.envs.perturbations.images import Corruption
+from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.evaluation.evaluate import tracks_at_a_time
 from nac_drive.evaluation.metrics import EMPTY, TableColumn
 from nac_drive.events import Progress, counting
@@ -73,6 +77,7 @@ def evaluate_recorded(
     dataset: Demonstrations | str | os.PathLike[str],
     *,
     episodes: str | Sequence[int] = VALIDATION,
+    perturbation: str | None = None,
     device: str = "cpu",
     folder: str | os.PathLike[str] | None = None,
     progress: Progress = automatic,
@@ -86,6 +91,8 @@ def evaluate_recorded(
         drivers: A driver or several, their names or folders (see `resolve_driver`), which were trained on such frames.
         dataset: The dataset, or its folder.
         episodes: `validation`, the tracks that `train` keeps out by default; `all`; or numbers of episodes.
+        perturbation: Perturbations of the recorded frames, such as gap:2 (docs/perturbations.md): images change, or
+            frames are lost, and are held or black. The labels stay.
         device: Of a network, `auto`, `cpu` or `cuda`.
         folder: A new folder for offline.json; None keeps nothing.
         progress: Called after every episode.
@@ -96,8 +103,10 @@ def evaluate_recorded(
     Raises:
         DatasetError: If there is no such episode, one is damaged, or no frame has a label.
         FileExistsError: If `folder` exists.
-        ValueError: For a driver that was trained elsewhere, or that reads the simulator, or a device that is not there.
+        ValueError: For a driver that was trained elsewhere, or that reads the simulator, a device that is not there, or
+            a perturbation that recorded frames cannot have.
     """
+    _require_recordable(perturbation)
     dataset = open_dataset(dataset)
     env, specs, device = dataset.meta.env, each_accepted(drivers), driving_device(device)
     if folder is not None and os.path.lexists(folder):
@@ -109,11 +118,13 @@ def evaluate_recorded(
     finished = counting(progress, "evaluate", len(chosen) * len(loaded))
     results = []
     for name, spec, driver in zip(driver_names(specs), specs, loaded, strict=True):
-        parts = dict(_driven(driver, dataset, chosen, lambda number, name=name: finished(f"{name}: episode {number}")))
+        noted = lambda number, name=name: finished(f"{name}: episode {number}")  # noqa: E731
+        parts = dict(_driven(driver, dataset, chosen, perturbation, noted))
         results.append(_measured(name, driver_hash(spec, env), {number: parts[number] for number in chosen}, env.spec))
     if folder is not None:
         Path(folder).mkdir(parents=True)
-        content = {"dataset_sha256": dataset.fingerprint(), "drivers": [result.to_dict() for result in results]}
+        content = {"dataset_sha256": dataset.fingerprint(), "perturbation": perturbation}
+        content["drivers"] = [result.to_dict() for result in results]
         write_atomically(Path(folder) / RESULTS, (json.dumps(content, indent=2) + "\n").encode())
     return results
 
@@ -161,12 +172,34 @@ def _chosen(dataset: Demonstrations, episodes: str | Sequence[int]) -> list[int]
     return numbers
 
 
+def _require_recordable(perturbation: str | None) -> None:
+    """Check that recorded frames can have a perturbation.
+
+    Raises:
+        ValueError: A part of it acts on the car, or leaves frames out.
+    """
+    for part in itertools.chain.from_iterable(parse_all(perturbation or "")):
+        loses = isinstance(part.perturbation, FrameLoss)
+        if isinstance(part.perturbation, FrameLoss) and part.perturbation.missing != "skip":
+            continue
+        if not isinstance(part.perturbation, Corruption):
+            fix = f"write {part.name}:{part.level}:zero or :hold" if loses else "drive under it instead"
+            raise ValueError(
+                f"perturb must change images, or lose frames that are held or black, on recorded frames, got "
+                f"{part.name!r}, which {'skips them' if loses else 'acts on the car'}; {fix}."
+            )
+
+
 _Actions = tuple[np.ndarray, RecordedEpisode]
 """The actions of a driver, and the recording."""
 
 
 def _driven(
-    driver: Policy, dataset: Demonstrations, chosen: Sequence[int], finished: Callable[[int], None]
+    driver: Policy,
+    dataset: Demonstrations,
+    chosen: Sequence[int],
+    perturbation: str | None,
+    finished: Callable[[int], None],
 ) -> Iterator[tuple[int, _Actions]]:
     """Yield number and actions of each episode, as they end."""
     running: dict[int, tuple[list[Any], RecordedEpisode]] = {}
@@ -180,7 +213,9 @@ def _driven(
             def note(step: Step, actions: list[Any] = actions) -> None:
                 actions.append(step.intended)
 
-            yield EpisodeSetup(episode.road(driver), driver, number, subscribers=[note])
+            length, bar_top = len(episode.arrays.frames), episode.env.spec.bar_top
+            road = perturb(episode.road(driver), perturbation or "", episode_frames=length, bar_top=bar_top)
+            yield EpisodeSetup(road, driver, number, subscribers=[note])
 
     for setup, _ in rollouts(setups(), tracks_at_a_time(driver, dataset.meta.env, _EPISODES)):
         actions, episode = running.pop(setup.seed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from nac_drive.events import Progress
 from nac_drive.experiments.cloning import Cloning
@@ -25,6 +26,7 @@ from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies.device import choose_device
 from nac_drive.registry import Registry
 from nac_drive.storage.names import shell_path
+from nac_drive.suggest import did_you_mean
 
 EXPERIMENTS: Registry[type[PaperExperiment]] = Registry(
     "experiment",
@@ -116,7 +118,8 @@ def reproduce(
     Every finished measurement is kept in `folder/rows.jsonl`, in the end in the order of the table.
 
     Args:
-        name: The table, one of `REPRODUCTIONS`, or of the names of `protocols`.
+        name: The table, one of `REPRODUCTIONS`, or of the names of `protocols`. Settings of the measurement may follow,
+            such as nac-table1,tested_folds=5, in place of the protocol's. A line with a setting of its own keeps it.
         folder: The folder of the results.
         full: Measure at the paper's size, in place of what two cores do in about an hour.
         only: Lines of the table, by the paper's name or our core; all of them for none.
@@ -138,17 +141,43 @@ def reproduce(
         ValueError: For an unknown name or line, a device that is not there, or a measurement that is not finite.
         WriteError: If `folder` cannot be written.
     """
-    folder, protocol, device = Path(folder), load(name, protocols), choose_device(device).type
+    (table_name, *words), folder, device = name.split(","), Path(folder), choose_device(device).type
+    protocol = load(table_name, protocols)
+    protocol = protocol.at_full_size() if full else protocol
     names = {entry.name for entry in chosen(protocol, only)}
     on_gpu = device != "cpu"
-    settings = protocol.settings | (protocol.full if full else {}) | ({"device": device} if on_gpu else {})
-    experiment = msgspec.convert(settings, experiments[protocol.experiment])
-    table = PaperTable.of(name, protocol, settings, experiment)
-    with open_experiment(table, folder, files=(f"{name}.md",), resume=resume) as journal:
+    kind = experiments[protocol.experiment]
+    settings = protocol.settings | _settings_of(words, kind)
+    settings |= {"device": device} if on_gpu else {}
+    try:
+        experiment = msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"name: the settings of {table_name} must fit their types, got {name!r}: {error}.") from None
+    table = PaperTable.of(table_name, protocol, settings, experiment)
+    with open_experiment(table, folder, files=(f"{table_name}.md",), resume=resume) as journal:
         journal.begin()  # before anything is prepared
         with worker_pool(1 if experiment.alone or on_gpu else workers) as pool:
             run(table, journal, pool=pool, only=lambda task: task.entry in names, job="reproduce", progress=progress)
         rows = [journal.rows[task.key] for task in table.tasks() if task.key in journal.rows]
         options = [*(["--full"] if full else []), *(["--device", device] if on_gpu else [])]
         line = " ".join([command, name, *options, "--out", shell_path(folder.name)])
-        return save_page(folder / f"{name}.md", protocol, experiment, rows, line)
+        return save_page(folder / f"{table_name}.md", protocol, experiment, rows, line)
+
+
+def _settings_of(words: Sequence[str], kind: type[PaperExperiment]) -> dict[str, Any]:
+    """Read the settings that follow the name of a table.
+
+    Raises:
+        ValueError: A word is not KEY=VALUE, or names no setting of the measurement.
+    """
+    settings = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        known = {field.name for field in fields(kind)} - {"device"}
+        if not equals or key not in known:
+            raise ValueError(
+                f"name: settings of a table must be KEY=VALUE with KEY among {', '.join(sorted(known))}, got {word!r}."
+                f"{did_you_mean(key, known)}"
+            )
+        settings[key] = yaml.safe_load(value)
+    return settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +126,30 @@ def test_discrete_actions_count_where_a_person_labelled_them(world):
     assert result.frames == int((~frames.zooming).sum())
 
 
+def test_recorded_frames_are_lost_where_the_protocol_places_its_gaps(world, tmp_path):
+    """In the middle of an episode (PDNA, section 4). The labels stay."""
+    driver, dataset = nd.load_driver(world / "run"), nd.Demonstrations.open(world / "road")
+
+    def error(perturbation: str) -> float:
+        out = tmp_path / perturbation
+        settings: Any = {"episodes": "all", "perturbation": perturbation, "folder": out}
+        (result,) = nd.evaluate_recorded(world / "run", dataset, **settings)
+        assert json.loads((out / "offline.json").read_text())["perturbation"] == perturbation
+        assert result.accuracy.steering_mae is not None
+        return result.accuracy.steering_mae
+
+    frames = dataset.load([row["seed"] for row in dataset.rows])
+    clean = offline_accuracy(driver, frames, dataset.meta.env).steering_mae
+    assert error("gap:0") == pytest.approx(clean, rel=1e-5)
+    for first, end in zip(frames.offsets[:-1], frames.offsets[1:], strict=True):
+        lost = round(0.3 * (end - first))
+        begin = first + (end - first - lost) // 2
+        frames.frames[begin : begin + lost] = 0
+    black = offline_accuracy(driver, frames, dataset.meta.env).steering_mae
+    assert error("gap:3") == pytest.approx(black, rel=1e-5)
+    assert black != pytest.approx(clean, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -135,6 +160,8 @@ def test_discrete_actions_count_where_a_person_labelled_them(world):
         (("inspect", "--dataset", "cars", "--perturb", "gap:1", "--out", "x"), "perturbation must be left out"),
         (("evaluate", "--dataset", "road", "--driver", "run", "--tracks", "test-5"), "tracks must be left out"),
         (("evaluate", "--dataset", "road", "--driver", "run", "--episodes", "1,1"), "different numbers"),
+        (("evaluate", "--dataset", "cars", "--perturb", "gap:1:skip"), "'gap', which skips them; write gap:1:zero"),
+        (("evaluate", "--dataset", "cars", "--perturb", "action-delay:1"), "'action-delay', which acts on the car"),
         (("evaluate", "--dataset", "road", "--driver", "champion-continuous"), "in the environment 'car-racing'"),
         (("compare", "road", "--out", "x"), "is not simulated here, and a comparison drives"),
     ],

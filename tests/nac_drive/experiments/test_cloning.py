@@ -21,6 +21,7 @@ from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.driving import Episodes
 from nac_drive.experiments.learning import Learning
 from nac_drive.experiments.paper import PaperTask, require_numbers
+from nac_drive.experiments.recorded import evaluate_recorded
 from nac_drive.experiments.stress import StressResult
 from nac_drive.policies import DriverConfig, load_driver, save_driver
 from nac_drive.policies.cores.pdna import Pulse
@@ -68,6 +69,8 @@ def experiment() -> Cloning:
 
 
 def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Cloning):
+    (folder / cloning.RECORDED).symlink_to(folder / cloning.DATASET)
+    experiment = replace(experiment, recorded_tracks="0,1,2,3", recipe=["optim.weight_decay=0.02", "optim.patience=1"])
     task = PaperTask("C, pulse", "pdna-c", {"backbone_units": 8}, (("run", 0),))
     row = experiment.measure(folder, task)
     (run,) = (folder / cloning.RUNS).iterdir()
@@ -78,6 +81,11 @@ def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Clonin
         returns = [each.episode_return for each in again.rows]
         assert row["episodes"][spec]["return"] == returns
         assert row[f"return_{spec}"] == pytest.approx(np.mean(returns))
+        (predicted,) = evaluate_recorded(best, folder / cloning.RECORDED, episodes="all", perturbation=spec)
+        assert row[f"accuracy_{spec}"] == predicted.accuracy.accuracy
+        assert row["episodes"][spec]["accuracy"] == [each.accuracy for each in predicted.episodes.values()]
+    assert row["accuracy_"] != row[f"accuracy_{DROP}"]
+    assert RunFolder.open(run).config["optim"]["weight_decay"] == 0.02
     assert row[f"lost_{DROP}"] == pytest.approx(1 - row[f"return_{DROP}"] / row["return_"])
     core: Any = load_driver(best).core
     assert row["above_nyquist"] == pytest.approx((core.pulse.omega > math.pi).float().mean().item())
@@ -161,6 +169,32 @@ def test_columns_and_conclusion_show_the_numbers_of_the_rows():
     text = experiment.conclude(Path(), [*rows[:2], *fewer])
     assert "| C | 0 [0, 0] | -2 [" in text
     assert "**1 of 2 differences lie in an interval without zero**: C, `frame-drop:2:zero`." in text
+
+
+def test_the_accuracy_of_every_run_stands_on_the_page():
+    experiment = Cloning(["gap:1", DROP], runs=2, recorded_tracks="test-2")
+
+    def row(entry: str, run: int, accuracy: list[float], dropped: list[float]) -> dict[str, Any]:
+        clean = {"return": [9.0, 9.0], "interventions": [0, 0]}
+        episodes = {"": clean | {"accuracy": accuracy}, DROP: clean | {"accuracy": dropped}}
+        episodes["gap:1"] = episodes[""]
+        means = {f"accuracy_{spec}": float(np.mean(each["accuracy"])) for spec, each in episodes.items()}
+        return {"entry": entry, "run": run, "episodes": episodes, **means}
+
+    rows = [
+        row("A", 0, [0.5, 0.5], [0.4, 0.4]), row("A", 1, [0.5, 0.5], [0.4, 0.4]),
+        row("B", 0, [0.6, 0.6], [0.75, 0.75]), row("B", 1, [0.6, 0.6], [0.3, 0.3]),
+    ]  # fmt: skip
+    text = experiment.conclude(Path(), rows)
+    assert "| A | 40.0 | 40.0 |  |" in text
+    assert "| B | 75.0 | 30.0 | 1 of 2 |" in text
+    assert "Differences in accuracy from A" in text
+    assert "| B | +0.1 [+0.1, +0.1] | +0.1 [+0.1, +0.1] | +0.125 [" in text
+    assert "| B | 75.0 | - | 1 of 1 |" in experiment.conclude(Path(), [*rows[:2], rows[2]])
+    columns = {column.key: column for column in experiment.columns()}
+    assert columns[f"accuracy_{DROP}"].values(rows[2:]).tolist() == pytest.approx([75.0, 30.0])
+    assert "recorded" not in replace(experiment, recorded_tracks=None).conclude(Path(), rows)
+    assert "Accuracy of every run" not in replace(experiment, recorded_tracks=None).conclude(Path(), rows)
 
 
 def _save(driver: Driver, path: Path) -> None:

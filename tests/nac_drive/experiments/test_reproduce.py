@@ -61,15 +61,15 @@ TABLES = [
 @pytest.mark.parametrize(("name", "tables"), TABLES)
 def test_every_protocol_can_be_run_and_printed(name: str, tables: Tables):
     reproduction = load(name, tables.protocols)
-    for changed in ({}, reproduction.full):
-        experiment = msgspec.convert(reproduction.settings | changed, tables.experiments[reproduction.experiment])
+    for protocol in (reproduction, reproduction.at_full_size()):
+        experiment = msgspec.convert(protocol.settings, tables.experiments[protocol.experiment])
         keys = {column.key for column in experiment.columns()}
         assert experiment.places()
         assert experiment.describe()
     assert len({entry.name for entry in reproduction.entries}) == len(reproduction.entries)
-    for entry in reproduction.entries:
+    for entry in protocol.entries:
         assert entry.printed.keys() <= keys
-        args = reproduction.core_args(entry)
+        args = protocol.core_args(entry)
         assert set(args) <= set(CORES[entry.core].accepted)
         core = build_core(entry.core, 64, 64, **args)
         assert core(torch.zeros(1, 2, 64), torch.full((1, 2), 0.02), core.initial_state(1))[0].shape == (1, 2, 64)
@@ -120,6 +120,59 @@ def test_networks_learn_on_the_device_one_after_the_other_on_a_gpu(
     assert used == [workers]
     settings = json.loads((tmp_path / "out" / "conditions.json").read_text())["settings"]
     assert settings == ({"device": "cuda"} if device == "cuda" else {})
+
+
+def test_settings_may_follow_the_name_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "load", lambda name, *_: {"tiny": TINY}[name])
+    page = reproduce("tiny,d_model=12,passes=1", tmp_path / "out", only=["gru"])
+    assert page.name == "tiny.md"
+    assert "    nac-drive reproduce tiny,d_model=12,passes=1 --out out\n" in page.read_text()
+    (row,) = rows_of(tmp_path / "out")
+    assert row["parameters"] == sum(weight.numel() for weight in build_core("gru", 12, 12).parameters())
+    settings = json.loads((tmp_path / "out" / "conditions.json").read_text())["settings"]
+    assert settings == TINY.settings | {"d_model": 12, "passes": 1}
+    with pytest.raises(ValueError, match=r"settings\.d_model: it has 12, got"):
+        reproduce("tiny", tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tiny,passs=1", "KEY=VALUE with KEY among .*, got 'passs=1'. Did you mean 'passes'"),
+        ("tiny,passes", "must be KEY=VALUE .* got 'passes'"),
+        ("tiny,device=cuda", "got 'device=cuda'"),
+        ("tiny,passes=many", "must fit their types, got 'tiny,passes=many': Expected `int`, got `str`"),
+    ],
+)
+def test_bad_settings_of_a_table_are_named(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "load", lambda *_: TINY)
+    with pytest.raises(ValueError, match=message) as caught:
+        reproduce(name, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "folds"), [("nac-table1", 5), ("thesis-6.1", 10)])
+def test_all_folds_of_a_paper_can_be_asked_for(name: str, folds: int):
+    """With the short measurement, or at the paper's size."""
+    table = load(name)
+    for settings in (table.settings | {"tested_folds": folds}, table.at_full_size().settings):
+        experiment = msgspec.convert(settings, EXPERIMENTS[table.experiment])
+        assert {dict(place)["fold"] for place in experiment.places()} == {*range(folds)}
+        assert f"{folds} of {folds} folds were tested" in experiment.describe()
+
+
+def test_the_table_of_pdna_has_the_recipe_of_the_paper():
+    """Section 5.2. The authors' source adds rate and weight decay."""
+    experiment: Any = msgspec.convert(load("pdna-tables").at_full_size().settings, EXPERIMENTS["cloning"])
+    config = experiment.training("pdna-e", {}, 3)
+    config.check()
+    optim = config.optim
+    assert (optim.learning_rate, optim.weight_decay, optim.max_grad_norm) == (5e-4, 0.01, 1.0)
+    assert (optim.schedule, optim.warmup_epochs, optim.patience, optim.ema_decay) == ("cosine", 3, 8, 0.0)
+    assert (config.epochs, config.data.horizontal_flip, config.data.augment) == (40, False, ())
+    assert (experiment.runs, config.driver.d_model) == (5, 128)
+    assert {column.key for column in experiment.columns()} >= {"accuracy_", "accuracy_scattered-gaps:2"}
 
 
 def test_a_line_may_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nac_drive.data_collection.dart import NoiseConfig
-from nac_drive.envs import SPLITS, EnvConfig
+from nac_drive.envs import SPLITS, EnvConfig, track_seeds
+from nac_drive.events import silent
 from nac_drive.experiments import cloning, learning
 from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.learning import Learning
@@ -24,8 +25,10 @@ from tests.nac_drive.small import nested
 CHANGED = Cloning(
     ["gap:1"], "discrete", view="seat", expert="champion-discrete", noise=0.3, episodes=5, runs=2, tracks="test-4",
     crash="intervene", encoder="pooled", encoder_from="runs/other", features=24, d_model=16, epochs=7,
-    sequence_length=17, batch_size=3, learning_rate=4e-3, encoder_learning_rate=5e-4, curve_weight=0.25, rounds=2,
-    round_episodes=6, round_epochs=9, validation_tracks="val-3", zero_lost_frames=True, clamp="gap:2", device="cuda",
+    sequence_length=17, batch_size=3, learning_rate=4e-3,
+    recipe=["data.curve_weight=0.25", "optim.max_grad_norm=none", "optim.weight_decay=0.1"],
+    recorded_tracks="test-3", rounds=2, round_episodes=6, round_epochs=9, validation_tracks="val-3",
+    zero_lost_frames=True, clamp="gap:2", device="cuda",
 )  # fmt: skip
 TASK = PaperTask("GRU, wide", "gru", {}, (("run", 1),))
 COMMON: dict[str, Any] = {
@@ -33,7 +36,7 @@ COMMON: dict[str, Any] = {
         "gru", {}, encoder="pooled", features=24, d_model=16, control="discrete", zero_lost_frames=True
     ),
     "data": DataConfig(17, 3, curve_weight=0.25),
-    "optim": OptimConfig(4e-3, freeze_encoder_from="runs/other", encoder_learning_rate=5e-4),
+    "optim": OptimConfig(4e-3, freeze_encoder_from="runs/other", weight_decay=0.1),
     "validation": EvalConfig("val-3"),
     "seed": 1,
 }
@@ -73,11 +76,22 @@ def test_a_driving_test_trains_and_drives_as_its_settings_say(
         })  # fmt: skip
 
     monkeypatch.setattr(cloning, trainer, train)
+
+    def evaluate_recorded(driver: Path, dataset: Path, *, perturbation: str, **settings: Any) -> list[Any]:
+        calls.append((perturbation, (driver, dataset, settings)))
+        of_episodes = {number: SimpleNamespace(accuracy=0.1 * number) for number in (3, 5, 7)}
+        return [
+            SimpleNamespace(accuracy=SimpleNamespace(accuracy=0.25 if perturbation else 0.75), episodes=of_episodes)
+        ]
+
+    monkeypatch.setattr(cloning, "evaluate_recorded", evaluate_recorded)
     monkeypatch.setattr(cloning, "stress", stress)
     experiment = CHANGED if trainer == "dagger" else replace(CHANGED, rounds=0)
     row = experiment.measure(tmp_path, TASK)
     expert = {"expert": "champion-discrete"} if trainer == "dagger" else {}
-    (_, (config, folders, settings)), (_, (drivers, arguments, tested)) = calls
+    (_, (config, folders, settings)), (_, (drivers, arguments, tested)), *predicted = calls
+    seen = (tmp_path / "best", tmp_path / cloning.RECORDED, {"episodes": "all", "progress": silent})
+    assert predicted == [("", seen), ("gap:1", seen)]
     assert config == TRAINED[trainer]
     assert settings == {"device": "cuda", "resume": False, **expert}
     assert folders[-1].endswith("-1")
@@ -89,11 +103,13 @@ def test_a_driving_test_trains_and_drives_as_its_settings_say(
     numbers = {name: value for name, value in row.items() if name != "episodes"}
     assert numbers == pytest.approx({
         "parameters": sum(weight.numel() for weight in core.parameters()),
+        "accuracy_": 0.75, "accuracy_gap:1": 0.25,
         "return_": 900.0, "interventions_": 1.5, "return_gap:1": 360.0, "interventions_gap:1": 7.0, "lost_gap:1": 0.6,
     })  # fmt: skip
+    accuracy = pytest.approx([0.3, 0.5, 0.7])
     assert row["episodes"] == {
-        "": {"return": [800.0, 1000.0], "interventions": [1, 2]},
-        "gap:1": {"return": [600.0, 120.0], "interventions": [5, 9]},
+        "": {"return": [800.0, 1000.0], "interventions": [1, 2], "accuracy": accuracy},
+        "gap:1": {"return": [600.0, 120.0], "interventions": [5, 9], "accuracy": accuracy},
     }
 
 
@@ -109,16 +125,23 @@ def test_the_episodes_of_a_driving_test_are_recorded_as_its_settings_say(
     monkeypatch.setattr(cloning, "collect", collect)
     monkeypatch.setattr(cloning, "train_plan", lambda config, dataset, device: (config, dataset, device))
     monkeypatch.setattr(cloning, "load_splits", lambda plan, dataset: calls.append(plan))
-    assert [*CHANGED.prepare(tmp_path, map)] == []  # DAgger records its own
-    assert [*replace(CHANGED, rounds=0).prepare(tmp_path, map)] == ["5 episodes", "features"]
+    assert [*replace(CHANGED, recorded_tracks=None).prepare(tmp_path, map)] == []  # DAgger records its own
+    assert [*CHANGED.prepare(tmp_path, map)] == ["3 recorded tracks"]
+    (tested,) = calls
+    calls.clear()
+    assert [*replace(CHANGED, rounds=0, recorded_tracks=None).prepare(tmp_path, map)] == ["5 episodes", "features"]
     env = EnvConfig("discrete", view="seat")
+    tracks = {"env": env, "seeds": track_seeds("test-3"), "workers": 0, "resume": False}
+    assert tested == (cloning.RECORDED, "champion-discrete", tracks)  # no action noise
     recording = {"env": env, "seeds": SPLITS["train"][:5], "noise": NoiseConfig(0.3), "workers": 0, "resume": False}
     recorded, (config, dataset, device) = calls
     assert recorded == (cloning.DATASET, "champion-discrete", recording)
     assert (config.optim, config.driver.encoder, dataset, device) == (
         COMMON["optim"], COMMON["driver"].encoder, "recorded", "cuda"
     )  # fmt: skip
-    assert [*replace(CHANGED, rounds=0, encoder_from=None).prepare(tmp_path, map)] == ["5 episodes"]
+    assert [*replace(CHANGED, rounds=0, encoder_from=None, recorded_tracks=None).prepare(tmp_path, map)] == [
+        "5 episodes"
+    ]
 
 
 @pytest.mark.parametrize(("threshold", "first"), [(800.0, 1000), (810.0, 1000), (811.0, None)])

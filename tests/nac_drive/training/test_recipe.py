@@ -1,4 +1,4 @@
-"""Weight decay, schedule, clipping and patience: parity with torch's own, and stops where they must be."""
+"""Decay, schedule and clipping as torch has them, and patience."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_gradients_are_clipped_as_torch_clips_them(dataset, tmp_path: Path, monk
 
 
 def measured(run: Path, values: list[float], error: bool = False) -> Any:
-    """Replacement of `offline_accuracy`: in epoch e it measures `values[e - 1]`, whatever the weights are."""
+    """Replace `offline_accuracy`: epoch e measures `values[e - 1]`."""
 
     def measure(*_: Any) -> Accuracy:
         value = values[len(rows(run)) if (run / "metrics.jsonl").exists() else 0]
