@@ -1,4 +1,4 @@
-"""Whether one frame shows which way round a car drives.
+"""Directions of a car that one frame shows.
 
 A car that was turned sees a road whose tiles it has visited. Those have lost their shade, a difference of 1 to 2 %, and
 nothing else differs. A driver without memory can only turn back where its encoder shows that.
@@ -40,7 +40,7 @@ BATCH = 64
 
 
 def pictures(tracks: range, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pictures (N, H, W, 3), and for each whether the car was turned (N,)."""
+    """Return pictures (N, H, W, 3), and which are turned (N,)."""
     env, rng = make_env(EnvConfig("continuous", max_steps=max(POINTS) + 1)), np.random.default_rng(seed)
     simulator, frames, turned = env.unwrapped, [], []
 
@@ -74,7 +74,10 @@ def features(driver: Driver, frames: np.ndarray) -> np.ndarray:
 
 
 def probed(inputs: np.ndarray, turned: np.ndarray, tested: np.ndarray) -> np.ndarray:
-    """Answer for the features `tested` by a logistic regression on others, with the penalty |w|^2 / 2."""
+    """Answer by a logistic regression.
+
+    It learns from `inputs` (N, F), with the penalty |w|^2 / 2, and answers for `tested` (M, F).
+    """
     mean, sd = inputs.mean(axis=0), inputs.std(axis=0) + 1e-6
     x, y = torch.from_numpy((inputs - mean) / sd), torch.from_numpy(turned.astype(np.float32))
     line = nn.Linear(x.shape[1], 1)
@@ -93,7 +96,7 @@ def probed(inputs: np.ndarray, turned: np.ndarray, tested: np.ndarray) -> np.nda
 
 
 def trained_for_it(frames: np.ndarray, turned: np.ndarray, tested: np.ndarray, epochs: int) -> np.ndarray:
-    """Train an encoder to tell the ways apart; return its answers for `tested`."""
+    """Answer for `tested` by an encoder of its own."""
     torch.manual_seed(0)
     driver = Driver(DriverConfig("cnn", control="discrete", num_actions=2, encoder="compact", residual=False))
     optimizer = torch.optim.Adam(driver.parameters(), lr=1e-3)
@@ -119,7 +122,10 @@ def trained_for_it(frames: np.ndarray, turned: np.ndarray, tested: np.ndarray, e
 
 
 def row(name: str, right: np.ndarray) -> str:
-    """Return a row of the table: the percentage of right answers with Wilson's 95 % interval."""
+    """Return a row of the table.
+
+    It has the percentage of right answers with Wilson's 95 % interval.
+    """
     interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
     return f"| {name} | {100 * right.mean():.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}] |"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,7 +53,9 @@ def driver() -> Driver:
     return Driver(DriverConfig("lstm", d_model=8, dense=8, control="continuous")).eval()
 
 
-def test_a_short_run_changes_the_encoder_alone_and_goes_on(driver, tmp_path):
+def test_a_short_run_changes_the_encoder_alone_and_goes_on(driver, tmp_path, monkeypatch):
+    clock = SimpleNamespace(monotonic=count(step=0.05).__next__)  # an update takes 0.05 s on any machine
+    monkeypatch.setattr("distil_encoder.time", clock)
     save_driver(tmp_path / "mine", driver, env={"control": "continuous"})
     env = nd.EnvConfig("continuous", max_steps=30)
     nd.collect(tmp_path / "data", "controller", env=env, seeds=range(PROBED + 1))
