@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -25,6 +25,7 @@ from nac_drive.training.config import EvalConfig
 from nac_drive.training.ppo.config import PPOConfig, RolloutConfig
 from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.settings import changed_by_words
 
 RUNS, FIGURE = "runs", "learning_curves.png"
 
@@ -41,6 +42,8 @@ class Learning(PaperExperiment):
     validation_tracks: str = "val-5"
     dense: int = 64
     """Units of the action head's hidden layer."""
+    recipe: list[str] = field(default_factory=list)
+    """Further settings of the training, in the words of `--set`, such as optim.value_core=true."""
     threshold: float = 800.0
     """Return whose first time is reported."""
 
@@ -60,6 +63,7 @@ class Learning(PaperExperiment):
             driver=driver, seed=run, total_timesteps=self.total_timesteps, validate_every=self.validate_every,
             validation=EvalConfig(self.validation_tracks),
         )  # fmt: skip
+        config = changed_by_words(config, self.recipe, {})
         resume = (path / "config.yaml").exists()
         with worker_pool(0) as pool:
             best = load_driver(ppo(config, path, device=self.device, resume=resume, pool=pool))
@@ -87,12 +91,13 @@ class Learning(PaperExperiment):
         ]
 
     def describe(self) -> str:
+        recipe = f", {', '.join(f'`{word}`' for word in self.recipe)}" if self.recipe else ""
         return (
             f"PPO from random weights with the settings of `nac-drive ppo` ({self.control} control, actions held for "
-            f"{RolloutConfig.action_repeat} frames), {self.runs} runs each, validated on {self.validation_tracks} "
-            f"every {self.validate_every:,} frames; the validated driver acts at every frame. ± is the standard "
-            "deviation over runs. Runs that never reach a return are left out of the mean of its column, and counted "
-            "there."
+            f"{RolloutConfig.action_repeat} frames{recipe}), {self.runs} runs each, validated on "
+            f"{self.validation_tracks} every {self.validate_every:,} frames; the validated driver acts at every frame. "
+            "± is the standard deviation over runs. Runs that never reach a return are left out of the mean of its "
+            "column, and counted there."
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:

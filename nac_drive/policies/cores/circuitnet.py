@@ -55,7 +55,7 @@ class CircuitNet(RecurrentCore):
         product: Add the products of pairs of neurons to every CMU.
         units: Number of CMUs.
         neurons: Number of neurons of a CMU, M. None is 32, or 28 with attention, or 16 with products: about 30 000
-            parameters from 64 to 64 features.
+            parameters from 64 to 64 features. For control the paper has 64, 40 and 32, and two iterations (Table 8).
         iterations: Iterations of signal transmission per frame.
 
     Raises:
@@ -91,10 +91,11 @@ class CircuitNet(RecurrentCore):
         spread = _GAIN / math.sqrt(neurons + (units - 1) * self.ports)
         self.linear = nn.Parameter(spread * torch.randn(units, neurons, neurons))
         self.between = nn.Parameter(spread * torch.randn(units * (units - 1), self.ports, self.ports))
-        scores = _GAIN / math.sqrt(neurons)
+        share = 1 / math.sqrt(max(1, attention + product))  # of the further motifs: with both in full, signals grow
+        scores = share * _GAIN / math.sqrt(neurons)
         qkv = (units, 3 * neurons, neurons)  # Q, K, V below each other
         self.attention = nn.Parameter(scores * torch.randn(qkv)) if attention else None
-        halved = 0.5 * _GAIN / neurons
+        halved = share * 0.5 * _GAIN / neurons
         self.product = nn.Parameter(halved * torch.randn(units, neurons, neurons, neurons)) if product else None
         self.places: Tensor
         self.register_buffer("places", self._places(), persistent=False)

@@ -238,6 +238,7 @@ SHIPPED: dict[str, CoreFactory] = {
         CircuitNet, "the same with neuron-wise attention", _CIRCUIT, attention=True, product=False
     ),
     "circuitnet-lp": CoreFactory(CircuitNet, "the same with products", _CIRCUIT, attention=False, product=True),
+    "circuitnet-lap": CoreFactory(CircuitNet, "the same with both: all motifs", _CIRCUIT, attention=True, product=True),
 }
 CORES: Registry[CoreFactory] = Registry("core", SHIPPED, adapt=factory_of_module)
 """Name -> factory: `CORES["lstm"](input_size, output_size, **settings)`. No two names make the same function at their

@@ -11,7 +11,7 @@ from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.envs.views import Size, View
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
-from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
+from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.config import (
     HIGHEST_RATE,
     LARGEST_BATCH,
@@ -133,6 +133,9 @@ class PPOOptimConfig:
     """Decay of generalised advantage estimation per action: 0 trusts the value network, 1 the observed rewards."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
+    value_core: bool = False
+    """The value network has a core of the driver's kind, with its core_args, in place of a perceptron. It looks at one
+    state of the simulator at a time, without a memory."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -159,6 +162,7 @@ class PPOOptimConfig:
         for name in ("gamma", "gae_lambda"):
             check_number(name, getattr(self, name), 0, 1)
         check_number("ent_coef", self.ent_coef, 0, LARGEST_FACTOR)
+        check_flag("value_core", self.value_core)
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,40 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Beta, Categorical, Distribution, Independent, Normal
 
-from nac_drive.policies import Driver
-from nac_drive.policies.cores.base import State
+from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies.cores.base import NOMINAL_DT, Core, State
+from nac_drive.policies.cores.registry import build_core
 
 MARGIN = 1e-4
 """Samples and means of a Beta distribution keep this distance from 0 and 1, where its density may be 0."""
 ACTION_NOISE = 0.19
 """Standard deviation of a continuous action at the start, as a fraction of its range."""
 _HIDDEN = 128
+
+
+class CoreValue(nn.Module):
+    """A value network with a core.
+
+    It maps states (..., K) to values (..., 1).
+
+    The CircuitNet paper has networks of one kind as policy and value functions (Section 3.1). The simulator's state
+    hides nothing, so every state is the first frame of an episode.
+
+    Args:
+        privileged: Number of inputs, K.
+        config: The driver, whose kind of core it has.
+    """
+
+    def __init__(self, privileged: int, config: DriverConfig) -> None:
+        super().__init__()
+        self.core = build_core(config.core, privileged, _HIDDEN, **config.core_args).eval()
+        self.out = nn.Linear(_HIDDEN, 1)
+
+    def forward(self, states: Tensor) -> Tensor:
+        frames = states.reshape(-1, 1, states.shape[-1])  # (N, 1, K)
+        dt = frames.new_full(frames.shape[:2], NOMINAL_DT)
+        y, _ = self.core(frames, dt, self.core.initial_state(len(frames)))  # (N, 1, d)
+        return self.out(y).reshape(*states.shape[:-1], 1)
 
 
 class ActorCritic(nn.Module):
@@ -43,6 +69,7 @@ class ActorCritic(nn.Module):
         precision: Of the encoder: 32-true, or bf16-mixed. Driving and learning have the same, and the rest has float32.
         action_noise: Of continuous actions: their standard deviation at the start, as a fraction of their range, for an
             action in the middle of it; with beta at most 0.22, just under sqrt(1/20), so that there is one mode.
+        value_core: The value network has a core of the driver's kind, see `CoreValue`.
     """
 
     def __init__(
@@ -52,6 +79,7 @@ class ActorCritic(nn.Module):
         distribution: str = "beta",
         precision: str = "32-true",
         action_noise: float = ACTION_NOISE,
+        value_core: bool = False,
     ) -> None:
         super().__init__()
         self.driver, self.distribution = driver.eval(), distribution
@@ -62,9 +90,18 @@ class ActorCritic(nn.Module):
             self.spread = nn.Linear(driver.config.d_model, len(signed))
             nn.init.zeros_(self.spread.weight)
             self.spread.bias.data.copy_(_start(distribution, action_noise, signed))
-        self.value = nn.Sequential(
-            nn.Linear(privileged, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, 1)
+        self.value: nn.Module = (
+            CoreValue(privileged, driver.config)
+            if value_core
+            else nn.Sequential(
+                nn.Linear(privileged, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, 1)
+            )
         )
+
+    def cores(self, actor: bool) -> list[Core]:
+        """Return the cores that learn, the driver's with `actor`."""
+        of_value = [self.value.core] if isinstance(self.value, CoreValue) else []
+        return [self.driver.core, *of_value] if actor else of_value
 
     def forward(self, prepared: Tensor, dt: Tensor, state: State) -> tuple[Distribution, State]:
         """Return the distributions of samples, and the driver's state.

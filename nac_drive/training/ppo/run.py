@@ -133,8 +133,9 @@ def build_policy(plan: TrainingPlan[PPOConfig]) -> ActorCritic:
     torch.manual_seed(plan.config.seed)
     driver = _init_from(plan) if plan.sources else _random(plan.config, plan.env.spec)
     policy = ActorCritic(
-        driver, privileged_size(plan.env), plan.config.rollout.distribution, plan.config.optim.precision
-    )
+        driver, privileged_size(plan.env), plan.config.rollout.distribution, plan.config.optim.precision,
+        value_core=plan.config.optim.value_core,
+    )  # fmt: skip
     return policy.to(plan.device)
 
 

@@ -188,7 +188,7 @@ class Learner:
 
     def _step(self, rollout: Rollout, data: dict[str, Tensor], sequences: np.ndarray, actor: bool) -> Tensor:
         """Take one step of the optimizer on a batch of sequences (S, 3) and return its metrics."""
-        parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        parameters, cores = [each for each in self.policy.parameters() if each.requires_grad], self.policy.cores(actor)
         actions = int(sequences[:, 2].sum())
         count = 1  # a GPU takes the whole batch
         if rollout.frames.device.type == "cpu":
@@ -197,8 +197,8 @@ class Learner:
 
         def gradients(number: int) -> tuple[Any, Tensor]:
             loss, metrics = self._loss(rollout, data, shards[number], actor, actions)
-            if actor and number == 0:
-                loss = loss + self.policy.driver.core.penalty()
+            if number == 0:
+                loss = loss + sum(core.penalty() for core in cores)
             return torch.autograd.grad(loss, parameters, allow_unused=True), metrics
 
         results = in_threads(gradients, range(len(shards)), self._threads)
@@ -210,8 +210,8 @@ class Learner:
         for group in self._clipped:
             torch.nn.utils.clip_grad_norm_(group, _LARGEST_GRADIENT)
         self.optimizer.step()
-        if actor:
-            self.policy.driver.core.after_step()
+        for core in cores:
+            core.after_step()
         if actor and self.average is not None:
             self.average.update(self.policy.driver)
         return torch.stack([metrics for _, metrics in results]).sum(dim=0)

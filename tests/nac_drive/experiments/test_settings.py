@@ -164,14 +164,22 @@ def test_a_learning_curve_is_that_of_its_settings(
     monkeypatch.setattr(learning, "RunFolder", SimpleNamespace(open=rows))
     experiment = Learning(
         "discrete", runs=3, total_timesteps=9000, validate_every=1000, validation_tracks="val-2", dense=48,
-        threshold=threshold, device="cuda",
+        recipe=["optim.value_core=true"], threshold=threshold, device="cuda",
     )  # fmt: skip
     assert all(getattr(experiment, name.name) != getattr(Learning(), name.name) for name in fields(Learning)[:-1])
     (tmp_path / learning.RUNS).mkdir()
     row = experiment.measure(tmp_path, TASK)
     driver = DriverConfig("gru", {}, encoder="pooled", d_model=128, dense=48, control="discrete")
     assert configs == [
-        nested(PPOConfig(), driver=driver, seed=1, total_timesteps=9000, validate_every=1000, validation_tracks="val-2")
+        nested(
+            PPOConfig(),
+            driver=driver,
+            seed=1,
+            total_timesteps=9000,
+            validate_every=1000,
+            validation_tracks="val-2",
+            value_core=True,
+        )
     ]
     assert (row["best"], row["last"], row["first"]) == (810.0, 710.0, first)
     assert [dict(place)["run"] for place in experiment.places()] == [0, 1, 2]

@@ -225,14 +225,14 @@ def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp
     assert contents(folder) == left
 
 
-@pytest.mark.parametrize("start", ["cnn", "lstm", "a driver with dropout"])
+@pytest.mark.parametrize("start", ["cnn", "lstm", "circuitnet-l", "a driver with dropout"])
 def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation, start):
     """The value warm-up ends, an augmentation is drawn and the learning rate falls; two rollouts are lost."""
     settings: dict[str, Any] = {
         "total_timesteps": 128, "validate_every": 64, "n_epochs": 2, "augment": ("colour:3",), "ent_coef": 0.01,
     }  # fmt: skip
     if start in CORES:
-        config = controlled(start, **settings)
+        config = controlled(start, value_core=start == "circuitnet-l", **settings)
     else:
         saved(tmp_path / "clone", "discrete", dropout=0.5)
         config = controlled(init_from=str(tmp_path / "clone"), **settings)

@@ -11,6 +11,8 @@ import torch
 from scipy.special import erfi
 from torch import Tensor
 
+from nac_drive.experiments.protocol import load
+from nac_drive.policies import build_core
 from nac_drive.policies.cores.base import Core
 from nac_drive.policies.cores.circuitnet import AMPLITUDE, CircuitNet, clip_sin
 from tests.contracts import CoreContract
@@ -19,7 +21,7 @@ MOTIFS: dict[str, dict[str, bool]] = {
     "l": {},
     "la": {"attention": True},
     "lp": {"product": True},
-    "episode": {"attention": True, "product": True},
+    "lap": {"attention": True, "product": True},
 }
 
 
@@ -41,6 +43,11 @@ class TestLA(CoreContract):
 class TestLP(CoreContract):
     def make_core(self) -> Core:
         return CircuitNet(5, 8, units=3, neurons=4, product=True)
+
+
+class TestLAP(CoreContract):
+    def make_core(self) -> Core:
+        return CircuitNet(5, 8, units=3, neurons=4, attention=True, product=True)
 
 
 class TestSeveralIterations(CoreContract):
@@ -101,7 +108,7 @@ def step_by_hand(core: CircuitNet, x: Tensor, neurons: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
-@pytest.mark.parametrize("motifs", ["l", "la", "lp", "episode"])
+@pytest.mark.parametrize("motifs", ["l", "la", "lp", "lap"])
 def test_equals_the_equations_written_out_neuron_by_neuron(motifs: str, iterations: int) -> None:
     core = build(motifs, iterations=iterations)
     with torch.no_grad():
@@ -116,11 +123,12 @@ def test_equals_the_equations_written_out_neuron_by_neuron(motifs: str, iteratio
         torch.testing.assert_close(last[0], neurons.flatten(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("motifs", ["la", "lp"])
-def test_with_its_further_motif_at_zero_it_is_the_linear_one(motifs: str) -> None:
+@pytest.mark.parametrize("motifs", ["la", "lp", "lap"])
+def test_with_its_further_motifs_at_zero_it_is_the_linear_one(motifs: str) -> None:
     core, linear = build(motifs), build("l")
     weights = core.state_dict()
-    weights.pop("attention" if motifs == "la" else "product").zero_()
+    for motif in {"attention", "product"} & weights.keys():
+        weights.pop(motif).zero_()
     linear.load_state_dict(weights)
     x, dt = torch.randn(2, 9, 5), torch.full((2, 9), 0.02)
     expected, _ = linear(x, dt, linear.initial_state(2))
@@ -196,7 +204,9 @@ def test_signals_travel_between_units_through_ports_alone(motifs: str) -> None:
     assert thrice.all()
 
 
-@pytest.mark.parametrize(("motifs", "per_unit"), [("l", 4**2), ("la", 4 * 4**2), ("lp", 4**3 + 4**2)])
+@pytest.mark.parametrize(
+    ("motifs", "per_unit"), [("l", 4**2), ("la", 4 * 4**2), ("lp", 4**3 + 4**2), ("lap", 4**3 + 4 * 4**2)]
+)
 def test_parameters_within_a_unit_are_as_many_as_in_table_11(motifs: str, per_unit: int) -> None:
     core = build(motifs)
     within = [weight for weight in (core.linear, core.attention, core.product) if weight is not None]
@@ -243,3 +253,12 @@ def test_autocast_changes_the_precision_and_little_else(motifs: str) -> None:
 def test_bad_settings_are_named(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CircuitNet(5, 8, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "neurons", "ports"), [("l", 64, 48), ("la", 40, 30), ("lp", 32, 24), ("lap", 24, 18)])
+def test_the_full_protocol_has_the_sizes_of_table_8(name: str, neurons: int, ports: int) -> None:
+    protocol = load("circuitnet-rl").at_full_size()
+    (entry,) = (entry for entry in protocol.entries if entry.core == f"circuitnet-{name}")
+    core: Any = build_core(entry.core, 128, 128, **protocol.core_args(entry))
+    assert (core.units, core.unit_size, core.ports, core.iterations) == (4, neurons, ports, 2)
+    assert (core.attention is not None, core.product is not None) == ("a" in name, "p" in name)

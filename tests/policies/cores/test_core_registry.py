@@ -25,6 +25,7 @@ def test_the_registry_holds_the_promised_names() -> None:
     cfc cfc-no-gate cfc-pure cfc-ncp lds deepstate s4 s4d
     attention mha relu-attention linear-attention performer mtan cta odeformer contiformer
     pdna-b pdna-c pdna-d pdna-e pdna-ode circuitnet-l circuitnet-la circuitnet-lp
+    circuitnet-lap
     """
     assert set(CORES) == {*NAC_CORES, *families.split()}
     phis, dense = {"nac-phi-linear", "nac-phi-tanh"}, {"nac-fc", "nac-09sfc", "nac-05sfc", "nac-02sfc"}

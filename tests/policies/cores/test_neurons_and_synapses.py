@@ -31,6 +31,7 @@ BY_HAND = {
     "circuitnet-l": (4 * 32, F * 128 + 4 * 32 * 32 + 4 * 3 * 24 * 24),
     "circuitnet-la": (4 * 28, None),
     "circuitnet-lp": (4 * 16, None),
+    "circuitnet-lap": (4 * 16, None),
     "cfc": (D, None),
     "cfc-no-gate": (D, None),
     "cfc-pure": (D, None),
