@@ -45,6 +45,7 @@ from tests.commands import call
 from tests.documented import ROOT, expanded
 from tests.nac_drive.small import ZOOM, each_here, nested, short_zoom
 from tests.process import read_translations_once
+from tests.quick_racetrack import quick_racetrack
 
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
 SEQUENCE = 16
@@ -294,6 +295,7 @@ def small_world(kept: Path) -> Iterator[Shell]:
         patch.setattr(webbrowser, "open", lambda address: True)
         patch.setattr(Figure, "savefig", _save_a_pixel)
         read_translations_once()
+        quick_racetrack(patch)
         _work_here(patch)
         for module in (import_module("nac_drive.live.arena"), import_module("nac_drive.live.udacity")):
             patch.setattr(module, "serve", _until_it_answers(module.serve))

@@ -11,6 +11,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ MAKES = re.compile(
     r"[-+]?\d{1,3}(?:\.\d+)?\**(?![\d,.]*\s*(?:%|frames|ms|s\b|seconds|minutes|steps|decisions|times|episodes|tracks|MB|points))"
 )
 """A return, or a range of returns, after a word that is for manufacturers."""
+SUSPECT = re.compile(f"{THAT_OF.pattern}|{MAKES.pattern.partition('(?!')[0]}", re.IGNORECASE)
+"""What a file holds, on one line and without the marks of comments, if a text of it breaks a rule."""
 WORDS = {
     "that of / those of": THAT_OF,
     "whose": re.compile(r"\bwhose\b", re.IGNORECASE),
@@ -74,9 +77,14 @@ def modules(root: Path = ROOT) -> Iterator[Path]:
         yield from sorted(path for path in (root / folder).rglob("*.py") if "__pycache__" not in path.parts)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def docstrings(path: Path, root: Path = ROOT) -> Iterator[Place]:
     """Yield the docstrings of a module, and the strings under its fields and constants."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         for child in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:
             if (
                 isinstance(child, ast.Expr)
@@ -101,11 +109,12 @@ def comments(path: Path, root: Path = ROOT) -> Iterator[Place]:
         yield f"{path.relative_to(root)}:{last}", " ".join(block)
 
 
-def code(root: Path = ROOT) -> Iterator[Place]:
-    """Yield the docstrings and comments of all modules."""
+def code(root: Path = ROOT, holding: re.Pattern[str] | None = None) -> Iterator[Place]:
+    """Yield the docstrings and comments of all modules, or of those that hold a pattern on one line."""
     for path in modules(root):
-        yield from docstrings(path, root)
-        yield from comments(path, root)
+        if holding is None or holding.search(re.sub(r"[\s#]+", " ", path.read_text())):
+            yield from docstrings(path, root)
+            yield from comments(path, root)
 
 
 def first_sentence(text: str) -> str:
@@ -123,7 +132,7 @@ def number_of_words(text: str) -> int:
 def first_sentences(root: Path = ROOT) -> Iterator[Place]:
     """Yield the first sentence of every docstring of a module, a class or a function."""
     for path in modules(root):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
                 if text:
@@ -132,7 +141,7 @@ def first_sentences(root: Path = ROOT) -> Iterator[Place]:
 
 def violations(root: Path = ROOT) -> dict[str, dict[str, list[Place]]]:
     """Return the violations: kind of text -> rule -> places."""
-    docs, sources = list(pages(root)), list(code(root))
+    docs, sources = list(pages(root)), list(code(root, SUSPECT))
     long = [(place, text) for place, text in first_sentences(root) if number_of_words(text) > MOST_WORDS]
     return {
         "docs": {"that of": matching(THAT_OF, docs), "makes": matching(MAKES, docs)},

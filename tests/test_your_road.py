@@ -29,6 +29,7 @@ from nac_drive.live.race import Race
 from nac_drive.policies import ContinuousActionHead, Driver, DriverConfig
 from tests.commands import call, refused
 from tests.own_parts import forgotten
+from tests.quick_racetrack import quick_racetrack
 
 PLUGIN = str(Path(__file__).with_name("toy_roads.py"))
 LANE, GREY, RACETRACK = "toy/lane-v0", "toy/grey-v0", "racetrack-v0"
@@ -62,8 +63,9 @@ class Case:
 
 @pytest.fixture(scope="module", autouse=True)
 def _plugins() -> Iterator[None]:
-    """The plug-ins of this module end with it."""
-    with forgotten():
+    """The plug-ins of this module end with it. An episode of the racetrack has some 16 frames at most."""
+    with forgotten(), pytest.MonkeyPatch.context() as patch:
+        quick_racetrack(patch, duration=3.2)
         plugins.load_plugin(PLUGIN)
         plugins.load_plugin("highway_env")
         yield

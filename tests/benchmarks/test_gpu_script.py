@@ -28,6 +28,7 @@ from benchmarks.speed.gpu import (
     measured,
     overview,
 )
+from tests.readers_shell import run_script
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "speed" / "gpu.py"
 RESULT = {"command": "python x.py", "status": 0, "seconds": 3.0}
@@ -84,23 +85,23 @@ def row_of(part: str, page: str) -> str:
     return next(line for line in page.splitlines() if line.startswith(f"| {goal} |"))
 
 
-def test_a_part_is_rehearsed_and_kept(tmp_path: Path) -> None:
+def test_a_part_is_rehearsed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "gpu.json", PAGE.read_text()
-    command = [sys.executable, str(SCRIPT), "--out", str(out), "--rehearse", "--device", "cpu", "--parts", "window"]
-    first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = [str(SCRIPT), "--out", str(out), "--rehearse", "--device", "cpu", "--parts", "window"]
+    first = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True).stdout
     assert first.startswith("window: status 0")
     results = json.loads(out.read_text())
     assert any("`mha`" in line for line in results["parts"]["window"]["output"])
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""  # it is there already
+    assert run_script(words) == 0
+    assert capsys.readouterr().out == ""  # it is there already
     assert PAGE.read_text() == page
     table, output = pages(results)
     assert "a rehearsal on the CPU" in table
     assert "| measured |" in row_of("window", table)
     assert table.count(UNMEASURED) == output.count(UNMEASURED.capitalize()) == len(PARTS) - 1
     out.write_text(json.dumps({**results, "machine": "a card"}))
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert f"out: {out} has results of another machine (a card)" in " ".join(refused.stderr.split())
+    assert run_script(words) == 2
+    assert f"out: {out} has results of another machine (a card)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_page_has_results_failures_and_what_was_not_measured() -> None:

@@ -204,7 +204,7 @@ def test_small_and_large_decay_rates_keep_their_digits(device: str, calls: list)
     """omega t from 1e-6 to 30: the logits are then up to phi / omega, and as good as float32 can."""
     for mode in ("exact", "euler"):
         for shift in (-12.0, 30.0):
-            layer, (x, arguments) = make(device, mode=mode), inputs("context", device)
+            layer, (x, arguments) = make(device, mode=mode), first_sample(inputs("context", device))
             with torch.no_grad():
                 layer.backbone.out_shift[:, :, 1] = shift
                 double = naive_nac(layer.double(), x.double(), times=arguments["times"][..., :T].double())
