@@ -41,8 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave modules and tests out of garbage collection. Some libraries collect after every call."""
+    from tests.forked import start_server
+
     gc.collect()
     gc.freeze()
+    start_server()
 
 
 @pytest.fixture(scope="module", autouse=True)

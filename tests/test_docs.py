@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from functools import cache
 
 import pytest
 
 from nac_drive.cli.main import COMMANDS, _parse, plugins_and_words
-from nac_drive.cli.options import options, options_table, subcommands
+from nac_drive.cli.options import options as every_option
+from nac_drive.cli.options import options_table, subcommands
 from nac_drive.experiments.leaderboard import columns
 from nac_drive.storage.read import FileError
 from tests.commands import call
@@ -17,6 +19,7 @@ from tests.documented import PAGES, ROOT, commands
 FOLDERS = "action_logs|benchmarks|data_collection|docs|envs|nac_drive|policies|scripts|tests"
 SWITCHES = ("resume", "replay", "json", "horizontal-flip", "residual", "mask-bar", "shared-encoder")
 
+options = cache(every_option)
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -75,12 +78,14 @@ def test_whole_commands_of_a_page_are_accepted(page, capsys):
         following = words[len(name.split()) :]
         if required - positional - set(words) or (positional and (not following or following[0].startswith("--"))):
             continue
-        assert _accepts([re.sub("^CONTROL$", "continuous", word) for word in words]), capsys.readouterr().err
+        accepted = _accepts(tuple(re.sub("^CONTROL$", "continuous", word) for word in words))
+        assert accepted, (words, capsys.readouterr().err)
 
 
-def _accepts(words: list[str]) -> bool:
+@cache
+def _accepts(words: tuple[str, ...]) -> bool:
     try:
-        _parse(plugins_and_words(words)[1])
+        _parse(plugins_and_words([*words])[1])
     except SystemExit:
         return False
     except FileError:  # --config names the run of another line
