@@ -36,7 +36,8 @@ PPO = (
     "expert-discrete-scratch",
     "expert-continuous-ppo",
 )
-MINUTES = ("ppo-minutes-seed-0", "ppo-minutes-seed-1", "ppo-minutes-discrete")
+MINUTES = tuple(f"ppo-minutes-seed-{seed}" for seed in range(5))
+MINUTES_DISCRETE = tuple(f"ppo-minutes-discrete-seed-{seed}" for seed in range(5))
 PENALTIES = (
     "ppo-penalties-grow-seed-0",
     "ppo-penalties-grow-seed-1",
@@ -76,9 +77,8 @@ LABELS = {
     "expert-discrete-second": "discrete, with the penalty (val-25)",
     "expert-discrete": "discrete, from a better clone: shipped (val-25)",
     "expert-discrete-scratch": "discrete, from random weights (val-5)",
-    "ppo-minutes-seed-0": "continuous, seed 0",
-    "ppo-minutes-seed-1": "continuous, seed 1",
-    "ppo-minutes-discrete": "discrete, seed 0",
+    **{name: f"continuous, seed {seed}" for seed, name in enumerate(MINUTES)},
+    **{name: f"discrete, seed {seed}" for seed, name in enumerate(MINUTES_DISCRETE)},
     "ppo-penalties-grow-seed-0": "growing penalties, seed 0",
     "ppo-penalties-grow-seed-1": "growing penalties, seed 1",
     "ppo-penalties-full-seed-0": "full penalties from the start, seed 0",
@@ -109,7 +109,8 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         (PPO, "seconds", 60, "minutes of PPO on one core", -100),
     ),
     "ppo_in_minutes.png": (
-        (MINUTES, "seconds", 60, "minutes of driving and learning on one core", 700),
+        (MINUTES, "step", 1e6, "frames, millions", 700),
+        (MINUTES_DISCRETE, "step", 1e6, "frames, millions", 700),
         (PENALTIES, "step", 1e6, "frames, millions", -100),
     ),
     "ppo_from_scratch.png": (
