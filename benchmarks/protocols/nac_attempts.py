@@ -1,0 +1,185 @@
+"""Cores of docs/nac-attempts.md: attempts at a better NAC, and a rival.
+
+    nac-drive compare broken --drivers lstm nac-sharp benchmarks/protocols/nac_attempts.py:Carried \
+        --freeze-encoder-from expert --out runs/nac-attempts
+
+`Seen` takes the encoder of `expert` for granted: it has to know the features of a black frame.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import nac_drive as nd
+from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.policies import Driver
+from nac_drive.policies.cores.attention import SoftmaxAttention
+from nac_drive.policies.cores.base import NOMINAL_DT
+from nac_drive.policies.nac.layer import NAC
+from nac_drive.policies.nac.variants import NAC_VARIANTS
+
+WINDOW, NEAR = 8, 1e-3
+
+
+@cache
+def black() -> Tensor:
+    """Return the features (F,) of a black frame."""
+    driver = resolve_driver("expert", nd.EnvConfig("continuous"))
+    if not isinstance(driver, Driver):
+        raise TypeError("the expert must be a network.")
+    with torch.no_grad():
+        return driver.features(torch.zeros(1, 1, 96, 96, 3, dtype=torch.uint8))[0, 0]
+
+
+class Window(nd.Core):
+    """NAC-sharp over the last eight frames."""
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.nac = NAC(
+            output_size, 4, input_size=input_size, selection="pairwise", **NAC_VARIANTS["nac-sharp"] | {"gain": 8.0}
+        )
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        nac = self.nac
+        keys = (nac.num_heads, WINDOW, nac.head_size + nac.drive_size + 2)
+        return (keys, None), ((WINDOW, self.input_size), None), ((WINDOW,), None), ((WINDOW,), torch.bool)
+
+    def kept(self, x: Tensor) -> Tensor:
+        """Return which frames (B, T) enter the window."""
+        return torch.ones(x.shape[:2], dtype=torch.bool)
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        keys, inputs, age, filled = state
+        batch, length, nac = *x.shape[:2], self.nac
+        new = nac.project(x)
+        keys, inputs = torch.cat((keys, new.kv), dim=2), torch.cat((inputs, x), dim=1)
+        valid, now = torch.cat((filled, self.kept(x)), dim=1), dt.cumsum(dim=1)  # (B, W + T), (B, T)
+        at, position = torch.cat((-age, now), dim=1), torch.arange(WINDOW + length)
+
+        rank = valid.long().cumsum(dim=1)  # of every key among the valid ones, from 1
+        order = torch.where(valid, rank - 1, WINDOW + length - 1)
+        places = position.new_zeros(batch, WINDOW + length).scatter(1, order, position.expand(batch, -1))
+        wanted = rank[:, WINDOW:, None] - WINDOW + torch.arange(WINDOW)  # (B, T, W): the last valid keys of a query
+        blocked = (wanted < 0).view(1, 1, batch * length, WINDOW)
+        rows = places.gather(1, wanted.clamp(min=0).flatten(1))  # (B, T W)
+
+        parts = keys[..., nac.head_size :]
+        pairs = parts.gather(2, rows[:, None, :, None].expand(-1, keys.shape[1], -1, parts.shape[3]))
+        pairs = pairs.transpose(0, 1).reshape(1, nac.num_heads, batch * length, WINDOW, -1)
+        query = new.query_logit_inputs.transpose(0, 1).reshape(1, nac.num_heads, batch * length, 1, -1)
+        ages = (now.unsqueeze(2) - at.gather(1, rows).view(batch, length, WINDOW)).clamp(min=0) / NOMINAL_DT
+        a = nac._logits(query, pairs, ages.view(1, 1, batch * length, WINDOW), nac.backbone.fused())[4]
+        alpha = a.masked_fill(blocked, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(blocked, 0.0)
+        values = inputs.gather(1, rows.unsqueeze(2).expand(-1, -1, inputs.shape[2])).view(batch * length, WINDOW, -1)
+        y = nac.out((alpha[0].transpose(0, 1) @ values).flatten(1)).view(batch, length, -1)
+
+        last = torch.where(valid, position, -1).topk(WINDOW, dim=1).values.flip(1)  # (B, W)
+        index, filled = last.clamp(min=0), last >= 0
+        keys = keys.gather(2, index[:, None, :, None].expand(-1, keys.shape[1], -1, keys.shape[3]))
+        inputs = inputs.gather(1, index.unsqueeze(2).expand(-1, -1, inputs.shape[2]))
+        return y, (keys, inputs, (now[:, -1:] - at).gather(1, index) * filled, filled)
+
+
+class Seen(Window):
+    """NAC-sharp over the last eight frames that are not black."""
+
+    def kept(self, x: Tensor) -> Tensor:
+        apart = x.detach() - black() if x.shape[2] == len(black()) else x.detach()
+        return x.ne(0).any(dim=2) & (apart.abs().amax(dim=2) > NEAR)
+
+
+class Carried(nd.Core):
+    """NAC-sharp beside neurons that are never reset.
+
+    They follow dh/dt = omega (phi - h). NAC attends to frames and neurons.
+    """
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int, *, memory: int = 64) -> None:
+        super().__init__()
+        self.input_size, self.output_size, self.memory = input_size, output_size, memory
+        self.drive, self.back = nn.Linear(input_size, 2 * memory), nn.Linear(memory, 2 * memory, bias=False)
+        nn.init.orthogonal_(self.back.weight[:memory].data)
+        self.window = Window(input_size + memory, output_size)
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        return ((self.memory,), None), *self.window.state_shapes()
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        h, *rest = state
+        past = []
+        for driven, step in zip(self.drive(x).unbind(1), (dt / NOMINAL_DT).unsqueeze(2).unbind(1), strict=True):
+            phi, omega = (driven + self.back(h)).chunk(2, dim=1)
+            h = phi.tanh() + (h - phi.tanh()) * torch.exp(-functional.softplus(omega) * step)
+            past.append(h)
+        y, rest = self.window(torch.cat((x, torch.stack(past, dim=1)), dim=2), dt, tuple(rest))
+        return y, (h, *rest)
+
+
+class Forget(nd.Core):
+    """Attention to the whole past.
+
+    Every frame is weighed once, by its own logit, and forgotten at a rate of the head.
+    """
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 8, gain: float = 4.0) -> None:
+        super().__init__()
+        self.input_size, self.output_size, self.num_heads, self.gain = input_size, output_size, num_heads, gain
+        self.key, self.sink = (
+            nn.Sequential(nn.Linear(input_size, 64), nn.Tanh(), nn.Linear(64, num_heads)) for _ in range(2)
+        )
+        slowest, fastest = 0.01, 2.0  # per frame
+        slopes = torch.logspace(math.log10(fastest), math.log10(slowest), num_heads)
+        self.slope = nn.Parameter(slopes.expm1().log())
+        self.out = nn.Linear(num_heads * input_size, output_size)
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        return ((self.num_heads, self.input_size), None), ((self.num_heads,), None)
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        sums, weights = state
+        logit = self.gain * self.key(x).tanh()  # (B, T, H)
+        sink = torch.exp(self.gain * self.sink(x).tanh())
+        now, slope = (dt / NOMINAL_DT).cumsum(dim=1), functional.softplus(self.slope)
+        since = (now.unsqueeze(2) - now.unsqueeze(1)).clamp(min=0)  # (B, T, T)
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        weight = torch.exp(logit.transpose(1, 2).unsqueeze(2) - slope.view(-1, 1, 1) * since.unsqueeze(1)) * causal
+        left = torch.exp(-slope * now.unsqueeze(2)).transpose(1, 2)  # (B, H, T)
+        total = weight @ x.unsqueeze(1) + left.unsqueeze(3) * sums.unsqueeze(2)  # (B, H, T, F)
+        norm = weight.sum(dim=3) + left * weights.unsqueeze(2)
+        y = total / (norm + sink.transpose(1, 2)).unsqueeze(3)
+        return self.out(y.transpose(1, 2).flatten(2)), (total[:, :, -1], norm[:, :, -1])
+
+
+class Transformer(nd.Core):
+    """A rival: norm, softmax attention, residual, norm, feed-forward, residual."""
+
+    continuous_time = False
+
+    def __init__(self, input_size: int, output_size: int, *, hidden: int = 128) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.attention = SoftmaxAttention(input_size, output_size, num_heads=4, window=WINDOW)
+        self.first, self.second = nn.LayerNorm(input_size), nn.LayerNorm(output_size)
+        self.up, self.down = nn.Linear(output_size, hidden), nn.Linear(hidden, output_size)
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        return self.attention.state_shapes()
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = self.attention(self.first(x), dt, state)
+        y = x + y
+        return y + self.down(functional.gelu(self.up(self.second(y)))), state
