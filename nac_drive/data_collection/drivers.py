@@ -65,14 +65,7 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
         ValueError: If the folder or file is no driver's, or the driver's actions do not fit the
             environment's control (continuous and pulsed control have the same).
     """
-    driver = resolve_encoder(spec, env)
-    trained = trained_env(driver)
-    if env and trained and not same_actions(trained.control, env.control):
-        raise ValueError(
-            f"driver {str(spec)!r} was made for {trained.control} control, the environment has {env.control} control; "
-            f"pass --control {trained.control} or another driver."
-        )
-    return driver
+    return _resolved(spec, env, any_actions=False)
 
 
 def resolve_encoder(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
@@ -80,6 +73,10 @@ def resolve_encoder(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
 
     As `resolve_driver`, but a driver that names its control may have another than `env`: an encoder knows no actions.
     """
+    return _resolved(spec, env, any_actions=True)
+
+
+def _resolved(spec: AnyDriver, env: EnvConfig | None, *, any_actions: bool) -> Policy:
     if not isinstance(spec, str | os.PathLike):
         return as_policy(spec, env)
     name, control = os.fspath(spec), env.control if env else None
@@ -90,13 +87,20 @@ def resolve_encoder(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
     if name in CONTROLLERS:
         return _controller(spec, control or "discrete")
     try:
-        return _loaded(spec, env)
+        driver = _loaded(spec, env)
     except FileNotFoundError as error:
         module = missing_plugin(_dotted(spec))
         experts = (expert for spec in ENVIRONMENTS.values() for expert in spec.experts)
         close = did_you_mean(name, (*CONTROLLERS, *experts))
         advice = f" If a plug-in has it, pass --plugin {module}.py." if module else close
         raise FileNotFoundError(f"{error}{advice}") from None
+    trained = trained_env(driver)
+    if env and trained and not any_actions and not same_actions(trained.control, env.control):
+        raise ValueError(
+            f"driver {str(spec)!r} was made for {trained.control} control, the environment has {env.control} control; "
+            f"pass --control {trained.control} or another driver."
+        )
+    return driver
 
 
 def resolve_together(specs: Sequence[AnyDriver], control: Control | None = None) -> list[Policy]:

@@ -105,9 +105,9 @@ def on_device(counts: dict[str, Counts]) -> Iterator[None]:
     """Let networks be on the device. Note the transfers of updates, of PPO's rollouts and of decisions."""
     epoch = Trainer.epoch
 
-    def updates(self: Trainer, data: Any, number: int, progress: Any) -> dict[str, float]:
+    def updates(self: Trainer, data: Any, number: int, progress: Any, *rate: Any) -> dict[str, float]:
         seen: list[Counter[str]] = []
-        row = epoch(self, data, number, lambda event: seen.append(transfers.copy()))
+        row = epoch(self, data, number, lambda event: seen.append(transfers.copy()), *rate)
         counts["train"] += [_between(*pair) for pair in pairwise(seen)]
         return row
 

@@ -54,7 +54,7 @@ def spoil(monkeypatch, value: float, folder: Path, where: str) -> None:
 
         monkeypatch.setattr(DiscreteActionHead, "loss", staticmethod(loss))
     else:
-        step = torch.optim.Adam.step
+        step = torch.optim.AdamW.step
 
         def update(self, *arguments, **keywords):
             found = step(self, *arguments, **keywords)
@@ -62,7 +62,7 @@ def spoil(monkeypatch, value: float, folder: Path, where: str) -> None:
                 self.param_groups[0]["params"][-1].data.fill_(value)
             return found
 
-        monkeypatch.setattr(torch.optim.Adam, "step", update)
+        monkeypatch.setattr(torch.optim.AdamW, "step", update)
 
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])

@@ -76,7 +76,7 @@ def test_every_file_that_takes_steps_of_an_optimizer_is_tested_here():
 def watched(monkeypatch: pytest.MonkeyPatch, core: type[Core]) -> Iterator[dict[str, list[Any]]]:
     """Note steps, corrections, and the gradient of the loss with respect to the penalty."""
     seen: dict[str, list[Any]] = {"steps": [], "corrections": [], "gradients": []}
-    real_penalty, real_step, real_correction = core.penalty, torch.optim.Adam.step, core.after_step
+    real_penalty, real_correction = core.penalty, core.after_step
 
     def penalty(self: Core) -> torch.Tensor:
         value = real_penalty(self)
@@ -84,9 +84,12 @@ def watched(monkeypatch: pytest.MonkeyPatch, core: type[Core]) -> Iterator[dict[
         value.register_hook(lambda gradient: seen["gradients"].append(float(gradient)))
         return value
 
-    def step(self: torch.optim.Adam, *arguments: Any, **named: Any) -> Any:
-        seen["steps"].append(len(seen["gradients"]))
-        return real_step(self, *arguments, **named)
+    def noted(real_step: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            seen["steps"].append(len(seen["gradients"]))
+            return real_step(*arguments, **named)
+
+        return step
 
     def after_step(self: Core) -> None:
         seen["corrections"].append(len(seen["steps"]))
@@ -95,7 +98,11 @@ def watched(monkeypatch: pytest.MonkeyPatch, core: type[Core]) -> Iterator[dict[
     with monkeypatch.context() as patch:
         patch.setattr(core, "penalty", penalty)
         patch.setattr(core, "after_step", after_step)
-        patch.setattr(torch.optim.Adam, "step", step)
+        steps = {
+            optimizer: noted(optimizer.step) for optimizer in (torch.optim.Adam, torch.optim.AdamW)
+        }  # ppo, cloning
+        for optimizer, step in steps.items():
+            patch.setattr(optimizer, "step", step)
         yield seen
 
 

@@ -40,11 +40,12 @@ def test_control_and_frames_are_those_of_the_environment():
 
 @pytest.mark.parametrize("kind", ["train", "ppo"])
 def test_a_named_driver_is_loaded_and_hashed_once(tmp_path, monkeypatch, kind):
-    names = {"init_from": source(tmp_path / "a")}
+    names, loaders = {"init_from": source(tmp_path / "a")}, ["resolve_driver"]
     if kind == "train":
         names["freeze_encoder_from"] = source(tmp_path / "b")
+        loaders.append("resolve_encoder")
     loaded: list[Any] = []
-    for name in ("resolve_driver", "driver_hash"):
+    for name in (*loaders, "driver_hash"):
         real = getattr(plan_module, name)
         monkeypatch.setattr(
             plan_module, name, lambda spec, env, name=name, real=real: loaded.append((name, spec)) or real(spec, env)
@@ -55,9 +56,8 @@ def test_a_named_driver_is_loaded_and_hashed_once(tmp_path, monkeypatch, kind):
     if kind == "train":
         build_learner(plan)
         assert plan.encoder is not None
-    assert sorted(loaded) == sorted(
-        (name, spec) for name in ("resolve_driver", "driver_hash") for spec in names.values()
-    )
+    hashed = [("driver_hash", spec) for spec in names.values()]
+    assert sorted(loaded) == sorted([*zip(loaders, names.values(), strict=True), *hashed])
     hashes = {"init_from": "init_sha256", "freeze_encoder_from": "freeze_encoder_sha256"}
     for name, spec in names.items():
         assert plan.resolved[hashes[name]] == driver_hash(spec, ENV)
