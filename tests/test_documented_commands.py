@@ -52,7 +52,6 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
     "docs/drivers.md": [DEMOS],
     "docs/nac.md": [DEMOS],
     "docs/perturbations.md": [DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}"],
-    "docs/ppo.md": ["nac-drive ppo --control continuous --out runs/ppo"],
     "docs/stress.md": [
         DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}",
         f"nac-drive train demos --out runs/lstm --core lstm {FROZEN}",
