@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,8 @@ BATCH = 64
 def pictures(tracks: range, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return pictures (N, H, W, 3), and which are turned (N,)."""
     env, rng = make_env(EnvConfig("continuous", max_steps=max(POINTS) + 1)), np.random.default_rng(seed)
-    simulator, frames, turned = env.unwrapped, [], []
+    simulator: Any = env.unwrapped
+    frames, turned = [], []
 
     def both_ways(step: Step) -> None:
         if step.index not in POINTS:

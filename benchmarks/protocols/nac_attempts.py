@@ -45,9 +45,7 @@ class Window(nd.Core):
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
-        self.nac = NAC(
-            output_size, 4, input_size=input_size, selection="pairwise", **NAC_VARIANTS["nac-sharp"] | {"gain": 8.0}
-        )
+        self.nac = NAC(output_size, 4, input_size=input_size, selection="pairwise", **NAC_VARIANTS["nac-sharp"])
 
     def state_shapes(self) -> tuple[Any, ...]:
         nac = self.nac
