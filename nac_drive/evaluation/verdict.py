@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def apart(self) -> bool:
-        """Whether the difference is surely not zero, after Holm's correction."""
+        """A difference that is surely not zero, after Holm's correction."""
         excludes_zero = self.difference.low > 0 or self.difference.high < 0
         return self.tracks > 1 and excludes_zero and (self.p_holm is None or self.p_holm < LEVEL)
 

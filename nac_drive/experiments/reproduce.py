@@ -170,14 +170,13 @@ def _settings_of(words: Sequence[str], kind: type[PaperExperiment]) -> dict[str,
     Raises:
         ValueError: A word is not KEY=VALUE, or names no setting of the measurement.
     """
-    settings = {}
+    settings, keys = {}, {field.name for field in fields(kind)} - {"device"}
     for word in words:
         key, equals, value = word.partition("=")
-        known = {field.name for field in fields(kind)} - {"device"}
-        if not equals or key not in known:
+        if not equals or key not in keys:
             raise ValueError(
-                f"name: settings of a table must be KEY=VALUE with KEY among {', '.join(sorted(known))}, got {word!r}."
-                f"{did_you_mean(key, known)}"
+                f"name: settings of a table must be KEY=VALUE with KEY among {', '.join(sorted(keys))}, got {word!r}."
+                f"{did_you_mean(key, keys)}"
             )
         settings[key] = yaml.safe_load(value)
     return settings

@@ -29,7 +29,7 @@ from nac_drive.experiments.journal import Journal
 from nac_drive.experiments.table import Table
 from nac_drive.markdown import number_text
 from nac_drive.policies import CORES
-from nac_drive.training.config import MOST, OptimConfig, TrainConfig
+from nac_drive.training.config import MOST, TrainConfig
 from nac_drive.training.finite import DivergedError
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import Splits
@@ -230,12 +230,11 @@ def tuned_driving(driving: Driving, entrants: Entrants, device: str) -> TunedDri
         raise ValueError(
             f"tune chooses the learning rate, got learning_rate {config.optim.learning_rate:g}; leave out one of both."
         )
-    for name in ("schedule", "warmup_epochs", "patience"):
-        if (value := getattr(config.optim, name)) != getattr(OptimConfig, name):
-            raise ValueError(
-                f"tune goes on with short trials up to all epochs, which {name} = {value!r} does not allow; "
-                "leave out one of both."
-            )
+    for name, value in config.optim.of_epochs().items():
+        raise ValueError(
+            f"tune goes on with short trials up to all epochs, which {name} = {value!r} does not allow; "
+            "leave out one of both."
+        )
     if shared := sorted({*track_seeds(config.validation.tracks)} & {*driving.tracks}):
         raise ValueError(
             f"tune must not see the tracks of the results, but track {shared[0]} is a validation track, too; "

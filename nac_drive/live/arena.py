@@ -254,7 +254,7 @@ class LiveRace:
 
     @property
     def watched(self) -> bool:
-        """Whether a page is open."""
+        """True while a page is open."""
         return bool(self._pages)
 
 

@@ -238,7 +238,7 @@ class Race:
 
     @property
     def over(self) -> bool:
-        """Whether all cars have ended their episodes."""
+        """True once all cars have ended their episodes."""
         return all(car.result for car in self.cars)
 
     def add(self, name: str) -> None:

@@ -128,6 +128,11 @@ class OptimConfig:
         plain_fields(self)
         paths_as_text(self, "init_from", "freeze_encoder_from")
 
+    def of_epochs(self) -> dict[str, Any]:
+        """Return changed settings that count the epochs of `train`."""
+        names = ("schedule", "warmup_epochs", "patience")
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(OptimConfig, name)}
+
     def check(self) -> None:
         """Check the settings.
 
@@ -360,12 +365,11 @@ class DaggerConfig(CloningConfig):
             ValueError: The settings cannot be trained with.
         """
         super().check()
-        for name in ("schedule", "warmup_epochs", "patience"):
-            if (value := getattr(self.optim, name)) != getattr(OptimConfig, name):
-                raise ValueError(
-                    f"{name} must be left out in dagger, got {value!r}: its rate falls from round to round, to "
-                    "final_learning_rate, and every round has the same epochs."
-                )
+        for name, value in self.optim.of_epochs().items():
+            raise ValueError(
+                f"{name} must be left out in dagger, got {value!r}: its rate falls from round to round, to "
+                "final_learning_rate, and every round has the same epochs."
+            )
         check_positive("final_learning_rate", self.final_learning_rate, HIGHEST_RATE, "0.0002 is usual")
         for name in ("initial_episodes", "episodes", "initial_epochs", "epochs", "max_steps", "switch_interval"):
             check_whole(name, getattr(self, name), 1, MOST)

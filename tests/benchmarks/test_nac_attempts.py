@@ -34,7 +34,7 @@ def test_a_longer_past_reaches_over_a_blackout(attempt, remembers):
 def test_a_window_of_all_frames_is_that_of_nac_sharp():
     torch.manual_seed(0)
     x, dt = torch.randn(2, 12, 16), torch.rand(2, 12) * 0.1
-    mine = Window(16, 16)
-    theirs = NACCore(16, 16, num_heads=4, window=WINDOW, **NAC_VARIANTS["nac-sharp"])
-    theirs.nac.load_state_dict(mine.nac.state_dict())
-    torch.testing.assert_close(mine(x, dt, mine.initial_state(2))[0], theirs(x, dt, theirs.initial_state(2))[0])
+    window = Window(16, 16)
+    core = NACCore(16, 16, num_heads=4, window=WINDOW, **NAC_VARIANTS["nac-sharp"])
+    core.nac.load_state_dict(window.nac.state_dict())
+    torch.testing.assert_close(window(x, dt, window.initial_state(2))[0], core(x, dt, core.initial_state(2))[0])

@@ -372,38 +372,38 @@ def test_a_core_is_corrected_after_every_step_of_the_driver(monkeypatch):
 @pytest.mark.parametrize("core", ["circuitnet-lap", "nac-exact", "lds"])
 def test_a_value_network_with_a_core_looks_at_one_state_at_a_time(core: str):
     args = {"neurons": 4, "iterations": 2} if core == "circuitnet-lap" else {}
-    mine = policy(core, core_args=args, value_core=True)
+    network = policy(core, core_args=args, value_core=True)
     states = torch.randn(2, 5, 3)
     with torch.no_grad():
-        values = mine.values(states)
+        values = network.values(states)
         assert values.shape == (2, 5)
         for row, column in ((0, 0), (0, 3), (1, 4)):
-            torch.testing.assert_close(mine.values(states[row, column]), values[row, column])
+            torch.testing.assert_close(network.values(states[row, column]), values[row, column])
         frames = states.reshape(-1, 1, 3)
-        of_value: Any = mine.value
+        of_value: Any = network.value
         y, _ = of_value.core(frames, torch.full((10, 1), 0.02), of_value.core.initial_state(10))
         torch.testing.assert_close(of_value.out(y)[:, 0, 0].view(2, 5), values)
-    assert type(of_value.core) is type(mine.driver.core)
-    assert of_value.core is not mine.driver.core
+    assert type(of_value.core) is type(network.driver.core)
+    assert of_value.core is not network.driver.core
 
 
 def test_a_value_network_with_a_core_learns_the_rewards_and_is_corrected(monkeypatch):
     corrected: list[Any] = []
     monkeypatch.setattr(LDS, "after_step", lambda core: corrected.append(core))
     monkeypatch.setattr(LDS, "penalty", lambda core: 0.0)
-    mine = policy("lds", value_core=True)
-    learner = Learner(mine, SMALL.optim)
-    driving = rollouts(mine, SMALL, learner.sequence_length)
+    network = policy("lds", value_core=True)
+    learner = Learner(network, SMALL.optim)
+    driving = rollouts(network, SMALL, learner.sequence_length)
     driving.start_at(0, 1)
     losses = []
     for number in range(12):
         rollout = driving.drive()
         losses.append(learner.update(rollout, 5e-3, np.random.default_rng(number), actor=False)["value_loss"])
-    of_value: Any = mine.value
+    of_value: Any = network.value
     assert losses[-1] < 0.5 * losses[0]
     assert {id(core) for core in corrected} == {id(of_value.core)}  # the driver's core does not learn yet
     learner.update(rollout, 5e-3, np.random.default_rng(0))
-    assert {id(core) for core in corrected} == {id(of_value.core), id(mine.driver.core)}
+    assert {id(core) for core in corrected} == {id(of_value.core), id(network.driver.core)}
 
 
 @pytest.mark.parametrize("encoder", ["pooled", "compact"])

@@ -27,14 +27,14 @@ def test_updates_are_those_of_torch_bit_for_bit(kind: Any, decay: float):
     driver = Driver(DriverConfig("rnn", encoder="pooled", d_model=8, dense=8))
     twin = Driver(driver.config)
     twin.load_state_dict(driver.state_dict())
-    mine = adam(driver, 0.01, weight_decay=decay)
+    optimizer = adam(driver, 0.01, weight_decay=decay)
     other = kind(twin.parameters(), 0.01, weight_decay=decay)
     before = torch.cat([weights.detach().flatten() for weights in driver.parameters()])
     for _ in range(3):
         for weights, same in zip(driver.parameters(), twin.parameters(), strict=True):
             weights.grad = torch.randn(weights.shape)
             same.grad = weights.grad.clone()
-        mine.step()
+        optimizer.step()
         other.step()
     for weights, same in zip(driver.parameters(), twin.parameters(), strict=True):
         assert torch.equal(weights, same)
