@@ -1,4 +1,4 @@
-"""Cores of docs/nac-attempts.md: attempts at a better NAC, and a rival.
+"""Cores of docs/nac-attempts.md: attempts at a better NAC.
 
     nac-drive compare broken --drivers lstm nac-sharp benchmarks/protocols/nac_attempts.py:Carried \
         --freeze-encoder-from expert --out runs/nac-attempts
@@ -19,8 +19,9 @@ from torch.nn import functional
 import nac_drive as nd
 from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.policies import Driver
-from nac_drive.policies.cores.attention import SoftmaxAttention
 from nac_drive.policies.cores.base import NOMINAL_DT
+from nac_drive.policies.cores.registry import build_core
+from nac_drive.policies.cores.transformer import TransformerBlock
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 
@@ -162,22 +163,59 @@ class Forget(nd.Core):
         return self.out(y.transpose(1, 2).flatten(2)), (total[:, :, -1], norm[:, :, -1])
 
 
-class Transformer(nd.Core):
-    """A rival: norm, softmax attention, residual, norm, feed-forward, residual."""
+class Block(TransformerBlock):
+    """A transformer's block whose attention is nac-sharp: norms, residuals, a feed-forward layer."""
 
-    continuous_time = False
+    continuous_time = True
 
-    def __init__(self, input_size: int, output_size: int, *, hidden: int = 128) -> None:
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__(input_size, output_size)
+        self.attention = build_core("nac-sharp", output_size, output_size)
+
+
+class Gated(nd.Core):
+    """NAC-sharp behind a gate: the query's frame opens every output by a sigmoid."""
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
-        self.attention = SoftmaxAttention(input_size, output_size, num_heads=4, window=WINDOW)
-        self.first, self.second = nn.LayerNorm(input_size), nn.LayerNorm(output_size)
-        self.up, self.down = nn.Linear(output_size, hidden), nn.Linear(hidden, output_size)
+        self.nac, self.gate = build_core("nac-sharp", input_size, output_size), nn.Linear(input_size, output_size)
 
     def state_shapes(self) -> tuple[Any, ...]:
-        return self.attention.state_shapes()
+        return self.nac.state_shapes()
 
     def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
-        y, state = self.attention(self.first(x), dt, state)
-        y = x + y
-        return y + self.down(functional.gelu(self.up(self.second(y)))), state
+        y, state = self.nac(x, dt, state)
+        return y * self.gate(x).sigmoid(), state
+
+
+class Stack(nd.Core):
+    """Two blocks in a row.
+
+    The second one attends to what the first one made of every frame: to past decisions, and 15 frames back.
+    """
+
+    block: type[TransformerBlock] = Block
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.first, self.second = self.block(input_size, output_size), self.block(output_size, output_size)
+        self.continuous_time = self.block.continuous_time
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        return (*self.first.state_shapes(), *self.second.state_shapes())
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        border = len(self.first.state_shapes())
+        x, first = self.first(x, dt, state[:border])
+        x, second = self.second(x, dt, state[border:])
+        return x, (*first, *second)
+
+
+class TransformerStack(Stack):
+    """The rival of `Stack`: two blocks of a transformer."""
+
+    block = TransformerBlock

@@ -40,7 +40,7 @@ _FAMILIES: tuple[tuple[str, str], ...] = (
     ("#CC79A7", r"pdna"),
     ("#7A5C1E", r"circuitnet"),
     ("#E69F00", r"s4|deepstate|lds"),
-    ("#3FA0D8", r"attention|mha|relu-attention|linear-attention|performer|mtan|cta|odeformer|contiformer"),
+    ("#3FA0D8", r"attention|mha|transformer|relu-attention|linear-attention|performer|mtan|cta|odeformer|contiformer"),
     ("#009E73", r"cfc|ltc|ncp|ct-rnn|ct-gru|gru-ode|ode-rnn|phased-lstm|mmrnn|tap-withdrawal"),
     ("#0072B2", r"lstm|gru|rnn|rin|tdnn|narx"),
 )

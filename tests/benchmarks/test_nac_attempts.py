@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nac_attempts import WINDOW, Carried, Forget, Seen, Transformer, Window, black
+from nac_attempts import WINDOW, Block, Carried, Forget, Gated, Seen, Stack, TransformerStack, Window, black
 
 import nac_drive as nd
 from nac_drive.policies.cores.nac import NACCore
@@ -12,14 +12,15 @@ from nac_drive.policies.nac.variants import NAC_VARIANTS
 from tests.own_parts import forgotten
 
 
-@pytest.mark.parametrize("attempt", [Carried, Forget, Seen, Transformer])
+@pytest.mark.parametrize("attempt", [Block, Carried, Forget, Gated, Seen, Stack, TransformerStack])
 def test_a_core_is_causal_and_the_same_frame_by_frame(attempt):
     with forgotten():
         assert nd.register_core("attempt", attempt).parameters > 0
 
 
 @pytest.mark.parametrize(
-    ("attempt", "remembers"), [(Window, False), (Transformer, False), (Seen, True), (Carried, True), (Forget, True)]
+    ("attempt", "remembers"),
+    [(Window, False), (Block, False), (Gated, False), (Stack, True), (Seen, True), (Carried, True), (Forget, True)],
 )
 def test_a_longer_past_reaches_over_a_blackout(attempt, remembers):
     torch.manual_seed(0)
