@@ -1,16 +1,17 @@
 """The ranking of a comparison, one perturbation at a time.
 
     python benchmarks/protocols/worlds.py runs/lead runs/lead-clockless --dataset broken
-    python benchmarks/protocols/worlds.py runs/lead --seat runs/lead-seat --dataset broken
+    python benchmarks/protocols/worlds.py runs/lead --seat runs/lead-seat --dataset broken --page docs/leaderboard.md
 
 A dataset that was recorded under several perturbations in turn is compared under all of them in turn: track n is under
-number n modulo their count. The table has one column for each: mean return over runs and tracks, and below it the
+number n modulo their count. The table has one column for each: mean return over runs and tracks, and in brackets the
 paired difference from the baseline (lstm, if it takes part; else the first driver) with its 95 % bootstrap interval
-over tracks and runs. Several folders are one table, over the tracks that all drivers drove; the drivers of later ones
-are marked by the folder's name.
+over tracks and runs. Several folders are one table, over the tracks that all drivers drove; a driver that an earlier
+folder has, too, is marked by the folder's name. A group has its best driver, and the drivers behind it down to the
+first that is worse by an interval without zero.
 
---seat names a comparison of the same drivers from the driver's seat (`nac-drive compare --view seat`). Its worlds are
-further columns.
+--seat names comparisons of the same drivers from the driver's seat (`nac-drive compare --view seat`). Their worlds are
+further columns. --page writes the table between the marks of a page.
 """
 
 from __future__ import annotations
@@ -18,27 +19,42 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.experiments.compare import BASELINE
+from nac_drive.markdown import markdown_table
+from nac_drive.storage.style import family_of
+
+BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->"
+"""The marks of a page's table."""
 
 Returns = dict[str, dict[int, list[float]]]
 """Driver -> track -> return of every run. From the seat, track n is ~n, a negative number."""
 
 
-def returns_of(folder: Path, mark: str = "", *, seat: bool = False) -> Returns:
+def returns_of(folder: Path, *, seat: bool = False) -> Returns:
     """Return the returns of every driver of a comparison."""
     found: Returns = defaultdict(lambda: defaultdict(list))
     for line in (folder / "rows.jsonl").read_text().splitlines():
         row = json.loads(line)
         if row.get("trial") is None:  # a trial of the tuning is no episode
-            found[row["driver"] + mark][~row["seed"] if seat else row["seed"]].append(row["episode_return"])
+            found[row["driver"]][~row["seed"] if seat else row["seed"]].append(row["episode_return"])
     return found
+
+
+def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
+    """Return the drivers of several folders; the mark of a later folder tells its drivers from earlier ones."""
+    returns: Returns = {}
+    for folder in folders:
+        for driver, found in returns_of(folder, seat=seat).items():
+            returns[f"{driver} ({folder.name})" if driver in returns else driver] = found
+    return returns
 
 
 def with_seat(returns: Returns, seat: Returns) -> Returns:
@@ -51,13 +67,41 @@ def grid(returns: dict[int, list[float]], tracks: list[int]) -> np.ndarray:
     return np.array([returns[track] for track in tracks]).T
 
 
-def table(returns: Returns, specs: list[str]) -> str:
+def by_mean(returns: Returns) -> list[str]:
+    """Return the drivers, the best mean over all worlds first."""
+    return sorted(returns, key=lambda name: -np.mean([np.mean(each) for each in returns[name].values()]))
+
+
+def groups_of(returns: Returns) -> dict[str, int]:
+    """Return the number of every driver's group, from 1.
+
+    A group has its best driver, and the ones behind it down to the first that is worse by an interval without zero.
+    """
+    names, numbers, best, number = by_mean(returns), {}, "", 0
+    tracks = sorted(next(iter(returns.values())))
+    for name in names:
+        if not best or bootstrap(grid(returns[name], tracks), grid(returns[best], tracks)).high < 0:
+            best, number = name, number + 1
+        numbers[name] = number
+    return numbers
+
+
+def settings_of(folder: Path) -> dict[str, str]:
+    """Return the settings that the last trials of every core chose: the best score."""
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    trials = [row for row in rows if row.get("trial") is not None and row.get("score") is not None]
+    chosen: dict[str, dict[str, Any]] = {}
+    for row in sorted(trials, key=lambda row: (row["epochs"], row["score"])):
+        chosen[row["driver"]] = row
+    return {name: row["trial"].removeprefix("learning_rate=").replace(",", ", ") for name, row in chosen.items()}
+
+
+def table(returns: Returns, specs: list[str], settings: Mapping[str, str]) -> str:
     """Return the ranking under every specification, in Markdown."""
     baseline = BASELINE if BASELINE in returns else next(iter(returns))
-    places = places_of(returns[baseline], specs)
-    lines = [f"| driver | runs | {' | '.join(places)} | all |", "|---|---:|" + "---:|" * (len(places) + 1)]
-    mean = {driver: np.mean([np.mean(each) for each in found.values()]) for driver, found in returns.items()}
-    for driver in sorted(returns, key=lambda name: -mean[name]):
+    places, groups = places_of(returns[baseline], specs), groups_of(returns)
+    rows = []
+    for driver in by_mean(returns):
         cells = []
         for tracks in [*places.values(), sorted(returns[baseline])]:
             own = grid(returns[driver], tracks)
@@ -67,8 +111,9 @@ def table(returns: Returns, specs: list[str]) -> str:
                 cell += f" ({versus.text('+.0f')})"
             cells.append(cell)
         runs = len(next(iter(returns[driver].values())))
-        lines.append(f"| {driver} | {runs} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        first = [str(groups[driver]), driver, family_of(driver), settings.get(driver, ""), str(runs)]
+        rows.append([*first, *cells])
+    return markdown_table(["group", "driver", "family", "settings", "runs", *places, "all"], rows, "rlll")
 
 
 def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
@@ -95,17 +140,21 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="folders of nac-drive compare")
     parser.add_argument("--dataset", type=Path, required=True, help="the dataset, which names the perturbations")
     parser.add_argument("--driver", default="nac-sharp", help="the driver whose lead is printed (default: %(default)s)")
-    parser.add_argument("--seat", type=Path, help="the folder of the same comparison from the driver's seat")
+    parser.add_argument("--seat", type=Path, nargs="+", help="folders of the same drivers from the driver's seat")
+    parser.add_argument("--page", type=Path, help="a page of Markdown to write the table into")
     options = parser.parse_args()
     specs = (Demonstrations.open(options.dataset).meta.env.perturb or "").split(",")
-    returns: Returns = {}
-    for number, folder in enumerate(options.folders):
-        returns |= returns_of(folder, f" ({folder.name})" if number else "")
+    returns = merged(options.folders)
     if options.seat is not None:
-        returns = with_seat(returns, returns_of(options.seat, seat=True))
+        returns = with_seat(returns, merged(options.seat, seat=True))
+    settings = {name: words for folder in options.folders for name, words in settings_of(folder).items()}
     common = set.intersection(*(set(found) for found in returns.values()))
     returns = {driver: {track: found[track] for track in common} for driver, found in returns.items()}
-    print(table(returns, specs))
+    text = table(returns, specs, settings)
+    print(text)
+    if options.page is not None:
+        before, _, rest = options.page.read_text().partition(BEGIN)
+        options.page.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}")
     tracks = [track for track in sorted(returns[options.driver]) if (track if track >= 0 else ~track) % len(specs)]
     if not tracks:
         return

@@ -33,18 +33,21 @@ HEAT_MAP = "cividis"
 SMALL, NORMAL, LARGE = 8.5, 10.0, 12.0
 """Sizes of text in points: numbers and legends, labels, titles."""
 
-_FAMILIES: tuple[tuple[str, str], ...] = (
-    (NAC, r"nac(-|\b)|champion"),
-    (BASELINE, r"controller|steady-controller|cautious-controller|human"),
-    (NO_MEMORY, r"cnn|expert|bojarski"),
-    ("#CC79A7", r"pdna"),
-    ("#7A5C1E", r"circuitnet"),
-    ("#E69F00", r"s4|deepstate|lds"),
-    ("#3FA0D8", r"attention|mha|transformer|relu-attention|linear-attention|performer|mtan|cta|odeformer|contiformer"),
-    ("#009E73", r"cfc|ltc|ncp|ct-rnn|ct-gru|gru-ode|ode-rnn|phased-lstm|mmrnn|tap-withdrawal"),
-    ("#0072B2", r"lstm|gru|rnn|rin|tdnn|narx"),
-)
-"""Colour -> pattern of the names of its family, the first match counts."""
+_FAMILIES: tuple[tuple[str, str, str], ...] = (
+    ("NAC", NAC, r"nac([-_]|\b)|champion"),
+    ("expert", BASELINE, r"controller|steady-controller|cautious-controller|human"),
+    ("no memory", NO_MEMORY, r"cnn|expert|bojarski"),
+    ("PDNA", "#CC79A7", r"pdna"),
+    ("CircuitNet", "#7A5C1E", r"circuitnet"),
+    ("state space", "#E69F00", r"s4|deepstate|lds"),
+    (
+        "attention", "#3FA0D8",
+        r"attention|mha|transformer|relu-attention|linear-attention|performer|mtan|cta|odeformer|contiformer",
+    ),
+    ("continuous time", "#009E73", r"cfc|ltc|ncp|ct-rnn|ct-gru|gru-ode|ode-rnn|phased-lstm|mmrnn|tap-withdrawal"),
+    ("recurrent", "#0072B2", r"lstm|gru|rnn|rin|tdnn|narx"),
+)  # fmt: skip
+"""Family, colour, pattern of the names: the first match counts."""
 _LINES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _TOP = 1000.0
@@ -114,7 +117,12 @@ def colour_of(name: str) -> str:
     Returns:
         The colour of its family: the same in every figure. A name of no family has the first colour of `PALETTE`.
     """
-    return _family(name) or PALETTE[0]
+    return _family(name)[1] or PALETTE[0]
+
+
+def family_of(name: str) -> str:
+    """Return the family of a driver or a core in words, such as "attention"; "" for a name of no family."""
+    return _family(name)[0]
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
@@ -130,7 +138,7 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
     used: dict[str, int] = {}
     looks = {}
     for name in dict.fromkeys(names):
-        color = _family(name) or min(PALETTE, key=lambda colour: used.get(colour, 0))
+        color = _family(name)[1] or min(PALETTE, key=lambda colour: used.get(colour, 0))
         count = used[color] = used.get(color, 0) + 1
         depth, line = divmod(count - 1, len(_LINES))
         looks[name] = Look(_mixed(color, depth), _LINES[line], _MARKERS[(count - 1) % len(_MARKERS)])
@@ -172,9 +180,12 @@ def _unstretched(values: Any) -> Any:
     return _TOP - np.exp(-np.asarray(values, float))
 
 
-def _family(name: str) -> str | None:
-    """Return the colour of a name's family, found at the start of a word."""
-    return next((colour for colour, names in _FAMILIES if re.search(rf"(?<![a-z0-9])(?:{names})", name.lower())), None)
+def _family(name: str) -> tuple[str, str]:
+    """Return a name's family, found at the start of a word, and its colour; empty texts for a name of no family."""
+    lower = name.lower()
+    found = (family for *family, names in _FAMILIES if re.search(rf"(?<![a-z0-9])(?:{names})", lower))
+    word, colour = next(found, ("", ""))
+    return word, colour
 
 
 def _mixed(colour: str, depth: int) -> str:

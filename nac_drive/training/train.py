@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,7 @@ def train(
     with open_run(folder, plan, resume=resume) as run, deaths_in_one_line(fabric):
         trainer = Trainer(plan, run, learner, fabric, pool=pool, progress=progress)
         for epoch in trainer.unfinished(range(1, config.epochs + 1)):
-            if trainer.fabric.broadcast(trainer.is_main and _stalled(run.rows(), config.optim.patience)):
+            if trainer.fabric.broadcast(trainer.is_main and _stalled(run, config.optim.patience)):
                 trainer.progress(message("train", f"no progress for {config.optim.patience} epochs: the run stops"))
                 break
             trainer.finish("epoch", epoch, _epoch(trainer, splits, epoch))
@@ -194,7 +193,7 @@ def _epoch(trainer: Trainer, splits: Splits, epoch: int) -> dict[str, Any]:
     drivable = env.spec.make is not None
     if not drivable or optim.patience is not None:
         row["score"] = _offline_score(row["validation"])
-    last = epoch == config.epochs or _stalled([*trainer.run.rows(), row], optim.patience)
+    last = epoch == config.epochs or _stalled(trainer.run, optim.patience, row)
     if drivable and (epoch % config.validate_every == 0 or last):
         row |= trainer.validate() | row  # a score by the validation tracks stands
     return row
@@ -206,9 +205,12 @@ def _offline_score(validation: dict[str, Any]) -> float:
     return validation["accuracy"] if error is None else -error
 
 
-def _stalled(rows: Sequence[dict[str, Any]], patience: int | None) -> bool:
-    """Return whether the best epoch is `patience` epochs old."""
-    if patience is None or not rows:
+def _stalled(run: RunFolder, patience: int | None, *newest: dict[str, Any]) -> bool:
+    """Return whether the best epoch is `patience` epochs old.
+
+    The rows are those of the run, and newer ones.
+    """
+    if patience is None:
         return False
-    scores = [row["score"] for row in rows]
-    return len(scores) - 1 - scores.index(max(scores)) >= patience
+    scores = [row["score"] for row in (*run.rows(), *newest)]
+    return bool(scores) and len(scores) - 1 - scores.index(max(scores)) >= patience

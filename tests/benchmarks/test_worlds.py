@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
-from worlds import places_of, returns_of, table, with_seat
+import worlds
+from worlds import by_mean, groups_of, places_of, returns_of, settings_of, table, with_seat
 
 SPECS = ["gap:0", "blackouts:2"]
 
@@ -22,7 +24,15 @@ def comparison(folder: Path, offset: float, drivers: tuple[str, ...] = ("lstm", 
         for run in (0, 1)
         for track in range(4)
     ]
-    rows.append({"driver": "lstm", "run": None, "seed": None, "trial": "learning_rate=0.001", "epochs": 1})
+    trials = (
+        ("learning_rate=0.001", 1, 900.0),
+        ("learning_rate=0.002,window=4", 2, 400.0),
+        ("learning_rate=0.1", 2, None),
+    )
+    rows += [
+        {"driver": "lstm", "run": None, "seed": None, "trial": trial, "epochs": epochs, "score": score}
+        for trial, epochs, score in trials
+    ]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return folder
 
@@ -36,7 +46,35 @@ def test_the_seat_has_columns_of_its_own(tmp_path):
     assert places == {
         "gap:0": [0, 2], "blackouts:2": [1, 3], "gap:0, seat": [~0, ~2], "blackouts:2, seat": [~1, ~3],
     }  # fmt: skip
-    heading, _, first, last = table(both, SPECS).splitlines()
-    assert heading == "| driver | runs | gap:0 | blackouts:2 | gap:0, seat | blackouts:2, seat | all |"
-    assert first.startswith("| cnn | 2 | 600 (+100")
-    assert last == "| lstm | 2 | 500 | 500 | 300 | 300 | 400 |"
+    settings = settings_of(tmp_path / "above")
+    heading, _, first, last = table(both, SPECS, settings).splitlines()
+    worlds = "gap:0 | blackouts:2 | gap:0, seat | blackouts:2, seat"
+    assert heading == f"| group | driver | family | settings | runs | {worlds} | all |"
+    assert first.startswith("| 1 | cnn | no memory |  | 2 | 600 (+100")
+    assert last == "| 2 | lstm | recurrent | 0.002, window=4 | 2 | 500 | 500 | 300 | 300 | 400 |"
+
+
+def test_drivers_that_cannot_be_told_from_the_best_of_a_group_are_in_it():
+    runs = {"first": [9.0, 10.0], "level": [8.0, 10.5], "behind": [5.0, 5.0], "last": [4.9, 5.05]}
+    returns = {
+        name: {track: [value + track for value in values] for track in range(4)} for name, values in runs.items()
+    }
+    assert by_mean(returns) == ["first", "level", "behind", "last"]
+    assert groups_of(returns) == {"first": 1, "level": 1, "behind": 2, "last": 2}
+
+
+def test_the_page_keeps_its_text_around_the_table(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table -->\nold\n<!-- end of the table -->\nafter\n")
+    folders = [comparison(tmp_path / name, offset) for name, offset in (("one", 500), ("two", 300))]
+    meta = SimpleNamespace(meta=SimpleNamespace(env=SimpleNamespace(perturb=",".join(SPECS))))
+    monkeypatch.setattr(worlds.Demonstrations, "open", lambda folder: meta)
+    words = [str(each) for each in folders]
+    monkeypatch.setattr("sys.argv", ["worlds.py", *words, "--dataset", "d", "--driver", "cnn", "--page", str(page)])
+    worlds.main()
+    lines = page.read_text().splitlines()
+    assert (lines[:2], lines[-2:]) == (["before", "<!-- table -->"], ["<!-- end of the table -->", "after"])
+    assert "old" not in lines
+    drivers = [line.split(" | ")[1] for line in lines if line.startswith("| ") and "driver" not in line]
+    assert drivers == ["cnn", "lstm", "cnn (two)", "lstm (two)"]
+    assert "cnn ahead of each" in capsys.readouterr().out

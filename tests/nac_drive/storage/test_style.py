@@ -13,7 +13,17 @@ from matplotlib.figure import Figure
 
 from nac_drive.policies import PRETRAINED
 from nac_drive.policies.cores.registry import CORES
-from nac_drive.storage.style import HEAT_MAP, NAC, PALETTE, colour_of, ink_on, looks_of, stretch_returns, styled
+from nac_drive.storage.style import (
+    HEAT_MAP,
+    NAC,
+    PALETTE,
+    colour_of,
+    family_of,
+    ink_on,
+    looks_of,
+    stretch_returns,
+    styled,
+)
 
 BLINDNESS = {  # Viénot, Brettel, Mollon 1999: linear RGB as it reaches people without red and without green cones
     "protan": np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]),
@@ -33,6 +43,12 @@ def test_nac_has_one_colour_and_no_other_core_has_it():
     assert NAC not in {colour_of(name) for name in {*CORES} - nac} | {*PALETTE}
     shipped = {name for name in PRETRAINED if "champion" in name}
     assert {colour_of(name) for name in shipped} == {NAC}
+
+
+def test_every_core_has_a_family_in_words():
+    assert all(family_of(name) for name in CORES)
+    words = {name: family_of(name) for name in ("nac-sharp", "transformer", "cfc", "lstm", "cnn", "runs/mine")}
+    assert [*words.values()] == ["NAC", "attention", "continuous time", "recurrent", "no memory", ""]
 
 
 @pytest.mark.parametrize("sight", BLINDNESS)
