@@ -79,12 +79,12 @@ from .policies.wiring.graphs import ncp_wiring as ncp_wiring
 from .policies.wiring.graphs import random_wiring as random_wiring
 from .policies.wiring.wiring import Groups as Groups
 from .policies.wiring.wiring import Wiring as Wiring
-from .training.config import DaggerConfig as DaggerConfig
 from .training.config import DataConfig as DataConfig
 from .training.config import EvalConfig as EvalConfig
 from .training.config import OptimConfig as OptimConfig
 from .training.config import TrainConfig as TrainConfig
 from .training.dagger import dagger as dagger
+from .training.dagger_config import DaggerConfig as DaggerConfig
 from .training.ppo.config import PPOConfig as PPOConfig
 from .training.ppo.config import PPOOptimConfig as PPOOptimConfig
 from .training.ppo.config import RewardConfig as RewardConfig

@@ -21,7 +21,8 @@ from nac_drive.cli.settings import TrainingCommand
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.experiments.protocol import REPRODUCTIONS, SCRIPTED, load
 from nac_drive.policies import CORES, PRETRAINED, DriverConfig
-from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig, paper_recipe
+from nac_drive.training.config import CloningConfig, TrainConfig, paper_recipe
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.settings import CONFIGS, settings
 from tests.commands import call, refused

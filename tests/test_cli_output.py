@@ -16,7 +16,7 @@ import pytest
 
 import nac_drive
 from nac_drive.__main__ import main as start
-from nac_drive.cli.driving import DatasetInfo
+from nac_drive.cli.datasets import DatasetInfo
 from nac_drive.cli.output import Output
 from nac_drive.memory import NO_MEMORY
 from nac_drive.parallel.signals import termination_raised

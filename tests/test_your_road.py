@@ -20,7 +20,8 @@ from gymnasium.envs.registration import EnvSpec
 import nac_drive as nd
 from nac_drive import plugins
 from nac_drive.cli.completion import names_of
-from nac_drive.data_collection.drivers import driver_hash, known_there, resolve_driver, resolve_together, trained_env
+from nac_drive.data_collection.drivers import driver_hash, known_there, resolve_driver, resolve_together
+from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.envs import ENVIRONMENTS, METADRIVE, PERTURBATIONS, EnvConfig, Road, gymnasium_environment
 from nac_drive.envs.foreign import Image
 from nac_drive.evaluation.results import read_results

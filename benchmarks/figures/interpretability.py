@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 import nac_drive as nd
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.saliency import grad_cam, input_gradient, visual_backprop
-from nac_drive.data_collection.drivers import driver_name, env_for
+from nac_drive.data_collection.drivers import driver_name
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs.readings import ZOOM_FRAMES
 from nac_drive.envs.wrappers import BAR_TOP
 

@@ -21,7 +21,7 @@ from pictures import after_zoom, noisy_frames, similarities
 import nac_drive as nd
 from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import steering
-from nac_drive.data_collection.drivers import env_for
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import PERTURBATIONS, Control
 
 

@@ -22,7 +22,7 @@ from nac_drive.analysis.cells import COUPLING, SIGNALS
 from nac_drive.analysis.probe import FEATURES
 from nac_drive.analysis.recording import SALIENCY, Recording, record
 from nac_drive.analysis.saliency import visual_backprop
-from nac_drive.data_collection.drivers import env_for
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import PERTURBATIONS, make_env, readings, track_seeds
 from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.evaluation.metrics import Number

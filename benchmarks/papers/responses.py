@@ -23,7 +23,7 @@ from response_statistics import (
 )
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import env_for
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.metrics import Number
 from nac_drive.experiments.cloning import DATASET, RUNS, Cloning

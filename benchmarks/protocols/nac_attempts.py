@@ -21,7 +21,7 @@ from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.policies import Driver
 from nac_drive.policies.cores.base import NOMINAL_DT
 from nac_drive.policies.cores.registry import build_core
-from nac_drive.policies.cores.transformer import TransformerBlock
+from nac_drive.policies.cores.transformer import Transformer
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 
@@ -163,8 +163,8 @@ class Forget(nd.Core):
         return self.out(y.transpose(1, 2).flatten(2)), (total[:, :, -1], norm[:, :, -1])
 
 
-class Block(TransformerBlock):
-    """A transformer's block whose attention is nac-sharp: norms, residuals, a feed-forward layer."""
+class Block(Transformer):
+    """A transformer's block whose attention is nac-sharp."""
 
     continuous_time = True
 
@@ -174,7 +174,10 @@ class Block(TransformerBlock):
 
 
 class Gated(nd.Core):
-    """NAC-sharp behind a gate: the query's frame opens every output by a sigmoid."""
+    """NAC-sharp behind a gate.
+
+    The query's frame opens every output by a sigmoid.
+    """
 
     continuous_time = True
 
@@ -197,7 +200,7 @@ class Stack(nd.Core):
     The second one attends to what the first one made of every frame: to past decisions, and 15 frames back.
     """
 
-    block: type[TransformerBlock] = Block
+    block: type[Transformer] = Block
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -218,4 +221,4 @@ class Stack(nd.Core):
 class TransformerStack(Stack):
     """The rival of `Stack`: two blocks of a transformer."""
 
-    block = TransformerBlock
+    block = Transformer

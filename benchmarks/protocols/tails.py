@@ -23,7 +23,7 @@ import tyro
 from scipy.stats import binomtest
 
 import nac_drive as nd
-from nac_drive.data_collection.drivers import env_for
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import Control
 from nac_drive.envs.perturbations.mishaps import KINDS, draw_mishaps
 from nac_drive.envs.perturbations.stream import Stream

@@ -49,7 +49,10 @@ def returns_of(folder: Path, *, seat: bool = False) -> Returns:
 
 
 def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
-    """Return the drivers of several folders; the mark of a later folder tells its drivers from earlier ones."""
+    """Return the drivers of several folders.
+
+    A driver that an earlier folder has, too, is marked by the folder's name.
+    """
     returns: Returns = {}
     for folder in folders:
         for driver, found in returns_of(folder, seat=seat).items():
@@ -68,7 +71,7 @@ def grid(returns: dict[int, list[float]], tracks: list[int]) -> np.ndarray:
 
 
 def by_mean(returns: Returns) -> list[str]:
-    """Return the drivers, the best mean over all worlds first."""
+    """Return the drivers, the best mean first."""
     return sorted(returns, key=lambda name: -np.mean([np.mean(each) for each in returns[name].values()]))
 
 
@@ -87,7 +90,7 @@ def groups_of(returns: Returns) -> dict[str, int]:
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """Return the settings that the last trials of every core chose: the best score."""
+    """Return the settings of the best last trial of every core."""
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     trials = [row for row in rows if row.get("trial") is not None and row.get("score") is not None]
     chosen: dict[str, dict[str, Any]] = {}

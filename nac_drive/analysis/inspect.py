@@ -19,11 +19,11 @@ from nac_drive.data_collection.drivers import (
     driver_names,
     driving_device,
     each_accepted,
-    env_for,
     on_device,
     resolve_driver,
     resolve_together,
 )
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import SPLITS, Control, CrashMode, Step, make_env, track_seeds
 from nac_drive.envs.config import in_views
 from nac_drive.envs.perturbations.registry import parse_all

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
-from nac_drive.data_collection.drivers import AnyDriver, driver_name, driving_device, env_for, on_device, resolve_driver
+from nac_drive.data_collection.drivers import AnyDriver, driver_name, driving_device, on_device, resolve_driver
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import (
     SPLITS,
     Control,

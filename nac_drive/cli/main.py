@@ -21,7 +21,8 @@ import nac_drive
 from nac_drive.cli.challenge import Challenge
 from nac_drive.cli.checking import CheckEnvironment
 from nac_drive.cli.completion import with_names
-from nac_drive.cli.driving import Collect, Dataset, DatasetRebuild, Evaluate, Inspect, Stress, Watch
+from nac_drive.cli.datasets import Dataset, DatasetRebuild
+from nac_drive.cli.driving import Collect, Evaluate, Inspect, Stress, Watch
 from nac_drive.cli.exporting import Export
 from nac_drive.cli.live import Arena, ServeUdacity
 from nac_drive.cli.output import Output

@@ -23,20 +23,11 @@ from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, DatasetRow, row_note
 from nac_drive.data_collection.dataset.space import require_space
-from nac_drive.data_collection.drivers import (
-    AnyDriver,
-    accepted,
-    driver_hash,
-    driver_name,
-    require_environment,
-    resolve_driver,
-    seen_by,
-    sendable,
-    trained_env,
-)
+from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name, resolve_driver, sendable
 from nac_drive.data_collection.frame_count import FrameCount, FrameReports, frame_count
 from nac_drive.data_collection.human import Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
+from nac_drive.data_collection.trained_env import require_environment, seen_by, trained_env
 from nac_drive.envs import LARGEST_SEED, EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
 from nac_drive.events import Event, Progress, counting
 from nac_drive.notebook import automatic

@@ -18,13 +18,11 @@ from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_name,
     driving_device,
-    env_for,
     on_device,
-    require_environment,
     resolve_driver,
     sendable,
-    trained_env,
 )
+from nac_drive.data_collection.trained_env import env_for, require_environment, trained_env
 from nac_drive.envs import (
     BatchPolicy,
     CrashMode,

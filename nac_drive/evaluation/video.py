@@ -19,7 +19,8 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
-from nac_drive.data_collection.drivers import AnyDriver, env_for, resolve_driver
+from nac_drive.data_collection.drivers import AnyDriver, resolve_driver
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import (
     CrashMode,
     EnvConfig,

@@ -13,15 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nac_drive.data_collection.drivers import (
-    AnyDriver,
-    accepted,
-    driver_hash,
-    driver_name,
-    env_for,
-    resolve_driver,
-    sendable,
-)
+from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name, resolve_driver, sendable
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import Control, EnvConfig, Policy, make_env
 from nac_drive.events import Progress
 from nac_drive.experiments.challenge_result import (

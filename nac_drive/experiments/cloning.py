@@ -28,8 +28,9 @@ from nac_drive.markdown import markdown_table
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.policies.checkpoint import load_driver
 from nac_drive.policies.cores.pdna import Pulse
-from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
+from nac_drive.training.config import DataConfig, EvalConfig, OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.settings import changed_by_words
 from nac_drive.training.train import load_splits, train, train_plan
 

@@ -18,7 +18,8 @@ from typing import Any
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import driver_hash, driver_name, env_seen_by, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, driver_name, resolve_driver
+from nac_drive.data_collection.trained_env import env_seen_by
 from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.events import Event, Progress, silent
@@ -38,8 +39,9 @@ from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import LOCK, locked
 from nac_drive.storage.names import shell_path
 from nac_drive.storage.write import remove_leftovers
-from nac_drive.training.config import DaggerConfig, OptimConfig, TrainConfig
+from nac_drive.training.config import OptimConfig, TrainConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.run import ppo
 

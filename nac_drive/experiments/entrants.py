@@ -17,12 +17,11 @@ from nac_drive.data_collection.drivers import (
     driver_hash,
     driver_name,
     driver_names,
-    env_seen_by,
     names_plugin_driver,
-    require_environment,
     resolve_driver,
     sendable,
 )
+from nac_drive.data_collection.trained_env import env_seen_by, require_environment
 from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training
 from nac_drive.plain import whole

@@ -14,12 +14,11 @@ from nac_drive.data_collection.drivers import (
     driver_hash,
     driver_name,
     driving_device,
-    env_for,
     known_there,
-    require_environment,
     resolve_driver,
     sendable,
 )
+from nac_drive.data_collection.trained_env import env_for, require_environment
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.evaluation.evaluate import Evaluation, warn_of_other_env

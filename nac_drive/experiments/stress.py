@@ -21,11 +21,10 @@ from nac_drive.data_collection.drivers import (
     driver_names,
     driving_device,
     each_accepted,
-    env_for,
-    require_environment,
     resolve_together,
     sendable,
 )
+from nac_drive.data_collection.trained_env import env_for, require_environment
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio

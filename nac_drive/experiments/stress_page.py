@@ -10,14 +10,8 @@ from pathlib import Path
 
 from rich.table import Table as TerminalTable
 
-from nac_drive.data_collection.drivers import (
-    AnyDriver,
-    driver_names,
-    driving_device,
-    env_for,
-    on_device,
-    resolve_driver,
-)
+from nac_drive.data_collection.drivers import AnyDriver, driver_names, driving_device, on_device, resolve_driver
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.intervals import Interval
 from nac_drive.evaluation.metrics import EMPTY, TableColumn, number

@@ -16,9 +16,10 @@ from nac_drive.analysis.probe import Probe
 from nac_drive.analysis.recording import command_names, commands
 from nac_drive.analysis.saliency import visual_backprop
 from nac_drive.data_collection.controller.controller import CONTROLLERS
-from nac_drive.data_collection.drivers import env_for, resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.human import HUMAN, Human
 from nac_drive.data_collection.own_driver import OwnDriver
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import FRAMES_PER_SECOND, PERTURBATIONS, Control, EnvConfig, Episode, Policy, Step, make_env
 from nac_drive.live.messages import MOST_CARS
 from nac_drive.live.perturbable import EnvMoment, Perturbable

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.data_collection.drivers import resolve_driver, trained_env
+from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.envs import UDACITY, Policy, decode_image, udacity_frame
 from nac_drive.live.access import LOCAL_HOSTS, answered_hosts, close, guarded
 from nac_drive.live.server import check_address, make_server, serve

@@ -121,7 +121,10 @@ def colour_of(name: str) -> str:
 
 
 def family_of(name: str) -> str:
-    """Return the family of a driver or a core in words, such as "attention"; "" for a name of no family."""
+    """Return the family of a driver or a core.
+
+    In words, such as "attention"; "" for a name of no family.
+    """
     return _family(name)[0]
 
 
@@ -181,7 +184,10 @@ def _unstretched(values: Any) -> Any:
 
 
 def _family(name: str) -> tuple[str, str]:
-    """Return a name's family, found at the start of a word, and its colour; empty texts for a name of no family."""
+    """Return a name's family and its colour.
+
+    It is found at the start of a word. A name of no family has empty texts.
+    """
     lower = name.lower()
     found = (family for *family, names in _FAMILIES if re.search(rf"(?<![a-z0-9])(?:{names})", lower))
     word, colour = next(found, ("", ""))

@@ -35,22 +35,15 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import row_note
-from nac_drive.data_collection.drivers import (
-    AnyDriver,
-    accepted,
-    driver_hash,
-    driver_name,
-    require_environment,
-    resolve_driver,
-    sendable,
-)
+from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name, resolve_driver, sendable
 from nac_drive.data_collection.human import Human
+from nac_drive.data_collection.trained_env import require_environment
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.events import Progress, counting, one_of
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
-from nac_drive.training.config import DaggerConfig
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.data.memory import read_episodes
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric, deaths_in_one_line

@@ -15,21 +15,17 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from nac_drive.data_collection.drivers import (
-    driver_hash,
-    require_environment,
-    require_view,
-    resolve_driver,
-    resolve_encoder,
-)
+from nac_drive.data_collection.drivers import driver_hash, resolve_driver, resolve_encoder
+from nac_drive.data_collection.trained_env import require_environment, require_view
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver
 from nac_drive.policies.device import choose_device
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.lock import locked
-from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
+from nac_drive.training.config import CloningConfig, TrainConfig
 from nac_drive.training.curve import CURVE, draw_curve
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder

@@ -29,8 +29,8 @@ from nac_drive.storage.checkpoints import NAMES, step_of
 from nac_drive.storage.links import require_own_files
 from nac_drive.storage.names import shown
 from nac_drive.storage.read import read_json
-from nac_drive.training.config import DaggerConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.plan import source_hashes
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.run import ppo

@@ -19,7 +19,8 @@ import msgspec
 from nac_drive.policies.ranges import check_type
 from nac_drive.storage.read import FileError, read_yaml
 from nac_drive.suggest import did_you_mean
-from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings
+from nac_drive.training.config import TrainConfig, core_settings
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
 
 CONFIGS: dict[str, type[Any]] = {"train": TrainConfig, "dagger": DaggerConfig, "ppo": PPOConfig}

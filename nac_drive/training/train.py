@@ -208,7 +208,7 @@ def _offline_score(validation: dict[str, Any]) -> float:
 def _stalled(run: RunFolder, patience: int | None, *newest: dict[str, Any]) -> bool:
     """Return whether the best epoch is `patience` epochs old.
 
-    The rows are those of the run, and newer ones.
+    The rows are the run's, and newer ones.
     """
     if patience is None:
         return False

@@ -26,8 +26,9 @@ from nac_drive.data_collection.interchange.export import export_dataset
 from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.policies.action_heads import ContinuousActionHead
-from nac_drive.training.config import DaggerConfig, DataConfig
+from nac_drive.training.config import DataConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.offline import counted
 from tests.nac_drive.small import TINY, nested, synthetic

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from nac_drive.data_collection.controller.controller import CONTINUOUS, CONTROLLERS, DISCRETE, Controller
-from nac_drive.data_collection.drivers import driver_hash, driver_name, env_for, resolve_driver, trained_env
+from nac_drive.data_collection.drivers import driver_hash, driver_name, resolve_driver
+from nac_drive.data_collection.trained_env import env_for, trained_env
 from nac_drive.envs import Control, EnvConfig
 from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
 from nac_drive.training.run_folder import RunFolder

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nac_drive.data_collection.drivers import env_for, resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import Control, EnvConfig, make_env, rollout
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from nac_drive.data_collection.drivers import env_for, resolve_driver
+from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import METADRIVE, METADRIVE_EMPTY, EnvConfig, MetaDrive, make_env
 from nac_drive.envs.metadrive.process import SimulatorProcess
 from nac_drive.envs.metadrive.simulator import Settings, turn_ahead

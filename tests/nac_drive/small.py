@@ -23,8 +23,9 @@ from nac_drive.events import Event, Progress
 from nac_drive.parallel.outcome import TaskOutcome, outcome_of
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
-from nac_drive.training.config import CloningConfig, DaggerConfig, TrainConfig
+from nac_drive.training.config import CloningConfig, TrainConfig
 from nac_drive.training.dagger import dagger
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.train import train as train_driver
 from tests.killing import Fuse, Killed

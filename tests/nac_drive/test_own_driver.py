@@ -18,8 +18,9 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.controller.controller import Controller
-from nac_drive.data_collection.drivers import driver_hash, driver_names, env_for, resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, driver_names, resolve_driver
 from nac_drive.data_collection.own_driver import OwnDriver, as_policy
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import EnvConfig, make_env, rollout
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.policies import Driver, DriverConfig

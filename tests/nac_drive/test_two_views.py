@@ -15,7 +15,7 @@ import torch
 
 import nac_drive as nd
 from nac_drive.data_collection.dataset.frames import Frames
-from nac_drive.data_collection.drivers import env_for
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import EnvConfig, make_env, rollout
 from nac_drive.policies import PRETRAINED, Driver, DriverConfig, save_driver
 from nac_drive.training import trainer

@@ -21,7 +21,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import nac_drive as nd
-from nac_drive.data_collection.drivers import driver_hash, resolve_driver, trained_env
+from nac_drive.data_collection.drivers import driver_hash, resolve_driver
+from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.policies import Driver, DriverConfig, OnnxDriver, load_driver, load_onnx
 from nac_drive.policies.cores import registry
 from nac_drive.policies.cores.base import Core, CoreFactory, State, StateSpec

@@ -17,8 +17,8 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, read_episode, require_recorded
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
-from nac_drive.data_collection.drivers import require_environment, require_view, trained_env
 from nac_drive.data_collection.human import KeyboardDriver
+from nac_drive.data_collection.trained_env import require_environment, require_view, trained_env
 from nac_drive.envs import EnvConfig, EnvSpec, Policy
 from nac_drive.envs.wrappers import without_bar
 

@@ -33,7 +33,7 @@ from nac_drive.policies.cores.rnn import GRU, LSTM, RIN, RNN, SparseLSTM
 from nac_drive.policies.cores.s4 import S4
 from nac_drive.policies.cores.s4d import S4D
 from nac_drive.policies.cores.tap_withdrawal import TapWithdrawal
-from nac_drive.policies.cores.transformer import TransformerBlock
+from nac_drive.policies.cores.transformer import Transformer
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 from nac_drive.policies.ranges import check_number, check_type, check_whole
 from nac_drive.registry import Registry
@@ -188,7 +188,7 @@ SHIPPED: dict[str, CoreFactory] = {
     ),
     "mha": CoreFactory(SoftmaxAttention, "the same with 4 heads", _HEADS),
     "transformer": CoreFactory(
-        TransformerBlock, "a block with norms, mha over the last 8 frames, residuals and a feed-forward layer", _HEADS
+        Transformer, "a block with norms, mha over the last 8 frames, residuals and a feed-forward layer", _HEADS
     ),
     "relu-attention": CoreFactory(
         ReLUAttention,

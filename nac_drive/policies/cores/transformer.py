@@ -9,14 +9,16 @@ from nac_drive.policies.cores.attention import SoftmaxAttention
 from nac_drive.policies.cores.base import Core, State, StateSpec
 
 
-class TransformerBlock(Core):
-    """A block of a transformer (Vaswani et al. 2017), with its norms first (Xiong et al. 2020).
+class Transformer(Core):
+    """A block of a transformer.
+
+    After Vaswani et al. 2017, with the norms first (Xiong et al. 2020):
 
         z = W_in x
         h = z + attention(norm(z))
         y = h + W_2 gelu(W_1 norm(h))
 
-    The attention is that of `SoftmaxAttention`, positions included. W_in is left out where input and output have the
+    The attention is `SoftmaxAttention`, positions included. W_in is left out where input and output have the
     same size. The hidden layer has twice the size of the output.
 
     State: the last frames, see `SoftmaxAttention`.

@@ -25,9 +25,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from nac_drive.data_collection.drivers import (
-    trained_env,
-)
+from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.envs import EnvConfig, EnvSpec
 from nac_drive.events import Event, Progress, message
 from nac_drive.notebook import automatic

@@ -18,7 +18,8 @@ from nac_drive.experiments.learning import Learning
 from nac_drive.experiments.paper import PaperTask
 from nac_drive.policies import DriverConfig, save_driver
 from nac_drive.policies.driver import Driver
-from nac_drive.training.config import DaggerConfig, DataConfig, EvalConfig, OptimConfig, TrainConfig
+from nac_drive.training.config import DataConfig, EvalConfig, OptimConfig, TrainConfig
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
 from tests.nac_drive.small import nested
 

@@ -23,7 +23,8 @@ from nac_drive.experiments.entrants import with_core
 from nac_drive.experiments.tuning import RATES, first_trials, later_trials, tuning_table
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.rates import RECOMMENDED, USUAL_RATE, recommended_rate
-from nac_drive.training.config import DaggerConfig, TrainConfig
+from nac_drive.training.config import TrainConfig
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.finite import DivergedError
 from nac_drive.training.trainer import Trainer
 from nac_drive.training.validation import validation_score

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nac_drive.policies import Driver
-from nac_drive.training.config import DaggerConfig, TrainConfig, core_settings, paper_recipe
+from nac_drive.training.config import TrainConfig, core_settings, paper_recipe
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
 from tests.nac_drive.small import nested
 

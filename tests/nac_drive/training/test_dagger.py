@@ -21,7 +21,7 @@ from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
-from nac_drive.training.config import DaggerConfig
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.moving_average import moving_average_decay
 from nac_drive.training.plan import TrainingPlan
 from nac_drive.training.trainer import Trainer, build_learner

@@ -14,7 +14,8 @@ import yaml
 from nac_drive import cli
 from nac_drive.cli import training
 from nac_drive.storage.read import FileError
-from nac_drive.training.config import DaggerConfig, TrainConfig, paper_recipe
+from nac_drive.training.config import TrainConfig, paper_recipe
+from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.settings import CONFIG, CONFIGS, FORMAT, changed, read_config, settings, value_of
 from tests.commands import refused

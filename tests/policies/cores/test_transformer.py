@@ -7,18 +7,18 @@ import torch
 
 from nac_drive.policies.cores.attention import SoftmaxAttention
 from nac_drive.policies.cores.base import Core
-from nac_drive.policies.cores.transformer import TransformerBlock
+from nac_drive.policies.cores.transformer import Transformer
 from tests.contracts import CoreContract
 
 
 class TestTransformerBlock(CoreContract):
     def make_core(self) -> Core:
-        return TransformerBlock(5, 8, num_heads=2, window=6)
+        return Transformer(5, 8, num_heads=2, window=6)
 
 
 def test_a_block_without_slopes_equals_torch_on_copied_weights() -> None:
     torch.manual_seed(0)
-    ours = TransformerBlock(8, 8, num_heads=2, window=4)
+    ours = Transformer(8, 8, num_heads=2, window=4)
     theirs = torch.nn.TransformerEncoderLayer(
         8, 2, dim_feedforward=16, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     )
@@ -46,4 +46,4 @@ def test_a_block_without_slopes_equals_torch_on_copied_weights() -> None:
 
 def test_a_bad_number_of_heads_is_named() -> None:
     with pytest.raises(ValueError, match=r"num_heads: .*divide output_size=8, got 3"):
-        TransformerBlock(5, 8, num_heads=3)
+        Transformer(5, 8, num_heads=3)
