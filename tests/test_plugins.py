@@ -37,7 +37,8 @@ from torch import nn
 
 import nac_drive as nd
 from nac_drive.envs.perturbations.images import Brightness
-from nac_drive.evaluation.metrics import METRICS, Metric
+from nac_drive.evaluation.metric import Metric
+from nac_drive.evaluation.metrics import METRICS
 
 nd.PERTURBATIONS["dusk"] = (Brightness(1.5), Brightness(2.5))
 METRICS["seconds"] = Metric("seconds", lambda trace: 0.02 * len(trace.steps), kind=float, unit="s", doc="Time.")

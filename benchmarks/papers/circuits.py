@@ -15,7 +15,7 @@ from control_tasks import TASKS, rollouts
 from random_search import mean_of_worst, random_search
 
 from nac_drive.envs import SPLITS
-from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.evaluation.metric import Count, Number
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies import CORES
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, tap_withdrawal_circuit

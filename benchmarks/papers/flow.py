@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from nac_drive.evaluation.metrics import Number
+from nac_drive.evaluation.metric import Number
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, SENSORY, tap_withdrawal_circuit
 

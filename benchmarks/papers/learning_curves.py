@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.evaluation.metrics import Number
+from nac_drive.evaluation.metric import Number
 from nac_drive.experiments.offline import Offline
 from nac_drive.experiments.paper import PaperTask, ResultColumn, Row
 from nac_drive.storage.figure import try_to_draw, write_figure

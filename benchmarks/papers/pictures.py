@@ -25,7 +25,7 @@ from nac_drive.analysis.saliency import visual_backprop
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import PERTURBATIONS, make_env, readings, track_seeds
 from nac_drive.envs.perturbations.images import FrameSize
-from nac_drive.evaluation.metrics import Number
+from nac_drive.evaluation.metric import Number
 from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.paper import PaperTask, ResultColumn, Row

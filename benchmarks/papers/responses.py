@@ -25,7 +25,7 @@ from response_statistics import (
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.metrics import Number
+from nac_drive.evaluation.metric import Number
 from nac_drive.experiments.cloning import DATASET, RUNS, Cloning
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of, record_of

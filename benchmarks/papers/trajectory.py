@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from trajectory_length import circle, trajectory_length
 
-from nac_drive.evaluation.metrics import Number
+from nac_drive.evaluation.metric import Number
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies import Core, build_core
 from nac_drive.policies.ops.liquid import LiquidNetwork, Synapses

@@ -27,7 +27,7 @@ class CheckCore:
 
     def run(self, console: Console) -> None:
         """Print the findings as a table."""
-        from nac_drive.evaluation.metrics import TableColumn
+        from nac_drive.evaluation.metric import TableColumn
         from nac_drive.experiments.table import Table
         from nac_drive.policies.core_check import check_core, report_rows
         from nac_drive.training.config import core_settings

@@ -34,7 +34,8 @@ from nac_drive.envs import (
     track_seeds,
 )
 from nac_drive.evaluation.formulas import CAR_RACING
-from nac_drive.evaluation.metrics import EMPTY, columns
+from nac_drive.evaluation.metric import EMPTY
+from nac_drive.evaluation.metrics import columns
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeResult
 from nac_drive.evaluation.statistics import Summary, grid, summarise
 from nac_drive.evaluation.verdict import Verdict, corrected, paired

@@ -9,12 +9,11 @@ A new metric is one more `Metric` in METRICS: it is then in rows.jsonl, and in s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from nac_drive.evaluation.formulas import (
     agrees,
@@ -27,98 +26,25 @@ from nac_drive.evaluation.formulas import (
     steering_rate_rms,
     steering_reversals,
 )
+from nac_drive.evaluation.metric import (
+    EMPTY,
+    Aggregate,
+    Count,
+    Fraction,
+    Metric,
+    NotNegative,
+    TableColumn,
+    mean,
+    mean_of,
+    number,
+    number_column,
+    sample_sd,
+)
 from nac_drive.evaluation.trace import EpisodeTrace
-from nac_drive.markdown import markdown_table, number_text
+from nac_drive.markdown import markdown_table
 from nac_drive.registry import Registry
-from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
-
-Count = Annotated[int, Meta(ge=0, le=10**9)]
-Number = Annotated[int, Meta(ge=-(10**9), le=10**9)] | Annotated[float, Meta(ge=-1e9, le=1e9)]
-Fraction = Annotated[int, FRACTION] | Annotated[float, FRACTION]
-NotNegative = Annotated[int, NOT_NEGATIVE] | Annotated[float, NOT_NEGATIVE]
-"""Types of the values of an episode. JSON holds no NaN."""
-
-EMPTY = "-"
-"""A cell without a value."""
-
-
-@dataclass(frozen=True)
-class TableColumn:
-    """A column of the tables."""
-
-    heading: str
-    cell: Callable[[Any], str]
-    """Text of a cell from an `Evaluation`, or from an `Entry` for TRAINING_COLUMNS; "-" without a value."""
-    doc: str = ""
-    """Meaning in one sentence."""
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """A number over all episodes of a driver."""
-
-    name: str
-    """Key of summary.json."""
-    over: Callable[[Sequence[Any]], Any]
-    """Function of the values of all episodes."""
-    doc: str
-    """Name of the aggregate, such as mean."""
-    column: TableColumn | None = None
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One thing that is measured of an episode."""
-
-    name: str
-    """Key of rows.jsonl."""
-    per_episode: Callable[[EpisodeTrace], Any]
-    """The value of an episode, JSON-able; None where it cannot be measured."""
-    aggregate: tuple[Aggregate, ...] = ()
-    """Numbers over all episodes."""
-    unit: str = ""
-    doc: str = ""
-    """The metric in one sentence."""
-    difference: str | None = None
-    """Key of summary.json for the paired difference from the baseline."""
-    difference_column: TableColumn | None = None
-    kind: Any = Number
-    """Type of the value, which rows that are read must have; `Number | None` for one that may be None."""
-    needs: tuple[str, ...] = ()
-    """Keys of `info` that it reads. The value is None in an environment without them."""
-
-    def of(self, trace: EpisodeTrace) -> Any:
-        """Return the value of an episode.
-
-        None where `info` does not report what it needs.
-        """
-        reported = all(
-            key in trace.episode.outcome or all(key in step.outcome for step in trace.steps) for key in self.needs
-        )
-        return self.per_episode(trace) if reported else None
-
-    @property
-    def columns(self) -> list[TableColumn]:
-        """Its columns in the tables."""
-        columns = [aggregate.column for aggregate in self.aggregate] + [self.difference_column]
-        return [column for column in columns if column]
-
 
 # Aggregates
-
-
-def mean(values: Sequence[Any]) -> float | None:
-    """Return the mean of the values that are not None.
-
-    None without any.
-    """
-    measured = [value for value in values if value is not None]
-    return float(np.mean(measured)) if measured else None
-
-
-def sample_sd(values: Sequence[float]) -> float | None:
-    """Sample standard deviation; None for one value."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def _minimum(values: Sequence[float]) -> float:
@@ -129,37 +55,7 @@ def _tenth_percentile(values: Sequence[float]) -> float:
     return float(np.percentile(values, 10))
 
 
-def mean_of(name: str, column: TableColumn | None = None) -> tuple[Aggregate, ...]:
-    """The mean alone, under the key `name`."""
-    return (Aggregate(name, mean, "mean", column),)
-
-
 # Cells, of an `Evaluation`: that class needs METRICS, so it cannot be imported here
-
-
-def number(value: float | None, digits: int, scale: float = 1.0) -> str:
-    """A number as text; "-" for None."""
-    return EMPTY if value is None else number_text(scale * value, f".{digits}f")
-
-
-def _cell(evaluation: Any, key: str, digits: int, scale: float) -> str:
-    return number(evaluation.summary.metrics[key], digits, scale)
-
-
-def number_column(heading: str, key: str, digits: int, scale: float = 1.0, doc: str = "") -> TableColumn:
-    """A column of the number `key` of the summary.
-
-    Args:
-        heading: Heading of the column.
-        key: Key of summary.json.
-        digits: Decimals.
-        scale: Factor, such as 100 for per cent.
-        doc: One sentence; the one of the metric without.
-
-    Returns:
-        The column.
-    """
-    return TableColumn(heading, partial(_cell, key=key, digits=digits, scale=scale), doc)
 
 
 def _return_cell(evaluation: Any) -> str:

@@ -16,7 +16,7 @@ from nac_drive.data_collection.dataset.episode_file import file_sha256
 from nac_drive.envs import LARGEST_SEED, SPLITS, EnvConfig
 from nac_drive.envs.native.build import LIBRARY
 from nac_drive.envs.native.check import compiled
-from nac_drive.evaluation.metrics import TableColumn
+from nac_drive.evaluation.metric import TableColumn
 from nac_drive.experiments.page import Page
 from nac_drive.experiments.table import Table
 from nac_drive.parallel.versions import code_sha256, installed_versions

@@ -18,7 +18,7 @@ from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.envs.views import View
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.intervals import bootstrap, clearly_positive
-from nac_drive.evaluation.metrics import EMPTY, Count, Number
+from nac_drive.evaluation.metric import EMPTY, Count, Number
 from nac_drive.events import silent
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of, record_of

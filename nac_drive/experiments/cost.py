@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nac_drive.evaluation.metrics import Count, NotNegative, sample_sd
+from nac_drive.evaluation.metric import Count, NotNegative, sample_sd
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.window import WindowBase

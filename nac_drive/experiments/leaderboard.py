@@ -11,7 +11,7 @@ from typing import Any
 
 from nac_drive.evaluation import metrics
 from nac_drive.evaluation.evaluate import Evaluation
-from nac_drive.evaluation.metrics import EMPTY, TableColumn, number
+from nac_drive.evaluation.metric import EMPTY, TableColumn, number
 from nac_drive.evaluation.statistics import Summary
 from nac_drive.experiments.table import Table
 from nac_drive.markdown import markdown_table

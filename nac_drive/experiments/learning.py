@@ -14,7 +14,7 @@ from msgspec import Meta
 from nac_drive.envs import Control, track_seeds
 from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.evaluation.intervals import bootstrap
-from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.evaluation.metric import Count, Number
 from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of
 from nac_drive.parallel.processes import worker_pool

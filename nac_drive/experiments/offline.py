@@ -19,7 +19,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import SPLITS, Control, EnvConfig
-from nac_drive.evaluation.metrics import Count, Number
+from nac_drive.evaluation.metric import Count, Number
 from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.storage.write import write_atomically

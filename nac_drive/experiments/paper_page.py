@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from nac_drive.evaluation.intervals import rank_correlation
-from nac_drive.evaluation.metrics import EMPTY
+from nac_drive.evaluation.metric import EMPTY
 from nac_drive.experiments.paper import PaperExperiment, ResultColumn, Row
 from nac_drive.experiments.protocol import Protocol
 from nac_drive.markdown import markdown_table, number_text

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nac_drive.evaluation.evaluate import Evaluation, evaluate, with_holm
-from nac_drive.evaluation.metrics import NotNegative
+from nac_drive.evaluation.metric import NotNegative
 from nac_drive.events import Event, Progress, silent
 from nac_drive.experiments.driving import Driving, Episodes
 from nac_drive.experiments.evaluation import save_summaries

@@ -29,7 +29,7 @@ from nac_drive.envs.perturbations.frames import FrameLoss
 from nac_drive.envs.perturbations.images import Corruption
 from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.evaluation.evaluate import tracks_at_a_time
-from nac_drive.evaluation.metrics import EMPTY, TableColumn
+from nac_drive.evaluation.metric import EMPTY, TableColumn
 from nac_drive.events import Progress, counting
 from nac_drive.experiments.table import Table
 from nac_drive.notebook import automatic

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nac_drive.evaluation.metrics import Count
+from nac_drive.evaluation.metric import Count
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
 from nac_drive.policies import ENCODERS, build_core
 

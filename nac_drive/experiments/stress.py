@@ -28,7 +28,7 @@ from nac_drive.data_collection.trained_env import env_for, require_environment
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio
-from nac_drive.evaluation.metrics import TableColumn, mean, number
+from nac_drive.evaluation.metric import TableColumn, mean, number
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import grid
 from nac_drive.evaluation.verdict import Verdict, corrected, paired

@@ -14,7 +14,7 @@ from nac_drive.data_collection.drivers import AnyDriver, driver_names, driving_d
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
 from nac_drive.evaluation.intervals import Interval
-from nac_drive.evaluation.metrics import EMPTY, TableColumn, number
+from nac_drive.evaluation.metric import EMPTY, TableColumn, number
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.experiments.driving import UNDISTURBED
 from nac_drive.experiments.figures import (

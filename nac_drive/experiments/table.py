@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table as TerminalTable
 
-from nac_drive.evaluation.metrics import EMPTY, TableColumn
+from nac_drive.evaluation.metric import EMPTY, TableColumn
 from nac_drive.markdown import markdown_table
 from nac_drive.notebook import paragraph
 from nac_drive.notebook import table as html_table

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 
 from nac_drive.envs import track_seeds
-from nac_drive.evaluation.metrics import EMPTY, TableColumn
+from nac_drive.evaluation.metric import EMPTY, TableColumn
 from nac_drive.events import Progress
 from nac_drive.experiments.driving import Driving, Training, folder_name
 from nac_drive.experiments.entrants import Entrants

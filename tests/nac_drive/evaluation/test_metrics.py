@@ -15,18 +15,8 @@ from nac_drive.envs import EnvConfig, Episode, Step
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.formulas import recovered_fraction
 from nac_drive.evaluation.intervals import Interval
-from nac_drive.evaluation.metrics import (
-    METRICS,
-    Aggregate,
-    Count,
-    Fraction,
-    Metric,
-    NotNegative,
-    Number,
-    mean,
-    metrics_table,
-    number_column,
-)
+from nac_drive.evaluation.metric import Aggregate, Count, Fraction, Metric, NotNegative, Number, mean, number_column
+from nac_drive.evaluation.metrics import METRICS, metrics_table
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeMetrics, EpisodeResult, episode_of
 from nac_drive.evaluation.statistics import SummaryMetrics, summarise
 from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results, training_columns_table

@@ -18,7 +18,7 @@ from PIL import Image
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
-from nac_drive.evaluation.metrics import TableColumn
+from nac_drive.evaluation.metric import TableColumn
 from nac_drive.experiments.evaluation_page import save_evaluation_page
 from nac_drive.experiments.leaderboard import leaderboard
 from nac_drive.experiments.page import Page, PageFigure, PageLink, conditions
