@@ -23,7 +23,7 @@ from nac_drive.cli.completion import names_of
 from nac_drive.data_collection.drivers import driver_hash, known_there, resolve_driver, resolve_together
 from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.envs import ENVIRONMENTS, METADRIVE, PERTURBATIONS, EnvConfig, Road, gymnasium_environment
-from nac_drive.envs.foreign import Image
+from nac_drive.envs.foreign_road import Image
 from nac_drive.evaluation.results import read_results
 from nac_drive.live import snapshot
 from nac_drive.live.race import Race

@@ -5,7 +5,8 @@ from nac_drive.envs.branches import branch, go_back
 from nac_drive.envs.car_racing import CarRacing, Control, CrashMode
 from nac_drive.envs.config import EnvConfig, make_env, same_actions
 from nac_drive.envs.donkeycar import DONKEYCAR, donkeycar_frame
-from nac_drive.envs.foreign import Road, gymnasium_environment
+from nac_drive.envs.foreign import gymnasium_environment
+from nac_drive.envs.foreign_road import Road
 from nac_drive.envs.image_file import image_size, unpack_image
 from nac_drive.envs.metadrive.environment import METADRIVE, METADRIVE_EMPTY, MetaDrive
 from nac_drive.envs.perturbations.base import Perturbation

@@ -1,0 +1,252 @@
+"""A user's environment of gymnasium with frames (H, W, 3) and time.
+
+An error in it is one line.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import gymnasium as gym
+import numpy as np
+
+RENDERED_SIDE = 96
+"""Pixels of the longer side of a frame that `render` drew."""
+_LEAST_SIDE, _MOST_CHANNELS = 16, 16
+"""The smallest side of an image, and the largest number of its channels or stacked frames."""
+_ROUNDING = 1e-5
+"""The fraction of its range by which a rounded number of an action may leave it."""
+KEYS: dict[str, Callable[[Any], Any]] = {
+    "speed": float,
+    "lateral_offset": float,
+    "heading_error": float,
+    "wheels_off_road": int,
+    "completion": float,
+    "lap_finished": bool,
+    "off_road": bool,
+    "off_road_events": int,
+    "crashes": int,
+    "interventions": int,
+}
+"""Keys of `info` that metrics read, and their types. `crash`, the kind of a crash, is one more."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """The place of an image in observations."""
+
+    shape: tuple[int, ...]
+    """Shape of an observation."""
+    frame_shape: tuple[int, int, int]
+    """Shape of a frame, with three channels."""
+    stack: bool
+    """The first axis counts frames with channels of their own, of which the last one is taken."""
+    first: bool
+    """Channels come first."""
+    channels: int
+
+    @classmethod
+    def of(cls, space: gym.Space) -> Image | None:
+        """Return the image in observations of a space. None if there is none."""
+        if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
+            return None
+        shape = space.shape[1:] if len(space.shape) == 4 else space.shape
+        if len(shape) == 2:
+            shape = (*shape, 1)
+        for first, height, width, channels in (
+            ((False, *shape), (True, *shape[1:], *shape[:1])) if len(shape) == 3 else ()
+        ):
+            if min(height, width) >= _LEAST_SIDE and channels <= _MOST_CHANNELS:
+                return cls(space.shape, (height, width, 3), len(space.shape) == 4, first, channels)
+        return None
+
+    def frame(self, observation: np.ndarray) -> np.ndarray:
+        """Return the frame (H, W, 3) of an observation."""
+        image = observation[-1] if self.stack else observation
+        image = image.reshape(*self.frame_shape[:2], 1) if image.ndim == 2 else image
+        image = image.transpose(1, 2, 0) if self.first else image
+        if self.channels < 3:  # the oldest frame of a stack is repeated
+            image = image[..., [0] * (3 - self.channels) + list(range(self.channels))]
+        return np.ascontiguousarray(image[..., -3:])
+
+    @property
+    def words(self) -> str:
+        """How an observation becomes a frame."""
+        if self.stack:
+            return "the last image of a stack"
+        return {1: "grey, three times", 3: "three channels"}.get(
+            self.channels, f"the last 3 of {self.channels} channels"
+        )
+
+
+class Road(gym.Env):
+    """An environment of gymnasium with frames and time.
+
+    Frames are (H, W, 3), the time is in `info`.
+
+    Args:
+        name: Its id, for errors.
+        env: The environment.
+        image: The image in its observations; None for images of `render`.
+        rate: Steps per second.
+        crash: `terminate` ends an episode at a crash that `info` reports.
+    """
+
+    def __init__(self, name: str, env: gym.Env, image: Image | None, rate: int, crash: str) -> None:
+        self.env, self.spec, self.render_mode, self.metadata = env, env.spec, env.render_mode, env.metadata
+        self.image = image
+        """The image in the observations of the environment itself; None for images of `render`."""
+        self._name, self._dt, self._ends_at_crash = name, 1 / rate, crash == "terminate"
+        self._seed: int | None = None
+        self._steps = 0
+        self._reported: set[str] | None = None
+        if image is None:
+            self._try(env.reset, seed=0)
+        self.state = self._look(None) if image is None else np.zeros(image.frame_shape, np.uint8)
+        """The present frame."""
+        self.observation: Any = None
+        """The present observation of the environment itself."""
+        self.observation_space = gym.spaces.Box(0, 255, self.state.shape, np.uint8)
+        own = env.action_space
+        self._start = int(own.start) if isinstance(own, gym.spaces.Discrete) else 0
+        self._box = own if isinstance(own, gym.spaces.Box) else None
+        self.action_space: gym.Space = (
+            gym.spaces.Box(own.low.astype(np.float32).ravel(), own.high.astype(np.float32).ravel())
+            if isinstance(own, gym.spaces.Box)
+            else gym.spaces.Discrete(int(own.n))  # type: ignore[attr-defined]
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self._seed, self._steps, self._reported = seed, 0, None
+        self._crashed = self._off = False
+        self._counts = {"crashes": 0, "off_road_events": 0}
+        self.observation, info = self._try(self.env.reset, seed=seed, options=options)
+        self.state = self._look(self.observation)
+        return self.state, self._read(info, 0.0)
+
+    def step(self, action):
+        self._steps += 1
+        outcome = self._try(self.env.step, self._native(action))
+        self.observation, reward, terminated, truncated, info = outcome
+        try:
+            reward = float(reward)
+        except (TypeError, ValueError):
+            reward = math.nan
+        if not math.isfinite(reward):
+            raise ValueError(self._says(f"returned the reward {outcome[1]!r}, expected a finite number; correct it"))
+        self.state = self._look(self.observation)
+        info = self._read(info, self._dt)
+        terminated = bool(terminated) or (self._ends_at_crash and bool(info.get("crash")))
+        return self.state, reward, terminated, bool(truncated), info
+
+    def render(self) -> Any:
+        return self._try(self.env.render)
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _native(self, action: Any) -> Any:
+        """Return an action as the environment takes it."""
+        if self._box is None:
+            return self._start + int(action)
+        low, high = self._box.low, self._box.high
+        values = np.asarray(action, self._box.dtype).reshape(self._box.shape)
+        if not (np.abs(values - (low + high) / 2) <= (0.5 + _ROUNDING) * (high - low)).all():  # so is NaN
+            raise ValueError(self._says(f"got the action {values.tolist()}, expected one of {self._box}; clip it"))
+        return values.clip(low, high)
+
+    def _look(self, observation: Any) -> np.ndarray:
+        """Return the frame of an observation or of `render`."""
+        if self.image is not None:
+            if getattr(observation, "shape", None) != self.image.shape or observation.dtype != np.uint8:
+                got = f"{getattr(observation, 'dtype', type(observation).__name__)} {getattr(observation, 'shape', '')}"
+                raise ValueError(
+                    self._says(f"returned an observation {got}, its space says uint8 {self.image.shape}; correct it")
+                )
+            return self.image.frame(observation)
+        image = self._try(self.env.render)
+        image = image[-1] if isinstance(image, list) and image else image
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise ValueError(self._says(f"render() returned a {type(image).__name__}, expected uint8 (H, W, 3)"))
+        return self.fitted(image)
+
+    @staticmethod
+    def fitted(image: np.ndarray) -> np.ndarray:
+        """Return a rendered image in the size of a frame."""
+        scale = RENDERED_SIDE / max(image.shape[:2])
+        size = tuple(max(_LEAST_SIDE, round(side * scale)) for side in image.shape[1::-1])
+        return cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+
+    def _read(self, info: dict[str, Any], dt: float) -> dict[str, Any]:
+        """Return `info` with the time and checked keys."""
+        info = self._kept(info)
+        read = {**info, "dt": dt, "zooming": False}
+        for key, kind in KEYS.items():
+            if key in info:
+                read[key] = self._number(key, info[key], kind)
+        if "completion" in info:
+            read["completion"] = min(max(read["completion"], 0.0), 1.0)
+        if "crash" in info:
+            crash = info["crash"]
+            read["crash"] = crash if isinstance(crash, str) and crash else "crash" if crash else None
+            read.setdefault("interventions", 0)
+            self._crashed = self._count("crashes", bool(crash), self._crashed, read)
+        if "off_road" in info:
+            self._off = self._count("off_road_events", read["off_road"], self._off, read)
+        return read
+
+    def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return `info` without keys that came later.
+
+        The first step decides which keys of metrics there are.
+
+        Raises:
+                ValueError: One of them is missing.
+        """
+        keys = {key for key in (*KEYS, "crash") if info.get(key) is not None or (key == "crash" and key in info)}
+        if self._steps == 0:
+            return {key: value for key, value in info.items() if key in keys or key not in KEYS}
+        self._reported = keys if self._reported is None else self._reported
+        for key in sorted(self._reported - keys):
+            raise ValueError(self._says(f"reports no info[{key!r}] any more; report it after every step"))
+        return {key: value for key, value in info.items() if key in self._reported or key not in (*KEYS, "crash")}
+
+    def _count(self, key: str, now: bool, before: bool, read: dict[str, Any]) -> bool:
+        """Count beginnings of an event that nobody counts."""
+        self._counts[key] += now and not before
+        read.setdefault(key, self._counts[key])
+        return now
+
+    def _number(self, key: str, value: Any, kind: Callable[[Any], Any]) -> Any:
+        try:
+            number = kind(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(self._says(f"returned info[{key!r}] = {value!r}, expected a number; correct or rename it"))
+        return number
+
+    def _try(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the environment."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raise ValueError(self._says(f"raised {described(error)}; correct it, what was recorded is kept")) from error
+
+    def _says(self, what: str) -> str:
+        of = "" if self._seed is None else f" of the episode with seed {self._seed}"
+        return f"environment {self._name!r}, step {self._steps}{of}: it {what}."
+
+
+def described(error: Exception) -> str:
+    """Return type, text and place of an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{place}"
