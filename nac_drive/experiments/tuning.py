@@ -4,8 +4,9 @@ The trials come before the runs of a comparison, in rounds of successive halving
 
 Four learning rates are tried in a quarter of the epochs. The two best go on to half of the epochs. Beside them start
 two trials at the best rate: each changes one documented setting of the core, or, in a core without any, the rate by a
-third. The two best of these four go on to all epochs. The best one has the settings of the core's runs. Its score is
-the mean less half a standard deviation of its returns on the validation tracks.
+third. The two best of these four go on to all epochs. The best one has the settings of the core's runs. A score is the
+mean less half a standard deviation of the returns on the validation tracks. A few tracks do not tell neighbours apart,
+so a trial is ranked by the mean of its scores so far.
 
 A trial is a run of `train` with one seed. Its rows stand in the journal of the comparison.
 """
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import msgspec
@@ -288,8 +291,8 @@ def tune_cores(
         )  # fmt: skip
         for core, of_core in tasks.items():
             rows = [journal.rows[task.key] for task in of_core if task.key in journal.rows]
-            ranked[core] = sorted(rows, key=_score, reverse=True)
-            seen[core] += [row for row in ranked[core] if row not in seen[core]]
+            seen[core] += [row for row in sorted(rows, key=_score, reverse=True) if row not in seen[core]]
+            ranked[core] = sorted(rows, key=partial(_mean_score, seen[core]), reverse=True)
             best = [trial for row in ranked[core][:_KEPT] for trial in going[core] if trial.name == row["trial"]]
             if number == 0 and best:
                 best += later_trials(core, experiment.trainings[core].config, best[0].rate)
@@ -299,6 +302,11 @@ def tune_cores(
 
 def _score(row: Row) -> float:
     return float("-inf") if row["score"] is None else row["score"]
+
+
+def _mean_score(rows: Sequence[Row], row: Row) -> float:
+    """Return the mean score of a row's trial over all rungs."""
+    return fmean(_score(each) for each in rows if each["trial"] == row["trial"])
 
 
 def tuning_table(tuned: Sequence[Tuned]) -> Table:

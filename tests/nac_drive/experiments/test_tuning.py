@@ -9,6 +9,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -41,12 +42,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def validated(trainer: Trainer) -> dict[str, Any]:
     """Replacement of the closed loop.
 
-    The score falls with the distance from the best rate. A long window helps.
+    The score falls with the distance from the best rate. A long window helps. Without it, the last score is lucky.
     """
     settings = trainer.plan.config
-    score = (
-        900 - 100 * abs(math.log(settings.rate_of_core / BEST)) + 10 * (settings.driver.core_args.get("window") == 16)
-    )
+    long = settings.driver.core_args.get("window") == 16
+    luck = 15 * (settings.epochs == 4 and not long)
+    score = 900 - 100 * abs(math.log(settings.rate_of_core / BEST)) + 10 * long + luck
     tracks = track_seeds(settings.validation.tracks)
     return {"score": score, "returns": [score] * len(tracks), "return_mean": score}
 
@@ -90,7 +91,7 @@ def test_the_best_trials_go_on_and_the_best_of_them_has_the_settings_of_the_runs
     assert [(row["trial"], row["epochs"]) for row in core.rows] == [
         (best, 1), (names[3], 1), (names[1], 1), (names[0], 1),
         (f"{best},window=16", 2), (best, 2), (f"{best},sparsity=0.25", 2), (names[3], 2),
-        (f"{best},window=16", 4), (best, 4),
+        (best, 4), (f"{best},window=16", 4),
     ]  # fmt: skip
     assert len(started) == 10 + 2  # and the expert and the run
     assert core.chosen is not None
@@ -206,7 +207,10 @@ def test_the_rates_of_the_cores_are_the_published_choices():
     } == RECOMMENDED
     assert set(RECOMMENDED) <= set(CORES)
     for core, name in published["chosen"].items():
-        last = [trial for trial in published["trials"] if (trial["driver"], trial["epochs"]) == (core, 4)]
-        assert max(last, key=lambda trial: trial["score"])["trial"] == name
-        for trial in last:
-            assert trial["score"] == pytest.approx(validation_score(trial["returns"]))
+        scores: dict[str, list[float]] = {}
+        for trial in published["trials"]:
+            assert trial["score"] == pytest.approx(validation_score(trial["returns"]), abs=0.1)
+            if trial["driver"] == core:
+                scores.setdefault(trial["trial"], []).append(trial["score"])
+        tried_again = {trial: found for trial, found in scores.items() if len(found) > 1}
+        assert max(tried_again or scores, key=lambda trial: fmean(scores[trial])) == name
