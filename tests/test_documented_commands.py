@@ -140,7 +140,7 @@ NOT_RUN: dict[str, str] = {
     "nac-drive compare broken --out runs/nac-attempts ...": (
         "docs/robustness.md runs this command with cores of the package, test_nac_attempts.py the others"
     ),
-    "nac-drive compare demos40 --tune ...": "the line above it on the page tunes one core",
+    "nac-drive compare broken --tune ...": "the line above it on the page tunes one core",
     "nac-drive demo --from-scratch": "takes an hour; tests/nac_drive/test_demo.py runs it with small settings",
     "nac-drive inspect --rerun episode.rrd --out seen": "needs an extra that the tests are installed without",
     "nac-drive collect --out data/large ...": "needs a Ray cluster; tests/nac_drive/test_cluster.py runs it",
