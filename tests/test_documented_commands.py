@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import gymnasium
@@ -62,7 +61,6 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
     ],
-    "docs/tails.md": [lambda: copytree(ROOT / "docs/runs/champion-hard", "docs/runs/champion-hard")],
     "docs/your-own-driver.md": [lambda: trained().save("ppo.zip")],
     "docs/your-own-road.md": [lambda: Path("my_road.py").write_text(code("docs/your-own-road.md")[0])],
     "docs/udacity.md": [

@@ -141,7 +141,7 @@ def test_missing_folders_and_files(saved: Path, tmp_path: Path) -> None:
         ({"schema": 2}, "schema must be 1, got 2"),
         ({"extra": 1}, "not a driver's config"),
         ({"env": []}, "not a driver's config"),
-        ({"driver__core": "transformer"}, "core 'transformer' is unknown"),
+        ({"driver__core": "crystal-ball"}, "core 'crystal-ball' is unknown"),
         ({"driver__core": ["lstm"]}, "no driver can be built"),
         ({"driver__layers": 3}, r"unknown \['layers'\], missing \[\]"),
         ({"driver__core_args": {"layers": 3}}, r"core_args: unknown \['layers'\]"),
