@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import gymnasium
@@ -50,6 +51,10 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
     ],
     "docs/donkeycar.md": [lambda: write_tub(Path("mycar/data/tub_1"), frames=60)],
     "docs/drivers.md": [DEMOS],
+    "docs/leaderboard.md": [
+        "nac-drive collect --driver controller --control continuous --out broken",
+        lambda: copytree(ROOT / "docs", "docs", ignore=lambda _, names: {*names} - {"leaderboard.md"}),
+    ],
     "docs/nac.md": [DEMOS],
     "docs/perturbations.md": [DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}"],
     "docs/stress.md": [
@@ -138,7 +143,9 @@ NOT_RUN: dict[str, str] = {
     "nac-drive compare broken --out runs/nac-attempts ...": (
         "docs/robustness.md runs this command with cores of the package, test_nac_attempts.py the others"
     ),
-    "nac-drive compare broken --tune ...": "the line above it on the page tunes one core",
+    "nac-drive compare broken --out runs/blocks ...": "the same, with other cores",
+    "nac-drive compare broken --tune ...": "docs/drivers.md tunes one core",
+    "nac-drive compare demos40 --tune ...": "the line above it on the page tunes one core",
     "nac-drive demo --from-scratch": "takes an hour; tests/nac_drive/test_demo.py runs it with small settings",
     "nac-drive inspect --rerun episode.rrd --out seen": "needs an extra that the tests are installed without",
     "nac-drive collect --out data/large ...": "needs a Ray cluster; tests/nac_drive/test_cluster.py runs it",

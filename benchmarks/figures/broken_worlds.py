@@ -1,6 +1,6 @@
 """The return of every driver while frames are lost or late.
 
-    python benchmarks/figures/broken_worlds.py docs/robustness.md docs/figures/broken_worlds.png
+    python benchmarks/figures/broken_worlds.py docs/leaderboard.md docs/figures/ranking.png
 
 Draws the ranking of the page: a dot is a mean, a bar the 95 % interval of the difference from the LSTM, laid around the
 LSTM's mean, which is the vertical line.
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from nac_drive.storage.style import NORMAL, SMALL, colour_of, styled
 
-HEADING = "| driver | runs | undisturbed | irregular | blackouts | late | all |"
+HEADING = "| runs | undisturbed | irregular | blackouts | late | all |"
 WORLDS = {
     "undisturbed": "nothing is lost",
     "irregular": "irregular frames,\nhalf of them black",
@@ -39,12 +39,14 @@ class Cell:
 
 def ranking(page: str) -> dict[str, list[Cell]]:
     """Driver -> its cell in every world."""
-    table = page[page.index(HEADING) :].partition("\n\n")[0]
+    start = page.rindex("\n", 0, page.index(HEADING)) + 1
+    heading, _, *lines = page[start:].partition("\n\n")[0].splitlines()
+    name, runs = ([cell.strip() for cell in heading.strip("|").split("|")].index(word) for word in ("driver", "runs"))
     drivers = {}
-    for line in table.splitlines()[2:]:
-        name, _, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        numbers = [[float(number) for number in re.findall(r"[-+]?\d+", cell)] for cell in cells]
-        drivers[name] = [Cell(mean, *(interval[1:] or (0, 0))) for mean, *interval in numbers]
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        numbers = [[float(number) for number in re.findall(r"[-+]?\d+", cell)] for cell in cells[runs + 1 :]]
+        drivers[cells[name]] = [Cell(mean, *(interval[1:] or (0, 0))) for mean, *interval in numbers]
     return drivers
 
 

@@ -28,9 +28,15 @@ import numpy as np
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.experiments.compare import BASELINE
+from nac_drive.experiments.driving import EXPERT
 from nac_drive.markdown import markdown_table
 from nac_drive.storage.style import family_of
 
+WORDS = {
+    "gap:0": "undisturbed", "frame-drop:3:zero+frame-rate:3": "irregular", "action-delay:4+frame-drop:3:zero": "late",
+    "blackouts:2": "blackouts",
+}  # fmt: skip
+"""Perturbations by the names of docs/robustness.md."""
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->"
 """The marks of a page's table."""
 
@@ -56,7 +62,8 @@ def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
     returns: Returns = {}
     for folder in folders:
         for driver, found in returns_of(folder, seat=seat).items():
-            returns[f"{driver} ({folder.name})" if driver in returns else driver] = found
+            if returns.get(driver) != found:  # an expert drives as before
+                returns[f"{driver} ({folder.name})" if driver in returns else driver] = found
     return returns
 
 
@@ -114,9 +121,12 @@ def table(returns: Returns, specs: list[str], settings: Mapping[str, str]) -> st
                 cell += f" ({versus.text('+.0f')})"
             cells.append(cell)
         runs = len(next(iter(returns[driver].values())))
-        first = [str(groups[driver]), driver, family_of(driver), settings.get(driver, ""), str(runs)]
-        rows.append([*first, *cells])
-    return markdown_table(["group", "driver", "family", "settings", "runs", *places, "all"], rows, "rlll")
+        tuned = [settings.get(driver, "")] if settings else []
+        family = EXPERT if driver == EXPERT else family_of(driver)
+        rows.append([str(groups[driver]), driver, family, *tuned, str(runs), *cells])
+    words = [WORDS.get(place, place) for place in places]
+    heading = ["group", "driver", "family", *(["settings"] if settings else []), "runs", *words, "all"]
+    return markdown_table(heading, rows, "rlll"[: 4 if settings else 3])
 
 
 def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:

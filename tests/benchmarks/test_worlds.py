@@ -48,7 +48,7 @@ def test_the_seat_has_columns_of_its_own(tmp_path):
     }  # fmt: skip
     settings = settings_of(tmp_path / "above")
     heading, _, first, last = table(both, SPECS, settings).splitlines()
-    worlds = "gap:0 | blackouts:2 | gap:0, seat | blackouts:2, seat"
+    worlds = "undisturbed | blackouts | gap:0, seat | blackouts:2, seat"
     assert heading == f"| group | driver | family | settings | runs | {worlds} | all |"
     assert first.startswith("| 1 | cnn | no memory |  | 2 | 600 (+100")
     assert last == "| 2 | lstm | recurrent | 0.002, window=4 | 2 | 500 | 500 | 300 | 300 | 400 |"
