@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nac_drive.cli import driving
+from nac_drive.cli import datasets, driving
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig, save_driver
@@ -210,7 +210,7 @@ def test_an_interruption_is_reported_in_one_line(capsys, monkeypatch):
     def interrupt(self: Any, console: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driving.Dataset, "run", interrupt)
+    monkeypatch.setattr(datasets.Dataset, "run", interrupt)
     assert call("dataset", "info", "x") == 130
     assert capsys.readouterr().err.count("\n") == 1
 

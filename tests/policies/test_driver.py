@@ -188,7 +188,7 @@ def test_a_driver_acts_after_a_gap_of_thirty_years() -> None:
             {"encoder": "papr"},
             r"encoder 'papr' is unknown; choose from bojarski, compact, .*thesis. Did you mean 'paper'\?",
         ),
-        ({"core": "transformer"}, "core 'transformer' is unknown"),
+        ({"core": "crystal-ball"}, "core 'crystal-ball' is unknown"),
         ({"core_args": {"layers": 3}}, r"core_args: unknown \['layers'\]"),
     ],
 )

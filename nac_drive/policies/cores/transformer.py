@@ -37,7 +37,7 @@ class Transformer(Core):
 
     def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 8) -> None:
         super().__init__()
-        self.input_size, self.output_size = input_size, output_size
+        self.input_size, self.output_size, self.window = input_size, output_size, window
         self.enter = nn.Identity() if input_size == output_size else nn.Linear(input_size, output_size)
         self.attention: Core = SoftmaxAttention(output_size, output_size, num_heads=num_heads, window=window)
         self.first_norm, self.second_norm = nn.LayerNorm(output_size), nn.LayerNorm(output_size)

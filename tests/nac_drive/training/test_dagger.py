@@ -189,7 +189,7 @@ def test_settings_that_cannot_be_trained_leave_no_folder(tmp_path):
         (config(rounds=-1), {}, "rounds must be at least 0"),
         (config(), {"expert": "typo"}, "typo"),
         (config(control="continuous"), {"expert": str(path)}, "made for discrete control"),
-        (config("transformer"), {}, "core 'transformer' is unknown"),
+        (config("crystal-ball"), {}, "core 'crystal-ball' is unknown"),
         (config(core_args={"foo": 1}), {}, "unknown"),
         (config(curve_weight=1.0), {}, "curve_weight needs the steering"),
         (config(), {"device": "tpu"}, "device must be auto, cpu or cuda, got 'tpu'"),

@@ -475,7 +475,7 @@ def test_a_bad_setting_is_named(changed, message, dataset, tmp_path):
     ("changed", "message"),
     [
         ({"sequence_length": FRAMES + 1}, f"longest episode .{FRAMES} frames., got {FRAMES + 1}"),
-        ({"core": "transformer"}, "core 'transformer' is unknown"),
+        ({"core": "crystal-ball"}, "core 'crystal-ball' is unknown"),
         ({"core_args": {"foo": 1}}, r"core_args: unknown \['foo'\]"),
         ({"validation_fraction": 1.0}, "validation_fraction must lie in"),
         ({"validation_tracks": "val-99"}, "has 25 tracks"),
