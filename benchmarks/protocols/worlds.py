@@ -19,9 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -96,17 +95,7 @@ def groups_of(returns: Returns) -> dict[str, int]:
     return numbers
 
 
-def settings_of(folder: Path) -> dict[str, str]:
-    """Return the settings of the best last trial of every core."""
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    trials = [row for row in rows if row.get("trial") is not None and row.get("score") is not None]
-    chosen: dict[str, dict[str, Any]] = {}
-    for row in sorted(trials, key=lambda row: (row["epochs"], row["score"])):
-        chosen[row["driver"]] = row
-    return {name: row["trial"].removeprefix("learning_rate=").replace(",", ", ") for name, row in chosen.items()}
-
-
-def table(returns: Returns, specs: list[str], settings: Mapping[str, str]) -> str:
+def table(returns: Returns, specs: list[str]) -> str:
     """Return the ranking under every specification, in Markdown."""
     baseline = BASELINE if BASELINE in returns else next(iter(returns))
     places, groups = places_of(returns[baseline], specs), groups_of(returns)
@@ -121,12 +110,10 @@ def table(returns: Returns, specs: list[str], settings: Mapping[str, str]) -> st
                 cell += f" ({versus.text('+.0f')})"
             cells.append(cell)
         runs = len(next(iter(returns[driver].values())))
-        tuned = [settings.get(driver, "")] if settings else []
         family = EXPERT if driver == EXPERT else family_of(driver)
-        rows.append([str(groups[driver]), driver, family, *tuned, str(runs), *cells])
+        rows.append([str(groups[driver]), driver, family, str(runs), *cells])
     words = [WORDS.get(place, place) for place in places]
-    heading = ["group", "driver", "family", *(["settings"] if settings else []), "runs", *words, "all"]
-    return markdown_table(heading, rows, "rlll"[: 4 if settings else 3])
+    return markdown_table(["group", "driver", "family", "runs", *words, "all"], rows, "rll")
 
 
 def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
@@ -160,10 +147,9 @@ def main() -> None:
     returns = merged(options.folders)
     if options.seat is not None:
         returns = with_seat(returns, merged(options.seat, seat=True))
-    settings = {name: words for folder in options.folders for name, words in settings_of(folder).items()}
     common = set.intersection(*(set(found) for found in returns.values()))
     returns = {driver: {track: found[track] for track in common} for driver, found in returns.items()}
-    text = table(returns, specs, settings)
+    text = table(returns, specs)
     print(text)
     if options.page is not None:
         before, _, rest = options.page.read_text().partition(BEGIN)
