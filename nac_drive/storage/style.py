@@ -189,8 +189,8 @@ def _family(name: str) -> tuple[str, str]:
     It is found at the start of a word. A name of no family has empty texts.
     """
     lower = name.lower()
-    found = (family for *family, names in _FAMILIES if re.search(rf"(?<![a-z0-9])(?:{names})", lower))
-    word, colour = next(found, ("", ""))
+    families = (family for *family, names in _FAMILIES if re.search(rf"(?<![a-z0-9])(?:{names})", lower))
+    word, colour = next(families, ("", ""))
     return word, colour
 
 
