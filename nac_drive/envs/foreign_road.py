@@ -113,13 +113,13 @@ class Road(gym.Env):
         self.observation: Any = None
         """The present observation of the environment itself."""
         self.observation_space = gym.spaces.Box(0, 255, self.state.shape, np.uint8)
-        own = env.action_space
-        self._start = int(own.start) if isinstance(own, gym.spaces.Discrete) else 0
-        self._box = own if isinstance(own, gym.spaces.Box) else None
+        actions = env.action_space
+        self._start = int(actions.start) if isinstance(actions, gym.spaces.Discrete) else 0
+        self._box = actions if isinstance(actions, gym.spaces.Box) else None
         self.action_space: gym.Space = (
-            gym.spaces.Box(own.low.astype(np.float32).ravel(), own.high.astype(np.float32).ravel())
-            if isinstance(own, gym.spaces.Box)
-            else gym.spaces.Discrete(int(own.n))  # type: ignore[attr-defined]
+            gym.spaces.Box(actions.low.astype(np.float32).ravel(), actions.high.astype(np.float32).ravel())
+            if isinstance(actions, gym.spaces.Box)
+            else gym.spaces.Discrete(int(actions.n))  # type: ignore[attr-defined]
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
@@ -248,5 +248,5 @@ class Road(gym.Env):
 def described(error: Exception) -> str:
     """Return type, text and place of an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{place}"
+    location = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{location}"
