@@ -25,7 +25,7 @@ from nac_drive.policies.cores.transformer import Transformer
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 
-WINDOW, NEAR = 8, 1e-3
+NEAR = 1e-3
 
 
 @cache
@@ -42,6 +42,8 @@ class Window(nd.Core):
     """NAC-sharp over the last eight frames."""
 
     continuous_time = True
+    window = 8
+    """Number of frames."""
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -50,39 +52,46 @@ class Window(nd.Core):
 
     def state_shapes(self) -> tuple[Any, ...]:
         nac = self.nac
-        keys = (nac.num_heads, WINDOW, nac.head_size + nac.drive_size + 2)
-        return (keys, None), ((WINDOW, self.input_size), None), ((WINDOW,), None), ((WINDOW,), torch.bool)
+        frames = (self.window,)
+        keys = (nac.num_heads, *frames, nac.head_size + nac.drive_size + 2)
+        return (keys, None), ((*frames, self.input_size), None), (frames, None), (frames, torch.bool)
 
     def kept(self, x: Tensor) -> Tensor:
         """Return which frames (B, T) enter the window."""
         return torch.ones(x.shape[:2], dtype=torch.bool)
 
+    def chosen(self, a: Tensor, blocked: Tensor) -> Tensor:
+        """Return which keys (..., W) a query may attend to, from their logits."""
+        return ~blocked
+
     def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
         keys, inputs, age, filled = state
-        batch, length, nac = *x.shape[:2], self.nac
+        batch, length, nac, window = *x.shape[:2], self.nac, self.window
         new = nac.project(x)
         keys, inputs = torch.cat((keys, new.kv), dim=2), torch.cat((inputs, x), dim=1)
         valid, now = torch.cat((filled, self.kept(x)), dim=1), dt.cumsum(dim=1)  # (B, W + T), (B, T)
-        at, position = torch.cat((-age, now), dim=1), torch.arange(WINDOW + length)
+        at, position = torch.cat((-age, now), dim=1), torch.arange(window + length)
 
         rank = valid.long().cumsum(dim=1)  # of every key among the valid ones, from 1
-        order = torch.where(valid, rank - 1, WINDOW + length - 1)
-        places = position.new_zeros(batch, WINDOW + length).scatter(1, order, position.expand(batch, -1))
-        wanted = rank[:, WINDOW:, None] - WINDOW + torch.arange(WINDOW)  # (B, T, W): the last valid keys of a query
-        blocked = (wanted < 0).view(1, 1, batch * length, WINDOW)
+        order = torch.where(valid, rank - 1, window + length - 1)
+        places = position.new_zeros(batch, window + length).scatter(1, order, position.expand(batch, -1))
+        wanted = rank[:, window:, None] - window + torch.arange(window)  # (B, T, W): the last valid keys of a query
+        blocked = (wanted < 0).view(1, 1, batch * length, window)
         rows = places.gather(1, wanted.clamp(min=0).flatten(1))  # (B, T W)
 
         parts = keys[..., nac.head_size :]
         pairs = parts.gather(2, rows[:, None, :, None].expand(-1, keys.shape[1], -1, parts.shape[3]))
-        pairs = pairs.transpose(0, 1).reshape(1, nac.num_heads, batch * length, WINDOW, -1)
+        pairs = pairs.transpose(0, 1).reshape(1, nac.num_heads, batch * length, window, -1)
         query = new.query_logit_inputs.transpose(0, 1).reshape(1, nac.num_heads, batch * length, 1, -1)
-        ages = (now.unsqueeze(2) - at.gather(1, rows).view(batch, length, WINDOW)).clamp(min=0) / NOMINAL_DT
-        a = nac._logits(query, pairs, ages.view(1, 1, batch * length, WINDOW), nac.backbone.fused())[4]
-        alpha = a.masked_fill(blocked, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(blocked, 0.0)
-        values = inputs.gather(1, rows.unsqueeze(2).expand(-1, -1, inputs.shape[2])).view(batch * length, WINDOW, -1)
+        ages = (now.unsqueeze(2) - at.gather(1, rows).view(batch, length, window)).clamp(min=0) / NOMINAL_DT
+        a = nac._logits(query, pairs, ages.view(1, 1, batch * length, window), nac.backbone.fused())[4]
+        a = a.masked_fill(blocked, torch.finfo(a.dtype).min)
+        chosen = self.chosen(a, blocked)
+        alpha = a.masked_fill(~chosen, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(~chosen, 0.0)
+        values = inputs.gather(1, rows.unsqueeze(2).expand(-1, -1, inputs.shape[2])).view(batch * length, window, -1)
         y = nac.out((alpha[0].transpose(0, 1) @ values).flatten(1)).view(batch, length, -1)
 
-        last = torch.where(valid, position, -1).topk(WINDOW, dim=1).values.flip(1)  # (B, W)
+        last = torch.where(valid, position, -1).topk(window, dim=1).values.flip(1)  # (B, W)
         index, filled = last.clamp(min=0), last >= 0
         keys = keys.gather(2, index[:, None, :, None].expand(-1, keys.shape[1], -1, keys.shape[3]))
         inputs = inputs.gather(1, index.unsqueeze(2).expand(-1, -1, inputs.shape[2]))
@@ -95,6 +104,19 @@ class Seen(Window):
     def kept(self, x: Tensor) -> Tensor:
         apart = x.detach() - black() if x.shape[2] == len(black()) else x.detach()
         return x.ne(0).any(dim=2) & (apart.abs().amax(dim=2) > NEAR)
+
+
+class Selected(Window):
+    """NAC-sharp with the eight keys of the last 32 frames that have the largest logits.
+
+    The score that selects a key is the one that weighs it.
+    """
+
+    window = 32
+
+    def chosen(self, a: Tensor, blocked: Tensor) -> Tensor:
+        best = torch.zeros_like(a, dtype=torch.bool).scatter(3, a.topk(8, dim=3).indices, True)
+        return best & ~blocked
 
 
 class Carried(nd.Core):

@@ -44,7 +44,7 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
         "attention", "#3FA0D8",
         r"attention|mha|transformer|relu-attention|linear-attention|performer|mtan|cta|odeformer|contiformer",
     ),
-    ("continuous time", "#009E73", r"cfc|ltc|ncp|ct-rnn|ct-gru|gru-ode|ode-rnn|phased-lstm|mmrnn|tap-withdrawal"),
+    ("continuous time", "#009E73", r"cfc|ltc|lrc|ncp|ct-rnn|ct-gru|gru-ode|ode-rnn|phased-lstm|mmrnn|tap-withdrawal"),
     ("recurrent", "#0072B2", r"lstm|gru|rnn|rin|tdnn|narx"),
 )  # fmt: skip
 """Family, colour, pattern of the names: the first match counts."""

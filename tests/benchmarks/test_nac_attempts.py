@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nac_attempts import WINDOW, Block, Carried, Forget, Gated, Seen, Stack, TransformerStack, Window, black
+from nac_attempts import Block, Carried, Forget, Gated, Seen, Selected, Stack, TransformerStack, Window, black
 
 import nac_drive as nd
 from nac_drive.policies.cores.nac import NACCore
@@ -12,7 +12,7 @@ from nac_drive.policies.nac.variants import NAC_VARIANTS
 from tests.own_parts import forgotten
 
 
-@pytest.mark.parametrize("attempt", [Block, Carried, Forget, Gated, Seen, Stack, TransformerStack])
+@pytest.mark.parametrize("attempt", [Block, Carried, Forget, Gated, Seen, Selected, Stack, TransformerStack])
 def test_a_core_is_causal_and_the_same_frame_by_frame(attempt):
     with forgotten():
         assert nd.register_core("attempt", attempt).parameters > 0
@@ -20,13 +20,22 @@ def test_a_core_is_causal_and_the_same_frame_by_frame(attempt):
 
 @pytest.mark.parametrize(
     ("attempt", "remembers"),
-    [(Window, False), (Block, False), (Gated, False), (Stack, True), (Seen, True), (Carried, True), (Forget, True)],
+    [
+        (Window, False),
+        (Block, False),
+        (Gated, False),
+        (Stack, True),
+        (Seen, True),
+        (Selected, True),
+        (Carried, True),
+        (Forget, True),
+    ],
 )
 def test_a_longer_past_reaches_over_a_blackout(attempt, remembers):
     torch.manual_seed(0)
     size = len(black())
     core, seen = attempt(size, size), torch.randn(1, 2, size, requires_grad=True)
-    x = torch.cat((seen, black().expand(1, WINDOW, -1)), dim=1)
+    x = torch.cat((seen, black().expand(1, Window.window, -1)), dim=1)
     y, _ = core(x, torch.full(x.shape[:2], 0.02), core.initial_state(1))
     (gradient,) = torch.autograd.grad(y[0, -1].square().sum(), seen, allow_unused=True)
     assert bool(gradient is not None and gradient.ne(0).any()) == remembers
@@ -36,6 +45,22 @@ def test_a_window_of_all_frames_is_that_of_nac_sharp():
     torch.manual_seed(0)
     x, dt = torch.randn(2, 12, 16), torch.rand(2, 12) * 0.1
     window = Window(16, 16)
-    core = NACCore(16, 16, num_heads=4, window=WINDOW, **NAC_VARIANTS["nac-sharp"])
+    core = NACCore(16, 16, num_heads=4, window=Window.window, **NAC_VARIANTS["nac-sharp"])
     core.nac.load_state_dict(window.nac.state_dict())
     torch.testing.assert_close(window(x, dt, window.initial_state(2))[0], core(x, dt, core.initial_state(2))[0])
+
+
+def test_eight_keys_are_selected_by_the_weights_that_they_have():
+    torch.manual_seed(0)
+    x, dt = torch.randn(2, 40, 16), torch.rand(2, 40) * 0.1
+    window, selected = Window(16, 16), Selected(16, 16)
+    selected.nac.load_state_dict(window.nac.state_dict())
+    few, many = (core(x, dt, core.initial_state(2))[0] for core in (window, selected))
+    torch.testing.assert_close(many[:, :8], few[:, :8])  # eight frames are all keys
+    assert (many[:, 8:] - few[:, 8:]).abs().amax(dim=2).gt(1e-5).any()
+    logits, blocked = torch.randn(1, 4, 3, 32), torch.arange(32) < 28
+    chosen = selected.chosen(logits.masked_fill(blocked, torch.finfo(logits.dtype).min), blocked)
+    assert torch.equal(chosen.sum(dim=3), torch.full((1, 4, 3), 4))
+    chosen = selected.chosen(logits, torch.zeros(32, dtype=torch.bool))
+    assert torch.equal(chosen.sum(dim=3), torch.full((1, 4, 3), 8))
+    assert logits[chosen].view(1, 4, 3, 8).amin(dim=3).ge(logits.masked_fill(chosen, -9).amax(dim=3)).all()

@@ -20,6 +20,7 @@ from nac_drive.policies.cores.deepstate import DeepState
 from nac_drive.policies.cores.delays import NARX, TDNN
 from nac_drive.policies.cores.gru_ode import GRUODE
 from nac_drive.policies.cores.lds import LDS
+from nac_drive.policies.cores.lrc import LRC
 from nac_drive.policies.cores.ltc import LTC, NCP
 from nac_drive.policies.cores.memoryless import Bojarski, Feedforward
 from nac_drive.policies.cores.mmrnn import MMRNN
@@ -141,6 +142,11 @@ SHIPPED: dict[str, CoreFactory] = {
         MMRNN, "mixed memory (Lechner & Hasani 2020): an LSTM memory, a CT-RNN as continuous state", ("unfolds",)
     ),
     "ltc": CoreFactory(LTC, "liquid time constants, hybrid solver (thesis, Eq. 3.72)", ("unfolds",)),
+    "lrc": CoreFactory(
+        LRC,
+        "liquid resistance and capacitance (Farsang et al. 2024), symmetric elastance; implicit step",
+        ("time_unit",),
+    ),
     "ncp": CoreFactory(
         NCP, "LTC neurons wired as a Neural Circuit Policy: 12 inter, 6 command, 3 motor", _NCP, wiring="ncp"
     ),

@@ -21,7 +21,7 @@ NAC_CORES = [name for name in CORES if name.startswith("nac-")]
 def test_the_registry_holds_the_promised_names() -> None:
     families = """
     cnn cnn-bojarski rnn rin tdnn narx lstm lstm-sparse gru
-    ct-rnn ct-rnn-sparse ct-gru gru-ode ode-rnn phased-lstm mmrnn ltc ncp ncp-random ncp-full tap-withdrawal
+    ct-rnn ct-rnn-sparse ct-gru gru-ode ode-rnn phased-lstm mmrnn ltc lrc ncp ncp-random ncp-full tap-withdrawal
     cfc cfc-no-gate cfc-pure cfc-ncp lds deepstate s4 s4d
     attention mha transformer relu-attention linear-attention performer mtan cta odeformer contiformer
     pdna-b pdna-c pdna-d pdna-e pdna-ode circuitnet-l circuitnet-la circuitnet-lp

@@ -25,6 +25,7 @@ BY_HAND = {
     "gru-ode": (D, 3 * (12 + 16) + 3 * 16),
     "ode-rnn": (D, None),
     "ltc": (D, 12 + 16),
+    "lrc": (D, 12 + 16),
     "tap-withdrawal": (7, 28),  # the four sensory neurons are set by the inputs
     "ncp-full": (21, F * 12 + 21 * 21),
     "lds": (D, 12 + 16),
