@@ -6,9 +6,9 @@
 A dataset that was recorded under several perturbations in turn is compared under all of them in turn: track n is under
 number n modulo their count. The table has one column for each: mean return over runs and tracks, and in brackets the
 paired difference from the baseline (lstm, if it takes part; else the first driver) with its 95 % bootstrap interval
-over tracks and runs. Several folders are one table, over the tracks that all drivers drove; a driver that an earlier
-folder has, too, is marked by the folder's name. A group has its best driver, and the drivers behind it down to the
-first that is worse by an interval without zero.
+over tracks and runs. A run that is not finished is left out. Several folders are one table, over the tracks that all
+drivers drove; a driver that an earlier folder has, too, is marked by the folder's name. A group has its best driver,
+and the drivers behind it down to the first that is worse by an interval without zero.
 
 --seat names comparisons of the same drivers from the driver's seat (`nac-drive compare --view seat`). Their worlds are
 further columns. --page writes the table between the marks of a page.
@@ -44,13 +44,20 @@ Returns = dict[str, dict[int, list[float]]]
 
 
 def returns_of(folder: Path, *, seat: bool = False) -> Returns:
-    """Return the returns of every driver of a comparison."""
-    found: Returns = defaultdict(lambda: defaultdict(list))
+    """Return the returns of every driver of a comparison, from its runs that drove as many tracks as any."""
+    runs: dict[str, dict[int | None, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in (folder / "rows.jsonl").read_text().splitlines():
         row = json.loads(line)
         if row.get("trial") is None:  # a trial of the tuning is no episode
-            found[row["driver"]][~row["seed"] if seat else row["seed"]].append(row["episode_return"])
-    return found
+            track = ~row["seed"] if seat else row["seed"]
+            runs[row["driver"]][row.get("run")][track] = row["episode_return"]
+    tracks = max(len(run) for of_driver in runs.values() for run in of_driver.values())
+    returns: Returns = {}
+    for driver, of_driver in runs.items():
+        whole = [run for run in of_driver.values() if len(run) == tracks]
+        if whole:
+            returns[driver] = {track: [run[track] for run in whole] for track in whole[0]}
+    return returns
 
 
 def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
@@ -60,15 +67,21 @@ def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
     """
     returns: Returns = {}
     for folder in folders:
-        for driver, found in returns_of(folder, seat=seat).items():
-            if returns.get(driver) != found:  # an expert drives as before
-                returns[f"{driver} ({folder.name})" if driver in returns else driver] = found
+        for driver, driven in returns_of(folder, seat=seat).items():
+            if returns.get(driver) != driven:  # an expert drives as before
+                returns[f"{driver} ({folder.name})" if driver in returns else driver] = driven
     return returns
 
 
 def with_seat(returns: Returns, seat: Returns) -> Returns:
-    """Return the drivers that drove in both views, with the tracks of both."""
-    return {driver: {**returns[driver], **seat[driver]} for driver in returns if driver in seat}
+    """Return the drivers that drove in both views, with the tracks of both and the runs that both have."""
+    both: Returns = {}
+    for driver in returns:
+        if driver in seat:
+            tracks = {**returns[driver], **seat[driver]}
+            runs = min(len(values) for values in tracks.values())
+            both[driver] = {track: values[:runs] for track, values in tracks.items()}
+    return both
 
 
 def grid(returns: dict[int, list[float]], tracks: list[int]) -> np.ndarray:
@@ -103,10 +116,10 @@ def table(returns: Returns, specs: list[str]) -> str:
     for driver in by_mean(returns):
         cells = []
         for tracks in [*places.values(), sorted(returns[baseline])]:
-            own = grid(returns[driver], tracks)
-            cell = f"{own.mean():.0f}"
+            values = grid(returns[driver], tracks)
+            cell = f"{values.mean():.0f}"
             if driver != baseline:
-                versus = bootstrap(own, grid(returns[baseline], tracks))
+                versus = bootstrap(values, grid(returns[baseline], tracks))
                 cell += f" ({versus.text('+.0f')})"
             cells.append(cell)
         runs = len(next(iter(returns[driver].values())))
@@ -126,13 +139,13 @@ def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
 
 def spread(returns: Returns, specs: list[str]) -> dict[str, list[float]]:
     """Return the standard deviation over the runs of every driver, under every specification and under all."""
-    found = {}
-    for driver, own in returns.items():
-        whole = grid(own, sorted(own))
+    spreads = {}
+    for driver, of_driver in returns.items():
+        whole = grid(of_driver, sorted(of_driver))
         if len(whole) > 1:
-            parts = [grid(own, tracks) for tracks in places_of(own, specs).values()]
-            found[driver] = [float(part.mean(axis=1).std(ddof=1)) for part in (*parts, whole)]
-    return found
+            worlds = [grid(of_driver, tracks) for tracks in places_of(of_driver, specs).values()]
+            spreads[driver] = [float(world.mean(axis=1).std(ddof=1)) for world in (*worlds, whole)]
+    return spreads
 
 
 def main() -> None:
@@ -147,8 +160,8 @@ def main() -> None:
     returns = merged(options.folders)
     if options.seat is not None:
         returns = with_seat(returns, merged(options.seat, seat=True))
-    common = set.intersection(*(set(found) for found in returns.values()))
-    returns = {driver: {track: found[track] for track in common} for driver, found in returns.items()}
+    common = set.intersection(*(set(tracks) for tracks in returns.values()))
+    returns = {driver: {track: tracks[track] for track in common} for driver, tracks in returns.items()}
     text = table(returns, specs)
     print(text)
     if options.page is not None:

@@ -45,6 +45,22 @@ def test_the_seat_has_columns_of_its_own(tmp_path):
     assert last == "| 2 | lstm | recurrent | 2 | 500 | 500 | 300 | 300 | 400 |"
 
 
+def test_a_run_that_is_not_finished_is_left_out(tmp_path):
+    folder = comparison(tmp_path / "above", 500)
+    whole = returns_of(folder)
+    rows = [
+        {"driver": name, "run": run, "seed": track, "episode_return": 0.0}
+        for name, run, tracks in (("lstm", 2, 3), ("gru", 0, 1))
+        for track in range(tracks)
+    ]
+    with (folder / "rows.jsonl").open("a") as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    assert returns_of(folder) == whole
+    seat = returns_of(comparison(tmp_path / "seat", 300), seat=True)
+    seat = {driver: {track: [*values, 0.0] for track, values in tracks.items()} for driver, tracks in seat.items()}
+    assert {len(values) for values in with_seat(whole, seat)["cnn"].values()} == {2}, "the runs that both have"
+
+
 def test_drivers_that_cannot_be_told_from_the_best_of_a_group_are_in_it():
     runs = {"first": [9.0, 10.0], "level": [8.0, 10.5], "behind": [5.0, 5.0], "last": [4.9, 5.05]}
     returns = {
