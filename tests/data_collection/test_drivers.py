@@ -51,7 +51,7 @@ def test_every_controller_has_the_numbers_of_its_control(control):
     assert plain.config.blind_frames == 0
     factors = {"line_fraction": 0.9, "lateral_limit": 0.95, "braking_limit": 0.7}
     scaled = {name: factor * getattr(plain.config, name) for name, factor in factors.items()}
-    assert steady.config == replace(plain.config, **scaled)
+    assert steady.config == replace(plain.config, about_turn=0.8, **scaled)
     assert cautious.config == replace(plain.config, lateral_limit=0.75 * plain.config.lateral_limit, blind_frames=6)
     assert [resolve_driver(Path(name)).control for name in CONTROLLERS] == ["discrete"] * 3  # type: ignore[attr-defined]
 

@@ -79,6 +79,9 @@ class ControllerConfig:
     """Continuous: gas per unit/s below the profile."""
     brake_gain: float = 0.04
     """Continuous: brake per unit/s above the slack."""
+    about_turn: float = 0.0
+    """A car that points backwards turns round to the left, also where the right is nearer by up to twice this angle;
+    0: it turns to the nearer side."""
     blind_frames: int = 0
     """The car stops while more frames than these in a row are lost or black (`frame_lost`); 0: it never does. The
     controller itself needs no frame: the label is for drivers that do."""
@@ -98,10 +101,17 @@ _NUMBERS: dict[Control, ControllerConfig] = {
 }  # fmt: skip
 _STEADY = {"line_fraction": 0.9, "lateral_limit": 0.95, "braking_limit": 0.7}
 """Factors of the steady controller: it stays further from the edge, and brakes earlier."""
+_ABOUT_TURN = 0.8
+"""Of the steady controller. Where a label flips from full left to full right, a driver that learns the steering by its
+square error answers with the mean, straight on. That must not be where a car points exactly backwards."""
 CONTROLLERS: dict[str, dict[Control, ControllerConfig]] = {
     "controller": _NUMBERS,
     "steady-controller": {
-        control: replace(numbers, **{name: factor * getattr(numbers, name) for name, factor in _STEADY.items()})
+        control: replace(
+            numbers,
+            about_turn=_ABOUT_TURN,
+            **{name: factor * getattr(numbers, name) for name, factor in _STEADY.items()},
+        )
         for control, numbers in _NUMBERS.items()
     },
     "cautious-controller": {
@@ -188,6 +198,8 @@ class Controller:
         limit = state.speed[state.locate(*car.hull.position)]
         distance = config.look_ahead + config.look_ahead_time * speed
         error = self._course_error(car.hull, state, distance)
+        if error < config.about_turn - math.pi:
+            error += 2 * math.pi
         curvature = state.curvature[state.ahead(config.preview * speed)]
         turn = speed * curvature  # rad/s
 

@@ -152,6 +152,24 @@ def test_the_steady_one_stays_further_from_the_edge_and_brakes_earlier(control):
     assert fast - 5 < steady < fast
 
 
+def test_turned_round_the_steady_one_always_turns_to_the_left():
+    """A driver that learns the steering by its square error would learn the mean of left and right."""
+    env = quiet_env(EnvConfig("continuous"))
+    observation, _ = env.reset(seed=1)
+    simulator: Any = env.unwrapped
+    line, place = simulator.centre_line, 40
+    steering: dict[str, list[float]] = {"controller": [], "steady-controller": []}
+    for name, angles in steering.items():
+        controller = Controller("continuous", CONTROLLERS[name]["continuous"])
+        plan = controller.begin(env)
+        for beyond in (-1.2, -0.4, -0.1, 0.1, 0.4, 1.2):  # radians to the left of exactly backwards
+            simulator.place(line.angles[place] + np.pi + beyond, *line.points[place])
+            angles.append(controller.act(observation, plan, 0.02)[0][0])
+    assert np.sign(steering["controller"]).tolist() == [1, 1, 1, -1, -1, -1]  # left is negative
+    assert np.sign(steering["steady-controller"]).tolist() == [1, -1, -1, -1, -1, -1]
+    assert steering["controller"][-3:] == pytest.approx(steering["steady-controller"][-3:], abs=0.02)
+
+
 def cautious(control: Control, **changed: Any) -> Controller:
     return Controller(control, replace(CONTROLLERS["cautious-controller"][control], **changed))
 
