@@ -61,7 +61,7 @@ class Window(nd.Core):
         return torch.ones(x.shape[:2], dtype=torch.bool)
 
     def chosen(self, a: Tensor, blocked: Tensor) -> Tensor:
-        """Return which keys (..., W) a query may attend to, from their logits."""
+        """Return which keys (..., W) a query attends to."""
         return ~blocked
 
     def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -107,9 +107,9 @@ class Seen(Window):
 
 
 class Selected(Window):
-    """NAC-sharp with the eight keys of the last 32 frames that have the largest logits.
+    """NAC-sharp with eight keys of the last 32 frames.
 
-    The score that selects a key is the one that weighs it.
+    They have the largest logits: the score that selects a key is the one that weighs it.
     """
 
     window = 32

@@ -10,9 +10,10 @@ from nac_drive.policies.cores.base import NOMINAL_DT, RecurrentCore, State, Stat
 
 
 class LRC(RecurrentCore):
-    """LTC neurons with saturated currents and a capacitance that the input sets.
+    """LTC neurons with saturated currents and a liquid capacitance.
 
-    Every input and every neuron leads to every neuron. With u the inputs and the potentials v:
+    The input sets the capacitance. Every input and every neuron leads to every neuron. With u the inputs and the
+    potentials v:
 
         s_ij = sigmoid(gamma_ij (u_j - mu_ij))                        synapses, as in `LTC`
         f_i  = g_i + sum_j w_ij s_ij                                  what forgets: the liquid resistance
@@ -92,7 +93,11 @@ class LiquidSynapses(nn.Module):
         self.center = nn.Parameter(torch.empty(shape).uniform_(0.3, 0.8))  # mu
 
     def forward(self, u: Tensor) -> Tensor:
-        """Return the sums of w s and of k s, (..., d, 2), over the sources u (..., M)."""
+        """Sum over the sources u (..., M).
+
+        Returns:
+            The sums of w s and of k s, (..., d, 2).
+        """
         s = torch.sigmoid(self.gain * (u.unsqueeze(-2) - self.center))  # (..., d, M)
         both = torch.stack((F.softplus(self.weight), self.update), dim=2)  # (d, M, 2)
         return torch.einsum("...dm,dmk->...dk", s, both)

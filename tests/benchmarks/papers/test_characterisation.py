@@ -173,7 +173,7 @@ def test_metrics_of_responses_that_are_known_by_hand():
 
 CELLS = [
     "rnn", "rin", "gru", "lstm", "lstm-sparse", "ct-rnn", "ct-rnn-sparse", "ct-gru", "gru-ode", "ode-rnn",
-    "phased-lstm", "mmrnn", "ltc", "cfc", "cfc-no-gate", "cfc-pure",
+    "phased-lstm", "mmrnn", "ltc", "lrc", "cfc", "cfc-no-gate", "cfc-pure",
 ]  # fmt: skip
 COINCIDENCES = {
     "s4": 16, "s4d": 16, "deepstate": 40, "circuitnet-l": 128, "circuitnet-la": 112, "circuitnet-lp": 64, "ncp": 21,

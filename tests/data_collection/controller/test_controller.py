@@ -153,7 +153,7 @@ def test_the_steady_one_stays_further_from_the_edge_and_brakes_earlier(control):
 
 
 def test_turned_round_the_steady_one_always_turns_to_the_left():
-    """A driver that learns the steering by its square error would learn the mean of left and right."""
+    """Regression would learn the mean of left and right."""
     env = quiet_env(EnvConfig("continuous"))
     observation, _ = env.reset(seed=1)
     simulator: Any = env.unwrapped

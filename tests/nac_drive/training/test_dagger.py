@@ -205,7 +205,7 @@ def test_a_run_is_never_overwritten_nor_resumed_with_other_settings(straight):
         train(config(), straight)
     with pytest.raises(ValueError, match=r"beta: run has 0\.5, got 0\.9"):
         train(config(beta=0.9), straight, resume=True)
-    with pytest.raises(ValueError, match=r"expert_sha256: run has '0822.*', got 'f394"):
+    with pytest.raises(ValueError, match=r"expert_sha256: run has 'c042.*', got 'f394"):
         train(config(), straight, resume=True, expert="expert")
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         train(config(), straight / "typo", resume=True)

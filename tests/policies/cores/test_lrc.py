@@ -20,7 +20,10 @@ def softplus(x: np.ndarray | float) -> np.ndarray:
 
 
 def slope(core: LRC, u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The paper's equations neuron by neuron: dv/dt per frame, and the rate e sigmoid(f). u (F,), v (d,)."""
+    """The paper's equations neuron by neuron.
+
+    Returns dv/dt per frame, and the rate e sigmoid(f). u (F,), v (d,).
+    """
     p = {name: parameter.detach().numpy() for name, parameter in core.named_parameters()}
     slopes, rates = np.zeros_like(v), np.zeros_like(v)
     for i in range(len(v)):
