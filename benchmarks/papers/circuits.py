@@ -116,7 +116,7 @@ class Circuits(PaperExperiment):
         )
         return (
             f"Adaptive random search (Algorithm 5) with noise {self.sigma:g} unless it says otherwise, alpha "
-            f"{self.alpha:g}, and a new estimate after {self.patience} rejections; {self.runs} runs each. {sizes}. "
+            f"{self.alpha:g}, and a new estimate after {self.patience} rejections; runs of each: {self.runs}. {sizes}. "
             "Agents have 11 neurons: the tap-withdrawal circuit, random circuits (another one in every run), an LSTM, "
             "and a perceptron with one hidden layer, the last two with a linear readout. mountain-car is gymnasium's "
             "MountainCarContinuous-v0. car is CarRacing with six numbers in place of a frame: lateral offset, heading "

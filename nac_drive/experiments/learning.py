@@ -94,7 +94,7 @@ class Learning(PaperExperiment):
         recipe = f", {', '.join(f'`{word}`' for word in self.recipe)}" if self.recipe else ""
         return (
             f"PPO from random weights with the settings of `nac-drive ppo` ({self.control} control, actions held for "
-            f"{RolloutConfig.action_repeat} frames{recipe}), {self.runs} runs each, validated on "
+            f"{RolloutConfig.action_repeat} frames{recipe}), runs of each: {self.runs}, validated on "
             f"{self.validation_tracks} every {self.validate_every:,} frames; the validated driver acts at every frame. "
             "± is the standard deviation over runs. Runs that never reach a return are left out of the mean of its "
             "column, and counted there."
