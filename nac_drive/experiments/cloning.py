@@ -253,7 +253,7 @@ class Cloning(PaperExperiment):
         )  # fmt: skip
         encoder = f"the frozen encoder of {self.encoder_from}" if self.encoder_from else f"{self.encoder}, of each run"
         return (
-            f"{learned} Encoder: {encoder}. runs of each: {self.runs}, {self.batch_size} sequences of "
+            f"{learned} Encoder: {encoder}. Runs of each: {self.runs}, {self.batch_size} sequences of "
             f"{self.sequence_length} frames an update, Adam at {self.learning_rate:g}{recipe}. Each run drove the "
             f"tracks {self.tracks} undisturbed and under every perturbation (docs/perturbations.md). "
             f"Crashes: {self.crash}. ± is the standard deviation "

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nac_drive.policies.cores.base import NOMINAL_DT, RecurrentCore, State, StateSpec, check_time_unit, scan
+from nac_drive.policies.ops.liquid import positive
 
 
 class LRC(RecurrentCore):
@@ -49,11 +50,11 @@ class LRC(RecurrentCore):
         super().__init__()
         self.input_size, self.output_size, self.time_unit = input_size, output_size, check_time_unit(time_unit)
         self.sensory, self.recurrent = (LiquidSynapses(sources, output_size) for sources in (input_size, output_size))
-        self.conductance = nn.Parameter(_inverse_softplus(torch.empty(output_size).uniform_(0.001, 1.0)))
+        self.conductance = nn.Parameter(positive(0.001, 1.0, output_size))
         self.leak = nn.Parameter(torch.empty(output_size).uniform_(-0.2, 0.2))
         self.input = nn.Linear(input_size, output_size)  # a
         self.feedback = nn.Linear(output_size, output_size, bias=False)
-        self.width = nn.Parameter(_inverse_softplus(torch.ones(output_size)))  # b
+        self.width = nn.Parameter(positive(1.0, 1.0, output_size))  # b
 
     def state_shapes(self) -> StateSpec:
         return (((self.output_size,), None),)
@@ -87,7 +88,7 @@ class LiquidSynapses(nn.Module):
     def __init__(self, sources: int, neurons: int) -> None:
         super().__init__()
         shape = neurons, sources
-        self.weight = nn.Parameter(_inverse_softplus(torch.empty(shape).uniform_(0.001, 1.0)))  # w
+        self.weight = nn.Parameter(positive(0.001, 1.0, *shape))  # w
         self.update = nn.Parameter(nn.init.orthogonal_(torch.empty(shape)))  # k
         self.gain = nn.Parameter(torch.empty(shape).uniform_(3.0, 8.0))  # gamma
         self.center = nn.Parameter(torch.empty(shape).uniform_(0.3, 0.8))  # mu
@@ -101,7 +102,3 @@ class LiquidSynapses(nn.Module):
         s = torch.sigmoid(self.gain * (u.unsqueeze(-2) - self.center))  # (..., d, M)
         both = torch.stack((F.softplus(self.weight), self.update), dim=2)  # (d, M, 2)
         return torch.einsum("...dm,dmk->...dk", s, both)
-
-
-def _inverse_softplus(values: Tensor) -> Tensor:
-    return values.expm1().log()

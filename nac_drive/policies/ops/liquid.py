@@ -68,8 +68,8 @@ class LiquidNetwork(nn.Module):
         self.unfolds, self.solver, units = unfolds, solver, recurrent_mask.shape[0]
         self.sensory, self.recurrent = Synapses(input_mask.T), Synapses(recurrent_mask.T)
         self.electrical = None if electrical_mask is None else ElectricalSynapses(electrical_mask.T)
-        self.capacitance = nn.Parameter(_positive(0.4, 0.6, units))
-        self.conductance = nn.Parameter(_positive(0.001, 1.0, units))
+        self.capacitance = nn.Parameter(positive(0.4, 0.6, units))
+        self.conductance = nn.Parameter(positive(0.001, 1.0, units))
         self.leak = nn.Parameter(torch.empty(units).uniform_(-0.2, 0.2))
         self._cache: WeightCache[Any] = WeightCache()
 
@@ -163,7 +163,7 @@ class Synapses(nn.Module):
         count = int(mask.sum())
         self.mask: Tensor
         self.register_buffer("mask", mask.contiguous())
-        self.weight = nn.Parameter(_positive(0.001, 1.0, count))  # w = softplus of it
+        self.weight = nn.Parameter(positive(0.001, 1.0, count))  # w = softplus of it
         self.reversal = nn.Parameter(2.0 * torch.randint(2, (count,)) - 1.0)  # E
         self.gain = nn.Parameter(torch.empty(count).uniform_(3.0, 8.0))  # gamma
         self.center = nn.Parameter(torch.empty(count).uniform_(0.3, 0.8))  # mu
@@ -189,7 +189,7 @@ class ElectricalSynapses(nn.Module):
         super().__init__()
         self.mask: Tensor
         self.register_buffer("mask", mask.contiguous())
-        self.weight = nn.Parameter(_positive(0.001, 1.0, int(mask.sum())))  # w = softplus of it
+        self.weight = nn.Parameter(positive(0.001, 1.0, int(mask.sum())))  # w = softplus of it
 
     def dense(self) -> Tensor:
         """Return w (N, M); 0 where there is no synapse."""
@@ -313,6 +313,6 @@ def _currents(u: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, electrical
     return chemical + torch.stack((electrical @ u.t(), electrical.sum(dim=1, keepdim=True).expand(-1, len(u))), dim=1)
 
 
-def _positive(low: float, high: float, count: int) -> Tensor:
+def positive(low: float, high: float, *shape: int) -> Tensor:
     """Draw numbers whose softplus is uniform in [low, high]."""
-    return torch.empty(count).uniform_(low, high).expm1().log()
+    return torch.empty(shape).uniform_(low, high).expm1().log()
