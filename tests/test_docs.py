@@ -12,6 +12,7 @@ from nac_drive.cli.main import COMMANDS, _parse, plugins_and_words
 from nac_drive.cli.options import options as every_option
 from nac_drive.cli.options import options_table, subcommands
 from nac_drive.experiments.leaderboard import columns
+from nac_drive.policies.checkpoint import PRETRAINED
 from nac_drive.storage.read import FileError
 from tests.commands import call
 from tests.documented import PAGES, ROOT, commands
@@ -115,6 +116,18 @@ def test_the_leaderboard_has_the_columns_of_today():
         assert heading.split(" | ") == [
             column.heading for column in columns() if column.heading not in NOT_ON_THE_LEADERBOARD
         ]
+
+
+def test_a_model_card_has_the_return_of_the_page_of_results():
+    rows = re.findall(
+        r"^\| ([\w-]+).*?\| (\w+) \| (.+?) \| (.+?) \|", (ROOT / "docs/results.md").read_text().replace("*", ""), re.M
+    )
+    results = {f"{name}-{control}": (mean, minimum) for name, control, mean, minimum in rows}
+    cards = {name: (folder / "README.md").read_text() for name, folder in PRETRAINED.items()}
+    found = {name: re.search(r"^\| test-100 \| (.+?) \| (.+?) \|", card, re.M) for name, card in cards.items()}
+    on_cards = {name: match.groups() for name, match in found.items() if match}
+    assert len(on_cards) > 6
+    assert on_cards == {name: results[name] for name in on_cards}
 
 
 def test_the_page_of_the_command_line_holds_every_option():
