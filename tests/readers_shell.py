@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import multiprocessing.dummy
+import os
 import re
 import runpy
 import sys
@@ -164,7 +165,7 @@ class Shell:
         program = "nac-drive" if "nac-drive" in words[:3] else "python"
         words = reduced(words[words.index(program) + 1 :])
         out = Path(words[words.index("--out") + 1]) if "--out" in words else Path("none")
-        alone = not any(Path(word).exists() for word in words)
+        alone = not any(os.path.exists(word) for word in words)  # a long word is no path, and no error
         if alone and (kept := self._finished.get(tuple(words))):
             (copytree if kept.is_dir() else copy)(kept, out)
             return 0

@@ -66,6 +66,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
     ],
+    "docs/shifts.md": [lambda: exec(code("docs/shifts.md")[0], {})],  # it saves the driver that a command begins with
     "docs/your-own-driver.md": [lambda: trained().save("ppo.zip")],
     "docs/your-own-road.md": [lambda: Path("my_road.py").write_text(code("docs/your-own-road.md")[0])],
     "docs/udacity.md": [
