@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import nac_drive as nd
 from nac_drive.envs import Control
+from nac_drive.training.config import core_settings
 
 Method = Literal["bc", "dart", "dagger"]
 
@@ -30,7 +31,7 @@ class Protocol:
     """Cores x methods x seeds, trained alike."""
 
     cores: dict[str, dict[str, Any]]
-    """Core -> its settings."""
+    """Core, such as nac-exact or nac-sharp,window=32 -> further settings."""
     seeds: dict[int, int]
     """Seed of a run -> seed of the first track that DAgger drives."""
     expert: str
@@ -47,7 +48,8 @@ class Protocol:
 
     def dagger_config(self, run: Run) -> nd.DaggerConfig:
         """Settings of a run of DAgger."""
-        driver = replace(self.training.driver, core=run.core, core_args=self.cores[run.core])
+        name, *settings = run.core.split(",")
+        driver = replace(self.training.driver, core=name, core_args=self.cores[run.core] | core_settings(settings))
         return replace(self.training, driver=driver, seed=run.seed, first_track=self.seeds[run.seed])
 
     def train_config(self, run: Run) -> nd.TrainConfig:

@@ -26,7 +26,7 @@ import numpy as np
 import tyro
 from harness import Cell, Harness, Options  # the files beside this one
 from run_plans import Protocol, Run
-from tails import MISHAP, kind_of, mean_text, share_text
+from tails import MISHAP, kind_of, share_text
 
 import nac_drive as nd
 from nac_drive.envs.perturbations.mishaps import KINDS
@@ -53,7 +53,7 @@ class Seat:
             "lstm", "cnn", "nac-exact", "nac-steady", "nac-sharp", "gru", "cfc", "ltc", "ncp", "mtan", "mha",
         ]
     )  # fmt: skip
-    """Cores to train; mha is softmax attention with 4 heads, as in a transformer's block."""
+    """Cores to train, such as nac-sharp or nac-sharp,window=32; mha is softmax attention with 4 heads."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     end_to_end: list[str] = field(default_factory=lambda: ["lstm", "cnn"])
     """Cores with an encoder of their own; all others have the frozen encoder of the LSTM."""
@@ -105,43 +105,46 @@ def _returns(rows: list[EpisodeResult]) -> np.ndarray:
     return np.array([row.episode_return for row in rows])
 
 
-def _of_cores(rows: Rows) -> dict[str, list[list[EpisodeResult]]]:
-    """Return the episodes of every run by core."""
-    return {core: [rows[run] for run in rows if run.core == core] for core in dict.fromkeys(run.core for run in rows)}
+def _labelled(rows: Rows) -> list[tuple[str, list[Run]]]:
+    """Return the rows of a table, each with its runs: every seed of a core, and all where it has several."""
+    labelled = []
+    for core in dict.fromkeys(run.core for run in rows):
+        runs = [run for run in rows if run.core == core]
+        labelled += [(str(run.seed), [run]) for run in runs]
+        labelled += [("all", runs)] * (len(runs) > 1)
+    return labelled
+
+
+def _grid(rows: Rows, runs: list[Run]) -> np.ndarray:
+    """Return the returns of runs, (runs, tracks)."""
+    return np.array([_returns(rows[run]) for run in runs])
 
 
 def undisturbed_table(rows: Rows) -> str:
     """Return the returns of every run and core."""
     headings = ("core", "seed", "return", "sd", "minimum", f"under {LOST:.0f}, %", "under 900, %", "from lstm")
-    lines, returns = [], {core: np.array([*map(_returns, runs)]) for core, runs in _of_cores(rows).items()}
-    for core, grid in returns.items():  # (runs, tracks)
-        seeds = [run.seed for run in rows if run.core == core]
-        baseline = returns.get(ENCODER)
-        paired = baseline is not None and core != ENCODER and baseline.shape == grid.shape
-        for seed, values in [*zip(map(str, seeds), grid, strict=True), ("all", grid)]:
-            whole = seed == "all"
-            lines.append((
-                core, seed, bootstrap(grid).text(".1f") if whole else mean_text(values), f"{values.std(ddof=1):.1f}",
-                f"{values.min():.0f}", share_text(values.ravel() < LOST),
-                share_text(values.ravel() < CAR_RACING.solved_return),
-                bootstrap(grid, baseline).text("+.1f") if whole and paired else "",
-            ))  # fmt: skip
+    lines = []
+    for label, runs in _labelled(rows):
+        grid = _grid(rows, runs)
+        baseline = _grid(rows, [run for run in rows if run.core == ENCODER and run.seed in {own.seed for own in runs}])
+        paired = runs[0].core != ENCODER and baseline.shape == grid.shape
+        lines.append((
+            runs[0].core, label, bootstrap(grid).text(".1f"), f"{grid.std(ddof=1):.1f}", f"{grid.min():.0f}",
+            share_text(grid.ravel() < LOST), share_text(grid.ravel() < CAR_RACING.solved_return),
+            bootstrap(grid, baseline).text("+.1f") if paired else "",
+        ))  # fmt: skip
     return markdown_table(headings, lines, "ll")
 
 
 def recovery_table(rows: Rows) -> str:
     """Return how often every run and core recovers."""
     lines = []
-    for core, runs in _of_cores(rows).items():
-        seeds = [str(run.seed) for run in rows if run.core == core]
-        for seed, episodes in [*zip(seeds, runs, strict=True), ("all", [row for own in runs for row in own])]:
-            recovered = {
-                kind: np.array([row.recovered == 1 for row in episodes if kind_of(row) == kind]) for kind in KINDS
-            }
-            every = np.concatenate([*recovered.values()])
-            shares = [share_text(hits) for hits in (every, *recovered.values())]
-            grid = np.array([*map(_returns, runs)]) if seed == "all" else _returns(episodes)[None]
-            lines.append((core, seed, *shares, bootstrap(grid).text(".1f")))
+    for label, runs in _labelled(rows):
+        episodes = [row for run in runs for row in rows[run]]
+        recovered = {kind: np.array([row.recovered == 1 for row in episodes if kind_of(row) == kind]) for kind in KINDS}
+        every = np.concatenate([*recovered.values()])
+        shares = [share_text(hits) for hits in (every, *recovered.values())]
+        lines.append((runs[0].core, label, *shares, bootstrap(_grid(rows, runs)).text(".1f")))
     return markdown_table(("core", "seed", "all", *KINDS, "return"), lines, "ll")
 
 

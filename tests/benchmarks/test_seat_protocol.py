@@ -49,6 +49,13 @@ def test_all_cores_learn_alike_on_the_encoder_of_the_lstm_with_their_seed():
         assert [len(of_core) for of_core in tracks] == [40 + 3 * 12]
 
 
+def test_a_core_may_have_settings():
+    plan = protocol(Seat(Path("out")), "nac-sharp,window=32", 1)
+    (run,) = plan.plan()
+    driver = plan.dagger_config(run).driver
+    assert (run.name, driver.core, driver.core_args) == ("nac-sharp,window=32-dagger-1", "nac-sharp", {"window": 32})
+
+
 def test_returns_of_runs_and_cores():
     lstm, ncp = (Run(core, "dagger", 0) for core in ("lstm", "ncp"))
     rows: Rows = {
@@ -56,8 +63,13 @@ def test_returns_of_runs_and_cores():
     }
     table = cells(undisturbed_table(rows))
     assert table["lstm", "0"][2:] == ["900", *["0.0 [0.0, 49.0]"] * 2, ""]
-    assert table["ncp", "all"][2:4] == ["847", "75.0 [30.1, 95.4]"]
-    assert table["ncp", "all"][5] == "-53.0 [-53.0, -53.0]"
+    assert table["ncp", "0"][2:4] == ["847", "75.0 [30.1, 95.4]"]
+    assert table["ncp", "0"][5] == "-53.0 [-53.0, -53.0]"
+    assert len(table) == 2  # one seed is all
+    rows |= {Run("ncp", "dagger", 1): [episode(ncp, track, 849 + track) for track in range(4)]}
+    table = cells(undisturbed_table(rows))
+    assert table["ncp", "1"][5] == ""  # no lstm of that seed
+    assert (table["ncp", "all"][2], table["ncp", "all"][5]) == ("847", "")
 
 
 @pytest.mark.parametrize("recovers", KINDS)
