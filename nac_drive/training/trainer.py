@@ -250,7 +250,8 @@ def build_learner(plan: TrainingPlan[Any]) -> Driver:
 def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> None:
     """Start from the weights of `driver`.
 
-    Another core keeps its random weights, and a frozen encoder its own; the residual path need not be the same.
+    Another core keeps its random weights, with a warning, and a frozen encoder its own; the residual path need not be
+    the same.
 
     Raises:
         ValueError: `driver` has another encoder or action head.
@@ -266,15 +267,18 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
             "pass the options that it was trained with."
         )
     kept: tuple[str, ...] = ("encoder.",) if encoder_is_frozen else ()
-    if other.core != mine.core:
+    there: Any = other.core
+    here: Any = mine.core
+    if there == here:
+        differing = CORES[here].differences(other.core_args, mine.core_args)
+        there, here = (
+            {name: args.get(name, "the default") for name in differing} for args in (other.core_args, mine.core_args)
+        )
+    if there != here:
         kept += ("core.",)
-    elif differing := CORES[mine.core].differences(other.core_args, mine.core_args):
-        kept += ("core.",)
-        there = {name: other.core_args.get(name, "the default") for name in differing}
-        here = {name: mine.core_args.get(name, "the default") for name in differing}
         warnings.warn(
-            f"init_from: the core begins with random weights, as its core_args differ: {there} there, {here} here; "
-            "pass the core_args of init_from to go on from its core.",
+            f"init_from: the core begins with random weights, as it differs: {there} there, {here} here; "
+            "pass core and core_args of init_from to go on from its core.",
             stacklevel=2,
         )
     own = {name: tensor for name, tensor in learner.state_dict().items() if name.startswith(kept)}

@@ -228,7 +228,8 @@ def test_a_learner_starts_from_the_weights_of_another(straight, tmp_path, no_val
     before, after = load_driver(straight / "checkpoints" / "best"), load_driver(best)
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
-    other = load_driver(train(config("gru", residual=True, **still), tmp_path / "gru"))
+    with pytest.warns(match=f"random weights.* {before.config.core} there, gru here; pass core"):
+        other = load_driver(train(config("gru", residual=True, **still), tmp_path / "gru"))
     assert (other.config.core, other.config.residual, before.config.residual) == ("gru", True, False)
     for name, parameter in other.named_parameters():  # another core keeps its random weights
         if not name.startswith("core."):
