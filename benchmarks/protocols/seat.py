@@ -106,7 +106,10 @@ def _returns(rows: list[EpisodeResult]) -> np.ndarray:
 
 
 def _labelled(rows: Rows) -> list[tuple[str, list[Run]]]:
-    """Return the rows of a table, each with its runs: every seed of a core, and all where it has several."""
+    """Return the label of every row, and its runs.
+
+    A core has one row a seed, and one of all if it has several.
+    """
     labelled = []
     for core in dict.fromkeys(run.core for run in rows):
         runs = [run for run in rows if run.core == core]
