@@ -129,6 +129,7 @@ ADDED = {
 TEXTS = {
     **{f"--out runs/{name}": f"--set max_steps={LENGTHS['dagger']} --out runs/{name}" for name in ("mix-", "robust-")},
     " optim.precision=bf16-mixed": "",  # emulated, and ten times as slow, on processors without it
+    "optim.sequence_length=32": "optim.sequence_length=8",
     "--drivers all nac-exact,window=32 mha,window=8": "--drivers nac-exact,window=32 mha,window=8",
     "cnn lstm gru cfc mtan nac-sharp nac-exact mha ct-gru pdna-c pdna-e ncp ltc nac-exact,num_heads=4,gain=8,recency=2,"
     "output=riemann": "lstm mtan nac-sharp",
