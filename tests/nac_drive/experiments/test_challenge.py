@@ -11,7 +11,9 @@ import pytest
 
 import nac_drive as nd
 from benchmarks.challenge import PAGE, results, table
+from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.experiments import challenge_check
+from nac_drive.experiments.challenge import challenge_driver
 from nac_drive.experiments.challenge_check import verify_challenge
 from nac_drive.experiments.challenge_result import (
     TRACKS,
@@ -23,6 +25,7 @@ from nac_drive.experiments.challenge_result import (
     table_row,
 )
 from nac_drive.experiments.journal import ROWS
+from nac_drive.policies.checkpoint import PRETRAINED
 from nac_drive.storage.read import FileError
 from tests.commands import call, refused
 
@@ -198,6 +201,11 @@ def test_the_standing_table_is_made_of_the_results():
     assert table(found) in PAGE.read_text()
     for result in found:
         assert challenge_check._faults(result) == []
+
+
+def test_the_standing_table_is_of_the_shipped_drivers():
+    standing = {f"{result.driver.name}-{result.driver.env['control']}": result.driver.sha256 for result in results()}
+    assert {name: driver_hash(name, challenge_driver(name, None)[1]) for name in PRETRAINED} == standing
 
 
 def test_the_command_drives_and_verifies(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nac_drive.policies import CORES, PRETRAINED, Driver, DriverConfig, load_driver
+from nac_drive.policies import CORES, Driver, DriverConfig, load_driver
 from nac_drive.policies.cores.base import NOMINAL_DT, Core
 
 WITH_UNIT = [name for name, factory in CORES.items() if "time_unit" in factory.accepted]
@@ -99,7 +99,7 @@ def made_old(folder):
     return folder
 
 
-def test_the_shipped_champions_keep_their_seconds():
-    champions = [load_driver(name) for name in PRETRAINED if name.startswith("champion")]
-    assert champions
+def test_the_champions_from_above_keep_their_seconds():
+    """The one from the seat learned in default units."""
+    champions = [load_driver(f"champion-{control}") for control in ("continuous", "discrete")]
     assert all(driver.config.core_args["time_unit"] == 1.0 for driver in champions if driver.config.core in WITH_UNIT)
