@@ -157,7 +157,6 @@ def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(
 ):
     settings = config("cnn", epochs=1)
     arguments: dict[str, Any] = {"config": settings, "expert": "controller"}
-    arguments["shared_encoder"] = True
     here = compare(("cnn",), dataset, [3], tmp_path / "here", device="cpu", **arguments)
 
     def refuse_here(*_: object) -> None:
@@ -168,7 +167,7 @@ def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(
     pools = experiment.cluster_pool
     monkeypatch.setattr(experiment, "cluster_pool", lambda *args, gpus: asked.append(gpus) or pools(*args, gpus=gpus))
     there = compare(("cnn",), dataset, [3], tmp_path / "there", cluster=address, workers=0, **arguments)
-    assert asked == [1, 1]  # the shared encoder and the run, as the cluster has GPUs
+    assert asked == [1]  # as the cluster has GPUs
     assert [[row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in there.drivers] == [
         [row.with_metrics(latency_ms=0) for row in driver.evaluation.rows] for driver in here.drivers
     ]

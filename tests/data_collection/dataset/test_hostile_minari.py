@@ -214,6 +214,11 @@ def jpeg_element(content: bytes) -> Callable[[Path], None]:
     return in_episode(change)
 
 
+def billion_pixels(data: Path) -> None:
+    """An image of 30,000 x 30,000 pixels."""
+    jpeg_element(huge_png(30_000))(data)
+
+
 def long_element(data: Path) -> None:
     """An element of variable length that declares 4 GB."""
 
@@ -227,7 +232,7 @@ def long_element(data: Path) -> None:
 
 JPEG_ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a billion pixels": (
-        jpeg_element(huge_png(30_000)),
+        billion_pixels,
         r"image 2 of episode_1/observations is \(30000, 30000\), expected",
     ),
     "no image": (jpeg_element(b"GIF89a"), "image 2 of episode_1/observations is None, expected"),
