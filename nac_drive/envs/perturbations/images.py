@@ -275,8 +275,7 @@ class RandomOverlay(Corruption):
 class CutOut(Corruption):
     """Coloured triangles hide at least the `fraction` of the world.
 
-    Places, shapes and colours are drawn once. After DeVries and Taylor, Cutout, 2017, and Zhong et al., Random erasing,
-    2020, whose pieces are rectangles.
+    Places, shapes and colours are drawn once. After DeVries and Taylor, Cutout, 2017, whose pieces are squares.
     """
 
     fraction: float
@@ -293,6 +292,34 @@ class CutOut(Corruption):
             cv2.fillPoly(hidden, [np.rint(corners).astype(np.int32)], 1)
             hidden[world_rows:] = 0
         return Blend(hidden[..., None].astype(np.float32), _picture(rng, size))
+
+
+@dataclass(frozen=True)
+class RandomErasing(Corruption):
+    """A rectangle hides up to the `fraction` of the world.
+
+    Its area is uniform from 2 %, and its height is 0.3 to 3.3 times its width. Equally likely it is black, white, grey
+    or full of random pixels. All of this is drawn once. After Zhong et al., Random erasing, 2020, whose largest area is
+    40 %. A side that is too long becomes as long as the image; there, such a rectangle is drawn anew.
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        _require("fraction", self.fraction, 0.02, 0.9, "it is the fraction of the image that is hidden at most.")
+
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
+        area = rng.uniform(0.02, self.fraction) * size.world_rows * size.width
+        ratio = np.exp(rng.uniform(np.log(0.3), -np.log(0.3)))
+        height = min(round(np.sqrt(area * ratio)), size.world_rows)
+        width = min(round(np.sqrt(area / ratio)), size.width)
+        top = rng.integers(0, size.world_rows - height, endpoint=True)
+        left = rng.integers(0, size.width - width, endpoint=True)
+        opacity = np.zeros((size.height, size.width, 1), np.float32)
+        opacity[top : top + height, left : left + width] = 1.0
+        pixels = rng.uniform(0.0, 255.0, (size.height, size.width, 3)).astype(np.float32)
+        pictures = [*(np.full((1, 1, 1), grey, np.float32) for grey in (0.0, 128.0, 255.0)), pixels]
+        return Blend(opacity, pictures[rng.integers(len(pictures))])
 
 
 class CorruptedFrames(gym.ObservationWrapper):

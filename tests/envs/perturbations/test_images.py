@@ -19,6 +19,7 @@ from nac_drive.envs.perturbations.images import (
     OcclusionBars,
     OcclusionBlobs,
     RandomConvolution,
+    RandomErasing,
     RandomOverlay,
     SaltAndPepper,
     Shadows,
@@ -285,6 +286,37 @@ def test_triangles_cut_out_at_least_their_fraction_and_leave_the_rest(fraction, 
         assert (after[:, cut == 1] == after[:1, cut == 1]).all()  # the same picture on every frame
 
 
+def test_a_rectangle_is_erased_and_the_rest_stays(frames):
+    """Areas, sides and fillings are those of the paper; as the world is a rectangle itself, a side may be cut."""
+    fillings = {"flat": set(), "random": 0}
+    areas = []
+    for seed in range(60):
+        effect = drawn(RandomErasing(0.4), seed)
+        assert isinstance(effect, Blend)
+        erased = effect.opacity[:BAR_TOP, :, 0] == 1
+        rows, columns = np.flatnonzero(erased.any(1)), np.flatnonzero(erased.any(0))
+        height, width = len(rows), len(columns)
+        assert erased[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        assert erased.sum() == height * width == effect.opacity.sum()
+        assert width == 96 or 0.25 < height / width < 3.9  # rounding
+        areas.append(erased.mean())
+        after = effect(frames)
+        np.testing.assert_array_equal(after[:, BAR_TOP:], frames[:, BAR_TOP:])
+        np.testing.assert_array_equal(after[:, :BAR_TOP][:, ~erased], frames[:, :BAR_TOP][:, ~erased])
+        pixels = after[:, :BAR_TOP][:, erased]
+        assert (pixels == pixels[:1]).all()  # the same on every frame
+        if len(np.unique(pixels)) == 1:
+            fillings["flat"].add(int(pixels.flat[0]))
+        else:
+            assert 100 < pixels.mean() < 155
+            fillings["random"] += 1
+    assert fillings["flat"] == {0, 128, 255}
+    assert 6 < fillings["random"] < 26
+    assert min(areas) > 0.015
+    assert 0.35 < max(areas) < 0.41
+    assert 0.15 < np.mean(areas) < 0.27  # uniform in 0.02 to 0.4
+
+
 # Composition
 
 
@@ -320,6 +352,7 @@ def test_recorded_frames_take_image_perturbations_only():
         (lambda: RandomConvolution(1.1), r"share must be in \[0, 1\], got 1.1; it is the share of the convolved image"),
         (lambda: RandomOverlay(-0.1), r"opacity must be in \[0, 1\], got -0.1; it is the fraction of the picture"),
         (lambda: CutOut(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
+        (lambda: RandomErasing(0.01), r"fraction must be in \[0.02, 0.9\], got 0.01; .* hidden at most"),
         (lambda: ColourChange(-1.0), r"distance must be in \[0, 255\], got -1"),
     ],
 )
