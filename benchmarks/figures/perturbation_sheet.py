@@ -62,7 +62,7 @@ LABELS = {
 @styled()
 def main(out: Path = Path("docs/figures")) -> None:
     """Write perturbations.png into `out`."""
-    figure = Figure(figsize=(15.5, 17.0), layout="constrained")
+    figure = Figure(figsize=(15.5, 21.0), layout="constrained")
     left, right = np.ravel(np.array(figure.subfigures(1, 2, width_ratios=(1, 1.35))))
     for side, names in ((left, CORRUPTIONS), (right, DRIVES)):
         grid = side.subplots(len(names), len(LEVELS))
