@@ -8,8 +8,8 @@ The method is DAgger.
 
 The expert labels from the true state, the drivers see the view from the seat. LSTM and cnn learn end to end. All other
 cores learn on the frozen encoder of the LSTM with the same seed, which is trained first. Every run drives --tracks
-undisturbed and --recovery-tracks under `mishaps:1` (docs/tails.md). Two tables have one row a run, and one row a core
-with 95 % intervals over runs and tracks.
+undisturbed and --recovery-tracks under `mishaps:1` (docs/tails.md). The tables of docs/seat_results.md have one row a
+core, with 95 % intervals over runs and tracks.
 
 Finished runs and finished evaluations are kept under --out, and the same command goes on where it was interrupted.
 Several processes may share the folder if each has its own seeds, or its own cores once the LSTMs are trained.
@@ -105,17 +105,10 @@ def _returns(rows: list[EpisodeResult]) -> np.ndarray:
     return np.array([row.episode_return for row in rows])
 
 
-def _labelled(rows: Rows) -> list[tuple[str, list[Run]]]:
-    """Return the label of every row, and its runs.
-
-    A core has one row a seed, and one of all if it has several.
-    """
-    labelled = []
-    for core in dict.fromkeys(run.core for run in rows):
-        runs = [run for run in rows if run.core == core]
-        labelled += [(str(run.seed), [run]) for run in runs]
-        labelled += [("all", runs)] * (len(runs) > 1)
-    return labelled
+def _by_core(rows: Rows) -> dict[str, list[Run]]:
+    """Return the runs of every core, the best core first."""
+    runs = {core: [run for run in rows if run.core == core] for core in dict.fromkeys(run.core for run in rows)}
+    return dict(sorted(runs.items(), key=lambda item: -_grid(rows, item[1]).mean()))
 
 
 def _grid(rows: Rows, runs: list[Run]) -> np.ndarray:
@@ -123,32 +116,36 @@ def _grid(rows: Rows, runs: list[Run]) -> np.ndarray:
     return np.array([_returns(rows[run]) for run in runs])
 
 
-def undisturbed_table(rows: Rows) -> str:
-    """Return the returns of every run and core."""
-    headings = ("core", "seed", "return", "sd", "minimum", f"under {LOST:.0f}, %", "under 900, %", "from lstm")
+def ranking(undisturbed: Rows, mishaps: Rows) -> str:
+    """Return a table of cores, undisturbed and after mishaps."""
+    headings = (
+        "core", "return", "of each seed", "minimum", f"under {LOST:.0f}, %", "under 900, %", f"from {ENCODER}",
+        "recovered, %", "return after a mishap",
+    )  # fmt: skip
     lines = []
-    for label, runs in _labelled(rows):
-        grid = _grid(rows, runs)
-        baseline = _grid(rows, [run for run in rows if run.core == ENCODER and run.seed in {own.seed for own in runs}])
-        paired = runs[0].core != ENCODER and baseline.shape == grid.shape
+    for core, runs in _by_core(undisturbed).items():
+        grid = _grid(undisturbed, runs)
+        seeds = {run.seed for run in runs}
+        baseline = _grid(undisturbed, [run for run in undisturbed if run.core == ENCODER and run.seed in seeds])
+        paired = core != ENCODER and baseline.shape == grid.shape
+        recovered = np.array([row.recovered == 1 for run in runs for row in mishaps[run]])
         lines.append((
-            runs[0].core, label, bootstrap(grid).text(".1f"), f"{grid.std(ddof=1):.1f}", f"{grid.min():.0f}",
+            core, bootstrap(grid).text(".1f"), ", ".join(f"{mean:.0f}" for mean in grid.mean(1)), f"{grid.min():.0f}",
             share_text(grid.ravel() < LOST), share_text(grid.ravel() < CAR_RACING.solved_return),
             bootstrap(grid, baseline).text("+.1f") if paired else "",
+            share_text(recovered), bootstrap(_grid(mishaps, runs)).text(".1f"),
         ))  # fmt: skip
-    return markdown_table(headings, lines, "ll")
+    return markdown_table(headings, lines, "l")
 
 
-def recovery_table(rows: Rows) -> str:
-    """Return how often every run and core recovers."""
+def recovery_table(mishaps: Rows) -> str:
+    """Return how often every core recovers from each kind of mishap."""
     lines = []
-    for label, runs in _labelled(rows):
-        episodes = [row for run in runs for row in rows[run]]
-        recovered = {kind: np.array([row.recovered == 1 for row in episodes if kind_of(row) == kind]) for kind in KINDS}
-        every = np.concatenate([*recovered.values()])
-        shares = [share_text(hits) for hits in (every, *recovered.values())]
-        lines.append((runs[0].core, label, *shares, bootstrap(_grid(rows, runs)).text(".1f")))
-    return markdown_table(("core", "seed", "all", *KINDS, "return"), lines, "ll")
+    for core, runs in _by_core(mishaps).items():
+        episodes = [row for run in runs for row in mishaps[run]]
+        of_kind = (np.array([row.recovered == 1 for row in episodes if kind_of(row) == kind]) for kind in KINDS)
+        lines.append((core, *map(share_text, of_kind)))
+    return markdown_table(("core", *KINDS), lines, "l")
 
 
 def main(settings: Seat) -> None:
@@ -156,8 +153,9 @@ def main(settings: Seat) -> None:
     if settings.quick:
         settings = replace(settings, tracks="test-2", recovery_tracks="holdout-3")
     undisturbed, mishaps = driven(settings)
-    print(f"\n{settings.tracks}, undisturbed:\n\n{undisturbed_table(undisturbed)}")
-    print(f"\n{settings.recovery_tracks}, {MISHAP}, recovered in %:\n\n{recovery_table(mishaps)}")
+    print(f"\n{settings.tracks} undisturbed, {settings.recovery_tracks} under {MISHAP}:")
+    print(f"\n{ranking(undisturbed, mishaps)}")
+    print(f"\nRecovered from each kind of mishap, %:\n\n{recovery_table(mishaps)}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from run_plans import Run
-from seat import Rows, Seat, protocol, recovery_table, undisturbed_table
+from seat import Rows, Seat, protocol, ranking, recovery_table
 from tails import kind_of
 
 from nac_drive.envs.perturbations.mishaps import KINDS
@@ -14,10 +14,10 @@ from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.policies import CORES
 
 
-def cells(table: str) -> dict[tuple[str, str], list[str]]:
-    """Return the cells of a table by core and seed."""
+def cells(table: str) -> dict[str, list[str]]:
+    """Return the cells of a table by core."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-    return {(core, seed): values for core, seed, *values in rows}
+    return {core: values for core, *values in rows}
 
 
 def episode(run: Run, track: int, value: float, recovered: bool = True) -> EpisodeResult:
@@ -56,20 +56,23 @@ def test_a_core_may_have_settings():
     assert (run.name, driver.core, driver.core_args) == ("nac-sharp,window=32-dagger-1", "nac-sharp", {"window": 32})
 
 
-def test_returns_of_runs_and_cores():
+def test_the_best_core_comes_first_and_differences_are_of_the_same_seeds():
     lstm, ncp = (Run(core, "dagger", 0) for core in ("lstm", "ncp"))
     rows: Rows = {
-        run: [episode(run, track, start + track) for track in range(4)] for run, start in ((lstm, 900), (ncp, 847))
+        run: [episode(run, track, start + track, track > 0) for track in range(4)]
+        for run, start in ((ncp, 847), (lstm, 900))
     }
-    table = cells(undisturbed_table(rows))
-    assert table["lstm", "0"][2:] == ["900", *["0.0 [0.0, 49.0]"] * 2, ""]
-    assert table["ncp", "0"][2:4] == ["847", "75.0 [30.1, 95.4]"]
-    assert table["ncp", "0"][5] == "-53.0 [-53.0, -53.0]"
-    assert len(table) == 2  # one seed is all
-    rows |= {Run("ncp", "dagger", 1): [episode(ncp, track, 849 + track) for track in range(4)]}
-    table = cells(undisturbed_table(rows))
-    assert table["ncp", "1"][5] == ""  # no lstm of that seed
-    assert (table["ncp", "all"][2], table["ncp", "all"][5]) == ("847", "")
+    table = cells(ranking(rows, rows))
+    assert list(table) == ["lstm", "ncp"]
+    assert table["lstm"][1:6] == ["902", "900", *["0.0 [0.0, 49.0]"] * 2, ""]
+    assert table["ncp"][2:4] == ["847", "75.0 [30.1, 95.4]"]
+    assert table["ncp"][5] == "-53.0 [-53.0, -53.0]"
+    assert table["ncp"][6] == "75.0 [30.1, 95.4]"  # all but track 0 recovered
+    rows |= {Run("ncp", "dagger", 1): [episode(ncp, track, 949 + track) for track in range(4)]}
+    table = cells(ranking(rows, rows))
+    assert list(table) == ["lstm", "ncp"]
+    assert table["ncp"][1:3] == ["848, 950", "847"]
+    assert table["ncp"][5] == ""  # no lstm of that seed
 
 
 @pytest.mark.parametrize("recovers", KINDS)
@@ -77,7 +80,5 @@ def test_recoveries_of_each_kind(recovers):
     runs = [Run("ncp", "dagger", seed) for seed in (0, 1)]
     rows: Rows = {run: [episode(run, track, 500.0) for track in range(920_000, 920_040)] for run in runs}
     rows = {run: [episode(run, row.seed, 500.0, kind_of(row) == recovers) for row in rows[run]] for run in runs}
-    for values in cells(recovery_table(rows)).values():
-        fractions = dict(zip(("all", *KINDS), (float(value.split()[0]) for value in values[:-1]), strict=True))
-        assert 0 < fractions.pop("all") < 100
-        assert fractions == {kind: 100.0 * (kind == recovers) for kind in KINDS}
+    (values,) = cells(recovery_table(rows)).values()
+    assert [float(value.split()[0]) for value in values] == [100.0 * (kind == recovers) for kind in KINDS]
