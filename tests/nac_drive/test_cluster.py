@@ -48,10 +48,12 @@ def address() -> Iterator[str]:
 
     folder = tempfile.mkdtemp(prefix="ray")  # a cluster that `auto` does not find; its sockets need a short path
     machine = {
-        "num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "temp_dir": folder
+        "num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "no_monitor": True,
+        "include_log_monitor": False, "temp_dir": folder,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_register_timeout_seconds", "600")  # a worker that imports for a minute is not killed
         patch.setenv("CUDA_VISIBLE_DEVICES", "99")  # a GPU that torch does not find
         patch.setenv("RAY_TMPDIR", folder)  # where it notes its address, in a folder that must be there
         Path(folder, "ray").mkdir()
