@@ -47,7 +47,7 @@ LABELS = {
     "random-convolution": "{0.share:.0%} convolved",
     "random-overlay": "{0.opacity:.0%} opaque",
     "cut-out": "{0.fraction:.0%} hidden",
-    "random-erasing": "up to {0.fraction:.0%} hidden",
+    "random-erasing": "{0.rectangles} of up to {0.fraction:.0%}",
     "frame-drop": "p = {0.probability}",
     "blackouts": "{0.fraction:.0%}, {0.frames} frames each",
     "gap": "{0.fraction:.0%}",

@@ -43,7 +43,10 @@ WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     ),
     "random-overlay": ("Coloured patches lie over the world.", lambda it: f"{_percent(it.opacity)} opaque"),
     "cut-out": ("Coloured triangles hide parts of the world.", lambda it: f"{_percent(it.fraction)} hidden"),
-    "random-erasing": ("A rectangle hides a part of the world.", lambda it: f"up to {_percent(it.fraction)} hidden"),
+    "random-erasing": (
+        "Rectangles hide parts of the image.",
+        lambda it: f"{it.rectangles} of up to {_percent(it.fraction)} each",
+    ),
     "frame-drop": (
         "Single frames are lost; the driver sees the last one again.",
         lambda it: f"{_percent(it.probability)} of the frames",

@@ -296,30 +296,36 @@ class CutOut(Corruption):
 
 @dataclass(frozen=True)
 class RandomErasing(Corruption):
-    """A rectangle hides up to the `fraction` of the world.
+    """Rectangles hide parts of the image, each up to the `fraction` of it.
 
-    Its area is uniform from 2 %, and its height is 0.3 to 3.3 times its width. Equally likely it is black, white, grey
-    or full of random pixels. All of this is drawn once. After Zhong et al., Random erasing, 2020, whose largest area is
-    40 %. A side that is too long becomes as long as the image; there, such a rectangle is drawn anew.
+    An area is uniform from 2 %, and the height of a rectangle is 0.3 to 3.3 times its width. Equally likely a rectangle
+    is black, white, grey or full of random pixels. All of this is drawn once, for each of the `rectangles`. After Zhong
+    et al., Random erasing, 2020, with one rectangle of up to 40 %. A side that is too long becomes as long as the
+    image; there, such a rectangle is drawn anew.
     """
 
+    rectangles: int
     fraction: float
 
     def __post_init__(self) -> None:
-        _require("fraction", self.fraction, 0.02, 0.9, "it is the fraction of the image that is hidden at most.")
+        _require("rectangles", self.rectangles, 0, float("inf"), "it is a number of rectangles.")
+        _require("fraction", self.fraction, 0.02, 0.9, "it is the largest fraction of the image in one rectangle.")
 
     def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
-        area = rng.uniform(0.02, self.fraction) * size.world_rows * size.width
-        ratio = np.exp(rng.uniform(np.log(0.3), -np.log(0.3)))
-        height = min(round(np.sqrt(area * ratio)), size.world_rows)
-        width = min(round(np.sqrt(area / ratio)), size.width)
-        top = rng.integers(0, size.world_rows - height, endpoint=True)
-        left = rng.integers(0, size.width - width, endpoint=True)
         opacity = np.zeros((size.height, size.width, 1), np.float32)
-        opacity[top : top + height, left : left + width] = 1.0
-        pixels = rng.uniform(0.0, 255.0, (size.height, size.width, 3)).astype(np.float32)
-        pictures = [*(np.full((1, 1, 1), grey, np.float32) for grey in (0.0, 128.0, 255.0)), pixels]
-        return Blend(opacity, pictures[rng.integers(len(pictures))])
+        picture = np.zeros((size.height, size.width, 3), np.float32)
+        for _ in range(self.rectangles):
+            area = rng.uniform(0.02, self.fraction) * size.height * size.width
+            ratio = np.exp(rng.uniform(np.log(0.3), -np.log(0.3)))
+            height = min(round(np.sqrt(area * ratio)), size.height)
+            width = min(round(np.sqrt(area / ratio)), size.width)
+            top = rng.integers(0, size.height - height, endpoint=True)
+            left = rng.integers(0, size.width - width, endpoint=True)
+            erased = np.s_[top : top + height, left : left + width]
+            opacity[erased] = 1.0
+            pixels = rng.uniform(0.0, 255.0, (height, width, 3))
+            picture[erased] = (0.0, 128.0, 255.0, pixels)[rng.integers(4)]
+        return Blend(opacity, picture)
 
 
 class CorruptedFrames(gym.ObservationWrapper):

@@ -287,34 +287,38 @@ def test_triangles_cut_out_at_least_their_fraction_and_leave_the_rest(fraction, 
 
 
 def test_a_rectangle_is_erased_and_the_rest_stays(frames):
-    """Areas, sides and fillings are those of the paper; as the world is a rectangle itself, a side may be cut."""
-    fillings = {"flat": set(), "random": 0}
-    areas = []
+    """Areas, sides and fillings are the paper's."""
+    flat, random, areas = set(), 0, []
     for seed in range(60):
-        effect = drawn(RandomErasing(0.4), seed)
+        effect = drawn(RandomErasing(1, 0.4), seed)
         assert isinstance(effect, Blend)
-        erased = effect.opacity[:BAR_TOP, :, 0] == 1
+        erased = effect.opacity[..., 0] == 1
         rows, columns = np.flatnonzero(erased.any(1)), np.flatnonzero(erased.any(0))
         height, width = len(rows), len(columns)
         assert erased[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
         assert erased.sum() == height * width == effect.opacity.sum()
-        assert width == 96 or 0.25 < height / width < 3.9  # rounding
+        assert 96 in (height, width) or 0.25 < height / width < 3.9  # rounding
         areas.append(erased.mean())
         after = effect(frames)
-        np.testing.assert_array_equal(after[:, BAR_TOP:], frames[:, BAR_TOP:])
-        np.testing.assert_array_equal(after[:, :BAR_TOP][:, ~erased], frames[:, :BAR_TOP][:, ~erased])
-        pixels = after[:, :BAR_TOP][:, erased]
+        np.testing.assert_array_equal(after[:, ~erased], frames[:, ~erased])
+        pixels = after[:, erased]
         assert (pixels == pixels[:1]).all()  # the same on every frame
         if len(np.unique(pixels)) == 1:
-            fillings["flat"].add(int(pixels.flat[0]))
+            flat.add(int(pixels.flat[0]))
         else:
             assert 100 < pixels.mean() < 155
-            fillings["random"] += 1
-    assert fillings["flat"] == {0, 128, 255}
-    assert 6 < fillings["random"] < 26
+            random += 1
+    assert flat == {0, 128, 255}
+    assert 6 < random < 26
     assert min(areas) > 0.015
     assert 0.35 < max(areas) < 0.41
     assert 0.15 < np.mean(areas) < 0.27  # uniform in 0.02 to 0.4
+
+
+def test_several_rectangles_have_fillings_of_their_own():
+    erased = [drawn(RandomErasing(4, 0.1), seed)(grey(9, 1)) for seed in range(20)]
+    assert any({0, 255} <= {*after.flat} for after in erased)
+    assert (drawn(RandomErasing(0, 0.1), 1)(grey(9, 1)) == 9).all()
 
 
 # Composition
@@ -352,7 +356,8 @@ def test_recorded_frames_take_image_perturbations_only():
         (lambda: RandomConvolution(1.1), r"share must be in \[0, 1\], got 1.1; it is the share of the convolved image"),
         (lambda: RandomOverlay(-0.1), r"opacity must be in \[0, 1\], got -0.1; it is the fraction of the picture"),
         (lambda: CutOut(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
-        (lambda: RandomErasing(0.01), r"fraction must be in \[0.02, 0.9\], got 0.01; .* hidden at most"),
+        (lambda: RandomErasing(1, 0.01), r"fraction must be in \[0.02, 0.9\], got 0.01; .* in one rectangle"),
+        (lambda: RandomErasing(-1, 0.1), "rectangles must be at least 0 and finite, got -1"),
         (lambda: ColourChange(-1.0), r"distance must be in \[0, 255\], got -1"),
     ],
 )
