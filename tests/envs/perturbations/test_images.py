@@ -29,7 +29,7 @@ from tests.envs.episodes import blind
 
 SIZE = FrameSize(96, 96, BAR_TOP)
 STATIC = [name for name in CORRUPTIONS if name not in ("gaussian-noise", "salt-and-pepper")]
-WORLD_ONLY = [name for name in STATIC if name != "brightness"]
+WORLD_ONLY = [name for name in STATIC if name not in ("brightness", "random-erasing")]
 
 
 def settings(name: str) -> list[Corruption]:
