@@ -57,7 +57,7 @@ _SHIPPED: dict[str, tuple[Perturbation, ...]] = {
     "random-convolution": (RandomConvolution(0.25), RandomConvolution(0.5), RandomConvolution(1.0)),
     "random-overlay": (RandomOverlay(0.2), RandomOverlay(0.4), RandomOverlay(0.6)),
     "cut-out": (CutOut(0.1), CutOut(0.2), CutOut(0.35)),
-    "random-erasing": (RandomErasing(1, 0.4), RandomErasing(2, 0.3), RandomErasing(4, 0.2)),
+    "random-erasing": (RandomErasing(1, 0.2), RandomErasing(2, 0.2), RandomErasing(4, 0.2)),
     "frame-drop": (FrameDrop(0.1), FrameDrop(0.3), FrameDrop(0.5)),
     "blackouts": (Blackouts(0.3, 5), Blackouts(0.5, 5), Blackouts(0.7, 5)),
     "gap": (Gaps(0.05), Gaps(0.15), Gaps(0.3)),
