@@ -45,6 +45,7 @@ LABELS = {
     "occlusion-blobs": "{0.fraction:.0%} hidden",
     "colour": "moved by {0.distance:g}",
     "random-convolution": "{0.share:.0%} convolved",
+    "tone-curves": "{0.share:.0%} toned",
     "random-overlay": "{0.opacity:.0%} opaque",
     "cut-out": "{0.fraction:.0%} hidden",
     "random-erasing": "{0.rectangles} of up to {0.fraction:.0%}",

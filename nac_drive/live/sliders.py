@@ -41,6 +41,7 @@ WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "random-convolution": (
         "Colours and sharpness change at random.", lambda it: f"{_percent(it.share)} of the image"
     ),
+    "tone-curves": ("Every channel has a random tone curve.", lambda it: f"{_percent(it.share)} of the image"),
     "random-overlay": ("Coloured patches lie over the world.", lambda it: f"{_percent(it.opacity)} opaque"),
     "cut-out": ("Coloured triangles hide parts of the world.", lambda it: f"{_percent(it.fraction)} hidden"),
     "random-erasing": (

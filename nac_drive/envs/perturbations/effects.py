@@ -121,6 +121,22 @@ class Convolved:
 
 
 @dataclass(frozen=True)
+class Toned:
+    """Every value of the world is replaced by another one."""
+
+    table: NDArray[np.uint8]
+    """(256, 3): the new value for every old one, of each channel."""
+    rows: int
+    """Rows above the status bar."""
+
+    def __call__(self, frames: FrameArray) -> FrameArray:
+        result = frames.copy()
+        world = frames[..., : self.rows, :, :]
+        result[..., : self.rows, :, :] = self.table[world, np.arange(3)]
+        return result
+
+
+@dataclass(frozen=True)
 class Hidden:
     """Some pixels are black."""
 

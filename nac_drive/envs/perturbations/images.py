@@ -33,6 +33,7 @@ from nac_drive.envs.perturbations.effects import (
     Light,
     Noise,
     Recolour,
+    Toned,
 )
 from nac_drive.envs.perturbations.stream import Stream
 
@@ -251,6 +252,28 @@ class RandomConvolution(Corruption):
         kernel *= self.share
         kernel[np.arange(3), np.arange(3), 1, 1] += 1.0 - self.share
         return Convolved(np.rint(KERNEL_UNIT * kernel).astype(np.float32), size.world_rows)
+
+
+@dataclass(frozen=True)
+class ToneCurves(Corruption):
+    """Every channel of the world gets a random tone curve.
+
+    A curve leads from old values to new ones in straight lines through five random points, so it may fall, too. The
+    result is mixed with the image, `share` of it. The curves are drawn once. After the nonlinear transformation of
+    Zhou et al., Models Genesis, 2019, whose curves rise throughout or fall throughout.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        _require("share", self.share, 0.0, 1.0, "it is the share of the new image.")
+
+    def draw(self, rng: np.random.Generator, size: FrameSize) -> Effect:
+        values = np.arange(256.0)
+        points = rng.uniform(0.0, 255.0, (3, 5))
+        curves = np.stack([np.interp(values, np.linspace(0.0, 255.0, 5), heights) for heights in points], axis=1)
+        mixed = (1.0 - self.share) * values[:, None] + self.share * curves
+        return Toned(np.rint(mixed).astype(np.uint8), size.world_rows)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from nac_drive.envs.perturbations.images import (
     RandomOverlay,
     SaltAndPepper,
     Shadows,
+    ToneCurves,
 )
 from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
 from nac_drive.envs.perturbations.mishaps import Mishaps
@@ -55,6 +56,7 @@ _SHIPPED: dict[str, tuple[Perturbation, ...]] = {
     "occlusion-blobs": (OcclusionBlobs(0.05), OcclusionBlobs(0.15), OcclusionBlobs(0.3)),
     "colour": (ColourChange(40), ColourChange(80), ColourChange(120)),
     "random-convolution": (RandomConvolution(0.25), RandomConvolution(0.5), RandomConvolution(1.0)),
+    "tone-curves": (ToneCurves(0.25), ToneCurves(0.5), ToneCurves(1.0)),
     "random-overlay": (RandomOverlay(0.2), RandomOverlay(0.4), RandomOverlay(0.6)),
     "cut-out": (CutOut(0.1), CutOut(0.2), CutOut(0.35)),
     "random-erasing": (RandomErasing(1, 0.2), RandomErasing(2, 0.2), RandomErasing(4, 0.2)),

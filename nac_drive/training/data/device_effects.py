@@ -25,6 +25,7 @@ from nac_drive.envs.perturbations.effects import (
     Light,
     Noise,
     Recolour,
+    Toned,
 )
 
 
@@ -60,6 +61,10 @@ def apply_on_device(effect: Effect, frames: Tensor, generator: torch.Generator) 
             return _uint8(frames * (1 - mixed) + mixed * _like(picture, frames))
         case Convolved(kernel, rows):
             return _convolved(frames, _like(kernel, frames), rows)
+        case Toned(table, rows):
+            channels = torch.arange(3, device=frames.device)
+            toned = _like(table, frames)[frames[..., :rows, :, :].long(), channels]
+            return torch.cat([toned, frames[..., rows:, :, :]], dim=-3)
         case Hidden(visible):
             return frames * _like(visible, frames)
         case Recolour(road, grass, rows):

@@ -23,6 +23,7 @@ from nac_drive.envs.perturbations.images import (
     RandomOverlay,
     SaltAndPepper,
     Shadows,
+    ToneCurves,
 )
 from nac_drive.envs.wrappers import look
 from tests.envs.episodes import blind
@@ -263,6 +264,21 @@ def test_convolutions_mix_all_colours_and_keep_the_light_within_a_half():
     np.testing.assert_allclose(half, 0.5 * kernels[0] + 0.5 * same, atol=1 / 256)
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_tone_curve_maps_the_values_of_each_channel(share, frames):
+    for seed in range(10):
+        after = drawn(ToneCurves(share), seed)(frames)[:, :BAR_TOP]
+        rng = np.random.default_rng(seed)
+        heights = rng.uniform(0.0, 255.0, (3, 5))
+        for channel in range(3):
+            old = frames[:, :BAR_TOP, :, channel].astype(float)
+            place = old / 63.75
+            left = np.minimum(place.astype(int), 3)
+            curve = heights[channel][left] + (place - left) * (heights[channel][left + 1] - heights[channel][left])
+            np.testing.assert_allclose(after[..., channel], (1 - share) * old + share * curve, atol=0.501)
+    assert (drawn(ToneCurves(0.0), 0)(frames) == frames).all()
+
+
 def test_an_overlay_is_a_share_of_one_picture():
     over_black, over_white = (drawn(RandomOverlay(0.4), 5)(grey(value, 1))[0, :BAR_TOP] for value in (0, 250))
     np.testing.assert_allclose(over_white.astype(int) - over_black, 150, atol=1)
@@ -354,6 +370,7 @@ def test_recorded_frames_take_image_perturbations_only():
         (lambda: OcclusionBars(3, 0.4), r"bars x width must be in \[0, 1\], got 1.2"),
         (lambda: OcclusionBlobs(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
         (lambda: RandomConvolution(1.1), r"share must be in \[0, 1\], got 1.1; it is the share of the convolved image"),
+        (lambda: ToneCurves(1.1), r"share must be in \[0, 1\], got 1.1; it is the share of the new image"),
         (lambda: RandomOverlay(-0.1), r"opacity must be in \[0, 1\], got -0.1; it is the fraction of the picture"),
         (lambda: CutOut(0.95), r"fraction must be in \[0, 0.9\], got 0.95"),
         (lambda: RandomErasing(1, 0.01), r"fraction must be in \[0.02, 0.9\], got 0.01; .* in one rectangle"),
