@@ -139,7 +139,7 @@ def ranking(undisturbed: Rows, mishaps: Rows) -> str:
 
 
 def recovery_table(mishaps: Rows) -> str:
-    """Return how often every core recovers from each kind of mishap."""
+    """Return how often cores recover from each mishap."""
     lines = []
     for core, runs in _by_core(mishaps).items():
         episodes = [row for run in runs for row in mishaps[run]]

@@ -319,12 +319,12 @@ class CutOut(Corruption):
 
 @dataclass(frozen=True)
 class RandomErasing(Corruption):
-    """Rectangles hide parts of the image, each up to the `fraction` of it.
+    """Rectangles hide parts of the image.
 
-    An area is uniform from 2 %, and the height of a rectangle is 0.3 to 3.3 times its width. Equally likely a rectangle
-    is black, white, grey or full of random pixels. All of this is drawn once, for each of the `rectangles`. After Zhong
-    et al., Random erasing, 2020, with one rectangle of up to 40 %. A side that is too long becomes as long as the
-    image; there, such a rectangle is drawn anew.
+    Each of the `rectangles` is drawn once: its area is uniform from 2 % to the `fraction` of the image, its height is
+    0.3 to 3.3 times its width, and equally likely it is black, white, grey or full of random pixels. After Zhong et al.,
+    Random erasing, 2020, with one rectangle of up to 40 %. A side that is too long becomes as long as the image; there,
+    such a rectangle is drawn anew.
     """
 
     rectangles: int
