@@ -322,9 +322,9 @@ class RandomErasing(Corruption):
     """Rectangles hide parts of the image.
 
     Each of the `rectangles` is drawn once: its area is uniform from 2 % to the `fraction` of the image, its height is
-    0.3 to 3.3 times its width, and equally likely it is black, white, grey or full of random pixels. After Zhong et al.,
-    Random erasing, 2020, with one rectangle of up to 40 %. A side that is too long becomes as long as the image; there,
-    such a rectangle is drawn anew.
+    0.3 to 3.3 times its width, and equally likely it is black, white, grey or full of random pixels. After Zhong et
+    al., Random erasing, 2020, with one rectangle of up to 40 %. A side that is too long becomes as long as the image;
+    there, such a rectangle is drawn anew.
     """
 
     rectangles: int
