@@ -100,7 +100,7 @@ def test_an_image_is_decoded_if_it_is_one_of_the_simulator():
 def test_no_pixel_of_another_image_is_unpacked(content, message, monkeypatch):
     monkeypatch.setattr(cv2, "imdecode", lambda *arguments: pytest.fail("unpacked"))
     with pytest.raises(ValueError, match=message):
-        decode_image(content() if callable(content) else content)
+        decode_image(content if isinstance(content, bytes) else content())
 
 
 def test_nothing_but_the_pixels_of_a_png_is_unpacked(monkeypatch):
