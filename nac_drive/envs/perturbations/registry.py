@@ -11,6 +11,13 @@ from typing import Any, NamedTuple, get_args
 import gymnasium as gym
 import numpy as np
 
+from nac_drive.envs.perturbations.augmentations import (
+    CutOut,
+    RandomConvolution,
+    RandomErasing,
+    RandomOverlay,
+    ToneCurves,
+)
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.dynamics import ActionDelay, ActionFault, TyreGrip
 from nac_drive.envs.perturbations.effects import Chain, Effect
@@ -19,18 +26,13 @@ from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,
-    CutOut,
     FrameSize,
     GaussianNoise,
     Line,
     OcclusionBars,
     OcclusionBlobs,
-    RandomConvolution,
-    RandomErasing,
-    RandomOverlay,
     SaltAndPepper,
     Shadows,
-    ToneCurves,
 )
 from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
 from nac_drive.envs.perturbations.mishaps import Mishaps

@@ -7,23 +7,25 @@ import pytest
 from scipy import stats
 
 from nac_drive.envs import BAR_TOP, CORRUPTIONS, PERTURBATIONS, draw_effect, make_env, parse_corruptions
+from nac_drive.envs.perturbations.augmentations import (
+    CutOut,
+    RandomConvolution,
+    RandomErasing,
+    RandomOverlay,
+    ToneCurves,
+)
 from nac_drive.envs.perturbations.effects import Blend, Convolved
 from nac_drive.envs.perturbations.images import (
     Brightness,
     ColourChange,
     Corruption,
-    CutOut,
     FrameSize,
     GaussianNoise,
     Line,
     OcclusionBars,
     OcclusionBlobs,
-    RandomConvolution,
-    RandomErasing,
-    RandomOverlay,
     SaltAndPepper,
     Shadows,
-    ToneCurves,
 )
 from nac_drive.envs.wrappers import look
 from tests.envs.episodes import blind
