@@ -267,7 +267,7 @@ def _blacked_out(hidden: NDArray[np.bool_]) -> Effect:
 
 
 def require(name: str, value: float, low: float, high: float, hint: str) -> None:
-    """Raise ValueError unless a setting is finite and in [low, high]."""
+    """Raise ValueError unless a setting lies in [low, high]."""
     if not low <= value <= high or value == float("inf"):
         interval = f"at least {low:g} and finite" if high == float("inf") else f"in [{low:g}, {high:g}]"
         raise ValueError(f"{name} must be {interval}, got {value}; {hint}")
