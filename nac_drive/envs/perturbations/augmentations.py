@@ -1,6 +1,7 @@
 """Changes of images that are made for training.
 
-They change much, and look like none of the tasks that a driver is tested on (docs/shifts.md). They perturb, too.
+They change much, and are none of the tasks that a driver is tested on (docs/shifts.md). They perturb, too. Erased
+rectangles reach the status bar, all others leave it as it is.
 """
 
 from __future__ import annotations

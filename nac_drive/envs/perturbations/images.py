@@ -5,8 +5,8 @@
 are drawn by `draw` and are the same on every frame. Noise is drawn for every pixel of every frame. Frames are never
 changed in place.
 
-Noise, exposure and erased rectangles belong to the camera and reach the status bar too. Shadows, lines, occlusions and
-colours belong to the world: the status bar, which is drawn over the image, keeps its pixels.
+Noise and exposure belong to the camera and reach the status bar too. Shadows, lines, occlusions and colours belong to
+the world: the status bar, which is drawn over the image, keeps its pixels.
 """
 
 from __future__ import annotations

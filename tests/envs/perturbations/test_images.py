@@ -274,9 +274,9 @@ def test_a_tone_curve_maps_the_values_of_each_channel(share, frames):
         heights = rng.uniform(0.0, 255.0, (3, 5))
         for channel in range(3):
             old = frames[:, :BAR_TOP, :, channel].astype(float)
-            place = old / 63.75
-            left = np.minimum(place.astype(int), 3)
-            curve = heights[channel][left] + (place - left) * (heights[channel][left + 1] - heights[channel][left])
+            knot = np.minimum(old // 63.75, 3).astype(int)
+            start, end = heights[channel][knot], heights[channel][knot + 1]
+            curve = start + (old / 63.75 - knot) * (end - start)
             np.testing.assert_allclose(after[..., channel], (1 - share) * old + share * curve, atol=0.501)
     assert (drawn(ToneCurves(0.0), 0)(frames) == frames).all()
 
