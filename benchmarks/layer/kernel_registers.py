@@ -22,6 +22,7 @@ from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import compiler as nvidia
 from triton.compiler import ASTSource
 
 from nac_drive.policies.nac import kernel
@@ -31,16 +32,17 @@ CARDS = {75: ("T4", 64), 80: ("A100", 163), 90: ("H100", 227)}
 """Compute capability -> a card, and KB of shared memory that a program may have there."""
 VALUES = 16
 """Features of a head."""
+nvidia.min_dot_size = lambda target: lambda left, right: (1, 1, 16)  # before triton 3.7: (M, N, K) of `tl.dot`
 
 
-def compiled(passes: str, capability: int) -> dict[str, Any]:
-    """Compile a kernel. Return registers and spilled bytes of a thread, and shared bytes."""
+def compiled(passes: str, capability: int, *, tf32: bool) -> dict[str, Any]:
+    """Compile a kernel. Return registers and spilled bytes of a thread, shared bytes and instructions in TF32."""
     function: Any = kernel.attend if passes == "forward" else kernel.attend_gradients
     (wide, deep), pairs = LARGEST, FORWARD if passes == "forward" else BACKWARD
     constants: dict[str, Any] = {
         "ROWS": pairs.rows, "COLUMNS": pairs.columns, "E": wide, "EP": wide, "CP": deep, "D": VALUES, "DP": VALUES,
         "TIMES": True, "VALID": True, "CAUSAL": True, "WINDOW": True, "MODE": "exact", "PHI": "sigmoid",
-        "QUADRATURE": True, "PRECISION": "tf32" if capability >= 80 and passes != "weights" else "ieee",
+        "QUADRATURE": True, "PRECISION": "tf32" if tf32 else "ieee",
     }  # fmt: skip
     if passes != "forward":
         constants["PASS"] = passes
@@ -69,11 +71,12 @@ def compiled(passes: str, capability: int) -> dict[str, Any]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Compile every kernel for every card."""
+    """Compile every kernel for every card and precision."""
     return [
-        {"pass": passes, "capability": capability, **compiled(passes, capability)}
+        {"pass": passes, "capability": capability, "tf32": tf32, **compiled(passes, capability, tf32=tf32)}
         for passes in ("forward", *PASSES)
         for capability in CARDS
+        for tf32 in ((False, True) if capability >= 80 and passes != "weights" else (False,))
     ]
 
 
@@ -84,12 +87,12 @@ def main() -> None:
     if parser.parse_args().json:
         print(json.dumps(results))
         return
-    print("| pass | card | tile, pairs | registers | spill, bytes | shared memory, KB | on the card, KB |")
-    print("|---|---|---|---:|---:|---:|---:|")
+    print("| pass | card | precision | tile, pairs | registers | spill, bytes | shared memory, KB | on the card, KB |")
+    print("|---|---|---|---|---:|---:|---:|---:|")
     for row in results:
-        name, limit = CARDS[row["capability"]]
+        (name, limit), precision = CARDS[row["capability"]], "TF32" if row["tf32"] else "float32"
         print(
-            f"| {row['pass']} | {name} | {row['tile'][0]} x {row['tile'][1]} | "
+            f"| {row['pass']} | {name} | {precision} | {row['tile'][0]} x {row['tile'][1]} | "
             f"{row['registers']} | {row['spill']} | {row['shared'] / 1024:.1f} | {limit} |"
         )
 

@@ -5,7 +5,7 @@ python benchmarks/speed/loops.py --cores ltc --lengths 16     # on a CPU: step b
 
 Milliseconds of the fastest forward pass without gradients and of the fastest training step, for a core with 64
 features. The batch is 32 at T = 16, as in the NAC paper's training, and 1 beyond. `first` is the time of the calls that
-record. Where graphs are faster, `CAPTURES` of `nac_drive/policies/ops/graphed.py` may have CUDA.
+record. Training and driving use graphs: `CAPTURES` of `nac_drive/policies/ops/graphed.py` has CUDA.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unittest.mock import patch
 import torch
 
 from nac_drive.policies import build_core
-from nac_drive.policies.ops.graphed import CAPTURES, cuda_graph
+from nac_drive.policies.ops.graphed import CAPTURES
 
 sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.layer.nac_layer import D_MODEL, milliseconds, peak
@@ -57,9 +57,9 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 @contextmanager
-def recording(device: str) -> Iterator[None]:
-    """Record loops on the device."""
-    with patch.dict(CAPTURES, {device: cuda_graph}):
+def step_by_step() -> Iterator[None]:
+    """Record no loops."""
+    with patch.dict(CAPTURES, clear=True):
         yield
 
 
@@ -75,10 +75,10 @@ def main() -> None:
     print("|:--|--:|:--|--:|--:|--:|--:|")
     for name in options.cores:
         for length in options.lengths:
-            rows = {"step by step": measure(name, length, options.device)}
+            with step_by_step():
+                rows = {"step by step": measure(name, length, options.device)}
             if options.device == "cuda":
-                with recording(options.device):
-                    rows["CUDA graph"] = measure(name, length, options.device)
+                rows["CUDA graph"] = measure(name, length, options.device)
             for loop, row in rows.items():
                 print(
                     f"| `{name}` | {length} | {loop} | {row['forward']:.3f} | {row['training']:.3f} "

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-FRAMES_PER_CHUNK = 64
-"""Frames are convolved in groups of this size: the intermediate images then stay in the CPU's caches."""
+_CHUNK = 64
+"""Frames that a CPU convolves at a time: the intermediate images then stay in its caches."""
+_CHUNK_ON_CUDA = 2048
+"""Frames that a GPU convolves at a time. It waits for the starts of many small kernels; this bounds its memory."""
 
 
 class Encoder(nn.Module, ABC):
@@ -51,6 +53,16 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def read(self, maps: Tensor, prepared: Tensor) -> Tensor:
         """Return the features (n, features) of the maps of the last convolution."""
+
+
+def in_chunks(frames: Tensor, smaller: int = 1) -> tuple[Tensor, ...]:
+    """Split frames into groups to convolve.
+
+    Args:
+        frames: (n, ...).
+        smaller: How many times smaller they are than the frames of a camera.
+    """
+    return frames.split(smaller * (_CHUNK_ON_CUDA if frames.is_cuda else _CHUNK))
 
 
 def strided_convolutions(

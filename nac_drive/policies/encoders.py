@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.policies.encoder_base import FRAMES_PER_CHUNK, Encoder, last_maps, strided_convolutions
+from nac_drive.policies.encoder_base import Encoder, in_chunks, last_maps, strided_convolutions
 from nac_drive.policies.thesis_encoders import BojarskiEncoder, ThesisEncoder
 from nac_drive.registry import Registry
 
@@ -57,7 +57,7 @@ class ConvEncoder(Encoder):
         """Return features (..., features) of frames (..., H, W, 3)."""
         batch = prepared.shape[:-3]
         images, first = prepared.flatten(0, -4), self._first(prepared)
-        maps = [last_maps(self._convolve(chunk, *first)) for chunk in images.split(FRAMES_PER_CHUNK)]
+        maps = [last_maps(self._convolve(chunk, *first)) for chunk in in_chunks(images)]
         return self.read(maps[0] if len(maps) == 1 else torch.cat(maps), prepared).unflatten(0, batch)
 
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:
@@ -138,7 +138,7 @@ class PooledEncoder(Encoder):
         """Return features (..., features) of what `prepare` made (..., P)."""
         batch = prepared.shape[:-1]
         prepared = prepared.flatten(0, -2)
-        maps = [last_maps(self.maps(chunk)) for chunk in prepared.split(2 * FRAMES_PER_CHUNK)]  # they are smaller
+        maps = [last_maps(self.maps(chunk)) for chunk in in_chunks(prepared, smaller=2)]
         return self.read(maps[0] if len(maps) == 1 else torch.cat(maps), prepared).unflatten(0, batch)
 
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:

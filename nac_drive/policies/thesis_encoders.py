@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.encoder_base import FRAMES_PER_CHUNK, Encoder, last_maps, strided_convolutions
+from nac_drive.policies.encoder_base import Encoder, in_chunks, last_maps, strided_convolutions
 
 
 class WhitenedEncoder(Encoder):
@@ -43,7 +43,7 @@ class WhitenedEncoder(Encoder):
     def encode(self, prepared: Tensor) -> Tensor:
         """Return features (..., features) of frames (..., H, W, 3)."""
         images = prepared.flatten(0, -4)
-        maps = [last_maps(self.maps(chunk)) for chunk in images.split(FRAMES_PER_CHUNK)]
+        maps = [last_maps(self.maps(chunk)) for chunk in in_chunks(images)]
         return self.read(torch.cat(maps), prepared).unflatten(0, prepared.shape[:-3])
 
     def maps(self, prepared: Tensor) -> Iterator[Tensor]:

@@ -18,12 +18,14 @@ SHARED = {75: 64, 80: 163, 90: 227}
 def test_no_kernel_spills_and_every_one_fits_into_the_shared_memory_of_its_card() -> None:
     command = [sys.executable, str(SCRIPT), "--json"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert {(row["pass"], row["capability"]) for row in rows} == {
-        (name, capability) for name in ("forward", "queries", "keys", "weights") for capability in SHARED
+    assert {(row["pass"], row["capability"], row["tf32"]) for row in rows} == {
+        (name, capability, tf32)
+        for name in ("forward", "queries", "keys", "weights")
+        for capability in SHARED
+        for tf32 in ([False, True] if capability >= 80 and name != "weights" else [False])
     }
     for row in rows:
         assert row["spill"] == 0, row
         assert row["registers"] <= 255, row
         assert row["shared"] <= 1024 * SHARED[row["capability"]], row
-        on_tensor_cores = row["capability"] >= 80 and row["pass"] != "weights"
-        assert (row["tensor_cores"] > 0) == on_tensor_cores, row
+        assert (row["tensor_cores"] > 0) == row["tf32"], row

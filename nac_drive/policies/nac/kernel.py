@@ -137,6 +137,17 @@ def neurons(
 
 
 @triton.jit
+def weighted_sum(weight, value, AXIS: tl.constexpr):
+    """Return the sum of value, weighted by weight (R, K), over its axis 0 or 1.
+
+    `value` has the size of that axis and DP. It is too small for `tl.dot`, which takes 16 before triton 3.7. The order
+    of the factors matters: triton turns weight times value into a `tl.dot` of its own, always in TF32.
+    """
+    value = value[None, :, :] if AXIS == 1 else value[:, None, :]
+    return tl.sum(value * weight[:, :, None], axis=AXIS)
+
+
+@triton.jit
 def activate(phi, PHI: tl.constexpr):
     """Return phi after its activation."""
     if PHI == "sigmoid":
@@ -210,7 +221,7 @@ def attend(
         shrink, weight = tl.exp(largest - base), tl.exp(a - base[:, None])
         total = total * shrink + tl.sum(weight, axis=1)
         weight = weight * (t if QUADRATURE else delta_t)
-        y = y * shrink[:, None] + tl.dot(weight, value, input_precision=PRECISION)
+        y = y * shrink[:, None] + weighted_sum(weight, value, 1)
         largest = higher
 
     some = total > 0.0
@@ -308,6 +319,8 @@ def attend_gradients(
 
         d_weight = tl.dot(dy, tl.trans(value), input_precision=PRECISION)  # (R, K)
         factor = t if QUADRATURE else delta_t
+        if PASS == "keys":
+            d_value += weighted_sum(alpha * factor, dy, 0)
         d_logit = alpha * (d_weight * factor - y_dy[:, None])
         d_t = d_logit * phi * slope
         if QUADRATURE:
@@ -341,8 +354,6 @@ def attend_gradients(
             d_drive += tl.sum(d_inputs, axis=other)
             d_a += tl.sum(d_t * time, axis=other)
             d_c += tl.sum(d_t, axis=other)
-            if PASS == "keys":
-                d_value += tl.dot(tl.trans(alpha * factor), dy, input_precision=PRECISION)
 
     if PASS == "weights":
         row = dw_ptr + (tl.program_id(0) * tl.num_programs(1) + block) * (EP * CP + 3 * CP + 6)

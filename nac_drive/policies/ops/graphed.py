@@ -19,8 +19,6 @@ Outputs = tuple[Tensor, ...]
 Capture = Callable[[Callable[[], Outputs]], tuple[Callable[[], None], Outputs]]
 """Records the work of a function. Returns a call that repeats the work in the same memory, and the outputs there."""
 
-CAPTURES: dict[str, Capture] = {}
-"""Type of device -> how loops are recorded there. CUDA joins when a card has shown that `cuda_graph` pays."""
 SHORTEST = 8
 """Steps of the shortest loop that is recorded: inputs and outputs are copied, which takes kernels too."""
 LARGEST = 2**22
@@ -81,6 +79,10 @@ def cuda_graph(function: Callable[[], Outputs]) -> tuple[Callable[[], None], Out
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # others may use the device
         outputs = function()
     return graph.replay, outputs
+
+
+CAPTURES: dict[str, Capture] = {"cuda": cuda_graph}
+"""Type of device -> how loops are recorded there."""
 
 
 class _Loop:
