@@ -232,11 +232,7 @@ def inspected(folder: Path, path: Path) -> Any:
 def measured(path: Path) -> Any:
     """Run scripts that `benchmarks/speed/gpu.py` runs, once each. Return what is no time."""
     device = DEVICE if path.name == "device" else "cpu"
-    with (
-        patch.object(nac_layer, "BUDGET", 0.0),
-        patch.object(cores, "LENGTH", 8),
-        recorded_loops(NAME) as repeated,
-    ):
+    with patch.object(nac_layer, "BUDGET", 0.0), patch.object(cores, "LENGTH", 8), recorded_loops(NAME) as repeated:
         results: list[Any] = [cores.measure(name, None, device)[:2] for name in ("nac-pw", "ltc")]
         results += [sorted(nac_layer.measure(name, 3, device)) for name in ("naive", "mha")]
         results.append(sorted(loops.measure("cfc", 8, device)))
