@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import nac_drive as nd
+from benchmarks.speed.gpu import PARTS
 from tests.data_collection.tubs import write_tub
 from tests.documented import PAGES, ROOT, Line, lines
 from tests.nac_drive.live.test_udacity import write_log
@@ -161,6 +162,10 @@ NOT_RUN: dict[str, str] = {
     "import json": "tests/policies/test_export.py runs the program of the page",
 }
 """Line, or first line of a Python block -> why it is not run here."""
+for _part in PARTS:
+    _command = " ".join(["python", *_part.command, *_part.full, *(["--device", "cuda"] if _part.on_device else [])])
+    if _command in TEXTS["docs/gpu_results.md"]:
+        NOT_RUN[_command] = "needs a GPU; tests/benchmarks/test_gpu_script.py rehearses it"
 _WRITES, _LONG = "writes the repository's own figures and pages", "takes minutes, and no option makes it short"
 _TIMES = "measures time on an idle machine"
 PARSED: dict[str, str] = {

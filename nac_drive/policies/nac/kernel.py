@@ -138,10 +138,10 @@ def neurons(
 
 @triton.jit
 def weighted_sum(weight, value, AXIS: tl.constexpr):
-    """Return the sum of value, weighted by weight (R, K), over its axis 0 or 1.
+    """Sum values (K, DP) or (R, DP), weighted.
 
-    `value` has the size of that axis and DP. It is too small for `tl.dot`, which takes 16 before triton 3.7. The order
-    of the factors matters: triton turns weight times value into a `tl.dot` of its own, always in TF32.
+    The weights are (R, K); AXIS 1 sums over K, 0 over R. Either is too small for `tl.dot`, which takes 16 before triton
+    3.7. The order of the factors matters: triton turns weight times value into a `tl.dot` of its own, always in TF32.
     """
     value = value[None, :, :] if AXIS == 1 else value[:, None, :]
     return tl.sum(value * weight[:, :, None], axis=AXIS)
