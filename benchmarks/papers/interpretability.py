@@ -23,6 +23,8 @@ from nac_drive.analysis.recording import SALIENCY, SIGNALS, Recording, record
 from nac_drive.analysis.saliency import steering
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import PERTURBATIONS, Control
+from nac_drive.policies.cores.ct_rnn import CTRNN
+from nac_drive.policies.cores.ltc import LiquidCore
 
 
 @dataclass
@@ -49,6 +51,7 @@ def main(options: Options) -> None:
         neurons(episodes)
         attention(episodes)
         if isinstance(driver, nd.Driver):
+            time_constants(driver, episodes)
             noise(driver, episodes)
 
 
@@ -102,6 +105,31 @@ def attention(episodes: list[Recording]) -> None:
         best = max(heads, key=lambda each: abs(each.left_or_right - 0.5))
         means = " / ".join(f"{value:.3f}" for value in best.means)
         print(f"| {name} | {100 * best.explained:.0f} | {best.left_or_right:.2f} | {means} |")
+
+
+def time_constants(driver: nd.Driver, episodes: list[Recording]) -> None:
+    """Print in how many seconds neurons follow their inputs.
+
+    The core is liquid (thesis, Eq. 3.7) or a CT-RNN.
+    """
+    core = driver.core
+    with torch.no_grad():
+        if isinstance(core, LiquidCore):
+            rows = []
+            for each in episodes:
+                x, v = driver.features(torch.from_numpy(each.frames)), torch.from_numpy(each.activity["v"])
+                rows.append(after_zoom(core.coupling_sensitivity(x, (v,)).numpy()))
+            tau = np.concatenate(rows)  # (decisions, N)
+        elif isinstance(core, CTRNN):
+            tau = core.log_tau.exp().unsqueeze(0).numpy()
+        else:
+            return
+    medians, spread = np.median(tau, axis=0), tau.max(axis=0) / tau.min(axis=0)
+    print(f"\nTime constants of {len(medians)} neurons: medians from {medians.min():.3f} to {medians.max():.3f} s.")
+    if len(tau) > 1:
+        print(
+            f"Along the drive they change {np.median(spread):.2f}-fold in the median, {spread.max():.2f}-fold at most."
+        )
 
 
 def noise(driver: nd.Driver, episodes: list[Recording]) -> None:
