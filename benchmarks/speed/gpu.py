@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of the results")
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes; the page is left as it is")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts; one that is cut keeps its lines")
     parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS], help="only these")
     options = parser.parse_args()
     if options.device == "cpu" and not options.rehearse:
@@ -224,12 +225,12 @@ def main() -> None:
         if results["machine"] != here:
             parser.error(f"out: {options.out} has results of another machine ({results['machine']}); name a new file.")
     for part in PARTS:
-        left = 60 * MINUTES - (time.monotonic() - started)
+        left = 60 * options.minutes - (time.monotonic() - started)
         finished = results["parts"].get(part.name, {}).get("status") == 0
         if finished or (options.parts and part.name not in options.parts):
             continue
         if left < 10:
-            print(f"{part.name}: left out, the {MINUTES} minutes are over; run the command again")
+            print(f"{part.name}: left out, the {options.minutes:g} minutes are over; run the command again")
             continue
         result = measured(part, options.device, options.rehearse, left)
         results["parts"][part.name] = result

@@ -94,6 +94,8 @@ def test_a_part_is_rehearsed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixt
     assert any("`mha`" in line for line in results["parts"]["window"]["output"])
     assert run_script(words) == 0
     assert capsys.readouterr().out == ""  # it is there already
+    assert run_script([*words[:-1], "cores", "--minutes", "0.1"]) == 0
+    assert capsys.readouterr().out == "cores: left out, the 0.1 minutes are over; run the command again\n"
     assert PAGE.read_text() == page
     table, output = pages(results)
     assert "a rehearsal on the CPU" in table
