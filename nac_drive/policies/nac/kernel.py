@@ -141,7 +141,7 @@ def weighted_sum(weight, value, AXIS: tl.constexpr):
     """Sum values (K, DP) or (R, DP), weighted.
 
     The weights are (R, K); AXIS 1 sums over K, 0 over R. Either is too small for `tl.dot`, which takes 16 before triton
-    3.7. The order of the factors matters: triton turns weight times value into a `tl.dot` of its own, always in TF32.
+    3.7. The order of the factors matters: triton 3.6 turns weight times value into a `tl.dot` in TF32.
     """
     value = value[None, :, :] if AXIS == 1 else value[:, None, :]
     return tl.sum(value * weight[:, :, None], axis=AXIS)
