@@ -107,7 +107,7 @@ PARTS = (
         ("benchmarks/speed/compile.py", "--cores"), ("cnn", "nac-exact"), ("cnn",), 80,
     ),
 )  # fmt: skip
-"""The most valuable one comes first. Their budgets fill the 25 minutes."""
+"""The most valuable one comes first. Their budgets fit the 25 minutes."""
 
 
 def measured(part: Part, device: str, rehearse: bool, limit: float) -> dict[str, Any]:
