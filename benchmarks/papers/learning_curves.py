@@ -54,8 +54,9 @@ class LearningCurves(Offline):
         if not try_to_draw(draw_curves, folder / FIGURE, rows):
             return ""
         return (
-            f"![learning curves]({FIGURE})\n\nLines are means over folds: training (thin) and validation (thick). "
-            "A fold ends when its validation loss has not fallen for some epochs; the dot is the mean stopping epoch."
+            f"![learning curves]({FIGURE})\n\nEvery fold has two lines, of its training loss (thin) and its validation"
+            " loss (thick). It ends when the validation loss has not fallen for some epochs, and the dot is where it"
+            " was least."
         )
 
 
@@ -73,22 +74,12 @@ def draw_curves(path: Path, rows: Sequence[Row]) -> None:
     figure = Figure(figsize=(3.1 * len(looks), 3.4), layout="constrained")
     axes = figure.subplots(1, len(looks), squeeze=False, sharey=True)[0]
     for axis, (entry, look) in zip(axes, looks.items(), strict=True):
-        folds = [row for row in rows if row["entry"] == entry]
-        for key, width in (("training_curve", 1.0), ("stopping_curve", 2.2)):
-            curve = _mean([row[key] for row in folds])
-            axis.plot(np.arange(1, len(curve) + 1), curve, color=look.color, lw=width)
-        stop = np.mean([row["stopping_epoch"] for row in folds])
-        axis.plot(stop, np.mean([row["loss_at_stop"] for row in folds]), "o", color=look.color)
+        for fold in (row for row in rows if row["entry"] == entry):
+            for key, width in (("training_curve", 1.0), ("stopping_curve", 2.2)):
+                axis.plot(np.arange(1, len(fold[key]) + 1), fold[key], color=look.color, lw=width)
+            axis.plot(fold["stopping_epoch"], fold["loss_at_stop"], "o", color=look.color)
         axis.set_title(entry)
         axis.set_xlabel("epoch")
         axis.set_yscale("log")
     axes[0].set_ylabel("loss")
     write_figure(path, figure)
-
-
-def _mean(curves: Sequence[Sequence[float]]) -> np.ndarray:
-    """Mean over the folds that still learn."""
-    whole = np.full((len(curves), max(map(len, curves))), np.nan)
-    for line, curve in zip(whole, curves, strict=True):
-        line[: len(curve)] = curve
-    return np.nanmean(whole, axis=0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure  # pyplot would change the backend of a notebook
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from nac_drive.evaluation.intervals import Interval, survival
 from nac_drive.experiments.driving import UNDISTURBED
@@ -182,9 +182,6 @@ def draw_learning_curves(path: Path, drivers: Sequence[RankedDriver]) -> None:
     low, high = axes[0].dataLim.intervaly
     if 0 < low < high / 5:
         axes[0].set_yscale("log")
-        axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes[0].yaxis.set_minor_locator(NullLocator())
-        axes[0].yaxis.set_major_formatter("{x:g}")
     _solved(axes[1].axhline, drivers)
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside right upper", ncols=1 + (lines < len(names)), handlelength=3

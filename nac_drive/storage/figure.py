@@ -47,11 +47,27 @@ def write_figure(path: Path, figure: Figure, *, tight: bool = False) -> None:
             assert isinstance(text, Text)
             text.set_parse_math(False)
             text.set_usetex(False)
+        _write_powers_in_full(figure)
         if tight:
             figure.tight_layout()
         figure.savefig(buffer, format="png", dpi=DPI)
     with writing(path):
         write_atomically(path, buffer.getvalue())
+
+
+def _write_powers_in_full(figure: Figure) -> None:
+    """Label logarithmic axes in plain numbers.
+
+    They stand at 1, 2 and 5 of each decade. matplotlib writes powers as math.
+    """
+    from matplotlib.ticker import LogFormatterMathtext, LogLocator, NullLocator
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.set_minor_locator(NullLocator())
+                axis.set_major_formatter("{x:g}")
 
 
 def try_to_draw(draw: Callable[Concatenate[Path, P], None], path: Path, *args: P.args, **keywords: P.kwargs) -> bool:
