@@ -52,10 +52,13 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
     ],
     "docs/donkeycar.md": [lambda: write_tub(Path("mycar/data/tub_1"), frames=60)],
     "docs/drivers.md": [DEMOS],
-    "docs/leaderboard.md": [
-        "nac-drive collect --driver controller --control continuous --out broken",
-        lambda: copytree(ROOT / "docs", "docs", ignore=lambda _, names: {*names} - {"leaderboard.md"}),
-    ],
+    **{
+        f"docs/{name}": [
+            "nac-drive collect --driver controller --control continuous --out broken",
+            lambda name=name: copytree(ROOT / "docs", "docs", ignore=lambda _, names: {*names} - {name}),
+        ]
+        for name in ("leaderboard.md", "leaderboard_seat.md")
+    },
     "docs/nac.md": [DEMOS],
     "docs/perturbations.md": [DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}"],
     "docs/stress.md": [

@@ -119,11 +119,8 @@ class Selected(Window):
         return best & ~blocked
 
 
-class Carried(nd.Core):
-    """NAC-sharp beside neurons that are never reset.
-
-    They follow dh/dt = omega (phi - h). NAC attends to frames and neurons.
-    """
+class Neurons(nd.Core):
+    """`Carried` without attention."""
 
     continuous_time = True
 
@@ -132,19 +129,50 @@ class Carried(nd.Core):
         self.input_size, self.output_size, self.memory = input_size, output_size, memory
         self.drive, self.back = nn.Linear(input_size, 2 * memory), nn.Linear(memory, 2 * memory, bias=False)
         nn.init.orthogonal_(self.back.weight[:memory].data)
-        self.window = Window(input_size + memory, output_size)
+        self.read = self.reader()
+
+    def reader(self) -> nn.Module:
+        """Return what reads frames and neurons."""
+        return nn.Linear(self.input_size + self.memory, self.output_size)
 
     def state_shapes(self) -> tuple[Any, ...]:
-        return ((self.memory,), None), *self.window.state_shapes()
+        return (((self.memory,), None),)
 
     def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
-        h, *rest = state
+        seen, h = self.beside(x, dt, state[0])
+        return self.read(seen), (h,)
+
+    def beside(self, x: Tensor, dt: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the frames with neurons beside them.
+
+        They are (B, T, F + M). The last neurons come second.
+        """
         past = []
         for driven, step in zip(self.drive(x).unbind(1), (dt / NOMINAL_DT).unsqueeze(2).unbind(1), strict=True):
             phi, omega = (driven + self.back(h)).chunk(2, dim=1)
             h = phi.tanh() + (h - phi.tanh()) * torch.exp(-functional.softplus(omega) * step)
             past.append(h)
-        y, rest = self.window(torch.cat((x, torch.stack(past, dim=1)), dim=2), dt, tuple(rest))
+        return torch.cat((x, torch.stack(past, dim=1)), dim=2), h
+
+
+class Carried(Neurons):
+    """NAC-sharp beside neurons that are never reset.
+
+    They follow dh/dt = omega (phi - h). NAC attends to frames and neurons.
+    """
+
+    read: Window
+
+    def reader(self) -> Window:
+        return Window(self.input_size + self.memory, self.output_size)
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        return *super().state_shapes(), *self.read.state_shapes()
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        h, *rest = state
+        seen, h = self.beside(x, dt, h)
+        y, rest = self.read(seen, dt, tuple(rest))
         return y, (h, *rest)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nac_attempts import Block, Carried, Forget, Gated, Seen, Selected, Stack, TransformerStack, Window, black
+from nac_attempts import Block, Carried, Forget, Gated, Neurons, Seen, Selected, Stack, TransformerStack, Window, black
 
 import nac_drive as nd
 from nac_drive.policies.cores.nac import NACCore
@@ -12,7 +12,7 @@ from nac_drive.policies.nac.variants import NAC_VARIANTS
 from tests.own_parts import forgotten
 
 
-@pytest.mark.parametrize("attempt", [Block, Carried, Forget, Gated, Seen, Selected, Stack, TransformerStack])
+@pytest.mark.parametrize("attempt", [Block, Carried, Forget, Gated, Neurons, Seen, Selected, Stack, TransformerStack])
 def test_a_core_is_causal_and_the_same_frame_by_frame(attempt):
     with forgotten():
         assert nd.register_core("attempt", attempt).parameters > 0
@@ -28,6 +28,7 @@ def test_a_core_is_causal_and_the_same_frame_by_frame(attempt):
         (Seen, True),
         (Selected, True),
         (Carried, True),
+        (Neurons, True),
         (Forget, True),
     ],
 )
