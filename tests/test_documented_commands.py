@@ -149,6 +149,7 @@ NOT_RUN: dict[str, str] = {
         "docs/robustness.md runs this command with cores of the package, test_nac_attempts.py the others"
     ),
     "nac-drive compare broken --out runs/blocks ...": "the same, with other cores",
+    "nac-drive compare broken --view seat --out runs/carried-seat ...": "docs/leaderboard_seat.md runs it with others",
     "nac-drive compare broken --tune ...": "docs/drivers.md tunes one core",
     "nac-drive compare demos40 --tune ...": "the line above it on the page tunes one core",
     "nac-drive demo --from-scratch": "takes an hour; tests/nac_drive/test_demo.py runs it with small settings",
