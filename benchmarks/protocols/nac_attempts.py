@@ -119,30 +119,15 @@ class Selected(Window):
         return best & ~blocked
 
 
-class Neurons(nd.Core):
-    """`Carried` without attention."""
+class Past(nn.Module):
+    """Neurons that are never reset. They follow dh/dt = omega (phi - h)."""
 
-    continuous_time = True
-
-    def __init__(self, input_size: int, output_size: int, *, memory: int = 64) -> None:
+    def __init__(self, input_size: int, size: int) -> None:
         super().__init__()
-        self.input_size, self.output_size, self.memory = input_size, output_size, memory
-        self.drive, self.back = nn.Linear(input_size, 2 * memory), nn.Linear(memory, 2 * memory, bias=False)
-        nn.init.orthogonal_(self.back.weight[:memory].data)
-        self.read = self.reader()
+        self.drive, self.back = nn.Linear(input_size, 2 * size), nn.Linear(size, 2 * size, bias=False)
+        nn.init.orthogonal_(self.back.weight[:size].data)
 
-    def reader(self) -> nn.Module:
-        """Return what reads frames and neurons."""
-        return nn.Linear(self.input_size + self.memory, self.output_size)
-
-    def state_shapes(self) -> tuple[Any, ...]:
-        return (((self.memory,), None),)
-
-    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
-        seen, h = self.beside(x, dt, state[0])
-        return self.read(seen), (h,)
-
-    def beside(self, x: Tensor, dt: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, dt: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """Return the frames with neurons beside them.
 
         They are (B, T, F + M). The last neurons come second.
@@ -155,25 +140,45 @@ class Neurons(nd.Core):
         return torch.cat((x, torch.stack(past, dim=1)), dim=2), h
 
 
-class Carried(Neurons):
-    """NAC-sharp beside neurons that are never reset.
+class Carried(nd.Core):
+    """NAC-sharp over frames and the neurons of `Past`."""
 
-    They follow dh/dt = omega (phi - h). NAC attends to frames and neurons.
-    """
+    continuous_time = True
+    memory = 64
+    """Number of neurons."""
 
-    read: Window
-
-    def reader(self) -> Window:
-        return Window(self.input_size + self.memory, self.output_size)
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.past, self.window = Past(input_size, self.memory), Window(input_size + self.memory, output_size)
 
     def state_shapes(self) -> tuple[Any, ...]:
-        return *super().state_shapes(), *self.read.state_shapes()
+        return ((self.memory,), None), *self.window.state_shapes()
 
     def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
         h, *rest = state
-        seen, h = self.beside(x, dt, h)
-        y, rest = self.read(seen, dt, tuple(rest))
+        seen, h = self.past(x, dt, h)
+        y, rest = self.window(seen, dt, tuple(rest))
         return y, (h, *rest)
+
+
+class Neurons(nd.Core):
+    """`Carried` without attention."""
+
+    continuous_time = True
+    memory = Carried.memory
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.past, self.out = Past(input_size, self.memory), nn.Linear(input_size + self.memory, output_size)
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        return (((self.memory,), None),)
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        seen, h = self.past(x, dt, state[0])
+        return self.out(seen), (h,)
 
 
 class Forget(nd.Core):

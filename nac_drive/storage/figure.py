@@ -23,6 +23,8 @@ P = ParamSpec("P")
 
 DPI = 150
 """Dots per inch of every figure."""
+_MANY = 1e5
+"""Ratio of the ends of a logarithmic axis from which on decades alone are labelled."""
 
 
 def write_figure(path: Path, figure: Figure, *, tight: bool = False) -> None:
@@ -58,14 +60,16 @@ def write_figure(path: Path, figure: Figure, *, tight: bool = False) -> None:
 def _write_powers_in_full(figure: Figure) -> None:
     """Label logarithmic axes in plain numbers.
 
-    They stand at 1, 2 and 5 of each decade. matplotlib writes powers as math.
+    They stand at 1, 2 and 5 of each decade, or at decades where there are many. matplotlib writes powers as math.
     """
     from matplotlib.ticker import LogFormatterMathtext, LogLocator, NullLocator
 
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
-                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                low, high = axis.get_view_interval()
+                if high / low < _MANY:
+                    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.set_minor_locator(NullLocator())
                 axis.set_major_formatter("{x:g}")
 

@@ -50,15 +50,19 @@ def test_a_dollar_is_drawn_as_a_dollar(tmp_path):
     assert (tmp_path / "plain").read_bytes() != (tmp_path / "marked").read_bytes()
 
 
-def test_powers_of_ten_are_written_in_full(tmp_path):
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((0.004, 3), {"0.005", "0.01", "0.02", "1", "2"}), ((1e-8, 1e3), {"0.0001", "0.01", "1"}), ((3, 6), {"4", "5"})],
+)
+def test_powers_of_ten_are_written_in_full(values, expected, tmp_path):
     figure = Figure()
     axis = figure.subplots()
-    axis.plot([1, 2], [0.004, 3])
+    axis.plot([1, 2], values)
     axis.set_yscale("log")
     write_figure(tmp_path / "figure.png", figure)
-    labels = [label.get_text() for label in axis.get_yticklabels(which="both")]
+    labels = {label.get_text() for label in axis.get_yticklabels(which="both")}
     assert not any("$" in label for label in labels)
-    assert {"0.005", "0.01", "0.02", "1", "2"} <= set(labels)
+    assert expected <= labels
 
 
 def test_a_figure_that_cannot_be_drawn_is_one_warning(tmp_path):
