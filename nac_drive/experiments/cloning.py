@@ -85,7 +85,8 @@ class Cloning(PaperExperiment):
 
     def drivers(self) -> dict[str, str]:
         env = EnvConfig(self.control, view=self.view)
-        names = [name for name in (self.expert, self.encoder_from) if name]
+        optim = self._config("cnn", {}, 0).optim
+        names = [str(name) for name in (self.expert, optim.freeze_encoder_from, optim.init_from) if name]
         return {f"{name}, {self.control}": driver_hash(name, env) for name in names}
 
     def prepare(self, folder: Path, each: Map) -> Iterator[str]:
@@ -114,12 +115,11 @@ class Cloning(PaperExperiment):
         """Return return_SPEC, interventions_SPEC, lost_SPEC, accuracy_SPEC (means), `episodes`, and costs."""
         run = dict(task.place)["run"]
         path = self.run_folder(folder, task)
-        args, resume = dict(task.core_args), (path / "config.yaml").exists()
-        if self.rounds:
-            config = self._dagger(task.core, args, run)
+        config, resume = self._config(task.core, dict(task.core_args), run), (path / "config.yaml").exists()
+        if isinstance(config, DaggerConfig):
             best = dagger(config, path, expert=self.expert, device=self.device, resume=resume)
         else:
-            best = train(self.training(task.core, args, run), folder / DATASET, path, device=self.device, resume=resume)
+            best = train(config, folder / DATASET, path, device=self.device, resume=resume)
         driver = load_driver(best)
         tested = stress([best], self.perturbations, self.tracks, crash=self.crash)
         episodes = {
@@ -160,6 +160,9 @@ class Cloning(PaperExperiment):
         """Return the settings of a training by behaviour cloning, with the seed `run`."""
         config = TrainConfig(**self._common(core, args, run), epochs=self.epochs, validate_every=self.epochs)
         return changed_by_words(config, self.recipe, {})
+
+    def _config(self, core: str, args: dict[str, Any], run: int) -> TrainConfig | DaggerConfig:
+        return self._dagger(core, args, run) if self.rounds else self.training(core, args, run)
 
     def _dagger(self, core: str, args: dict[str, Any], run: int) -> DaggerConfig:
         config = DaggerConfig(

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from nac_drive.data_collection.drivers import driver_hash
+from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.events import silent
 from nac_drive.experiments import cloning, learning
@@ -66,6 +68,16 @@ def experiment() -> Cloning:
         [DROP], encoder="pooled", encoder_from=None, d_model=8, runs=1, epochs=1, sequence_length=16,
         tracks="test-2", clamp=DROP,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_driver_that_training_starts_from_is_named_by_its_weights(rounds: int, experiment: Cloning):
+    begun = replace(experiment, encoder_from="champion", rounds=rounds, recipe=["optim.init_from=expert"])
+    named = begun.drivers()
+    assert named == {
+        f"{name}, continuous": driver_hash(name, EnvConfig("continuous"))
+        for name in ("controller", "champion", "expert")
+    }
 
 
 def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Cloning):
