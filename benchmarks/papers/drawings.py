@@ -114,21 +114,19 @@ def draw_maps(path: Path, seen: Mapping[str, Seen]) -> None:
     from matplotlib.figure import Figure
 
     ((name, episode),) = seen.items()
-    kinds = [(episode.neurons, "")] + [(COUPLING, ", seconds")] * episode.has(COUPLING)
-    blocks = [(kind, unit, _most_varied(episode.arrays[f"activity/{kind}"])) for kind, unit in kinds]
-    wide = 7
-    lines = sum(-(-len(numbers) // wide) for _, _, numbers in blocks)
-    figure = Figure(figsize=(1.9 * wide, 1.9 * lines), layout="constrained")
-    axes = figure.subplots(lines, wide, squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
-    line = 0
-    for kind, unit, numbers in blocks:
-        values = episode.arrays[f"activity/{kind}"]
-        for place, number in enumerate(numbers):
-            axis = axes[line + place // wide, place % wide]
-            _track(axis, episode.arrays["position"], values[:, number], f"{kind} {number}{unit}", bar=bool(unit))
-        line += -(-len(numbers) // wide)
+    wide, kinds = 7, {episode.neurons: "", **({COUPLING: ", seconds"} if episode.has(COUPLING) else {})}
+    neurons = {kind: _most_varied(episode.arrays[f"activity/{kind}"]) for kind in kinds}
+    lines = [-(-len(numbers) // wide) for numbers in neurons.values()]
+    figure = Figure(figsize=(1.9 * wide, 0.4 + 1.6 * sum(lines)), layout="constrained")
+    blocks = figure.subfigures(len(kinds), 1, height_ratios=lines, squeeze=False).flat
+    for block, count, (kind, numbers) in zip(blocks, lines, neurons.items(), strict=True):
+        axes = block.subplots(count, wide, squeeze=False).ravel()
+        for axis in axes:
+            axis.axis("off")
+        for axis, number in zip(axes, numbers, strict=False):
+            values = episode.arrays[f"activity/{kind}"][:, number]
+            _track(axis, episode.arrays["position"], values, str(number), bar=bool(kinds[kind]))
+        block.suptitle(f"{kind}{kinds[kind]}", fontsize=SMALL)
     figure.suptitle(f"{name}: neurons on the track")
     write_figure(path, figure)
 

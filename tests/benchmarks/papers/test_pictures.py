@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from drawings import Seen
+from drawings import Seen, draw_maps
 from learning_curves import LearningCurves
+from matplotlib.figure import Figure
 from pictures import EPISODES, PICTURES, Pictures
 
 from nac_drive.analysis.cells import COUPLING, SIGNALS
@@ -27,6 +29,7 @@ ENTRIES = {"NAC-Steady": ("nac-steady", {"num_heads": 2}), "NCP": ("ncp", {})}
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pictures, dict[str, Row]]:
     """A folder of two networks, and their rows."""
     folder = tmp_path_factory.mktemp("pictures")
+
     with pytest.MonkeyPatch.context() as patch, short_zoom():
         cut_episodes(patch)(FRAMES, FRAMES)
         patch.setattr("drawings.MAPS", 4)
@@ -79,6 +82,20 @@ def test_an_episode_is_drawn_without_its_zoom(drawn: tuple[Path, Pictures, dict[
     best = load_driver(experiment.run_folder(folder, PaperTask("NCP", "ncp", {}, (("run", 0),))))
     assert seen.arrays["activity/v"].shape[1] == best.core.neurons
     assert not seen.has("phi")
+
+
+def test_no_title_of_a_neuron_hides_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    figures: list[Figure] = []
+    monkeypatch.setattr("drawings.write_figure", lambda path, figure: figures.append(figure))
+    generator = np.random.default_rng(0)
+    activity = {f"activity/{group}": generator.random((50, 21)) for group in ("v", COUPLING)}
+    draw_maps(tmp_path / "maps.png", {"NCP": Seen({"position": generator.random((50, 2)), **activity}, {})})
+    (figure,) = figures
+    figure.draw_without_rendering()
+    titles = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
+    assert len(titles) == 2 * 21
+    assert not any(one.overlaps(other) for one, other in combinations(titles, 2))
+    assert all(title.x0 >= 0 and title.x1 <= figure.bbox.x1 for title in titles)
 
 
 def test_training_stops_where_the_validation_loss_is_least(tmp_path: Path):
