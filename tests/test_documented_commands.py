@@ -59,6 +59,11 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         ]
         for name in ("leaderboard.md", "leaderboard_seat.md")
     },
+    "docs/leaderboard_all.md": [
+        "nac-drive collect --driver controller --control continuous --out broken",
+        "nac-drive compare broken --drivers lstm --freeze-encoder-from expert --expert controller --out runs/ranking",
+        lambda: copytree(ROOT / "docs", "docs", ignore=lambda _, names: {*names} - {"leaderboard_all.md"}),
+    ],
     "docs/nac.md": [DEMOS],
     "docs/perturbations.md": [DEMOS, f"nac-drive train demos --out runs/nac {FROZEN}"],
     "docs/stress.md": [
@@ -150,6 +155,7 @@ NOT_RUN: dict[str, str] = {
     ),
     "nac-drive compare broken --out runs/blocks ...": "the same, with other cores",
     "nac-drive compare broken --view seat --out runs/carried-seat ...": "docs/leaderboard_seat.md runs it with others",
+    "nac-drive compare broken --out runs/rate-2 ...": "the lines above it on the page differ in seeds and tracks alone",
     "nac-drive compare broken --tune ...": "docs/drivers.md tunes one core",
     "nac-drive compare demos40 --tune ...": "the line above it on the page tunes one core",
     "nac-drive demo --from-scratch": "takes an hour; tests/nac_drive/test_demo.py runs it with small settings",

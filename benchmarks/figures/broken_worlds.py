@@ -53,9 +53,9 @@ def ranking(page: str) -> dict[str, list[Cell]]:
 @styled()
 def draw(drivers: dict[str, list[Cell]]) -> Figure:
     """One column per world, one line per driver."""
-    figure = Figure(figsize=(9, 4.4), layout="constrained")
-    axes = figure.subplots(1, len(WORLDS), sharey=True)
     names = [name for name in drivers if name not in LEFT_OUT]
+    figure = Figure(figsize=(9, 1.4 + 0.25 * len(names)), layout="constrained")
+    axes = figure.subplots(1, len(WORLDS), sharey=True)
     for column, (axis, title) in enumerate(zip(axes, WORLDS.values(), strict=True)):
         baseline = drivers[BASELINE][column].mean
         axis.axvline(baseline, color=colour_of(BASELINE), linewidth=1, alpha=0.6)

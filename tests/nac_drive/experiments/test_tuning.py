@@ -12,11 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import track_seeds
+from nac_drive.evaluation.intervals import bootstrap, clearly_positive
 from nac_drive.events import Event
 from nac_drive.experiments import driving, experiment
 from nac_drive.experiments.compare import Comparison, compare
@@ -186,8 +188,7 @@ def test_every_core_has_as_many_trials_and_each_changes_something():
                 build_core(name, 64, 64, **changed.core_args)
 
 
-def test_a_core_has_its_own_rate_in_cloning_and_the_encoder_the_usual_one(monkeypatch):
-    monkeypatch.setitem(RECOMMENDED, "ncp", 1e-2)
+def test_a_core_has_its_own_rate_in_cloning_and_the_encoder_the_usual_one():
     assert (recommended_rate("ncp"), recommended_rate("mine:Core")) == (1e-2, USUAL_RATE)
     ncp = nested(TrainConfig(), core="ncp")
     optim = ncp.with_rates().optim
@@ -204,7 +205,7 @@ def test_the_rates_of_the_cores_are_the_published_choices():
     published = json.loads((ROOT / "docs/runs/tuning.json").read_text())
     assert {
         core: float(name.removeprefix("learning_rate=").split(",")[0]) for core, name in published["chosen"].items()
-    } == RECOMMENDED
+    } == {core: RECOMMENDED[core] for core in published["chosen"]}
     assert set(RECOMMENDED) <= set(CORES)
     for core, name in published["chosen"].items():
         scores: dict[str, list[float]] = {}
@@ -214,3 +215,15 @@ def test_the_rates_of_the_cores_are_the_published_choices():
                 scores.setdefault(trial["trial"], []).append(trial["score"])
         tried_again = {trial: found for trial, found in scores.items() if len(found) > 1}
         assert max(tried_again or scores, key=lambda trial: fmean(scores[trial])) == name
+
+
+def test_a_core_that_drives_at_the_high_rate_alone_has_that_rate():
+    tried = json.loads((ROOT / "docs/runs/two-rates.json").read_text())
+    assert all(len(driven["0.002"]) == len(driven["0.01"]) == 20 for driven in tried.values())
+    returns = {core: [np.array(driven[rate]) for rate in ("0.01", "0.002")] for core, driven in tried.items()}
+    better = {
+        core
+        for core, (high, low) in returns.items()
+        if bootstrap(high[None], low[None]).low > 0 and clearly_positive(high)
+    }
+    assert better == {core for core, rate in RECOMMENDED.items() if rate == 1e-2}
