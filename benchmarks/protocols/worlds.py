@@ -36,6 +36,7 @@ WORDS = {
     "blackouts:2": "blackouts",
 }  # fmt: skip
 """Perturbations by the names of docs/robustness.md."""
+LEADER = "nac-sharp"
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->"
 """The marks of a page's table."""
 
@@ -152,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A comparison, one perturbation at a time.")
     parser.add_argument("folders", nargs="+", type=Path, help="folders of nac-drive compare")
     parser.add_argument("--dataset", type=Path, required=True, help="the dataset, which names the perturbations")
-    parser.add_argument("--driver", default="nac-sharp", help="the driver whose lead is printed (default: %(default)s)")
+    parser.add_argument("--driver", help=f"the driver whose lead is printed (default: {LEADER}, if it takes part)")
     parser.add_argument("--seat", type=Path, nargs="+", help="folders of the same drivers from the driver's seat")
     parser.add_argument("--page", type=Path, help="a page of Markdown to write the table into")
     options = parser.parse_args()
@@ -160,6 +161,8 @@ def main() -> None:
     returns = merged(options.folders)
     if options.seat is not None:
         returns = with_seat(returns, merged(options.seat, seat=True))
+    if options.driver not in (None, *returns):
+        parser.error(f"--driver must be one of {', '.join(returns)}, got {options.driver!r}")
     common = set.intersection(*(set(tracks) for tracks in returns.values()))
     returns = {driver: {track: tracks[track] for track in common} for driver, tracks in returns.items()}
     text = table(returns, specs)
@@ -167,13 +170,13 @@ def main() -> None:
     if options.page is not None:
         before, _, rest = options.page.read_text().partition(BEGIN)
         options.page.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}")
-    tracks = [track for track in sorted(returns[options.driver]) if (track if track >= 0 else ~track) % len(specs)]
-    if not tracks:
-        return
-    print(f"\n{options.driver} ahead of each, without tracks of {specs[0]}:")
-    for other in sorted(returns.keys() - {options.driver}):
-        lead = bootstrap(grid(returns[options.driver], tracks), grid(returns[other], tracks))
-        print(f"{other}: {lead.text('+.0f')}")
+    tracks = [track for track in sorted(common) if (track if track >= 0 else ~track) % len(specs)]
+    leader = options.driver or LEADER
+    if tracks and leader in returns:
+        print(f"\n{leader} ahead of each, without tracks of {specs[0]}:")
+        for other in sorted(returns.keys() - {leader}):
+            lead = bootstrap(grid(returns[leader], tracks), grid(returns[other], tracks))
+            print(f"{other}: {lead.text('+.0f')}")
     spreads = spread(returns, specs)
     if spreads:
         medians = np.median(list(spreads.values()), axis=0)

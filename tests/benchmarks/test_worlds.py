@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import worlds
 from worlds import by_mean, groups_of, places_of, returns_of, table, with_seat
 
@@ -70,18 +71,35 @@ def test_drivers_that_cannot_be_told_from_the_best_of_a_group_are_in_it():
     assert groups_of(returns) == {"first": 1, "level": 1, "behind": 2, "last": 2}
 
 
+def call(monkeypatch, *words: str) -> None:
+    """Run the script on a dataset under `SPECS`."""
+    meta = SimpleNamespace(meta=SimpleNamespace(env=SimpleNamespace(perturb=",".join(SPECS))))
+    monkeypatch.setattr(worlds.Demonstrations, "open", lambda folder: meta)
+    monkeypatch.setattr("sys.argv", ["worlds.py", *words, "--dataset", "d"])
+    worlds.main()
+
+
 def test_the_page_keeps_its_text_around_the_table(tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table -->\nold\n<!-- end of the table -->\nafter\n")
     folders = [comparison(tmp_path / name, offset) for name, offset in (("one", 500), ("two", 300))]
-    meta = SimpleNamespace(meta=SimpleNamespace(env=SimpleNamespace(perturb=",".join(SPECS))))
-    monkeypatch.setattr(worlds.Demonstrations, "open", lambda folder: meta)
-    words = [str(each) for each in folders]
-    monkeypatch.setattr("sys.argv", ["worlds.py", *words, "--dataset", "d", "--driver", "cnn", "--page", str(page)])
-    worlds.main()
+    call(monkeypatch, *map(str, folders), "--driver", "cnn", "--page", str(page))
     lines = page.read_text().splitlines()
     assert (lines[:2], lines[-2:]) == (["before", "<!-- table -->"], ["<!-- end of the table -->", "after"])
     assert "old" not in lines
     drivers = [line.split(" | ")[1] for line in lines if line.startswith("| ") and "driver" not in line]
     assert drivers == ["cnn", "lstm", "cnn (two)", "lstm (two)"]
     assert "cnn ahead of each" in capsys.readouterr().out
+
+
+def test_a_comparison_without_nac_sharp_has_its_table_and_a_driver_that_is_not_there_an_error(
+    tmp_path, monkeypatch, capsys
+):
+    folder = str(comparison(tmp_path / "one", 500))
+    call(monkeypatch, folder)
+    printed = capsys.readouterr().out
+    assert "median standard deviation" in printed
+    assert "ahead of" not in printed
+    with pytest.raises(SystemExit):
+        call(monkeypatch, folder, "--driver", "gru")
+    assert "--driver must be one of lstm, cnn, got 'gru'" in capsys.readouterr().err
