@@ -37,6 +37,7 @@ WORDS = {
 }  # fmt: skip
 """Perturbations by the names of docs/robustness.md."""
 LEADER = "nac-sharp"
+"""The driver whose lead is printed where nobody names one."""
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->"
 """The marks of a page's table."""
 

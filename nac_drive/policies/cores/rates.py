@@ -9,7 +9,7 @@ RECOMMENDED: dict[str, float] = {
 }  # fmt: skip
 """Name in CORES -> the rate that was chosen on validation tracks.
 
-`compare --tune` chose the first five (docs/runs/tuning.json). The last two drive at 0.01 and not at 0.002
+`compare --tune` chose the first five (docs/runs/tuning.json). The last two score higher at 0.01 than at 0.002
 (docs/runs/two-rates.json)."""
 
 

@@ -29,7 +29,6 @@ ENTRIES = {"NAC-Steady": ("nac-steady", {"num_heads": 2}), "NCP": ("ncp", {})}
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pictures, dict[str, Row]]:
     """A folder of two networks, and their rows."""
     folder = tmp_path_factory.mktemp("pictures")
-
     with pytest.MonkeyPatch.context() as patch, short_zoom():
         cut_episodes(patch)(FRAMES, FRAMES)
         patch.setattr("drawings.MAPS", 4)
