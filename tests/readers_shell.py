@@ -134,7 +134,8 @@ TEXTS = {
     "cnn lstm gru cfc mtan nac-sharp nac-exact mha ct-gru pdna-c pdna-e ncp ltc nac-exact,num_heads=4,gain=8,recency=2,"
     "output=riemann": "lstm mtan nac-sharp",
     "lstm gru cfc cnn mha transformer mtan ct-gru nac-sharp nac-exact,num_heads=4 ltc": "lstm nac-sharp",
-    "attention cfc-ncp cfc-no-gate circuitnet-l cnn-bojarski ct-rnn cta deepstate gru-ode linear-attention nac-2k nac-steady": "",
+    "attention cfc-ncp cfc-no-gate circuitnet-l cnn-bojarski ct-rnn cta deepstate gru-ode linear-attention nac-2k "
+    "nac-steady": "",
     "ode-rnn odeformer pdna-ode performer relu-attention rin rnn": "rnn",
     "lstm-sparse mmrnn ncp ncp-full ncp-random phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
