@@ -71,7 +71,7 @@ def main(
     x, y = path[cut]
     near.set(xlim=(x - NEAR, x + NEAR), ylim=(y - NEAR / 2, y + NEAR / 2))
     for number in range(SHOWN):
-        frame = cut - BEFORE + number * EVERY
+        frame = min(max(0, cut - BEFORE + number * EVERY), len(frames) - 1)
         axes = figure.add_subplot(grid[1 + number // (SHOWN // 2), number % (SHOWN // 2)])
         axes.imshow(frames[frame])
         axes.set_title(f"{(frame - cut) / 50:+.2f} s", fontsize=NORMAL, fontweight="normal")

@@ -65,8 +65,8 @@ def main(settings: Settings) -> None:
     """Print the list."""
     if not 1 <= settings.count <= settings.tracks:
         sys.exit(f"count must lie between 1 and tracks, {settings.tracks}, got {settings.count}.")
-    found = distances(range(settings.first_track, settings.first_track + settings.tracks))
-    print(*sorted(found, key=lambda track: found[track])[: settings.count], sep=",")
+    closeness = distances(range(settings.first_track, settings.first_track + settings.tracks))
+    print(*sorted(closeness, key=lambda track: closeness[track])[: settings.count], sep=",")
 
 
 if __name__ == "__main__":

@@ -37,12 +37,12 @@ def test_every_weight_is_the_mean_and_the_perturbation_of_a_stage_is_none_of_the
     ("others", "error"),
     [
         ([], r"^drivers must be two or more, got 1"),
-        ([driver(1.0, replace(SETTINGS, core="gru"))], r"^drivers must have the same settings"),
+        ([replace(SETTINGS, core="gru")], r"^drivers must have the same settings"),
     ],
 )
 def test_what_has_no_mean_is_refused(others, error):
     with pytest.raises(ValueError, match=error):
-        average([driver(1.0), *others])
+        average([driver(1.0), *(driver(1.0, config) for config in others)])
 
 
 def test_drivers_of_two_views_have_no_mean(tmp_path):

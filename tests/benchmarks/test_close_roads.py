@@ -31,10 +31,10 @@ def test_it_is_the_least_of_all_pairs():
 def test_the_closest_tracks_come_first(capsys):
     main(Settings(first_track=42030, tracks=12, count=3))
     printed = [int(track) for track in capsys.readouterr().out.split(",")]
-    found = distances(range(42030, 42042))
-    assert [found[track] for track in printed] == sorted(found.values())[:3]
+    closeness = distances(range(42030, 42042))
+    assert [closeness[track] for track in printed] == sorted(closeness.values())[:3]
     assert printed[0] == 42037  # a hairpin with a neck of 18 units
-    assert found[42037] == pytest.approx(18, abs=0.5)
+    assert closeness[42037] == pytest.approx(18, abs=0.5)
 
 
 def test_more_tracks_than_there_are_is_refused():
