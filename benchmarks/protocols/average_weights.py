@@ -50,21 +50,22 @@ def average(drivers: Sequence[Driver]) -> Driver:
     return mean
 
 
-def run(drivers: Annotated[list[str], tyro.conf.Positional], out: Path, control: Control = "continuous") -> None:
+def run(drivers: Annotated[list[str], tyro.conf.Positional], out: Path, control: Control | None = None) -> None:
     """Average the weights of drivers.
 
     Args:
         drivers: Names of shipped drivers, and folders of drivers and runs.
         out: Folder of the new driver.
-        control: Control of shipped drivers.
+        control: Control of shipped drivers; a folder knows its own.
     """
+    env = EnvConfig(control) if control else None
     loaded = []
     for name in drivers:
-        driver = resolve_driver(name, EnvConfig(control))
+        driver = resolve_driver(name, env)
         if not isinstance(driver, Driver):
             raise ValueError(f"drivers must have weights, got {name!r}; pass the folder of a driver or run.")
         loaded.append(driver)
-    hashes = {name: driver_hash(name, EnvConfig(control)) for name in drivers}
+    hashes = {name: driver_hash(name, env_for(driver)) for name, driver in zip(drivers, loaded, strict=True)}
     nd.save_driver(out, average(loaded), env=asdict(env_for(loaded[0])), meta={"average_of": hashes})
 
 

@@ -53,6 +53,14 @@ def test_drivers_of_two_views_have_no_mean(tmp_path):
     assert not (tmp_path / "mean").exists()
 
 
+def test_a_folder_knows_its_control(tmp_path):
+    discrete = DriverConfig("lstm", control="discrete")
+    for name in "ab":
+        save_driver(tmp_path / name, driver(1.0, discrete), env=asdict(EnvConfig("discrete")))
+    run([str(tmp_path / name) for name in "ab"], tmp_path / "mean")
+    assert load_driver(tmp_path / "mean").config == discrete
+
+
 def test_a_driver_without_weights_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"^drivers must have weights, got 'controller'"):
         run(["champion", "controller"], tmp_path / "mean")
