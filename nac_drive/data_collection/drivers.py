@@ -345,9 +345,9 @@ def reported_return(name: str, sha256: str, env: EnvConfig) -> float | None:
     """
     if env != EnvConfig(env.control, env.mask_bar, view=env.view, size=env.size):
         return None
-    known = {f"{name}-{env.control}", name} & policies.PRETRAINED.keys()
-    if not known or driver_hash(name, env) != sha256:
+    full = f"{name.removesuffix(f'-{env.control}')}-{env.control}"
+    if full not in policies.PRETRAINED or driver_hash(full, env) != sha256:
         return None
-    card = (policies.driver_folder(name, env.control) / _CARD).read_text(encoding="utf-8")
+    card = (policies.PRETRAINED[full] / _CARD).read_text(encoding="utf-8")
     row = re.search(r"^\| test-100 \| (\d+) ± ", card, re.MULTILINE)
     return float(row[1]) if row else None

@@ -198,6 +198,8 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
         raise CheckpointError(str(error)) from error
     if not path.is_dir():
         names = shipped_names()
+        if name in names:
+            raise FileNotFoundError(_other_controls(name, control))
         raise FileNotFoundError(
             f"driver: there is no folder {path} and the package ships no driver of that name; pass one of "
             f"{', '.join(sorted(names))}, or the folder of a driver or run.{did_you_mean(name, names)}"
@@ -208,6 +210,15 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
         if not _is_cached_download(path / file):
             _require_own_file(path / file)
     return path
+
+
+def _other_controls(name: str, control: str | None) -> str:
+    """Return why a shipped name stands for no driver of a control."""
+    found = [each for each in CONTROLS if f"{name}-{each}" in PRETRAINED]
+    if "continuous" in found and "pulsed" not in found:
+        found.append("pulsed")
+    use = " or ".join(f"--control {each}" for each in found)
+    return f"driver: the package ships {name!r} for {' and '.join(found)} control, not for {control}; pass {use}."
 
 
 def _require_own_file(file: Path) -> None:

@@ -31,6 +31,7 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.drivers import driver_hash, reported_return, resolve_driver
 from nac_drive.data_collection.replay import rebuild, save_action_log
+from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 from nac_drive.events import Event, silent
 from nac_drive.parallel import processes
@@ -195,6 +196,15 @@ def test_the_return_without_noise_is_the_one_that_a_shipped_drivers_card_reports
         assert reported_return("mine", sha256, env) is None
         assert reported_return("expert", sha256, replace(env, max_steps=500)) is None
         assert reported_return("expert", sha256, replace(env, perturb="gap:1")) is None
+
+
+def test_a_card_reports_the_return_of_its_own_control():
+    pulsed = EnvConfig("pulsed")
+    for name in ("expert", "expert-continuous"):
+        assert reported_return(name, driver_hash(name, pulsed), pulsed) is None
+    for name in PRETRAINED.keys() - {"robust-champion-continuous", "robust-champion-pulsed"}:  # they report 30 tracks
+        env = env_for(resolve_driver(name))
+        assert reported_return(name, driver_hash(name, env), env), name
 
 
 # Workers and interruptions

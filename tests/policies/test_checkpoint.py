@@ -218,6 +218,17 @@ def test_a_name_that_nothing_is_shipped_under_is_refused() -> None:
         load_driver("champoin")
 
 
+@pytest.mark.parametrize("name", ["ncp", "robust-champion"])
+def test_a_driver_that_is_shipped_for_other_controls_says_which(name: str) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        load_driver(name, "discrete")
+    assert str(caught.value) == (
+        f"driver: the package ships {name!r} for continuous and pulsed control, not for discrete; "
+        "pass --control continuous or --control pulsed."
+    )
+    assert load_driver(name, "pulsed").config.control in ("continuous", "pulsed")
+
+
 def test_a_shipped_driver_goes_by_its_name_and_control() -> None:
     for control in ("discrete", "continuous"):
         short, full = load_driver("champion", control), load_driver(f"champion-{control}")
