@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from nac_drive.plugins import advice_for, named_plugins, saved_plugins
 from nac_drive.policies.config import ADDED, CONTROLS, DriverConfig
+from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.ops.size_limit import elements_of_at_most
 from nac_drive.policies.tensors import read_tensors
@@ -197,13 +198,7 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     except FileError as error:
         raise CheckpointError(str(error)) from error
     if not path.is_dir():
-        names = shipped_names()
-        if name in names:
-            raise FileNotFoundError(_other_controls(name, control))
-        raise FileNotFoundError(
-            f"driver: there is no folder {path} and the package ships no driver of that name; pass one of "
-            f"{', '.join(sorted(names))}, or the folder of a driver or run.{did_you_mean(name, names)}"
-        )
+        raise FileNotFoundError(_not_there(name, control))
     for file in (CONFIG, WEIGHTS):
         if not (path / file).is_file():
             raise FileNotFoundError(f"path: {path} has no {file}; it is not a complete driver folder.")
@@ -212,8 +207,16 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     return path
 
 
-def _other_controls(name: str, control: str | None) -> str:
-    """Return why a shipped name stands for no driver of a control."""
+def _not_there(name: str, control: str | None) -> str:
+    """Return what to pass in place of a name or folder that is not there."""
+    names = shipped_names()
+    if name not in names:
+        is_core = f" {name} is a core: nac-drive train DATASET --core {name} --out FOLDER makes a driver of it."
+        return (
+            f"driver: there is no folder {Path(name)} and the package ships no driver of that name; pass one of "
+            f"{', '.join(sorted(names))}, or the folder of a driver or run."
+            f"{is_core if name in CORES else did_you_mean(name, names)}"
+        )
     found = [each for each in CONTROLS if f"{name}-{each}" in PRETRAINED]
     if "continuous" in found and "pulsed" not in found:
         found.append("pulsed")

@@ -218,6 +218,13 @@ def test_a_name_that_nothing_is_shipped_under_is_refused() -> None:
         load_driver("champoin")
 
 
+def test_a_core_is_no_driver_and_the_error_says_how_it_becomes_one() -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"run\. lstm is a core: nac-drive train DATASET --core lstm --out FOLDER"
+    ):
+        load_driver("lstm")
+
+
 @pytest.mark.parametrize("name", ["ncp", "robust-champion"])
 def test_a_driver_that_is_shipped_for_other_controls_says_which(name: str) -> None:
     with pytest.raises(FileNotFoundError) as caught:
