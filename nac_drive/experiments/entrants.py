@@ -25,7 +25,7 @@ from nac_drive.data_collection.trained_env import env_seen_by, require_environme
 from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training
 from nac_drive.plain import whole
-from nac_drive.policies import CORES
+from nac_drive.policies import CORES, shipped_names
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, core_settings
 from nac_drive.training.plan import source_hashes
@@ -186,7 +186,8 @@ def with_core(config: TrainConfig, core: str) -> TrainConfig:
     """
     name, *settings = core.split(",")
     if name not in CORES:
-        raise ValueError(f"drivers must be names of CORES (docs/drivers.md), got {core!r}.{did_you_mean(name, CORES)}")
+        close = did_you_mean(name, (*CORES, *shipped_names()))
+        raise ValueError(f"drivers must be names of CORES (docs/drivers.md) or drivers, got {core!r}.{close}")
     return with_driver(config, core=name, core_args={**config.driver.core_args, **core_settings(settings)})
 
 

@@ -467,7 +467,13 @@ def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_p
 
 
 @pytest.mark.parametrize(
-    ("cores", "message"), [((), "got none"), (("lstm", "crystal-ball"), "got 'crystal-ball'"), (("LSTM",), "LSTM")]
+    ("cores", "message"),
+    [
+        ((), "got none"),
+        (("lstm", "crystal-ball"), "got 'crystal-ball'"),
+        (("LSTM",), "LSTM"),
+        (("chmpion",), "Did you mean .champion."),
+    ],
 )
 def test_unknown_cores_are_refused_before_anything_is_trained(cores, message, dataset, tmp_path):
     with pytest.raises(ValueError, match=f"drivers must be names of CORES.*{message}"):
