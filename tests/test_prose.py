@@ -82,10 +82,23 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield a module and its statements.
+
+    Most nodes of a tree are in their expressions.
+    """
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, name, [])
+
+
 def docstrings(path: Path, root: Path = ROOT) -> Iterator[Place]:
     """Yield the docstrings of a module, and the strings under its fields and constants."""
-    for node in ast.walk(parsed(path)):
-        for child in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:
+    for node in statements(parsed(path)):
+        for child in getattr(node, "body", []):
             if (
                 isinstance(child, ast.Expr)
                 and isinstance(child.value, ast.Constant)
@@ -132,7 +145,7 @@ def number_of_words(text: str) -> int:
 def first_sentences(root: Path = ROOT) -> Iterator[Place]:
     """Yield the first sentence of every docstring of a module, a class or a function."""
     for path in modules(root):
-        for node in ast.walk(parsed(path)):
+        for node in statements(parsed(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
                 if text:

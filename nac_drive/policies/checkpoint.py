@@ -208,7 +208,7 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
 
 
 def _not_there(name: str, control: str | None) -> str:
-    """Return what to pass in place of a name or folder that is not there."""
+    """Return the error of a name that stands for nothing."""
     names = shipped_names()
     if name not in names:
         is_core = f" {name} is a core: nac-drive train DATASET --core {name} --out FOLDER makes a driver of it."
