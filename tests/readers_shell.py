@@ -1,6 +1,6 @@
 """A reader's shell: documented command lines run in this process, in sizes that a test can afford.
 
-`SIZES`, `TEXTS`, `NUMBERS`, `REPRODUCED` and `LENGTHS` hold the sizes. All else is as documented.
+`SIZES`, `SHORTER`, `NUMBERS`, `REPRODUCED` and `LENGTHS` hold the sizes. All else is as documented.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ ADDED = {
 """Function in a Python block -> arguments that it is given besides."""
 
 
-TEXTS = {
+SHORTER = {
     **{f"--out runs/{name}": f"--set max_steps={LENGTHS['dagger']} --out runs/{name}" for name in ("mix-", "robust-")},
     " optim.precision=bf16-mixed": "",  # emulated, and ten times as slow, on processors without it
     "optim.sequence_length=32": "optim.sequence_length=8",
@@ -134,9 +134,10 @@ TEXTS = {
     "cnn lstm gru cfc mtan nac-sharp nac-exact mha ct-gru pdna-c pdna-e ncp ltc nac-exact,num_heads=4,gain=8,recency=2,"
     "output=riemann": "lstm mtan nac-sharp",
     "lstm gru cfc cnn mha transformer mtan ct-gru nac-sharp nac-exact,num_heads=4 ltc": "lstm nac-sharp",
-    "attention cfc-ncp cfc-no-gate circuitnet-l cnn-bojarski ct-rnn cta deepstate gru-ode linear-attention nac-2k "
-    "nac-steady": "",
-    "ode-rnn odeformer pdna-ode performer relu-attention rin rnn": "rnn",
+    "attention cfc-ncp cfc-no-gate cfc-pure circuitnet-l cnn-bojarski ct-rnn ct-rnn-sparse cta deepstate gru-ode lds "
+    "linear-attention nac-02s nac-02sfc nac-05sfc nac-09s nac-09sfc nac-2k nac-euler nac-fc nac-learned nac-phi-linear "
+    "nac-phi-tanh nac-steady narx ode-rnn odeformer pdna-b pdna-c pdna-d pdna-e pdna-ode performer relu-attention rin "
+    "rnn s4 tdnn": "rnn",
     "lstm-sparse mmrnn ncp ncp-full ncp-random phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
@@ -164,7 +165,7 @@ class Shell:
 
     def run(self, line: str) -> int:
         """Run a command line; return its exit status."""
-        for long, short in TEXTS.items():
+        for long, short in SHORTER.items():
             line = line.replace(long, short)
         words = expanded(line, self.variables)
         program = "nac-drive" if "nac-drive" in words[:3] else "python"

@@ -19,7 +19,7 @@ from tests.documented import PAGES, ROOT, Line, lines
 from tests.nac_drive.live.test_udacity import write_log
 from tests.own_drivers import trained
 from tests.own_parts import forgotten
-from tests.readers_shell import Shell, parses, small_world
+from tests.readers_shell import SHORTER, Shell, parses, small_world
 
 LOGS = ("expert-20", "expert-20-dart", "broken-worlds")
 DEMOS = "nac-drive collect --out demos"
@@ -323,4 +323,5 @@ def test_no_exception_is_stale():
     for table in (INSTANCES, NOT_RUN, PARSED):
         assert set(table) == {key_of(text, table) for text in texts} - {None}
     assert not (set(BEFORE) | set(BLOCKS_BEFORE) | set(NAMES)) - set(TEXTS)
+    assert not {long for long in SHORTER if not any(long in line.text for line in found)}
     assert len([text for text in texts if not key_of(text, NOT_RUN) and not key_of(text, PARSED)]) > 150
