@@ -119,10 +119,6 @@ INSTANCES: dict[str, list[str]] = {
     "nac-drive dataset rebuild action_logs/broken-worlds.npz --out broken": [  # in place of the lines above it
         "nac-drive dataset rebuild action_logs/broken-worlds.npz --out broken-again",
     ],
-    "nac-drive compare broken --drivers DRIVERS ...": [
-        f"nac-drive compare broken --drivers nac-sharp --out runs/clean {_AS_ABOVE} --epochs 5 --validate-every 5 "
-        "--learning-rate 2e-3 --validation-tracks 800000,800004 --tracks 900000,900004",
-    ],
     "nac-drive compare broken --out runs/lead-clockless ...": [
         "nac-drive compare broken --out runs/lead-clockless --set driver.clockless=true --drivers mtan --num-seeds 2 "
         f"{_AS_ABOVE}",
