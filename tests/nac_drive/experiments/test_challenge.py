@@ -205,7 +205,9 @@ def test_the_standing_table_is_made_of_the_results():
 
 def test_the_standing_table_is_of_the_shipped_drivers():
     standing = {f"{result.driver.name}-{result.driver.env['control']}": result.driver.sha256 for result in results()}
-    assert {name: driver_hash(name, challenge_driver(name, None)[1]) for name in PRETRAINED} == standing
+    shipped = {name: driver_hash(name, challenge_driver(name, None)[1]) for name in PRETRAINED}
+    by_pulses = {f"{name}-pulsed": driver_hash(name, nd.EnvConfig("pulsed")) for name in ("champion", "ncp")}
+    assert {**shipped, **by_pulses} == standing
 
 
 def test_the_command_drives_and_verifies(tmp_path, capsys):
