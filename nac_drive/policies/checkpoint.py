@@ -217,11 +217,11 @@ def _not_there(name: str, control: str | None) -> str:
             f"{', '.join(sorted(names))}, or the folder of a driver or run."
             f"{is_core if name in CORES else did_you_mean(name, names)}"
         )
-    found = [each for each in CONTROLS if f"{name}-{each}" in PRETRAINED]
-    if "continuous" in found and "pulsed" not in found:
-        found.append("pulsed")
-    use = " or ".join(f"--control {each}" for each in found)
-    return f"driver: the package ships {name!r} for {' and '.join(found)} control, not for {control}; pass {use}."
+    controls = [each for each in CONTROLS if f"{name}-{each}" in PRETRAINED]
+    if "continuous" in controls and "pulsed" not in controls:
+        controls.append("pulsed")
+    use = " or ".join(f"--control {each}" for each in controls)
+    return f"driver: the package ships {name!r} for {' and '.join(controls)} control, not for {control}; pass {use}."
 
 
 def _require_own_file(file: Path) -> None:
