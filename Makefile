@@ -3,7 +3,7 @@ BIN := .venv/bin
 # one more than the cores of a small machine: some tests wait for processes of their own
 TEST_PROCESSES ?= 3
 
-.PHONY: demo test check bench docs library
+.PHONY: demo test test-all check bench docs library
 
 # One stamp for the whole environment: made once, and again when a requirement changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -22,6 +22,9 @@ demo: library
 	$(BIN)/nac-drive demo
 
 test: library
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow" --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+test-all: library
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 check: .venv/.installed

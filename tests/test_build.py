@@ -231,6 +231,7 @@ def test_the_source_distribution_builds_the_same_wheel(project, tmp_path):
     assert contents(again) == contents(wheel)
 
 
+@pytest.mark.slow
 def test_a_checkout_without_links_builds_a_whole_wheel(tmp_path, ziglang, monkeypatch):
     """As archive tools and Windows leave it: the links at the top are text files, or not there. No script is in it."""
     checkout, installed, modules = tmp_path / "checkout", tmp_path / "installed", set()

@@ -273,6 +273,7 @@ def test_train_resume_evaluate_watch_and_inspect(here, capsys):
     assert {path.name for path in (here / "seen").iterdir()} == {"episode.html", "new.npz", "discrete_driver.npz"}
 
 
+@pytest.mark.slow
 def test_dagger(here, capsys):
     short = ("--set", "max_steps=55", "--sequence-length", "1", "--rounds", "1")
     short += ("--initial-episodes", "1", "--episodes", "1")

@@ -141,7 +141,7 @@ if __name__ == "__main__":
     ("number", "status", "message"),
     [
         (signal.SIGINT, 130, "nac-drive: stopped; go on with --resume\n"),
-        (signal.SIGTERM, 143, "nac-drive: terminated; go on with --resume\n"),
+        pytest.param(signal.SIGTERM, 143, "nac-drive: terminated; go on with --resume\n", marks=pytest.mark.slow),
     ],
 )
 def test_an_interruption_is_one_line_and_leaves_no_process(number, status, message, tmp_path):

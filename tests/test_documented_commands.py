@@ -20,6 +20,7 @@ from tests.nac_drive.live.test_udacity import write_log
 from tests.own_drivers import trained
 from tests.own_parts import forgotten
 from tests.readers_shell import SHORTER, Shell, parses, small_world
+from tests.slow import slow_but
 
 LOGS = ("expert-20", "expert-20-dart", "broken-worlds")
 DEMOS = "nac-drive collect --out demos"
@@ -28,6 +29,11 @@ FROZEN = "--freeze-encoder-from expert"
 
 BLOCKS_BEFORE = {"docs/hub.md": [DEMOS, f"nac-drive train demos --out runs/mine {FROZEN}"]}
 """Page -> command lines that its Python blocks take for granted."""
+SLOW = (
+    r"docs/papers/(?!index|nac-noise|thesis-6.4a\.).*|docs/(champions|cloning|controller|donkeycar|expert"
+    r"|interpretability|leaderboard.*|log|results|robustness|seat.*|shifts|simulator|tails|udacity)\.md"
+)
+"""Pages of results and of one view or source: `make test-all` runs their commands. Others have one of each kind."""
 NEEDS = {"docs/enduro.md": "ale_py", "docs/metadrive.md": "metadrive"}
 """Page -> module of an extra that the tests may be without."""
 DRAWN_WITH_PYGAME = {"docs/your-own-road.md"}
@@ -245,13 +251,17 @@ def code(name: str) -> list[str]:
     return [block for block in blocks if block.splitlines()[0] not in NOT_RUN]
 
 
+COMMANDED = [name for name in TEXTS if documented(name)]
+"""Pages with commands."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     with small_world(tmp_path_factory.mktemp("kept")) as shell:
         yield shell
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if documented(name)])
+@pytest.mark.parametrize("name", slow_but([name for name in COMMANDED if not re.fullmatch(SLOW, name)], COMMANDED))
 def test_the_lines_of_a_page_work(name: str, small: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])

@@ -113,6 +113,7 @@ def test_a_perturbation_of_the_world_reaches_down_to_the_bar(perturbation, bar_t
     assert rows == augmented == {*range(SHAPE[0] if bar_top is None else bar_top)}
 
 
+@pytest.mark.slow
 def test_a_driver_is_cloned_and_evaluated_on_another_track_environment(env, tmp_path):
     data = nd.Demonstrations.from_episodes(tmp_path / "data", episodes(env, range(12)), env=env)
     assert data.info()["labels"].keys() == set(SPEC.action_names)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +28,7 @@ def html_of(notebook: Any) -> str:
     return "".join(data.get("text/html", "") for data in results(notebook))
 
 
+@pytest.mark.slow
 def test_it_runs_in_an_empty_folder(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTHONWARNINGS", "ignore::UserWarning")  # an expert of 1000 frames drives 60

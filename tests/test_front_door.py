@@ -42,6 +42,7 @@ def python(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_users_own_packages_of_the_same_names_change_nothing(project):
     code = """
 import nac_drive as nd
@@ -56,6 +57,7 @@ print(nd.rollout(env, driver, 900000).length, len(evaluation.rows), all(hasattr(
     assert python(project, "user.py").split() == ["3", "1", "True"]
 
 
+@pytest.mark.slow
 def test_the_command_runs_beside_a_users_own_packages(project):
     assert python(project, "-m", "nac_drive", "--version") == f"nac-drive {nac_drive.__version__}\n"
     assert "champion-continuous" in python(project, "-m", "nac_drive", "completion", "bash")

@@ -10,6 +10,7 @@ from nac_drive.experiments import experiment
 from tests.full_disk import RESUMABLE, Reference, prepare
 from tests.nac_drive.small import FRAMES, each_here, short_zoom
 from tests.readers_shell import cut_episodes
+from tests.slow import slow_but
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,16 @@ def one_process(monkeypatch):
         yield
 
 
-@pytest.mark.parametrize("command", [*RESUMABLE, "export-minari", "export-mp4", "inspect"])
+@pytest.mark.parametrize(
+    "command", slow_but(["collect", "train", "evaluate"], [*RESUMABLE, "export-minari", "export-mp4", "inspect"])
+)
 def test_a_full_disk_is_one_line_and_costs_nothing(command, reference, tmp_path):
     """`python -m tests.full_disk` has more commands and sizes."""
     assert reference(command).problems(tmp_path / "full", 0.5) == []
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "export-minari", "inspect"])
+@pytest.mark.parametrize(
+    "command", slow_but(["train", "export-minari"], ["train", "evaluate", "reproduce", "export-minari", "inspect"])
+)
 def test_a_read_only_disk_is_one_line(command, reference, tmp_path):
     assert reference(command).problems(tmp_path / "read-only", None) == []

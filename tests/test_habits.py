@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 FORMS = sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml"))
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 workflows = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 
@@ -92,7 +92,7 @@ def test_hooks_have_the_versions_of_the_tests():
 def test_a_file_for_strangers_names_files_that_exist(name):
     text = (ROOT / name).read_text()
     assert not [path for path in paths(text) if not (ROOT / path).exists()]
-    assert set(re.findall(r"make ([a-z]+)", text)) <= TARGETS
+    assert set(re.findall(r"make ([a-z-]+)", text)) <= TARGETS
 
 
 def test_the_version_is_the_same_everywhere():

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import nac_drive
+from tests.slow import slow_but
 
 REPOSITORY = Path(__file__).parents[1]
 LINKS = ("envs", "policies", "data_collection")
@@ -260,7 +261,7 @@ PROCESSES: dict[str, list[tuple[str, set[str], tuple[str, ...]]]] = {
 """Process -> its steps, each with the modules that are loaded after it, among these that may not be or must be."""
 
 
-@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize("process", slow_but(PROCESSES.keys() - {"a worker that drives, then trains"}, PROCESSES))
 def test_a_process_loads_no_more_than_it_needs(process):
     """Workers start as fast as their imports; help needs no torch."""
     script = ["import gymnasium, json, sys", "from contextlib import suppress", "seen = []"]

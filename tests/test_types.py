@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tests/typed/user_script.py"
 MISTAKES = """from pathlib import Path
@@ -36,6 +38,7 @@ def checked(command: list[str], folder: Path, place: str) -> tuple[list[int], st
     return sorted({int(line) for line in re.findall(place, report, re.MULTILINE)}), report
 
 
+@pytest.mark.slow
 def test_mypy_knows_the_types_of_a_user(tmp_path: Path):
     """Mypy reads the package alone, ten times as fast. pyright reads what it stands on, too."""
     settings = ("strict = True", "follow_imports = silent", "ignore_missing_imports = True")
@@ -44,6 +47,7 @@ def test_mypy_knows_the_types_of_a_user(tmp_path: Path):
     assert lines == LINES, report
 
 
+@pytest.mark.slow
 def test_pyright_knows_the_types_of_a_user(tmp_path: Path):
     (tmp_path / "pyrightconfig.json").write_text(
         json.dumps({"extraPaths": [str(ROOT)], "typeCheckingMode": "standard"})

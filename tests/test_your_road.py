@@ -31,6 +31,7 @@ from nac_drive.policies import ContinuousActionHead, Driver, DriverConfig
 from tests.commands import call, refused
 from tests.own_parts import forgotten
 from tests.quick_racetrack import quick_racetrack
+from tests.slow import slow_but
 
 PLUGIN = str(Path(__file__).with_name("toy_roads.py"))
 LANE, GREY, RACETRACK = "toy/lane-v0", "toy/grey-v0", "racetrack-v0"
@@ -76,7 +77,7 @@ CASES = {LANE: ("toy_roads.LaneDriver", 25, PLUGIN), GREY: ("toy_roads.GreyDrive
 CASES[RACETRACK] = ("toy_roads.StraightOn", 5, "highway_env")
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=slow_but([LANE, GREY], CASES))
 def case(request, tmp_path_factory) -> Case:
     """A dataset and a run, made by commands."""
     driver, rate, plugin = CASES[request.param]
@@ -175,6 +176,7 @@ def test_a_stress_test_leaves_out_what_carracing_alone_has_and_says_so(case, cap
     assert "needs CarRacing's car and tyres" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [RACETRACK], indirect=True)
 def test_cores_are_compared_without_the_expert_of_another_road(case):
     out = str(case.folder / "compared")

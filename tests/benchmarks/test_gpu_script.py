@@ -85,6 +85,7 @@ def row_of(part: str, page: str) -> str:
     return next(line for line in page.splitlines() if line.startswith(f"| {goal} |"))
 
 
+@pytest.mark.slow
 def test_a_part_is_rehearsed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "gpu.json", PAGE.read_text()
     words = [str(SCRIPT), "--out", str(out), "--rehearse", "--device", "cpu", "--parts", "window"]

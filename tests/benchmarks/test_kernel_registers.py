@@ -15,6 +15,7 @@ SHARED = {75: 64, 80: 163, 90: 227}
 """Compute capability -> KB of shared memory of a program: CUDA C++ Programming Guide, table of technical specs."""
 
 
+@pytest.mark.slow
 def test_no_kernel_spills_and_every_one_fits_into_the_shared_memory_of_its_card() -> None:
     command = [sys.executable, str(SCRIPT), "--json"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -11,6 +11,8 @@ from nac_drive.policies.cores.nac import NACCore
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 from tests.own_parts import forgotten
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("attempt", [Block, Carried, Forget, Gated, Neurons, Seen, Selected, Stack, TransformerStack])
 def test_a_core_is_causal_and_the_same_frame_by_frame(attempt):

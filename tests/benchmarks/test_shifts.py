@@ -53,6 +53,7 @@ def driver() -> Driver:
     return Driver(DriverConfig("lstm", d_model=8, dense=8, control="continuous")).eval()
 
 
+@pytest.mark.slow
 def test_a_short_run_changes_the_encoder_alone_and_goes_on(driver, tmp_path, monkeypatch):
     clock = SimpleNamespace(monotonic=count(step=0.05).__next__)  # an update takes 0.05 s on any machine
     monkeypatch.setattr("distil_encoder.time", clock)

@@ -284,6 +284,7 @@ def test_killed_by_the_system_it_loses_no_finished_episode_and_ends_the_same(tmp
     assert len(tracks_of(again)) == len(TRACKS) - len(files)  # whole files are kept, with a row or without
 
 
+@pytest.mark.slow
 def test_killed_at_any_system_call_it_resumes_to_the_same_dataset(tmp_path, monkeypatch):
     whole = collect_small(tmp_path / "whole", env=TINY, seeds=[1, 2]).path
     fuse = Fuse()

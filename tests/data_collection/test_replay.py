@@ -138,7 +138,8 @@ def test_one_recording_gives_both_views_of_the_same_moments(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("driver", "control", "bytes_per_frame"), [("expert", "discrete", 2), ("controller", "continuous", 10)]
+    ("driver", "control", "bytes_per_frame"),
+    [pytest.param("expert", "discrete", 2, marks=pytest.mark.slow), ("controller", "continuous", 10)],
 )
 def test_an_episode_takes_a_few_bytes_per_frame(tmp_path, driver, control, bytes_per_frame):
     env = EnvConfig(control=control)

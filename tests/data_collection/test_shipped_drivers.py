@@ -10,8 +10,8 @@ from nac_drive.envs import Control, EnvConfig, make_env, rollout
 
 
 @pytest.mark.parametrize(("word", "control", "least"), [
-    ("expert", "discrete", 880), ("expert", "continuous", 900),
-    ("champion", "discrete", 880), ("champion", "continuous", 900),
+    pytest.param("expert", "discrete", 880, marks=pytest.mark.slow), ("expert", "continuous", 900),
+    ("champion", "discrete", 880), pytest.param("champion", "continuous", 900, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_shipped_driver_drives_a_test_track_without_a_crash(word: str, control: Control, least: float):
     env = EnvConfig(control)
@@ -23,6 +23,7 @@ def test_a_shipped_driver_drives_a_test_track_without_a_crash(word: str, control
         resolve_driver(f"{word}-{control}", other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", ["continuous", "pulsed"])
 @pytest.mark.parametrize("perturb", ["gaussian-noise:3", "frame-drop:3:zero"])
 def test_a_robust_champion_drives_under_noise_and_on_half_of_the_frames(perturb: str, control: Control):

@@ -44,7 +44,9 @@ def assert_same(ours: Iterator[tuple[Any, ...]], theirs: Iterator[tuple[Any, ...
 # Parity with gymnasium
 
 
-@pytest.mark.parametrize(("control", "seed"), [("discrete", 12_345), ("continuous", 0)])
+@pytest.mark.parametrize(
+    ("control", "seed"), [pytest.param("discrete", 12_345, marks=pytest.mark.slow), ("continuous", 0)]
+)
 def test_frames_and_rewards_are_gymnasiums_bit_for_bit(control, seed):
     ours, theirs = make_env(EnvConfig(control)), native(control)
     actions = random_actions(control, 120, seed)

@@ -21,6 +21,7 @@ from nac_drive.plugins import load_plugin
 from tests.commands import call, refused
 from tests.nac_drive.small import FRAMES, config, dagger_config, each_here, rows
 from tests.own_drivers import Brakes, Recurrent, Weighs, brake, no_plugins, trained
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_exports")
 ENV = EnvConfig(max_steps=4)
@@ -196,7 +197,7 @@ def foreign_onnx(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["foreign.onnx", "ours.onnx", "model.zip"])
+@pytest.mark.parametrize("kind", slow_but(["foreign.onnx", "ours.onnx"], ["foreign.onnx", "ours.onnx", "model.zip"]))
 def test_a_file_drives_everywhere(kind, model, tmp_path, dataset, workers):
     path = tmp_path / kind
     if kind == "foreign.onnx":

@@ -15,6 +15,7 @@ from nac_drive.experiments import experiment
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training.run_folder import RunFolder
 from tests.nac_drive.small import FRAMES, config, dagger_config, each_here, nested
+from tests.slow import slow_but
 
 ENV = nd.EnvConfig(max_steps=FRAMES)
 FEW = {"rounds": 0, "initial_episodes": 1, "initial_epochs": 1, "max_steps": 20}
@@ -92,7 +93,7 @@ CALLS: dict[str, Callable[[Kind, Path, Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", [os.fspath])  # Path is what the other tests pass
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", slow_but(CALLS.keys() - {"dagger", "ppo", "compare"}, CALLS))
 def test_paths_are_text_or_paths(name, kind, dataset, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "each_in_a_process", each_here)
     with one_thread():

@@ -14,6 +14,7 @@ from nac_drive.policies import CORES, Driver, batched_acts, load_driver
 from nac_drive.policies.encoders import ENCODERS
 from nac_drive.policies.ops.batch_invariance import BatchInvariance
 from tests.policies.test_driver import SHAPE, make
+from tests.slow import slow_but
 
 SHIPPED = [
     "champion-continuous", "champion-discrete", "robust-champion-continuous", "robust-champion-pulsed",
@@ -90,7 +91,7 @@ def test_all_encoders_are_in_the_test_above() -> None:
     assert set(ENCODERS) == {"compact", "paper", "pooled", "thesis", "bojarski"}  # the last belongs to cnn-bojarski
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", slow_but(["robust-champion-pulsed", "expert-discrete"], SHIPPED))
 def test_shipped_drivers_act_in_a_batch_as_alone_and_need_no_fallback(name: str) -> None:
     driver = load_driver(name)
     frames, dts = streams((96, 96, 3), cars=20, steps=2)

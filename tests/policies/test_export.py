@@ -78,6 +78,7 @@ def test_an_exported_core_predicts_what_torch_does(core, tmp_path):
     assert_same_predictions(driver, load_onnx(export(driver, tmp_path / "driver.onnx")))
 
 
+@pytest.mark.slow
 @discrete
 def test_the_bound_of_the_work_leaves_room_for_every_driver_of_the_package(champion):
     """docs/export.md says it as a multiple of the work of the largest one, which torch counts in its own way."""

@@ -22,6 +22,7 @@ from nac_drive.policies import load_driver
 from tests.nac_drive.small import FRAMES, ZOOM, demonstrations, short_zoom
 from tests.readers_shell import cut_episodes
 
+pytestmark = pytest.mark.slow
 ENTRIES = {"NAC-Steady": ("nac-steady", {"num_heads": 2}), "NCP": ("ncp", {})}
 
 
@@ -51,6 +52,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pictures, dic
     return folder, experiment, rows
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_drawn_episode(drawn: tuple[Path, Pictures, dict[str, Row]]):
     folder, _, rows = drawn
     for name, row in rows.items():
@@ -83,6 +85,7 @@ def test_an_episode_is_drawn_without_its_zoom(drawn: tuple[Path, Pictures, dict[
     assert not seen.has("phi")
 
 
+@pytest.mark.slow
 def test_no_title_of_a_neuron_hides_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     figures: list[Figure] = []
     monkeypatch.setattr("drawings.write_figure", lambda path, figure: figures.append(figure))

@@ -32,6 +32,7 @@ def test_the_package_and_the_script_share_the_tables_and_the_kinds():
     assert SCRIPT.relative_to(SCRIPT.parents[2]).as_posix() == COMMAND.removeprefix("python ")
 
 
+@pytest.mark.slow
 def test_a_worker_process_measures_a_table_and_a_resumed_script_adds_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -32,6 +32,7 @@ def _short_zoom():
         yield
 
 
+@pytest.mark.slow
 def test_a_row_holds_what_networks_without_a_cell_do(tmp_path: Path):
     demonstrations(tmp_path / DATASET, "continuous", tracks=4)
     experiment = Responses(units=[6], width=6, driven_cells=2, tracks="test-1", episodes=4, epochs=1)
@@ -67,6 +68,7 @@ def test_a_row_holds_what_networks_without_a_cell_do(tmp_path: Path):
     assert row["amplitude_sd"] == pytest.approx(np.std(amplitudes))
 
 
+@pytest.mark.slow
 def test_damage_is_positive_where_a_network_without_the_cell_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The tiny network drives alike without its cells, so invented returns and errors stand in for its own."""
     demonstrations(tmp_path / DATASET, "continuous", tracks=4)
@@ -180,6 +182,7 @@ def test_an_interval_around_zero_predicts_nothing():
     assert "amplitude and rise of the squared error in 0 of 1" in verdict([undecided])
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_table_of_one_width_and_all_figures(tmp_path: Path):
     experiment = Responses(units=[4, 8, 16], width=8)
     rows = [invented(entry, units, damage) for entry, damage in (("A", 1), ("B", -1)) for units in experiment.units]

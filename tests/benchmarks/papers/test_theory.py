@@ -25,6 +25,7 @@ OMEGAS = st.builds(Coefficient, reals(0.01, 8.0), reals(-0.9, 0.9), SHAPES)
 SLACK = 1e-11  # what the integration may err
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(PHIS, OMEGAS)
 def test_theorem_3_holds_on_the_unit_interval(phi: Coefficient, omega: Coefficient) -> None:

@@ -103,6 +103,7 @@ def test_offline_metrics_are_those_of_the_training(world):
     assert every.accuracy.steering_mae == pytest.approx(np.average(errors, weights=weights))
 
 
+@pytest.mark.slow
 def test_an_exported_driver_is_measured_alike(world, tmp_path, capsys):
     nd.export(nd.load_driver(world / "run"), tmp_path / "run.onnx")
     out = tmp_path / "offline"

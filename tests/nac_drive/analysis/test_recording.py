@@ -350,6 +350,7 @@ def test_watch_writes_a_page(tmp_path):
         watch(tmp_path / "mine", TRACK, html=tmp_path / "x.html", video=tmp_path / "x.mp4")
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_slider_moves_every_panel_in_a_browser(of_nac, tmp_path):
     lstm, _ = recorded(network("lstm"))

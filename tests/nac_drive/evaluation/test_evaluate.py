@@ -53,7 +53,9 @@ def test_rows_come_in_the_order_of_the_tracks_and_do_not_depend_on_workers(core,
     assert timeless(alone) == timeless(here)[1:2]
 
 
-@pytest.mark.parametrize(("crash", "spec"), [("ignore", ""), ("intervene", "blackouts:3+action-noise:2")])
+@pytest.mark.parametrize(
+    ("crash", "spec"), [pytest.param("ignore", "", marks=pytest.mark.slow), ("intervene", "blackouts:3+action-noise:2")]
+)
 def test_rows_do_not_depend_on_the_batch(crash, spec):
     """Nor on the lengths of the others: the next track starts where one has ended."""
     env = EnvConfig(max_steps=20)

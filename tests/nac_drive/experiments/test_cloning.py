@@ -80,6 +80,7 @@ def test_a_driver_that_training_starts_from_is_named_by_its_weights(rounds: int,
     }
 
 
+@pytest.mark.slow
 def test_a_row_holds_what_the_saved_driver_does(folder: Path, experiment: Cloning):
     (folder / cloning.RECORDED).symlink_to(folder / cloning.DATASET)
     experiment = replace(experiment, recorded_tracks="0,1,2,3", recipe=["optim.weight_decay=0.02", "optim.patience=1"])

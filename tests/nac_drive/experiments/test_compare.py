@@ -99,6 +99,7 @@ def whole(dataset, tmp_path_factory) -> tuple[Path, Comparison, list[Event]]:
         return folder, *run(dataset, folder, num_seeds=2)
 
 
+@pytest.mark.slow
 def test_processes_do_the_same(whole, dataset, tmp_path):
     comparison, _ = run(dataset, tmp_path / "c", cores=("cnn",), workers=2)
     there = {entry.summary.driver: [row.with_metrics(latency_ms=0) for row in entry.evaluation.rows[:2]]
@@ -108,6 +109,7 @@ def test_processes_do_the_same(whole, dataset, tmp_path):
     assert there == {name: here[name] for name in ("expert", "cnn")}
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_a_failed_run(whole, dataset, tmp_path, monkeypatch):
     folder = tmp_path / "c"
     shutil.copytree(whole[0], folder, symlinks=True)

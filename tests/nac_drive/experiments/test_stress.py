@@ -106,6 +106,7 @@ def test_what_a_driver_keeps_is_a_fraction_of_its_own_return(drivers, monkeypatc
         assert (found.fraction_kept.mean, found.degradation.mean) == (0.5, lost)
 
 
+@pytest.mark.slow
 def test_killed_at_any_episode_it_resumes_to_the_same_files(drivers, tmp_path, monkeypatch, constant_latency):
     run(drivers, tmp_path / "whole", words=["gap:3"])
     whole = contents(tmp_path / "whole")

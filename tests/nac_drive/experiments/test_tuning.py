@@ -118,6 +118,7 @@ def test_trials_are_reported_and_see_validation_tracks_alone(tuned):
     assert trained["learning_rate"] == BEST
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_a_killed_tuning_goes_on_with_the_missing_trials(tuned, dataset, tmp_path):
     folder = Path(shutil.copytree(tuned[0], tmp_path / "c", symlinks=True))
@@ -136,6 +137,7 @@ def test_a_killed_tuning_goes_on_with_the_missing_trials(tuned, dataset, tmp_pat
         run(dataset, folder, resume=True, tune=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_a_trial_that_diverges_is_a_result_and_one_that_fails_is_tried_again(dataset, tmp_path, monkeypatch):
     real = driving.train

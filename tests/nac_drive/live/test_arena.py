@@ -229,6 +229,7 @@ def test_bad_arguments_are_refused(tmp_path):
         arena([tmp_path / "mine", tmp_path / "other" / "mine"], port=0)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_in_a_browser(mine, tmp_path):
     with (

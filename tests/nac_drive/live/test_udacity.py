@@ -131,6 +131,7 @@ def test_errors_of_steering_by_hand():
     assert measure_accuracy(np.array([1]), np.array([1]), np.array([True])).steering_mse is None
 
 
+@pytest.mark.slow
 def test_a_driver_learns_the_steering(tmp_path):
     dataset = nd.import_udacity(write_log(tmp_path / "log"), tmp_path / "data", episode_frames=30)
     driver = nd.DriverConfig("nac-exact", {"num_heads": 2, "window": 4}, d_model=16, dense=16)

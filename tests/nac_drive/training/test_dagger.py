@@ -29,6 +29,7 @@ from tests.data_collection.recordings import contents
 from tests.nac_drive.small import FRAMES, TINY, nested, rows, score_of_weights
 from tests.nac_drive.small import dagger_config as config
 from tests.nac_drive.small import train_dagger as train
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -136,9 +137,12 @@ def test_every_episode_is_decoded_once(tmp_path, monkeypatch, no_validation):
     assert decoded == [[0, 1], [2, 3], [4, 5]]
 
 
+LOST_FRAMES = {"perturb": "frame-drop:2:zero+gap:1"}
+
+
 @pytest.mark.parametrize(
     "changed",
-    [{"control": "continuous"}, {"mask_bar": True}, {"perturb": "frame-drop:2:zero+gap:1"}],
+    slow_but([LOST_FRAMES], [{"control": "continuous"}, {"mask_bar": True}, LOST_FRAMES]),
 )
 def test_other_environments(changed, tmp_path, no_validation):
     settings = config("cfc", rounds=1, max_steps=20, **changed)

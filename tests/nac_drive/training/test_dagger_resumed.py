@@ -33,6 +33,7 @@ def test_no_result_depends_on_the_number_of_workers(workers, tmp_path):
     assert everything(tmp_path / "there") == everything(tmp_path / "here")
 
 
+@pytest.mark.slow
 def test_interrupted_anywhere_it_ends_the_same_and_keeps_its_episodes(straight, tmp_path):
     run = tmp_path / "run"
     events: list[Event] = []
@@ -90,6 +91,7 @@ def test_a_driver_to_start_from_may_move(tmp_path, monkeypatch):
         train(config("cnn", rounds=1, init_from=str(tmp_path / "run"), **TINY), tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
     settings = config("cnn", rounds=1, **TINY)
     kills = killed_at_every_operation(

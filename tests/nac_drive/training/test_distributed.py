@@ -36,6 +36,7 @@ def outcome(run: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     return row, load_file(run / "checkpoints" / "step_1" / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_processes_end_with_the_loss_and_the_weights_of_one(continuous, tmp_path, one_thread, capfd):
     """Some batches leave a process with one row, or with none; the frames have different weights."""

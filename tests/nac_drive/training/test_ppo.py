@@ -42,6 +42,7 @@ from tests.nac_drive.small import (
     stop_at,
 )
 from tests.nac_drive.small import rows as rows_without_times
+from tests.slow import slow_but
 
 TINY = nested(PPOConfig(),
     driver=DriverConfig(core="cnn", encoder="pooled", d_model=8, dense=8), total_timesteps=96, n_envs=2, n_steps=16,
@@ -225,7 +226,7 @@ def test_more_timesteps_go_on_from_the_last_checkpoint_and_fewer_are_refused(tmp
     assert contents(folder) == left
 
 
-@pytest.mark.parametrize("start", ["cnn", "lstm", "circuitnet-l", "a driver with dropout"])
+@pytest.mark.parametrize("start", slow_but(["lstm"], ["cnn", "lstm", "circuitnet-l", "a driver with dropout"]))
 def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_validation, start):
     """The value warm-up ends, an augmentation is drawn and the learning rate falls; two rollouts are lost."""
     settings: dict[str, Any] = {
@@ -254,6 +255,7 @@ def test_interrupted_in_the_middle_it_ends_the_same_bit_for_bit(tmp_path, no_val
     assert policies[0] == policies[1]
 
 
+@pytest.mark.slow
 def test_killed_at_any_file_operation_it_resumes_to_the_same(tmp_path, monkeypatch):
     config = nested(TINY, total_timesteps=8, n_envs=1, n_steps=8, batch_size=8, value_warmup_steps=0, validate_every=8)
     monkeypatch.setattr(ppo_module, "closed_loop", score_of_weights)

@@ -23,6 +23,7 @@ from nac_drive.training.ppo.policy import MARGIN, ActorCritic
 from nac_drive.training.ppo.rollout import Rollouts, parts_of
 from nac_drive.training.ppo.update import Learner, advantages, batches, cut
 from tests.nac_drive.small import nested
+from tests.slow import slow_but
 
 SIDE = 16
 
@@ -387,6 +388,7 @@ def test_a_value_network_with_a_core_looks_at_one_state_at_a_time(core: str):
     assert of_value.core is not network.driver.core
 
 
+@pytest.mark.slow
 def test_a_value_network_with_a_core_learns_the_rewards_and_is_corrected(monkeypatch):
     corrected: list[Any] = []
     monkeypatch.setattr(LDS, "after_step", lambda core: corrected.append(core))
@@ -456,14 +458,17 @@ def test_action_noise_is_the_spread_of_an_action_in_the_middle_of_its_range(dist
     assert actions.max() <= 1
 
 
+LEARNS = [
+    ("cnn", "continuous", "beta", 0, 20),
+    ("cnn", "continuous", "gaussian", 0, 30),
+    ("cnn", "discrete", "beta", 0, 15),
+    ("lstm", "discrete", "beta", 3, 20),
+]
+
+
 @pytest.mark.parametrize(
     ("core", "control", "distribution", "delay", "rounds"),
-    [
-        ("cnn", "continuous", "beta", 0, 20),
-        ("cnn", "continuous", "gaussian", 0, 30),
-        ("cnn", "discrete", "beta", 0, 15),
-        ("lstm", "discrete", "beta", 3, 20),
-    ],
+    slow_but([LEARNS[0], LEARNS[-1]], LEARNS),
 )
 def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay, rounds):
     config = nested(SMALL, n_envs=16, n_steps=8, batch_size=64)
@@ -500,7 +505,10 @@ def test_the_returns_are_those_of_whole_episodes(is_cut):
 
 
 @pytest.mark.parametrize(
-    ("control", "precision"), [("continuous", "32-true"), ("discrete", "32-true"), ("continuous", "bf16-mixed")]
+    ("control", "precision"),
+    slow_but(
+        [("continuous", "32-true")], [("continuous", "32-true"), ("discrete", "32-true"), ("continuous", "bf16-mixed")]
+    ),
 )
 def test_any_number_of_threads_drives_and_learns_the_same_bit_for_bit(control, precision, monkeypatch):
     monkeypatch.setattr(ppo_update, "_ACTIONS_PER_SHARD", 32)  # three shards a batch

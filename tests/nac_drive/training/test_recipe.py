@@ -134,10 +134,12 @@ def measured(run: Path, values: list[float], error: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("patience", "values", "last", "best"),
     [
-        (2, [0.5, 0.6, 0.6, 0.5, 0.9, 1.0], 4, 2),  # an equal accuracy is no progress
+        pytest.param(
+            2, [0.5, 0.6, 0.6, 0.5, 0.9, 1.0], 4, 2, marks=pytest.mark.slow
+        ),  # an equal accuracy is no progress
         (2, [0.5, 0.4, 0.6, 0.5, 0.7, 0.8], 6, 6),  # progress begins the count anew
         (1, [0.5, 0.5, 0.9, 0.9, 0.9, 0.9], 2, 1),
-        (9, [0.5, 0.4, 0.3, 0.2, 0.1, 0.0], 6, 1),
+        pytest.param(9, [0.5, 0.4, 0.3, 0.2, 0.1, 0.0], 6, 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_stops_after_epochs_without_progress(

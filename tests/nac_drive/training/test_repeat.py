@@ -55,6 +55,7 @@ def test_train_is_repeated_bit_for_bit_whatever_the_number_of_threads(trained, d
     assert results(tmp_path / "again") == results(trained)
 
 
+@pytest.mark.slow
 def test_dagger_is_repeated_bit_for_bit(straight, tmp_path):
     repetition = nd.repeat(straight, tmp_path / "again")
     assert repetition.equal

@@ -27,6 +27,7 @@ from tests.nac_drive.small import (
     train,
     train_dagger,
 )
+from tests.slow import slow_but
 
 CPU = torch.device("cpu")
 BYTES = 96 * 96 * 3
@@ -45,7 +46,7 @@ def keep_in_files(monkeypatch: pytest.MonkeyPatch, budget: int = 0) -> None:
     monkeypatch.setattr(memory, "frame_memory", lambda device: budget)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(["all options"], CASES))
 def test_a_streamed_and_interrupted_run_is_that_in_memory_bit_for_bit(name, request, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     control, settings = CASES[name]
@@ -60,6 +61,7 @@ def test_a_streamed_and_interrupted_run_is_that_in_memory_bit_for_bit(name, requ
     assert results(tmp_path / "files") == results(tmp_path / "memory")
 
 
+@pytest.mark.slow
 def test_dagger_streams_the_rounds_that_no_longer_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     settings = dagger_config("gru", rounds=1)

@@ -93,6 +93,7 @@ def test_tensorboard_reads_the_rows_back_and_forgets_those_that_the_run_lost(tmp
     assert RunFolder.open(run).rows() == ROWS
 
 
+@pytest.mark.slow
 def test_weights_and_biases_keeps_the_rows_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "offline"))

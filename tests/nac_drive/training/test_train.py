@@ -32,6 +32,7 @@ from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.train import train_plan
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import FRAMES, config, nested, part_of, results, rows, score_of_weights, synthetic, train
+from tests.slow import slow_but
 
 CPU = torch.device("cpu")
 SPEC = EnvConfig().spec
@@ -366,7 +367,7 @@ def test_offline_accuracy_is_that_of_acting_frame_by_frame():
 # Learning
 
 
-@pytest.mark.parametrize("core", ["nac-exact", "cnn"])
+@pytest.mark.parametrize("core", slow_but(["nac-exact"], ["nac-exact", "cnn"]))
 def test_it_learns_a_tiny_dataset_by_heart(core, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     frames = synthetic([48, 48, 48])

@@ -34,6 +34,7 @@ from tests.nac_drive.small import (
     synthetic,
     train,
 )
+from tests.slow import slow_but
 
 REPOSITORY = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,7 +53,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(["lstm", "all options"], CASES))
 def test_resumed_it_ends_the_same_bit_for_bit(name, request, tmp_path, monkeypatch):
     control, settings = CASES[name]
     if name != "lstm":  # one closed loop is enough
@@ -136,6 +137,7 @@ def test_killed_at_any_file_operation_it_resumes_to_the_same(dataset, tmp_path, 
     assert kills > 10
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_by_the_system_it_ends_the_same(dataset, trained, tmp_path):
     """With kill -9, in the middle of the second epoch: the process announces the moment and waits for its end."""

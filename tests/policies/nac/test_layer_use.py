@@ -65,6 +65,7 @@ def test_the_compiled_settings_hold_every_option() -> None:
         assert {settings.get(name, defaults[name]) for settings in COMPILED} == set(known), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "backend"), [*zip(COMPILED, BACKENDS, strict=True)], ids=["defaults", "block", "learned", "pairwise"]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from nac_drive.policies import NAC
@@ -53,6 +54,7 @@ def test_the_gradient_of_the_score_is_that_of_the_logit() -> None:
     torch.testing.assert_close(torch.einsum("bhqk,bhqd,bhqke->hde", bias.grad, q, chosen), expected)
 
 
+@pytest.mark.slow
 def test_it_learns_to_pick_a_key_that_plain_topk_passes_over() -> None:
     """One key of a sequence carries the answer and a mark; this draw's q.k ranks marked keys low, and stays fixed."""
     found = {}

@@ -94,6 +94,7 @@ masks = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 24), masks, st.integers(1, 12), st.sampled_from(["topk", "block"]))
 def test_selections_keep_only_allowed_keys_and_the_best_of_those_they_search(
