@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-import wandb
 
 from nac_drive.envs import EnvConfig
 from nac_drive.training import tracking
@@ -95,6 +94,8 @@ def test_tensorboard_reads_the_rows_back_and_forgets_those_that_the_run_lost(tmp
 
 @pytest.mark.slow
 def test_weights_and_biases_keeps_the_rows_offline(tmp_path, monkeypatch):
+    import wandb
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "offline"))
     (tmp_path / "offline").mkdir()
