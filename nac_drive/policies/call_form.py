@@ -162,6 +162,11 @@ def _with_state(name: str, module: nn.Module, state: str | None, form: CallForm)
     leaves, fewer, shorter = (_leaves(results(*size)[1], name) for size in ((3, 4), (2, 4), (3, 1)))
     axes = []
     for leaf, other, short in zip(leaves, fewer, shorter, strict=True):
+        if leaf.shape == other.shape and leaf.shape != short.shape:
+            raise ValueError(
+                f"{name} takes (frames, batch, features), as its state of {tuple(leaf.shape)} for four frames of three "
+                "rows says; give its layers batch_first=True."
+            )
         if leaf.shape != short.shape:
             raise ValueError(
                 f"{name} returns a state of {tuple(short.shape)} after one frame, {tuple(leaf.shape)} after four; a "

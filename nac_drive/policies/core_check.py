@@ -117,8 +117,8 @@ def check_core(name: str, input_size: int = SIZE, output_size: int = SIZE, /, **
         The findings.
 
     Raises:
-        ValueError: It cannot be a core: its outputs depend on later frames, other rows or the chunks of a sequence, or
-            they are not finite.
+        ValueError: It cannot be a core: its outputs depend on later frames, other rows, earlier sequences, chance or
+            the chunks of a sequence, or they are not finite.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -132,17 +132,29 @@ def check_core(name: str, input_size: int = SIZE, output_size: int = SIZE, /, **
         if not whole.isfinite().all():
             raise ValueError(f"core {name}: outputs of noise must be finite, got nan or infinity.")
         scale = max(float(whole.abs().max()), 1e-6)
+
+        def changed(outputs: Tensor) -> float:
+            return float((outputs - whole).abs().max()) / scale
+
+        if not (difference := changed(_run(core, x, dt))) <= _TOLERANCE:
+            raise ValueError(
+                f"core {name}: the same frames must give the same outputs, but again they differ by {difference:.1g} of "
+                "the largest; take a state that the module holds as an argument and return (y, state), and add noise "
+                "in training alone."
+            )
+        rows = torch.cat([_run(core, x[row : row + 1], dt[row : row + 1]) for row in range(_BATCH)])
+        if not (difference := changed(rows)) <= _TOLERANCE:
+            raise ValueError(
+                f"core {name}: a row must give the same outputs alone and in a batch, but they differ by "
+                f"{difference:.1g} of the largest; a layer that takes (frames, batch, features), as torch's do by "
+                "default, needs batch_first=True."
+            )
         _require_causal(name, core, x, dt, whole, scale)
-        streamed = _run(core, x, dt, 1)
-        difference = float((streamed - whole).abs().max()) / scale
-        if not difference <= _TOLERANCE:
+        if not (difference := changed(_run(core, x, dt, 1))) <= _TOLERANCE:
             raise ValueError(
                 f"core {name}: outputs frame by frame must equal the whole sequence's, got a difference of "
                 f"{difference:.1g} of the largest output; does the state hold all that it remembers?"
             )
-        rows = torch.cat([_run(core, x[row : row + 1], dt[row : row + 1]) for row in range(_BATCH)])
-        if not float((rows - whole).abs().max()) / scale <= _TOLERANCE:
-            raise ValueError(f"core {name}: a row must give the same outputs alone and in a batch; it does not.")
         uses_dt = not torch.allclose(_run(core, x, 3.0 * dt), whole, atol=_TOLERANCE * scale)
         gaps = torch.tensor([0.0, 1.0, 1e3, 1e6, 1e9]).repeat(_BATCH, _LENGTH)[:, :_LENGTH]
         finite = bool(_run(core, x, gaps).isfinite().all())

@@ -260,11 +260,54 @@ class Mixing(MinGRU):
         return super().forward(x - x.mean(dim=0, keepdim=True))
 
 
+class FramesFirst(nn.Module):
+    """(frames, batch, features), as torch's layers have it by default."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.GRU(inputs, outputs)
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.layer(x, h)
+
+
+class FramesFirstAlone(FramesFirst):
+    """The state is not returned."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.layer(x)[0]
+
+
+class Holding(nn.Module):
+    """The module holds the state itself."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.cell, self.h, self.outputs = nn.GRUCell(inputs, outputs), None, outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = []
+        if self.h is None or len(self.h) != len(x):
+            self.h = x.new_zeros(len(x), self.outputs)
+        for frame in x.unbind(dim=1):
+            self.h = self.cell(frame, self.h)
+            outputs.append(self.h)
+        return torch.stack(outputs, dim=1)
+
+
+class Noisy(MinGRU):
+    """Noise outside of training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + 0.1 * torch.randn_like(x))
+
+
 REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
     "a module instead of its class": (MinGRU(5, 8), {}, "must be a class of modules.*pass the class itself"),
     "a function of something else": (lambda i, o: 3, {}, "must make a torch.nn.Module, got int"),
     "a bidirectional LSTM": (partial(nn.LSTM, bidirectional=True), {}, r"y \(3, 4, 8\), batch first, got \(3, 4, 16\)"),
     "a growing state": (Growing, {}, r"state of \(3, 1, 5\) after one frame, \(3, 4, 5\) after four"),
+    "a state of the frames": (FramesFirst, {}, r"takes \(frames, batch, features\).*batch_first=True"),
     "a learned start": (Started, {}, "starts from a state that is not zero"),
     "arguments without a default": (Strange, {}, r"must take \(x\), .*got \(x, mask, bias, scale\)"),
     "no weights": (lambda i, o: nn.Identity(), {}, "without weights"),
@@ -287,6 +330,9 @@ def test_what_cannot_be_a_core_is_refused_with_the_reason(name: str) -> None:
     [
         (partial(CausalTransformer, causal=False), "must not depend on later frames, but a changed future changes it"),
         (Mixing, "a row must give the same outputs alone and in a batch"),
+        (FramesFirstAlone, "a row must give the same outputs alone and in a batch.*batch_first=True"),
+        (Holding, r"the same frames must give the same outputs.*return \(y, state\)"),
+        (Noisy, "the same frames must give the same outputs.*noise"),
         (lambda i, o: nn.utils.parametrizations.weight_norm(nn.Linear(i, o)), None),
     ],
 )
