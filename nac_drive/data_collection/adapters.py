@@ -17,6 +17,7 @@ class FunctionPolicy:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._takes_dt = function, _takes_dt(function)
+        self.is_network = hasattr(function, "state_dict")
 
     def begin(self, env: gym.Env) -> None:
         """Return no state."""

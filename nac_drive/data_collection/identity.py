@@ -52,6 +52,8 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, np.ndarray | np.generic):
         return [repr((value.dtype, value.shape)), np.asarray(value).tobytes() if not value.dtype.hasobject else b""]
     if _is_tensor(value):
+        if sys.modules["torch"].nn.parameter.is_lazy(value):  # it waits for its first input
+            return []
         flat = value.detach().cpu().contiguous().flatten()
         return [repr((value.dtype, value.shape)), flat.view(sys.modules["torch"].uint8).numpy()]
     if hasattr(getattr(value, "policy", None), "state_dict"):  # a model of stable-baselines3, without its buffers

@@ -34,6 +34,7 @@ from nac_drive.plugins import place_of
 from nac_drive.policies.foreign_onnx import ForeignOnnx
 from nac_drive.policies.image_input import UnfitError
 from nac_drive.storage.names import shown
+from nac_drive.storage.read import one_line
 
 
 class Predictor(Protocol):
@@ -48,6 +49,8 @@ AnyDriver: TypeAlias = str | os.PathLike[str] | Policy | Predictor | Callable[..
 """What drives: a name or a path, an object with `begin` and `act`, a model with `predict`, or a function of the
 observation, or of the observation and dt. See `resolve_driver` and `as_policy`."""
 
+_LONGEST = 200
+"""Characters of an answer or an error of a driver that a message shows."""
 _HERE: WeakValueDictionary[int, OwnDriver] = WeakValueDictionary()
 """Drivers of this process that cannot be pickled, by their `id`."""
 
@@ -151,9 +154,12 @@ class OwnDriver:
         except UnfitError:
             raise
         except Exception as error:
-            raise ValueError(
-                f"driver {self.name!r} failed at frame {frame}: {place_of(error)}{type(error).__name__}: {error}"
-            ) from error
+            fix = ""
+            if isinstance(self._policy, FunctionPolicy) and self._policy.is_network:
+                fix = f"; it gets an array of {arguments[0].dtype} {arguments[0].shape}: pass a function that makes a "
+                fix += "tensor of it and calls the network"
+            message = f"{place_of(error)}{type(error).__name__}: {one_line(error)[:_LONGEST]}{fix}"
+            raise ValueError(f"driver {self.name!r} failed at frame {frame}: {message}") from error
 
     def _checked(self, action: Any, state: OwnState) -> Any:
         """Return an action as the environment takes it.
@@ -164,9 +170,12 @@ class OwnDriver:
             ValueError: It is no action of the environment.
         """
         space: Any = state.env.action_space
+        if callable(getattr(action, "detach", None)):  # a tensor of torch
+            action = action.detach().cpu()
+            action = action.float() if action.is_floating_point() else action
         try:
             array = np.asarray(action)
-        except Exception:  # a tensor with a gradient, lists of several lengths
+        except Exception:  # lists of several lengths
             array = np.array(None)
         if isinstance(space, gym.spaces.Discrete):
             if array.shape == () and array.dtype.kind in "iu" and space.contains(np.int64(array)):
@@ -175,13 +184,17 @@ class OwnDriver:
             array = array.astype(space.dtype)
             if space.contains(array):  # NaN lies nowhere
                 return array
-        raise self._wrong(state.frame, f"its action must be {described(space)}", action)
+        fix = ""
+        if isinstance(space, gym.spaces.Discrete) and array.ndim == 1 and array.dtype.kind in "fiu" and len(array) > 1:
+            fix = "; pass --control continuous"
+        elif isinstance(space, gym.spaces.Box) and array.ndim == 0 and array.dtype.kind in "iu":
+            fix = "; pass --control discrete"
+        raise self._wrong(state.frame, f"its action must be {described(space)}", action, fix)
 
-    def _wrong(self, frame: int, expected: str, answer: Any) -> ValueError:
+    def _wrong(self, frame: int, expected: str, answer: Any, fix: str = "") -> ValueError:
         array = isinstance(answer, np.ndarray | np.generic)
         got = f"{answer.dtype} {answer.shape} {answer.tolist()}" if array else repr(answer)
-        other = "" if self.control else "; pass --control if it drives with another one"
-        return ValueError(f"driver {self.name!r}, frame {frame}: {expected}, got {shown(got)[:200]}{other}.")
+        return ValueError(f"driver {self.name!r}, frame {frame}: {expected}, got {shown(got)[:_LONGEST]}{fix}.")
 
 
 class _OwnBatchDriver(OwnDriver):

@@ -138,9 +138,9 @@ def check_core(name: str, input_size: int = SIZE, output_size: int = SIZE, /, **
 
         if not (difference := changed(_run(core, x, dt))) <= _TOLERANCE:
             raise ValueError(
-                f"core {name}: the same frames must give the same outputs, but again they differ by {difference:.1g} of "
-                "the largest; take a state that the module holds as an argument and return (y, state), and add noise "
-                "in training alone."
+                f"core {name}: the same frames must give the same outputs, but again they differ by {difference:.1g} "
+                "of the largest; take a state that the module holds as an argument and return (y, state), and add "
+                "noise in training alone."
             )
         rows = torch.cat([_run(core, x[row : row + 1], dt[row : row + 1]) for row in range(_BATCH)])
         if not (difference := changed(rows)) <= _TOLERANCE:

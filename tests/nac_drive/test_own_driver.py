@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.drivers import driver_hash, driver_names, resolve_driver
+from nac_drive.data_collection.identity import object_hash
 from nac_drive.data_collection.own_driver import OwnDriver, as_policy
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import EnvConfig, make_env, rollout
@@ -115,14 +116,15 @@ WRONG: list[tuple[Any, str, str]] = [
     (-1, "discrete", DISCRETE),
     (3.0, "discrete", f"{DISCRETE}, got 3.0"),
     (True, "discrete", f"{DISCRETE}, got True"),
-    (None, "discrete", f"{DISCRETE}, got None; pass --control if it drives with another one"),
-    (np.zeros(3), "discrete", rf"{DISCRETE}, got float64 \(3,\) \[0.0, 0.0, 0.0\]"),
+    (None, "discrete", rf"{DISCRETE}, got None\.$"),
+    (np.zeros(3), "discrete", rf"{DISCRETE}, got float64 \(3,\) \[0.0, 0.0, 0.0\]; pass --control continuous"),
+    (np.zeros((1, 3)), "discrete", r"got float64 \(1, 3\) \[\[0.0, 0.0, 0.0\]\]\.$"),
     (np.array([3]), "discrete", rf"{DISCRETE}, got int64 \(1,\) \[3\]"),
     ([[1], [1, 2]], "discrete", DISCRETE),
-    (3, "continuous", f"its action must be {CONTINUOUS}, got 3"),
+    (3, "continuous", f"its action must be {CONTINUOUS}, got 3; pass --control discrete"),
     ((0.0, 1.5, 0.0), "continuous", CONTINUOUS),
     ([0.0, float("nan"), 0.0], "continuous", rf"{CONTINUOUS}, got \[0.0, nan, 0.0\]"),
-    (torch.zeros(3, requires_grad=True), "continuous", CONTINUOUS),
+    (torch.zeros(4, requires_grad=True), "continuous", CONTINUOUS),
 ]  # fmt: skip
 
 
@@ -144,7 +146,8 @@ def test_a_wrong_action_is_one_line_that_names_driver_frame_and_what_is_expected
 def test_good_actions_come_in_many_types():
     for action in (3, np.int64(3), np.array(3), np.uint8(3), torch.tensor(3)):
         assert actions(lambda observation, action=action: action, EnvConfig(max_steps=2)) == [3, 3]
-    for action in ([0, 1, 0], (0.0, 1.0, 0.0), np.array([0.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, 0.0])):
+    tensors = [torch.tensor([0.0, 1.0, 0.0], requires_grad=True), torch.tensor([0, 1, 0], dtype=torch.bfloat16)]
+    for action in ([0, 1, 0], (0.0, 1.0, 0.0), np.array([0.0, 1.0, 0.0]), *tensors):
         (found, _) = actions(lambda observation, action=action: action, EnvConfig("continuous", max_steps=2))
         assert found.dtype == np.float32
         assert found.tolist() == [0, 1, 0]
@@ -203,6 +206,19 @@ def test_a_model_of_other_observations_is_refused(shape, dtype, high, message):
     model.action_space = gym.spaces.Discrete(3)
     with pytest.raises(ValueError, match="its action is an integer from 0 to 2, the environment takes an integer from"):
         evaluate(model, TRACKS, env=ENV)
+
+
+def test_a_network_that_is_called_with_a_frame_says_what_a_frame_is():
+    with pytest.raises(
+        ValueError, match=r"^driver 'Conv2d' failed at frame 0: .*; it gets .* uint8 \(96, 96, 3\)"
+    ) as caught:
+        evaluate(torch.nn.Conv2d(3, 4, 8), TRACKS, env=ENV)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_layer_that_waits_for_its_first_input_has_a_hash():
+    assert object_hash(torch.nn.LazyLinear(3)) != object_hash(torch.nn.LazyLinear(4))
 
 
 def test_a_hash_says_what_decides_the_actions():
