@@ -13,7 +13,10 @@ from nac_drive.policies.image_input import OWN_FUNCTION, ImageInput, UnfitError
 
 
 class FunctionPolicy:
-    """A function of the observation as a policy."""
+    """A function of the observation as a policy.
+
+    A network of torch drives in its mode of evaluation, as a model of stable-baselines3 does.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._takes_dt = function, _takes_dt(function)
@@ -21,6 +24,8 @@ class FunctionPolicy:
 
     def begin(self, env: gym.Env) -> None:
         """Return no state."""
+        if self.is_network:
+            self._function.eval()
 
     def act(self, observation: np.ndarray, state: None, dt: float) -> tuple[Any, None]:
         """Call the function."""

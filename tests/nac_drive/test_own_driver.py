@@ -15,6 +15,7 @@ import pytest
 import torch
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecTransposeImage
+from torch import Tensor
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.controller.controller import Controller
@@ -215,6 +216,18 @@ def test_a_network_that_is_called_with_a_frame_says_what_a_frame_is():
         evaluate(torch.nn.Conv2d(3, 4, 8), TRACKS, env=ENV)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_a_network_drives_without_dropout():
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = torch.nn.Dropout(0.5)
+
+        def forward(self, observation: np.ndarray) -> Tensor:
+            return self.dropout(torch.ones(3))
+
+    assert all(action.tolist() == [1, 1, 1] for action in actions(Net(), EnvConfig("continuous", max_steps=8)))
 
 
 def test_a_layer_that_waits_for_its_first_input_has_a_hash():
