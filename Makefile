@@ -2,6 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # one more than the cores of a small machine: some tests wait for processes of their own
 TEST_PROCESSES ?= 3
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all check bench docs library
 
@@ -22,10 +23,10 @@ demo: library
 	$(BIN)/nac-drive demo
 
 test: library
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow" --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
 
 test-all: library
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 
 check: .venv/.installed
 	$(BIN)/ruff check .

@@ -184,11 +184,7 @@ class OwnDriver:
             array = array.astype(space.dtype)
             if space.contains(array):  # NaN lies nowhere
                 return array
-        fix = ""
-        if isinstance(space, gym.spaces.Discrete) and array.ndim == 1 and array.dtype.kind in "fiu" and len(array) > 1:
-            fix = "; pass --control continuous"
-        elif isinstance(space, gym.spaces.Box) and array.ndim == 0 and array.dtype.kind in "iu":
-            fix = "; pass --control discrete"
+        fix = "" if self.control else _other_control(space, array)
         raise self._wrong(state.frame, f"its action must be {described(space)}", action, fix)
 
     def _wrong(self, frame: int, expected: str, answer: Any, fix: str = "") -> ValueError:
@@ -215,6 +211,15 @@ class _OwnBatchDriver(OwnDriver):
             [self._checked(action, state) for action, state in zip(actions, states, strict=True)],
             [replace(state, frame=state.frame + 1, inner=new) for state, new in zip(states, after, strict=True)],
         )
+
+
+def _other_control(space: gym.Space, action: np.ndarray) -> str:
+    """Return the fix of an action that looks like the other control's."""
+    if isinstance(space, gym.spaces.Discrete) and action.ndim == 1 and action.size > 1 and action.dtype.kind in "fiu":
+        return "; pass --control continuous"
+    if isinstance(space, gym.spaces.Box) and action.ndim == 0 and action.dtype.kind in "iu":
+        return "; pass --control discrete"
+    return ""
 
 
 def as_policy(driver: Any, env: EnvConfig | None = None, *, name: str | None = None) -> Policy:
