@@ -214,7 +214,7 @@ class _OwnBatchDriver(OwnDriver):
 
 
 def _other_control(space: gym.Space, action: np.ndarray) -> str:
-    """Return the fix of an action that looks like the other control's."""
+    """Return the fix of an action for the other control."""
     if isinstance(space, gym.spaces.Discrete) and action.ndim == 1 and action.size > 1 and action.dtype.kind in "fiu":
         return "; pass --control continuous"
     if isinstance(space, gym.spaces.Box) and action.ndim == 0 and action.dtype.kind in "iu":
