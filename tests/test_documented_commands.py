@@ -31,9 +31,9 @@ BLOCKS_BEFORE = {"docs/hub.md": [DEMOS, f"nac-drive train demos --out runs/mine 
 """Page -> command lines that its Python blocks take for granted."""
 SLOW = (
     r"docs/papers/(?!index|nac-noise|thesis-6.4a\.).*|docs/(champions|cloning|controller|donkeycar|expert"
-    r"|interpretability|leaderboard.*|log|results|robustness|seat.*|shifts|simulator|tails|udacity)\.md"
+    r"|interpretability|leaderboard.*|log|results|robustness|seat.*|shifts|simulator|tails|udacity|your-own-road)\.md"
 )
-"""Pages of results and of one view or source: `make test-all` runs their commands. Others have one of each kind."""
+"""Pages of results and of one view, source or road: `make test-all` runs them. Others have one of each kind."""
 NEEDS = {"docs/enduro.md": "ale_py", "docs/metadrive.md": "metadrive"}
 """Page -> module of an extra that the tests may be without."""
 DRAWN_WITH_PYGAME = {"docs/your-own-road.md"}

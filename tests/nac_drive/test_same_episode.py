@@ -23,11 +23,13 @@ from nac_drive.experiments import stress_page as page
 from nac_drive.live.race import Race
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from tests.commands import call
+from tests.slow import slow_but
 
 TRACK, FRAMES = 900_001, 16
 TRAINED = {"control": "continuous", "mask_bar": True, "max_steps": FRAMES}
 """Everything that may differ from the defaults does."""
 TIMED = [f"{name}:{len(levels)}" for name, levels in PERTURBATIONS.items() if name not in CORRUPTIONS]
+SEVERAL = "gap:2,frame-rate:3"
 Show = Callable[[Path, str, Any, Path, Callable[[Step], None]], Any]
 """(driver, perturbation, crash, empty folder, called with every step): show an episode."""
 
@@ -93,7 +95,7 @@ def recorded(driver: Path, spec: str, crash: Any, folder: Path, note: Callable[[
     nd.record_video(folder / "x.mp4", loaded, TRACK, name="x", perturbation=spec, crash=crash, on_step=note)
 
 
-@pytest.mark.parametrize("spec", [None, *TIMED, "gap:2,frame-rate:3"])
+@pytest.mark.parametrize("spec", slow_but([*TIMED[::4], SEVERAL], [None, *TIMED, SEVERAL]))
 def test_every_place_shows_the_episode_that_was_measured(driver, spec, tmp_path):
     expected = row_of(driver, spec).metrics
     slow = (in_a_window, in_a_video, recorded) if spec == "gap:3" else ()
@@ -101,7 +103,7 @@ def test_every_place_shows_the_episode_that_was_measured(driver, spec, tmp_path)
         assert shown(show, driver, spec, "ignore", tmp_path) == expected, show.__name__
 
 
-@pytest.mark.parametrize("spec", [None, *TIMED])
+@pytest.mark.parametrize("spec", slow_but([None, *TIMED[::4]], [None, *TIMED]))
 def test_a_race_drives_the_episode_that_was_measured(driver, spec, monkeypatch):
     expected = row_of(driver, spec)
     race = Race({"mine": driver}, ["mine"], TRACK)

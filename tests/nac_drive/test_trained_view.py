@@ -18,6 +18,7 @@ from nac_drive.experiments.evaluation import evaluate_with_baseline
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from nac_drive.training import trainer
 from tests.nac_drive.small import TINY, dagger_config, score_of_weights
+from tests.slow import slow_but
 
 TRACK = 5
 CLEAN = EnvConfig("continuous", max_steps=53)
@@ -75,7 +76,9 @@ def test_a_baseline_agrees_with_its_equal(drivers, tmp_path):
 
 @BOTH_WAYS
 @pytest.mark.parametrize("recorded_masked", [False, True])
-@pytest.mark.parametrize("perturb", [None, "frame-drop:3:hold+shadows:3", "gap:1,blackouts:3"])
+@pytest.mark.parametrize(
+    "perturb", slow_but(["gap:1,blackouts:3"], [None, "frame-drop:3:hold+shadows:3", "gap:1,blackouts:3"])
+)
 def test_the_labels_of_a_recording_are_its_own(masked, recorded_masked, perturb, drivers, tmp_path):
     env = replace(CLEAN, mask_bar=recorded_masked, perturb=perturb, max_steps=12)
     data = nd.collect(tmp_path / "data", drivers[masked], env=env, seeds=[TRACK], noise=nd.NoiseConfig(0.3, 4))

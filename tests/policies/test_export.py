@@ -30,6 +30,7 @@ from nac_drive.policies.export import TOLERANCE, export
 from nac_drive.policies.onnx_driver import Header
 from nac_drive.policies.onnx_work import LARGEST_WORK, multiply_adds
 from tests.commands import call
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_exports")
 REPOSITORY = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ CORES = {
 """benchmarks/speed/export.py compares all cores; an export takes about two seconds."""
 
 
-@pytest.fixture(scope="module", params=["discrete", "continuous"])
+@pytest.fixture(scope="module", params=slow_but(["continuous"], ["discrete", "continuous"]))
 def champion(request, tmp_path_factory) -> tuple[Driver, Path]:
     driver = load_driver("champion", request.param)
     return driver, export(driver, tmp_path_factory.mktemp("exported") / f"{request.param}.onnx")

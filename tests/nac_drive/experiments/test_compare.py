@@ -294,6 +294,7 @@ def test_every_run_is_announced_when_it_starts_and_when_it_is_timed(whole, datas
     ]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_costs_only_itself_and_is_tried_again(dataset, tmp_path, in_this_process, monkeypatch):
     cores = ("nac-exact,window=8", "nac-exact,window=4,num_heads=2")
     real = driving.train

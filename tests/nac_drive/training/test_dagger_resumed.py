@@ -25,6 +25,7 @@ def everything(run: Path) -> dict[str, Any]:
     return results(run) | contents(run / "dataset")
 
 
+@pytest.mark.slow
 def test_no_result_depends_on_the_number_of_workers(workers, tmp_path):
     tracks = "800000,800001,800002"
     settings = config("cnn", **{**TINY, "rounds": 1, "initial_episodes": 3, "episodes": 3, "validation_tracks": tracks})
