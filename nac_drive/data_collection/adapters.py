@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import gymnasium as gym
@@ -15,21 +16,33 @@ from nac_drive.policies.image_input import OWN_FUNCTION, ImageInput, UnfitError
 class FunctionPolicy:
     """A function of the observation as a policy.
 
-    A network of torch drives in its mode of evaluation, as a model of stable-baselines3 does.
+    A network of torch is called in its mode of evaluation, as a model of stable-baselines3 is, and keeps its own.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._takes_dt = function, _takes_dt(function)
-        self.is_network = hasattr(function, "state_dict")
+        self.is_network = hasattr(function, "state_dict") and hasattr(function, "modules")
 
     def begin(self, env: gym.Env) -> None:
         """Return no state."""
-        if self.is_network:
-            self._function.eval()
 
     def act(self, observation: np.ndarray, state: None, dt: float) -> tuple[Any, None]:
         """Call the function."""
-        return (self._function(observation, dt) if self._takes_dt else self._function(observation)), None
+        with _evaluated(self._function) if self.is_network else nullcontext():
+            return (self._function(observation, dt) if self._takes_dt else self._function(observation)), None
+
+
+@contextmanager
+def _evaluated(network: Any) -> Iterator[None]:
+    """Evaluate a network of torch inside the `with` block."""
+    training = [module for module in network.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class PredictPolicy:

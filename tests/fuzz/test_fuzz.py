@@ -1,4 +1,4 @@
-"""A share of the fuzzer, some five seconds of it. `python -m tests.fuzz` is the whole."""
+"""A share of the fuzzer, some ten seconds of it. `python -m tests.fuzz` is the whole."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.fuzz.commands import SOUND, _inputs, _outcome, fuzz_commands, work_is
 from tests.fuzz.readers import TARGETS
 from tests.fuzz.run import fuzz
 
-INPUTS = {True: 10, False: 30}
+INPUTS = {True: 20, False: 60}
 """Files for each reader: fewer where every file needs a new folder."""
-COMMAND_LINES = 20
+COMMAND_LINES = 40
 
 
 @pytest.mark.parametrize("target", TARGETS)

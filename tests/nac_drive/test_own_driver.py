@@ -147,7 +147,8 @@ def test_a_wrong_action_is_one_line_that_names_driver_frame_and_what_is_expected
 def test_good_actions_come_in_many_types():
     for action in (3, np.int64(3), np.array(3), np.uint8(3), torch.tensor(3)):
         assert actions(lambda observation, action=action: action, EnvConfig(max_steps=2)) == [3, 3]
-    tensors = [torch.tensor([0.0, 1.0, 0.0], requires_grad=True), torch.tensor([0, 1, 0], dtype=torch.bfloat16)]
+    plain = torch.tensor([0.0, 1.0, 0.0])
+    tensors = [plain, plain.clone().requires_grad_(), plain.bfloat16()]
     for action in ([0, 1, 0], (0.0, 1.0, 0.0), np.array([0.0, 1.0, 0.0]), *tensors):
         (found, _) = actions(lambda observation, action=action: action, EnvConfig("continuous", max_steps=2))
         assert found.dtype == np.float32
@@ -218,16 +219,18 @@ def test_a_network_that_is_called_with_a_frame_says_what_a_frame_is():
     assert len(str(caught.value)) < 500
 
 
-def test_a_network_drives_without_dropout():
+def test_a_network_drives_without_dropout_and_keeps_its_mode():
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.dropout = torch.nn.Dropout(0.5)
+            self.dropout, self.frozen = torch.nn.Dropout(0.5), torch.nn.Dropout(0.5).eval()
 
         def forward(self, observation: np.ndarray) -> Tensor:
             return self.dropout(torch.ones(3))
 
-    assert all(action.tolist() == [1, 1, 1] for action in actions(Net(), EnvConfig("continuous", max_steps=8)))
+    net = Net()
+    assert all(action.tolist() == [1, 1, 1] for action in actions(net, EnvConfig("continuous", max_steps=8)))
+    assert (net.training, net.dropout.training, net.frozen.training) == (True, True, False)
 
 
 def test_a_layer_that_waits_for_its_first_input_has_a_hash():
