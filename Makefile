@@ -12,7 +12,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
 	@# pip would compile on one core; tests of packages are left out, and some are no valid Python
-	-@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x /tests/ .venv/lib || true
 	touch $@
 
 # Compiles the simulator again if its C files have changed since.

@@ -89,7 +89,7 @@ def _accepts(words: tuple[str, ...]) -> bool:
         _parse(plugins_and_words([*words])[1])
     except SystemExit:
         return False
-    except FileError:  # --config names the run of another line
+    except (FileError, FileNotFoundError):  # --config and --init-from name the run of another line
         return True
     return True
 

@@ -238,8 +238,9 @@ def _parse(arguments: list[str]) -> Any:
         if command is Reproduce and {"-h", "--help"} & set(words):
             parse = partial(parse, description=Reproduce.description())
         options = parse()
-        if isinstance(options, TrainingCommand) and (defaults := options.as_defaults()) is not None:
-            options = parse(default=defaults)
+        defaults = None
+        while isinstance(options, TrainingCommand) and (latest := options.as_defaults()) not in (None, defaults):
+            defaults, options = latest, parse(default=latest)
         return options
     return tyro.extras.subcommand_cli_from_dict(
         COMMANDS, args=arguments, prog="nac-drive", description=_DESCRIPTION, config=_FLAT

@@ -16,10 +16,13 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import tyro
 
+from nac_drive.envs import EnvConfig
 from nac_drive.plugins import is_reference, named_object
+from nac_drive.policies import DriverConfig
 from nac_drive.training.config import core_settings
 from nac_drive.training.settings import (
     CONFIGS,
+    CORE,
     CORE_ARGS,
     OF_THE_ENVIRONMENT,
     Setting,
@@ -64,10 +67,24 @@ class TrainingCommand:
         """Return the config without `--config`, `--set` and options of settings."""
         return CONFIGS[self.TRAINS]()
 
+    def init_env(self, config: Any) -> EnvConfig | None:
+        """Return the environment of the driver that `--init-from` names.
+
+        None if the settings of that driver are no defaults here.
+
+        Args:
+            config: The config without options.
+
+        Raises:
+            FileNotFoundError: A dataset decides, and there is none.
+        """
+        return None
+
     def settings(self, decided: Mapping[str, Any] | None = None) -> Any:
         """Return the config of the training.
 
-        It is the ordinary one, changed by `--config`, then by `--set`, then by options that were typed.
+        It is the ordinary one, with the driver of `--init-from`; or the one of `--config`. `--set` changes it, then the
+        options that were typed. Another core has its own default settings.
 
         Args:
             decided: Setting of `FIXED` -> its value.
@@ -77,9 +94,10 @@ class TrainingCommand:
         """
         base, _ = self._base()
         values = dict(decided or {})
+        other_core = self._has_other_core(base.driver)
         for name, setting in self.OPTIONS.items():
             value = getattr(self, name)
-            if value != _option_value(setting, base):
+            if value != _option_value(setting, base) or (other_core and setting.name == CORE_ARGS):
                 values[setting.name] = (
                     core_settings(value) if setting.name == CORE_ARGS else _named(setting.name, value)
                 )
@@ -88,23 +106,31 @@ class TrainingCommand:
         return config
 
     def as_defaults(self) -> Any:
-        """Return this command with the settings of `--config` and `--set`.
+        """Return this command with settings as defaults.
 
-        They are the defaults when the words are read again. None if they are the ordinary defaults.
+        The settings of `--config`, `--init-from` and `--set` are the defaults when the words are read again. They are
+        read until no default changes: the defaults of a core's settings depend on the core that is typed. None if all
+        are the ordinary ones.
 
         Raises:
-            ValueError: `--config` or `--set` is bad.
+            FileNotFoundError: There is no driver to start from, or no dataset.
+            ValueError: `--config`, `--init-from` or `--set` is bad.
         """
         base, facts = self._base()
         if base == CONFIGS[self.TRAINS]() and not facts:
             return None
         values = {name: _option_value(setting, base) for name, setting in self.OPTIONS.items()}
+        if self._has_other_core(base.driver):
+            values["core_args"] = ()
         if "dataset" in facts:
             values |= {"dataset": Path(facts["dataset"])}
         elif "expert" in facts and not is_reference(facts["expert"]):  # a file's words import nothing
             values |= {"expert": facts["expert"]}
         command: Any = self
         return replace(command, source=replace(self.source, changes=()), **values)
+
+    def _has_other_core(self, driver: DriverConfig) -> bool:
+        return "core" in self.OPTIONS and _named(CORE, vars(self)["core"]) != driver.core
 
     def _base(self) -> tuple[Any, dict[str, Any]]:
         """Return the config without options, and its facts."""
@@ -115,12 +141,34 @@ class TrainingCommand:
             saved = read_config(self.source.config, self.TRAINS)
             base, facts = changed(base, saved.values), saved.facts
         words = [_named_word(word) for group in self.source.changes for word in group]
-        return changed_by_words(base, words, self.FIXED), facts
+        config = changed_by_words(base, words, self.FIXED)
+        if base == CONFIGS[self.TRAINS]() and (driver := self._driver_to_start_from(config)):
+            config = changed_by_words(replace(base, driver=driver), words, self.FIXED)
+        return config, facts
+
+    def _driver_to_start_from(self, config: Any) -> DriverConfig | None:
+        """Return the settings of the driver of `--init-from`.
+
+        Another core gets no residual path, past which it would not have to learn. None if the settings are no defaults
+        here, or the driver has no weights.
+        """
+        source = vars(self).get("init_from") or config.optim.init_from
+        if source is None or (env := self.init_env(config)) is None:
+            return None
+        from nac_drive.data_collection.drivers import resolve_encoder
+        from nac_drive.policies import Driver
+
+        driver = resolve_encoder(source, env)
+        if not isinstance(driver, Driver):
+            return None
+        ordinary = ["control", *(name.rpartition(".")[2] for name in OF_THE_ENVIRONMENT)]
+        ordinary += ["residual"] * self._has_other_core(driver.config)
+        return replace(driver.config, **{name: getattr(config.driver, name) for name in ordinary})
 
 
 def _named(setting: str, value: Any) -> Any:
     """Return a typed value. FILE.py:NAME of a core or an encoder is loaded, and becomes a name."""
-    return named_object(value) if setting in ("driver.core", "driver.encoder") else value
+    return named_object(value) if setting in (CORE, "driver.encoder") else value
 
 
 def _named_word(word: str) -> str:

@@ -5,9 +5,9 @@ The work of a command is imported when it runs: help and errors in options come 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -19,11 +19,12 @@ from nac_drive.cli.plugins import describe_core
 from nac_drive.cli.progress import ProgressMode, print_sentences, show_progress
 from nac_drive.cli.settings import Source, TrainingCommand, with_settings
 from nac_drive.cli.typed import Device, typed
-from nac_drive.envs import CrashMode
+from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.envs.views import View
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
 from nac_drive.training.config import TrainConfig, paper_recipe
+from nac_drive.training.dagger_config import DaggerConfig
 
 _DRIVER = ("driver.core", "driver.core_args", "driver.encoder")
 _CLONING = (
@@ -95,6 +96,9 @@ class Train(TrainingCommand):
     def ordinary(self) -> TrainConfig:
         return paper_recipe() if self.recipe == "paper" else TrainConfig()
 
+    def init_env(self, config: TrainConfig) -> EnvConfig:
+        return nd.Demonstrations.open(_named(self.dataset)).meta.env
+
 
 @with_settings(
     "dagger", "environment", "driver.control", "driver.core", "driver.core_args", "driver.residual",
@@ -128,6 +132,12 @@ class Dagger(TrainingCommand):
                 progress=progress,
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+    def init_env(self, config: DaggerConfig) -> EnvConfig:
+        options: Any = self
+        return replace(
+            config, environment=options.environment, driver=replace(config.driver, control=options.control)
+        ).env
 
 
 @with_settings(

@@ -114,8 +114,8 @@ class OptimConfig:
     """Decay per update of an exponential moving average of the weights: the average is validated and saved, the
     optimizer updates the weights themselves. 0: no average."""
     init_from: str | Path | None = None
-    """Driver whose weights training starts from, such as the folder of a run. If its core is another one, only the
-    encoder and the action head are taken over."""
+    """Driver whose weights training starts from, such as the folder of a run. On the command line its settings are the
+    defaults of the driver. If its core is another one, only the encoder and the action head are taken over."""
     freeze_encoder_from: str | Path | None = None
     """Driver whose encoder is taken over and frozen, such as expert or the folder of a run: the features of all frames
     are computed once, which makes training many times faster."""

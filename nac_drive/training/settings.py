@@ -34,7 +34,7 @@ FACTS = (
 """Keys of config.yaml that are no settings: what the run was trained on."""
 OF_THE_ENVIRONMENT = ("driver.frame_shape", "driver.num_actions", "driver.part_ranges", "driver.nominal_dt")
 """Settings that follow from the environment; no user chooses them."""
-CORE_ARGS = "driver.core_args"
+CORE, CORE_ARGS = "driver.core", "driver.core_args"
 
 Config = TypeVar("Config", TrainConfig, DaggerConfig, PPOConfig)
 
@@ -135,13 +135,13 @@ def changed_by_words(config: Config, words: Sequence[str], fixed: Mapping[str, s
     Args:
         config: The config.
         words: KEY=VALUE; a value of several words is separated by commas, `none` is no value. A setting of the core is
-            `driver.core_args.KEY=VALUE`.
+            `driver.core_args.KEY=VALUE`. Another core has none of the settings that the config's core had.
         fixed: Settings that are not the user's -> what decides them.
 
     Raises:
         ValueError: A word has another form, names no setting, or a value of another type.
     """
-    known, values = settings(type(config)), dict[str, Any]()
+    known, values, core_args = settings(type(config)), dict[str, Any](), dict[str, Any]()
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or not name:
@@ -151,11 +151,12 @@ def changed_by_words(config: Config, words: Sequence[str], fixed: Mapping[str, s
         if setting in fixed:
             raise ValueError(f"set: {setting} is decided by {fixed[setting]}; leave it out.")
         if of_core:
-            core_args = core_settings([word.removeprefix(f"{CORE_ARGS}.")])
-            values[CORE_ARGS] = values.get(CORE_ARGS, config.driver.core_args) | core_args
+            core_args |= core_settings([word.removeprefix(f"{CORE_ARGS}.")])
         else:
             _require_known(name, known.keys() - {CORE_ARGS} - fixed.keys(), "set: there is no setting")
             values[name] = _of_text(known[name], text)
+    other_core = values.get(CORE, config.driver.core) != config.driver.core
+    values[CORE_ARGS] = ({} if other_core else config.driver.core_args) | core_args
     return changed(config, values)
 
 
