@@ -385,9 +385,66 @@ def test_images_of_any_layout_become_frames(shape, channels):
     np.testing.assert_array_equal(stack.frame(frames), frames[-1])
 
 
-@pytest.mark.parametrize("space", [gym.spaces.Box(0, 1, (20, 30, 3)), gym.spaces.Box(0, 255, (4,), np.uint8)])
+PICTURE = gym.spaces.Box(0, 255, (20, 30, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (gym.spaces.Dict(speed=gym.spaces.Box(-1, 1, (2,)), image=PICTURE), "three channels, from the entry 'image'"),
+        (gym.spaces.Tuple((gym.spaces.Box(-1, 1, (2,)), PICTURE)), "three channels, from the entry 1"),
+    ],
+)
+def test_one_entry_may_be_the_image(space, words):
+    image, observation = Image.of(space), space.sample()
+    assert image is not None
+    assert image.words.startswith(words)
+    np.testing.assert_array_equal(image.frame(image.found(observation)), observation[image.entry])
+    assert image.found(()) is None
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Box(0, 1, (20, 30, 3)),
+        gym.spaces.Box(0, 255, (4,), np.uint8),
+        gym.spaces.Dict(left=PICTURE, right=PICTURE),
+        gym.spaces.Dict(speed=gym.spaces.Box(-1, 1, (2,))),
+    ],
+)
 def test_other_observations_are_no_images(space):
     assert Image.of(space) is None
+
+
+class OneArray(gym.Env):
+    """An environment that draws every frame into one array."""
+
+    observation_space, action_space = PICTURE, gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.array = np.zeros(PICTURE.shape, np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        return self._drawn(), {}
+
+    def _drawn(self) -> np.ndarray:
+        self.array[:] = self.np_random.integers(256, size=self.array.shape)
+        return self.array
+
+    def step(self, action):
+        return self._drawn(), 0.0, False, False, {}
+
+
+def test_an_environment_may_draw_into_one_array(tmp_path, monkeypatch):
+    """Every recorded frame was the last one."""
+    monkeypatch.setitem(gym.registry, "array-v0", EnvSpec("array-v0", OneArray, max_episode_steps=5))
+    monkeypatch.setitem(ENVIRONMENTS, "array-v0", gymnasium_environment("array-v0"))
+    env = EnvConfig(environment="array-v0")
+    recorded = nd.collect(tmp_path / "data", lambda frame: 0, env=env, seeds=[3], workers=1)
+    again = gym.make("array-v0", disable_env_checker=True)
+    frames = [again.reset(seed=3)[0].copy(), *(again.step(0)[0].copy() for _ in range(4))]
+    np.testing.assert_array_equal(recorded.load().frames, frames)
 
 
 def test_arguments_of_gymnasium_make_are_stated_in_a_plug_in(monkeypatch):
@@ -499,6 +556,38 @@ def test_an_error_of_the_environment_is_one_line_with_its_step(wrong, monkeypatc
     with pytest.raises(ValueError, match=where + WRONG[wrong]) as raised:
         env.step(0)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "outcome", "message"),
+    [
+        (
+            "reset",
+            Broken.picture((32, 32, 3), np.uint8),
+            "step 0 of .* seed 7: it returned a ndarray from reset, expected obs",
+        ),
+        (
+            "step",
+            (Broken.picture((32, 32, 3), np.uint8), 1.0, False, {}),
+            "step 1 .* 4 values from step, expected observation",
+        ),
+        (
+            "step",
+            (Broken.picture((32, 32, 3), np.uint8), 1.0, False, False, None),
+            "5 values from step, expected observation",
+        ),
+    ],
+)
+def test_an_environment_of_another_api_is_refused(method, outcome, message, monkeypatch):
+    monkeypatch.setitem(gym.registry, "old-v0", EnvSpec("old-v0", cast("Any", lambda: Broken(""))))
+    monkeypatch.setitem(ENVIRONMENTS, "old-v0", gymnasium_environment("old-v0"))
+    env = nd.make_env(EnvConfig(environment="old-v0"))
+    env.reset(seed=3)
+    monkeypatch.setattr(Broken, method, lambda *_, **__: outcome)
+    if method == "step":
+        env.reset(seed=7)
+    with pytest.raises(ValueError, match=message):
+        env.reset(seed=7) if method == "reset" else env.step(0)
 
 
 @pytest.mark.parametrize("space", [gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Box(-np.inf, np.inf, (2,))])

@@ -65,8 +65,8 @@ def gymnasium_environment(name: str, arguments: Mapping[str, Any] | None = None,
     """Return the facts of an environment of gymnasium.
 
     It is made once and reset, to read its spaces, its rate and its limit. Observations that are images (uint8: grey,
-    RGB, or a stack of either) are the frames; the last three of a grey stack are the channels. Otherwise `render` draws
-    the frames, with a longer side of 96 pixels.
+    RGB, or a stack of either) are the frames, or the only such entry of a dict or tuple; the last three of a grey stack
+    are the channels. Otherwise `render` draws the frames, with a longer side of 96 pixels.
 
     Args:
         name: An id such as `racetrack-v1`, or what `gymnasium.register` was called with.
@@ -92,7 +92,7 @@ def gymnasium_environment(name: str, arguments: Mapping[str, Any] | None = None,
         if env.render_mode != "rgb_array":
             raise ValueError(
                 f"environment {name!r} has no images: its observations are {env.observation_space}, and it has no "
-                "render_mode 'rgb_array'; wrap it so that observations are uint8 images."
+                "render_mode 'rgb_array'; wrap it so that observations, or one entry of them, are uint8 images."
             )
     rate = facts.get("frames_per_second") or frame_rate(env) or ASSUMED_RATE
     actions = _actions(name, env.action_space)

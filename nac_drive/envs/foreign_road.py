@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Image:
     """The place of an image in observations."""
 
     shape: tuple[int, ...]
-    """Shape of an observation."""
+    """Shape of the image, or of the stack of images."""
     frame_shape: tuple[int, int, int]
     """Shape of a frame, with three channels."""
     stack: bool
@@ -50,10 +50,22 @@ class Image:
     first: bool
     """Channels come first."""
     channels: int
+    entry: Any = None
+    """Key or number of the image in an observation of several entries; None if it is the whole observation."""
 
     @classmethod
     def of(cls, space: gym.Space) -> Image | None:
-        """Return the image in observations of a space. None if there is none."""
+        """Return the image in observations of a space.
+
+        A dict or a tuple has one where one entry alone is an image. None if there is none.
+        """
+        entries: Any = getattr(space, "spaces", ())
+        entries = entries.items() if isinstance(space, gym.spaces.Dict) else enumerate(entries)
+        images = [replace(image, entry=entry) for entry, inner in entries if (image := cls._of_box(inner))]
+        return images[0] if len(images) == 1 else cls._of_box(space)
+
+    @classmethod
+    def _of_box(cls, space: gym.Space) -> Image | None:
         if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
             return None
         shape = space.shape[1:] if len(space.shape) == 4 else space.shape
@@ -66,23 +78,32 @@ class Image:
                 return cls(space.shape, (height, width, 3), len(space.shape) == 4, first, channels)
         return None
 
-    def frame(self, observation: np.ndarray) -> np.ndarray:
-        """Return the frame (H, W, 3) of an observation."""
-        image = observation[-1] if self.stack else observation
+    def found(self, observation: Any) -> Any:
+        """Return the image of an observation, which may be wrong. None if its entry is missing."""
+        if self.entry is None:
+            return observation
+        try:
+            return observation[self.entry]
+        except (LookupError, TypeError):
+            return None
+
+    def frame(self, image: np.ndarray) -> np.ndarray:
+        """Return the frame (H, W, 3) of an image, in an array of its own."""
+        image = image[-1] if self.stack else image
         image = image.reshape(*self.frame_shape[:2], 1) if image.ndim == 2 else image
         image = image.transpose(1, 2, 0) if self.first else image
         if self.channels < 3:  # the oldest frame of a stack is repeated
             image = image[..., [0] * (3 - self.channels) + list(range(self.channels))]
-        return np.ascontiguousarray(image[..., -3:])
+        return np.array(image[..., -3:], order="C")  # an environment may draw into one array again and again
 
     @property
     def words(self) -> str:
         """How an observation becomes a frame."""
-        if self.stack:
-            return "the last image of a stack"
-        return {1: "grey, three times", 3: "three channels"}.get(
+        words = {1: "grey, three times", 3: "three channels"}.get(
             self.channels, f"the last 3 of {self.channels} channels"
         )
+        words = "the last image of a stack" if self.stack else words
+        return words if self.entry is None else f"{words}, from the entry {self.entry!r} of observations"
 
 
 class Road(gym.Env):
@@ -127,13 +148,13 @@ class Road(gym.Env):
         self._seed, self._steps, self._reported = seed, 0, None
         self._crashed = self._off = False
         self._counts = {"crashes": 0, "off_road_events": 0}
-        self.observation, info = self._try(self.env.reset, seed=seed, options=options)
+        self.observation, info = self._outcome("reset", 2, self._try(self.env.reset, seed=seed, options=options))
         self.state = self._look(self.observation)
         return self.state, self._read(info, 0.0)
 
     def step(self, action):
         self._steps += 1
-        outcome = self._try(self.env.step, self._native(action))
+        outcome = self._outcome("step", 5, self._try(self.env.step, self._native(action)))
         self.observation, reward, terminated, truncated, info = outcome
         try:
             reward = float(reward)
@@ -165,12 +186,14 @@ class Road(gym.Env):
     def _look(self, observation: Any) -> np.ndarray:
         """Return the frame of an observation or of `render`."""
         if self.image is not None:
-            if getattr(observation, "shape", None) != self.image.shape or observation.dtype != np.uint8:
-                got = f"{getattr(observation, 'dtype', type(observation).__name__)} {getattr(observation, 'shape', '')}"
+            image = self.image.found(observation)
+            if getattr(image, "shape", None) != self.image.shape or image.dtype != np.uint8:
+                got = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}".strip()
+                what = "an observation" if self.image.entry is None else f"for the entry {self.image.entry!r}"
                 raise ValueError(
-                    self._says(f"returned an observation {got}, its space says uint8 {self.image.shape}; correct it")
+                    self._says(f"returned {what} {got}, its space says uint8 {self.image.shape}; correct it")
                 )
-            return self.image.frame(observation)
+            return self.image.frame(np.asarray(image))
         image = self._try(self.env.render)
         image = image[-1] if isinstance(image, list) and image else image
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -183,6 +206,18 @@ class Road(gym.Env):
         scale = RENDERED_SIDE / max(image.shape[:2])
         size = tuple(max(_LEAST_SIDE, round(side * scale)) for side in image.shape[1::-1])
         return cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+
+    def _outcome(self, method: str, number: int, outcome: Any) -> tuple[Any, ...]:
+        """Return what `reset` or `step` returned.
+
+        Raises:
+            ValueError: It is no tuple of this many values, or its `info` is no dict.
+        """
+        if isinstance(outcome, tuple) and len(outcome) == number and isinstance(outcome[-1], Mapping):
+            return outcome
+        values = "observation, reward, terminated, truncated, info" if number == 5 else "observation, info"
+        got = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
+        raise ValueError(self._says(f"returned {got} from {method}, expected {values}; correct it"))
 
     def _read(self, info: dict[str, Any], dt: float) -> dict[str, Any]:
         """Return `info` with the time and checked keys."""

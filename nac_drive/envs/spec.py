@@ -24,7 +24,7 @@ class EnvSpec:
     speed, lateral_offset, heading_error, wheels_off_road, completion, lap_finished, off_road, off_road_events, crash,
     crashes and interventions. A metric without its keys has no value. The first five are stored with every observation,
     if all of them are there.
-    `env.unwrapped.state` is the clean frame that an expert sees.
+    `env.unwrapped.state` is the clean frame that an expert sees. Every observation is an array of its own.
 
     The defaults are CarRacing's. `gymnasium_environment` makes the spec of any environment of gymnasium.
     """

@@ -99,7 +99,7 @@ def check_environment(name: str) -> EnvironmentCheck:
 def _left_out(config: EnvConfig, equal: bool, saves: bool) -> Iterator[str]:
     if config.environment != EnvConfig.environment:
         names = [name for name, levels in PERTURBATIONS.items() if levels[0].needs_car_racing]
-        yield f"the perturbations {' and '.join(names)} of stress"
+        yield f"the perturbations {', '.join(names)} of stress"
     if not config.spec.pose:
         yield "the map of watch --html, inspect and arena"
     if not saves:
