@@ -447,6 +447,16 @@ def test_an_environment_may_draw_into_one_array(tmp_path, monkeypatch):
     np.testing.assert_array_equal(recorded.load().frames, frames)
 
 
+def test_the_place_of_the_car_may_be_an_array_of_the_environment(monkeypatch):
+    monkeypatch.setitem(gym.registry, "array-v0", EnvSpec("array-v0", OneArray, max_episode_steps=5))
+    spec = gymnasium_environment("array-v0", pose=lambda env: env.array[0, 0])
+    env = spec.make(EnvConfig(), "ignore", None)  # type: ignore[misc]
+    env.reset(seed=3)
+    before, values = spec.pose(env), env.unwrapped.env.unwrapped.array[0, 0].copy()  # type: ignore[misc]
+    env.step(0)
+    np.testing.assert_array_equal(before, values)
+
+
 def test_arguments_of_gymnasium_make_are_stated_in_a_plug_in(monkeypatch):
     grey = {"type": "GrayscaleObservation", "observation_shape": (96, 72), "stack_size": 4, "scaling": 1.75}
     config = {"observation": {**grey, "weights": [0.3, 0.6, 0.1]}, "duration": 2}

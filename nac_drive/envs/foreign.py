@@ -9,6 +9,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -213,7 +214,7 @@ def _actions(name: str, space: gym.Space) -> dict[str, Any]:
 
 
 def _of_user(function: Callable[..., Any], road: Road, *rest: Any) -> Any:
-    return function(road.env.unwrapped, *rest)
+    return deepcopy(function(road.env.unwrapped, *rest))  # the environment may change its array later
 
 
 def _shown(road: Road) -> np.ndarray:

@@ -88,7 +88,7 @@ class Image:
             return None
 
     def frame(self, image: np.ndarray) -> np.ndarray:
-        """Return the frame (H, W, 3) of an image, in an array of its own."""
+        """Return an image as a frame (H, W, 3), a new array."""
         image = image[-1] if self.stack else image
         image = image.reshape(*self.frame_shape[:2], 1) if image.ndim == 2 else image
         image = image.transpose(1, 2, 0) if self.first else image

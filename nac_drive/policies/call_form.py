@@ -73,7 +73,8 @@ class CallForm:
         named = self.timespans(dt)
         if self.state is not None and state is not None:
             leaves = zip(state, self.batch_axes, strict=True)
-            moved = (leaf.movedim(0, axis).contiguous() for leaf, axis in leaves)
+            copied = torch.contiguous_format  # the module may change its state in place
+            moved = (leaf.movedim(0, axis).clone(memory_format=copied) for leaf, axis in leaves)
             named[self.state] = _nested(self.example, moved)
         result = module(x, **named)
         if self.state is None:
@@ -131,8 +132,10 @@ def _with_times(name: str, module: nn.Module, state: str | None, form: CallForm)
         raise ValueError(f"{name} gives a row of a batch other outputs than the row alone; rows must be independent.")
     if isinstance(errors[0], ValueError):
         raise errors[0]
+    first = f" and {state}=None, as at the start of an episode" if _is_required(module, state) else ""
+    fix = f"; begin with zeros where {state} is None" if first else ""
     raise ValueError(
-        f"{name} cannot be called with x {_EXAMPLE} of {form.input_size} features: {one_line(errors[0])}"
+        f"{name} cannot be called with x {_EXAMPLE} of {form.input_size} features{first}: {one_line(errors[0])}{fix}"
     ) from errors[0]
 
 
@@ -144,10 +147,7 @@ def _with_state(name: str, module: nn.Module, state: str | None, form: CallForm)
     """Return the form with the state that the module returns."""
     batch, length = _EXAMPLE
     x, dt = _noise(batch, length, form.input_size)
-    parameter = None if state is None else inspect.signature(module.forward).parameters[state]
-    start: dict[str, Any] = (
-        {parameter.name: None} if parameter is not None and parameter.default is parameter.empty else {}
-    )
+    start: dict[str, Any] = {str(state): None} if _is_required(module, state) else {}
 
     def results(rows: int, frames: int) -> Any:
         return module(x[:rows, :frames], **form.timespans(dt[:rows, :frames]), **start)
@@ -184,6 +184,13 @@ def _with_state(name: str, module: nn.Module, state: str | None, form: CallForm)
     if not torch.allclose(found.call(module, x, dt, zeros)[0], result[0], atol=1e-5):
         raise ValueError(f"{name} starts from a state that is not zero; a core's state is zero at the start.")
     return replace(found, has_cells=_are_cells(result[0][:, -1], moved))
+
+
+def _is_required(module: nn.Module, argument: str | None) -> bool:
+    if argument is None:
+        return False
+    parameter = inspect.signature(module.forward).parameters[argument]
+    return parameter.default is parameter.empty
 
 
 def _are_cells(last: Tensor, state: list[Tensor]) -> bool:

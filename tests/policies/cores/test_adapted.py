@@ -302,6 +302,41 @@ class Noisy(MinGRU):
         return super().forward(x + 0.1 * torch.randn_like(x))
 
 
+class InPlace(nn.Module):
+    """A leaky sum that changes the state that it gets."""
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(input_size, output_size)
+
+    def forward(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = x.new_zeros(len(x), self.layer.out_features) if state is None else state
+        outputs = []
+        for frame in x.unbind(1):
+            state *= 0.9
+            state += self.layer(frame)
+            outputs.append(state.clone())
+        return torch.stack(outputs, dim=1), state
+
+
+class Demanding(InPlace):
+    """The same, which takes no None."""
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return super().forward(x, state * 1.0)
+
+
+def test_a_module_may_change_its_state_in_place() -> None:
+    core = core_of(InPlace)
+    x, dt = torch.randn(2, 3, 5), torch.full((2, 3), 0.02)
+    _, state = core(x, dt, core.initial_state(2))
+    before = [each.clone() for each in state]
+    first, _ = core(x, dt, state)
+    again, _ = core(x, dt, state)
+    torch.testing.assert_close(list(state), before, rtol=0, atol=0)
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+
+
 REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
     "a module instead of its class": (MinGRU(5, 8), {}, "must be a class of modules.*pass the class itself"),
     "a function of something else": (lambda i, o: 3, {}, "must make a torch.nn.Module, got int"),
@@ -314,6 +349,7 @@ REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
     "one size for two": (MambaLike, {}, "takes one size, here are 5 inputs and 8 outputs"),
     "a window of a state": (nn.LSTM, {"window": 4}, "window is for modules that keep no state"),
     "a window of no frame": (MinGRU, {"window": 0}, "window: must be at least 1 frame, got 0"),
+    "no start without a state": (Demanding, {}, "and state=None, as at the start.*begin with zeros where state is None"),
     "an error of its own": (lambda i, o: nn.Linear(i + 1, o), {}, "cannot be called with x .*: mat1 and mat2"),
 }  # fmt: skip
 
