@@ -15,6 +15,7 @@ import importlib.util
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -28,6 +29,10 @@ VARIABLE = "NAC_DRIVE_PLUGINS"
 """Environment variable with the plug-ins of this process and of its workers, separated as PATH is."""
 GROUP = "nac_drive"
 """Group of the entry points of installed plug-ins."""
+
+_PACKAGE = Path(__file__).parent
+_LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+"""Folders of Python and of installed packages, this one perhaps among them."""
 
 _REFERENCE = re.compile(r"(?P<source>.*\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)", re.DOTALL)
 
@@ -258,14 +263,18 @@ def _import_error(source: str, error: Exception) -> ValueError:
 def place_of(error: BaseException) -> str:
     """Return the file and line of an error, as "mine.py:3: ".
 
-    Empty if there is no file.
+    It is the last line of the user's, or of a library if there is none. Empty if there are lines of this package alone.
     """
-    frames, location = error.__traceback__, ""
+    frames, of_user, of_library = error.__traceback__, "", ""
     while frames is not None:
         file = frames.tb_frame.f_code.co_filename
-        location = f"{Path(file).name}:{frames.tb_lineno}: " if not file.startswith("<") else location
+        location = f"{Path(file).name}:{frames.tb_lineno}: "
+        if any(Path(file).is_relative_to(folder) for folder in _LIBRARIES):
+            of_library = of_library if Path(file).is_relative_to(_PACKAGE) else location
+        elif not file.startswith("<") and not Path(file).is_relative_to(_PACKAGE):
+            of_user = location
         frames = frames.tb_next
-    return location
+    return of_user or of_library
 
 
 def _version(module: ModuleType) -> str:

@@ -25,10 +25,17 @@ class Registry(MutableMapping[str, T], Generic[T]):
         parts: The parts that come with the package.
         adapt: Makes a part of a plug-in's object and its name, where the user may name one; None if a name must be
             registered.
+        check: Raises ValueError for a name and an object that a user adds and that are no part.
     """
 
-    def __init__(self, kind: str, parts: Mapping[str, T], adapt: Callable[[str, Any], T] | None = None) -> None:
-        self.kind, self._adapt = kind, adapt
+    def __init__(
+        self,
+        kind: str,
+        parts: Mapping[str, T],
+        adapt: Callable[[str, Any], T] | None = None,
+        check: Callable[[str, Any], None] = lambda name, part: None,
+    ) -> None:
+        self.kind, self._adapt, self._check = kind, adapt, check
         self._parts: dict[str, T] = dict(parts)
         self._own = set(parts)
         _registries[kind] = self
@@ -37,7 +44,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         if name not in self._parts:
             self._complete()
             if name not in self._parts and self._adapt is not None:
-                self._parts[name] = self._adapt(name, plugins.attribute_of_plugin(name))
+                self[name] = self._adapt(name, plugins.attribute_of_plugin(name))
         return self._parts[name]
 
     def __contains__(self, name: object) -> bool:
@@ -48,6 +55,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return True
 
     def __setitem__(self, name: str, part: T) -> None:
+        self._check(name, part)
         self._parts[name] = part
 
     def __delitem__(self, name: str) -> None:

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "plugins": {"suggest"},
     "registry": {"plugins", "suggest"},
     "parallel": {"plain", "plugins", "registry"},
-    "envs": {"suggest", "plain", "registry", "markdown", "notebook", "callable_modules", "parallel"},
+    "envs": {"suggest", "plain", "plugins", "registry", "markdown", "notebook", "callable_modules", "parallel"},
     "policies": _BASE | {"markdown", "registry"},
     "data_collection": (_DATA | {"callable_modules"}) - {"data_collection"},
     "evaluation": _DATA | {"markdown"},

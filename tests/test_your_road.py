@@ -438,7 +438,7 @@ class OneArray(gym.Env):
 
 def test_an_environment_may_draw_into_one_array(tmp_path, monkeypatch):
     """Every recorded frame was the last one."""
-    monkeypatch.setitem(gym.registry, "array-v0", EnvSpec("array-v0", OneArray, max_episode_steps=5))
+    monkeypatch.setitem(gym.registry, "array-v0", EnvSpec("array-v0", cast("Any", OneArray), max_episode_steps=5))
     monkeypatch.setitem(ENVIRONMENTS, "array-v0", gymnasium_environment("array-v0"))
     env = EnvConfig(environment="array-v0")
     recorded = nd.collect(tmp_path / "data", lambda frame: 0, env=env, seeds=[3], workers=1)
@@ -448,7 +448,7 @@ def test_an_environment_may_draw_into_one_array(tmp_path, monkeypatch):
 
 
 def test_the_place_of_the_car_may_be_an_array_of_the_environment(monkeypatch):
-    monkeypatch.setitem(gym.registry, "array-v0", EnvSpec("array-v0", OneArray, max_episode_steps=5))
+    monkeypatch.setitem(gym.registry, "array-v0", EnvSpec("array-v0", cast("Any", OneArray), max_episode_steps=5))
     spec = gymnasium_environment("array-v0", pose=lambda env: env.array[0, 0])
     env = spec.make(EnvConfig(), "ignore", None)  # type: ignore[misc]
     env.reset(seed=3)

@@ -6,15 +6,15 @@ An error in it is one line.
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import cv2
 import gymnasium as gym
 import numpy as np
+
+from nac_drive.plugins import place_of
 
 RENDERED_SIDE = 96
 """Pixels of the longer side of a frame that `render` drew."""
@@ -282,6 +282,5 @@ class Road(gym.Env):
 
 def described(error: Exception) -> str:
     """Return type, text and place of an error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    location = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    location = f" ({place_of(error).removesuffix(': ')})".replace(" ()", "")
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{location}"

@@ -117,6 +117,19 @@ class EnvSpec:
         return (self.flipped_actions if control == "discrete" else self.flipped_parts) is not None
 
 
-ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", {})
+def _require_spec(name: str, spec: Any) -> None:
+    """Check what a user adds.
+
+    Raises:
+        ValueError: It is no spec.
+    """
+    if not isinstance(spec, EnvSpec):
+        got = f"the class {spec.__name__}" if isinstance(spec, type) else type(spec).__name__
+        raise ValueError(
+            f"environment {name!r}: must be an EnvSpec, got {got}; pass gymnasium_environment(ID) of a registered id."
+        )
+
+
+ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", {}, check=_require_spec)
 """Name -> track environment, for `EnvConfig.environment`. `envs.car_racing` adds CarRacing, `envs.foreign` adds
 environments of gymnasium."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 
 from nac_drive.evaluation.trace import EpisodeTrace
 from nac_drive.markdown import number_text
-from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
+from nac_drive.plugins import place_of
+from nac_drive.storage.read import FRACTION, NOT_NEGATIVE, one_line
 
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 Number = Annotated[int, Meta(ge=-(10**9), le=10**9)] | Annotated[float, Meta(ge=-1e9, le=1e9)]
@@ -73,11 +76,28 @@ class Metric:
         """Return the value of an episode.
 
         None where `info` does not report what it needs.
+
+        Raises:
+            ValueError: The function fails, or its value is not of `kind`.
         """
         reported = all(
             key in trace.episode.outcome or all(key in step.outcome for step in trace.steps) for key in self.needs
         )
-        return self.per_episode(trace) if reported else None
+        if not reported:
+            return None
+        where = f"metric {self.name!r}, track {trace.episode.seed}: its function"
+        try:
+            value = self.per_episode(trace)
+        except Exception as error:
+            raise ValueError(f"{where} failed: {place_of(error)}{type(error).__name__}: {one_line(error)}.") from error
+        value = value.item() if isinstance(value, np.generic) else value
+        try:
+            msgspec.convert(value, self.kind)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{where} returned {value!r}: {error}; return another value, or state its kind.") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{where} returned {value}; return None where it cannot be measured.")
+        return value
 
     @property
     def columns(self) -> list[TableColumn]:

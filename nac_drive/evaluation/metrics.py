@@ -414,7 +414,24 @@ _SHIPPED: dict[str, Metric] = {
         ),
     )
 }  # fmt: skip
-METRICS: Registry[Metric] = Registry("metric", _SHIPPED)
+
+
+def _require_metric(name: str, metric: Any) -> None:
+    """Check what a user adds.
+
+    Raises:
+        ValueError: It is no metric of that name.
+    """
+    if not isinstance(metric, Metric):
+        raise ValueError(
+            f"metric {name!r}: must be a Metric, got {type(metric).__name__}; pass Metric({name!r}, function of the "
+            "trace of an episode)."
+        )
+    if metric.name != name:
+        raise ValueError(f"metric {name!r}: the name of the Metric must be the same, got {metric.name!r}.")
+
+
+METRICS: Registry[Metric] = Registry("metric", _SHIPPED, check=_require_metric)
 """All metrics by their names, in the order of the tables."""
 
 

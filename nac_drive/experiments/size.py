@@ -8,7 +8,8 @@ from typing import Any
 
 from nac_drive.evaluation.metric import Count
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
-from nac_drive.policies import ENCODERS, build_core
+from nac_drive.policies import build_core
+from nac_drive.policies.encoders import build_encoder
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Sizes(PaperExperiment):
     def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return neurons, synapses, parameters of the core, encoder_parameters, and total_parameters of both."""
         core = build_core(task.core, self.input_size, self.output_size, **task.core_args)
-        encoder = ENCODERS[self.encoder](self.frame_shape, self.input_size, 0.0)
+        encoder = build_encoder(self.encoder, self.frame_shape, self.input_size, 0.0)
         sizes = {
             name: sum(each.numel() for each in part.parameters())
             for name, part in (("parameters", core), ("encoder_parameters", encoder))

@@ -15,7 +15,7 @@ from nac_drive.policies.batched_acts import BatchedActs
 from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.cores.base import NOMINAL_DT, State, reset_rows
 from nac_drive.policies.cores.registry import build_core
-from nac_drive.policies.encoders import ENCODERS, Encoder, zero_black
+from nac_drive.policies.encoders import Encoder, build_encoder, zero_black
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ranges import seconds
 
@@ -45,7 +45,7 @@ class Driver(nn.Module):
         """Configuration of the environment that it was trained in; set by `load_driver`."""
         self.meta: dict[str, Any] = {}
         """Notes saved with the driver; set by `load_driver`."""
-        self.encoder = ENCODERS.require(config.encoder)(config.frame_shape, config.encoder_features, config.dropout)
+        self.encoder = build_encoder(config.encoder, config.frame_shape, config.encoder_features, config.dropout)
         self.clock = nn.Linear(1, config.encoder_features) if config.dt_input else None
         self.core = build_core(config.core, config.encoder_features, config.d_model, **config.core_args)
         self.action_head = build_action_head(

@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nac_drive.plugins import place_of
 from nac_drive.policies.encoder_base import Encoder, in_chunks, last_maps, strided_convolutions
 from nac_drive.policies.thesis_encoders import BojarskiEncoder, ThesisEncoder
 from nac_drive.registry import Registry
+from nac_drive.storage.read import one_line
 
 
 class ConvEncoder(Encoder):
@@ -186,15 +188,62 @@ paper's convolutions miss five of a frame's 96 rows and columns, with half of th
 
 EncoderFactory = Callable[[tuple[int, int, int], int, float], nn.Module]
 
+
+def _require_factory(name: str, factory: Any) -> None:
+    """Check what a user adds.
+
+    Raises:
+        ValueError: It makes no encoder.
+    """
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise ValueError(
+            f"encoder {name!r}: must be a class of modules or a function that makes one of (frame_shape, features, "
+            f"dropout), got {type(factory).__name__}; pass the class itself."
+        )
+
+
+_SHIPPED: dict[str, EncoderFactory] = {
+    "paper": partial(ConvEncoder, layers=PAPER),
+    "compact": partial(ConvEncoder, layers=COMPACT),
+    "pooled": PooledEncoder,
+    "thesis": ThesisEncoder,
+    "bojarski": BojarskiEncoder,
+}
 ENCODERS: Registry[EncoderFactory] = Registry(
-    "encoder",
-    {
-        "paper": partial(ConvEncoder, layers=PAPER),
-        "compact": partial(ConvEncoder, layers=COMPACT),
-        "pooled": PooledEncoder,
-        "thesis": ThesisEncoder,
-        "bojarski": BojarskiEncoder,
-    },
-    adapt=lambda name, encoder: encoder,
+    "encoder", _SHIPPED, adapt=lambda name, encoder: encoder, check=_require_factory
 )
 """Name -> (frame_shape, features, dropout) -> module: frames (..., H, W, 3) -> features (..., features)."""
+
+
+def build_encoder(name: str, frame_shape: tuple[int, int, int], features: int, dropout: float) -> nn.Module:
+    """Make an encoder. What a user's module makes of two frames is checked.
+
+    Args:
+        name: A name in ENCODERS.
+        frame_shape: Height, width and channels of a frame.
+        features: Number of output features.
+        dropout: Fraction of convolutional features dropped in training.
+
+    Raises:
+        ValueError: There is none of that name, or it does not map frames (..., H, W, 3) to features (..., features).
+    """
+    factory = ENCODERS.require(name)
+    if factory in _SHIPPED.values():
+        return factory(frame_shape, features, dropout)
+    call, encoder = f"(frame_shape={frame_shape}, features={features}, dropout={dropout:g})", None
+    try:
+        encoder = factory(frame_shape, features, dropout)
+        call = f"with frames (1, 2, {', '.join(map(str, frame_shape))}) uint8"
+        with torch.no_grad():
+            seen = encoder.eval()(torch.zeros(1, 2, *frame_shape, dtype=torch.uint8))
+    except Exception as error:
+        raise ValueError(
+            f"encoder {name!r} cannot be called {call}: {place_of(error)}{type(error).__name__}: {one_line(error)}"
+        ) from error
+    if not isinstance(seen, Tensor) or seen.shape != (1, 2, features):
+        got = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
+        raise ValueError(
+            f"encoder {name!r} must map frames (B, T, H, W, 3) to features (B, T, {features}), got {got} for B=1, T=2; "
+            "flatten the first two axes for convolutions, and unflatten them at the end."
+        )
+    return encoder.train()

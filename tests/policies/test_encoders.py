@@ -118,6 +118,52 @@ def test_an_encoder_of_ones_own_needs_a_class_and_a_line(tmp_path: Path, monkeyp
     assert torch.equal(again.act(frame, again.begin(), 0.02)[1][0], state[0])
 
 
+class Flat(MeanColour):
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return super().forward(frames).flatten(0, 1)
+
+
+class Single(MeanColour):
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return super().forward(frames.permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        (
+            lambda: MeanColour(SHAPE, 64, 0.0),
+            "cannot be called \\(frame_shape=.*, .*dropout=0\\): TypeError",
+        ),
+        (Flat, r"must map frames \(B, T, H, W, 3\) to features \(B, T, 64\), got \(2, 64\) for B=1, T=2; flatten"),
+        (Single, r"cannot be called with frames \(1, 2, .*\) uint8: test_encoders.py:\d+: RuntimeError"),
+        (lambda *sizes: torch.zeros, r"cannot be called with frames .*: AttributeError"),
+    ],
+)
+def test_an_encoder_of_ones_own_is_checked(encoder: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENCODERS, "mine", encoder)
+    with pytest.raises(ValueError, match=f"encoder 'mine' {message}"):
+        Driver(DriverConfig(core="lstm", encoder="mine", frame_shape=SHAPE))
+
+
+@pytest.mark.parametrize("encoder", [MeanColour(SHAPE, 8, 0.0), "compact"])
+def test_what_makes_no_encoder_is_refused_where_it_is_added(encoder: Any) -> None:
+    with pytest.raises(ValueError, match="encoder 'mine': must be a class of modules or a function that makes one of"):
+        ENCODERS["mine"] = encoder
+
+
+def test_an_encoder_of_ones_own_may_be_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(MeanColour):
+        def __init__(self, frame_shape: tuple[int, int, int], features: int, dropout: float) -> None:
+            super().__init__(frame_shape, features, dropout)
+            self.dense = nn.LazyLinear(features)  # type: ignore[assignment]
+
+    monkeypatch.setitem(ENCODERS, "mine", Lazy)
+    driver = Driver(DriverConfig(core="lstm", encoder="mine", frame_shape=SHAPE))
+    assert driver.encoder.training
+    assert not any(nn.parameter.is_lazy(each) for each in driver.parameters())
+
+
 def test_the_pooled_encoder_prepares_the_mean_of_the_grey_pixels_and_of_the_bar_s_columns() -> None:
     """Against numpy, from bytes and from floats, whole or in two steps, and every pixel counts."""
     torch.manual_seed(0)

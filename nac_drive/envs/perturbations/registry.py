@@ -36,6 +36,7 @@ from nac_drive.envs.perturbations.images import (
 )
 from nac_drive.envs.perturbations.in_turn import PerturbedInTurn
 from nac_drive.envs.perturbations.mishaps import Mishaps
+from nac_drive.envs.perturbations.own import OwnEffect, OwnPerturbation, is_own
 from nac_drive.envs.perturbations.published import PublishedBars, PublishedBlob, PublishedColours, PublishedNoise
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
@@ -73,7 +74,25 @@ _SHIPPED: dict[str, tuple[Perturbation, ...]] = {
     "weak-tyres": (TyreGrip(0.9), TyreGrip(0.75), TyreGrip(0.6)),
     "mishaps": (Mishaps(1), Mishaps(2), Mishaps(4)),
 }
-PERTURBATIONS: Registry[tuple[Perturbation, ...]] = Registry("perturbation", _SHIPPED)
+_NAME = "[a-z-]+"
+
+
+def _require_levels(name: str, levels: Any) -> None:
+    """Check what a user adds.
+
+    Raises:
+        ValueError: The name cannot stand in a specification, or `levels` is no tuple of perturbations.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise ValueError(f"perturbation {name!r}: a name must be of small letters and hyphens; rename it.")
+    if not isinstance(levels, tuple) or not levels or not all(isinstance(each, Perturbation) for each in levels):
+        raise ValueError(
+            f"perturbation {name!r}: must be a tuple with a Perturbation for each level, such as (Brightness(1.5), "
+            f"Brightness(2.5)), got {repr(levels)[:100]}."
+        )
+
+
+PERTURBATIONS: Registry[tuple[Perturbation, ...]] = Registry("perturbation", _SHIPPED, check=_require_levels)
 """Name -> settings of level 1, 2, 3 (and 4)."""
 
 CORRUPTIONS = tuple(name for name, levels in _SHIPPED.items() if isinstance(levels[0], Corruption))
@@ -154,7 +173,12 @@ def perturb(
     for parts in parse_all(spec):
         chain = env
         for part in parts:
-            chain = part.perturbation.wrap(chain, Stream(part.name, seed), episode_frames, bar_top)
+            arguments = Stream(part.name, seed), episode_frames, bar_top
+            chain = (
+                OwnPerturbation(part.name, part.perturbation, chain, arguments)
+                if is_own(part.perturbation)
+                else part.perturbation.wrap(chain, *arguments)
+            )
         chains.append(chain)
     return PerturbedInTurn(chains) if len(chains) > 1 else chains[0]
 
@@ -186,7 +210,12 @@ def draw_effect(corruptions: list[Corruption], rng: np.random.Generator, size: F
     Returns:
         A function from frames (..., H, W, 3) uint8 to corrupted frames.
     """
-    return Chain(tuple(corruption.draw(rng, size) for corruption in corruptions))
+    return Chain(tuple(_drawn(corruption, rng, size) for corruption in corruptions))
+
+
+def _drawn(corruption: Corruption, rng: np.random.Generator, size: FrameSize) -> Effect:
+    effect = corruption.draw(rng, size)
+    return OwnEffect(type(corruption).__name__, effect) if is_own(corruption) else effect
 
 
 class Augmented(NamedTuple):
@@ -275,7 +304,7 @@ def _text(value: Any) -> str:
 
 
 def _part(part: str, spec: str) -> Part | None:
-    match = re.fullmatch(r"([a-z-]+):(\d+)(?::([a-z]+))?", part)
+    match = re.fullmatch(rf"({_NAME}):(\d+)(?::([a-z]+))?", part)
     if not match:
         raise ValueError(
             f"perturbation {spec!r}: each part must be NAME:LEVEL or NAME:LEVEL:MISSING, got {part!r}; "

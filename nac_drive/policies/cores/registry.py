@@ -250,7 +250,22 @@ SHIPPED: dict[str, CoreFactory] = {
     "circuitnet-lp": CoreFactory(CircuitNet, "the same with products", _CIRCUIT, attention=False, product=True),
     "circuitnet-lap": CoreFactory(CircuitNet, "the same with both: all motifs", _CIRCUIT, attention=True, product=True),
 }
-CORES: Registry[CoreFactory] = Registry("core", SHIPPED, adapt=factory_of_module)
+
+
+def _require_factory(name: str, factory: Any) -> None:
+    """Check what a user adds.
+
+    Raises:
+        ValueError: It is no factory.
+    """
+    if not isinstance(factory, CoreFactory):
+        raise ValueError(
+            f"core {name!r}: must be a CoreFactory, got {type(factory).__name__}; pass a module to "
+            f"nac_drive.register_core({name!r}, ...), which checks it, too."
+        )
+
+
+CORES: Registry[CoreFactory] = Registry("core", SHIPPED, adapt=factory_of_module, check=_require_factory)
 """Name -> factory: `CORES["lstm"](input_size, output_size, **settings)`. No two names make the same function at their
 default settings. A new core is a file with its class, a line here, and a test that inherits CoreContract."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from pathlib import Path
@@ -158,6 +159,43 @@ def test_a_new_metric_is_in_rows_summary_and_table(monkeypatch, tmp_path):
     assert dict(zip(table.headings, table.rows[0], strict=True))["top speed"] == f"{np.mean(speeds):.1f}"
     (line,) = [line for line in metrics_table().splitlines() if "top_speed" in line]
     assert "units/s | The highest speed. | `top_speed_mean` (mean), `top_speed_max` (max) | top speed |" in line
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        (lambda trace: trace.nothing, float, r"failed: test_metrics.py:\d+: AttributeError: .*'nothing'"),
+        (
+            lambda trace: None,
+            float,
+            "returned None: Expected `float`, got `null`; return another value, or",
+        ),
+        (lambda trace: np.ones(3), float, r"returned array\(\[1., 1., 1.\]\): Expected `float`"),
+        (lambda trace: float("nan"), float, "returned nan; return None where it cannot be measured"),
+    ],
+)
+def test_a_metric_of_ones_own_that_goes_wrong_is_named(function, kind, message, monkeypatch):
+    monkeypatch.setitem(METRICS, "mine", Metric("mine", function, kind=kind))
+    with pytest.raises(ValueError, match=f"metric 'mine', track 5: its function {message}"):
+        evaluate(Controller(), [5], env=EnvConfig(max_steps=60))
+
+
+def test_a_number_of_numpy_is_a_number(monkeypatch, tmp_path):
+    monkeypatch.setitem(METRICS, "mine", Metric("mine", lambda trace: np.float32(0.5)))
+    evaluation = evaluate(Controller(), [5], env=EnvConfig(max_steps=60))
+    assert json.loads(json.dumps(evaluation.rows[0].to_dict()))["mine"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (top_speed, "metric 'mine': must be a Metric, got function; pass Metric\\('mine'"),
+        (TOY, "metric 'mine': the name of the Metric must be the same, got 'top_speed'"),
+    ],
+)
+def test_what_is_no_metric_is_refused_where_it_is_added(metric, message):
+    with pytest.raises(ValueError, match=message):
+        METRICS["mine"] = metric
 
 
 def test_a_result_is_its_row_and_can_be_sent_to_another_process():

@@ -310,13 +310,13 @@ class InPlace(nn.Module):
         self.layer = nn.Linear(input_size, output_size)
 
     def forward(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        state = x.new_zeros(len(x), self.layer.out_features) if state is None else state
+        total = x.new_zeros(len(x), self.layer.out_features) if state is None else state
         outputs = []
         for frame in x.unbind(1):
-            state *= 0.9
-            state += self.layer(frame)
-            outputs.append(state.clone())
-        return torch.stack(outputs, dim=1), state
+            total *= 0.9
+            total += self.layer(frame)
+            outputs.append(total.clone())
+        return torch.stack(outputs, dim=1), total
 
 
 class Demanding(InPlace):
@@ -349,7 +349,7 @@ REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
     "one size for two": (MambaLike, {}, "takes one size, here are 5 inputs and 8 outputs"),
     "a window of a state": (nn.LSTM, {"window": 4}, "window is for modules that keep no state"),
     "a window of no frame": (MinGRU, {"window": 0}, "window: must be at least 1 frame, got 0"),
-    "no start without a state": (Demanding, {}, "and state=None, as at the start.*begin with zeros where state is None"),
+    "no start without a state": (Demanding, {}, "and state=None, as at the start.*begin with zeros where"),
     "an error of its own": (lambda i, o: nn.Linear(i + 1, o), {}, "cannot be called with x .*: mat1 and mat2"),
 }  # fmt: skip
 
