@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,18 @@ Number = Annotated[int, Meta(ge=-(10**9), le=10**9)] | Annotated[float, Meta(ge=
 Fraction = Annotated[int, FRACTION] | Annotated[float, FRACTION]
 NotNegative = Annotated[int, NOT_NEGATIVE] | Annotated[float, NOT_NEGATIVE]
 """Types of the values of an episode. JSON holds no NaN."""
+
+
+def _remade(limits: Meta) -> tuple[Callable[..., Meta], tuple[()]]:
+    """Return how to make limits again.
+
+    msgspec cannot pickle them, and a metric goes to other processes.
+    """
+    names = inspect.signature(Meta).parameters
+    return partial(Meta, **{name: value for name in names if (value := getattr(limits, name)) is not None}), ()
+
+
+copyreg.pickle(Meta, _remade)
 
 EMPTY = "-"
 """A cell without a value."""

@@ -146,7 +146,8 @@ def read_results(path: str | os.PathLike[str]) -> list[EpisodeResult]:
     Raises:
         FileError: Unless every row has all metrics of METRICS, of their kinds.
     """
-    rows, _ = read_json_lines(path, row_type(), "an episode of an evaluation", "evaluate into another folder")
+    fix = "pass the plug-in of a metric of your own, or evaluate into another folder"
+    rows, _ = read_json_lines(path, row_type(), "an episode of an evaluation", fix)
     return [EpisodeResult.from_dict(msgspec.structs.asdict(row)) for row in rows]
 
 

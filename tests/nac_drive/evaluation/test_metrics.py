@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, assert_type, get_args, get_type_hints
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from nac_drive.evaluation.metrics import METRICS, metrics_table
 from nac_drive.evaluation.results import EpisodeMeter, EpisodeMetrics, EpisodeResult, episode_of
 from nac_drive.evaluation.statistics import SummaryMetrics, summarise
 from nac_drive.experiments.leaderboard import RankedDriver, leaderboard, save_results, training_columns_table
+from nac_drive.registry import pickled_additions
 from tests.nac_drive.evaluation.rows import CONDITIONS, row
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -178,6 +180,13 @@ def test_a_metric_of_ones_own_that_goes_wrong_is_named(function, kind, message, 
     monkeypatch.setitem(METRICS, "mine", Metric("mine", function, kind=kind))
     with pytest.raises(ValueError, match=f"metric 'mine', track 5: its function {message}"):
         evaluate(Controller(), [5], env=EnvConfig(max_steps=60))
+
+
+def test_a_metric_of_ones_own_reaches_other_processes(monkeypatch):
+    """The limits of its kind could not be pickled."""
+    monkeypatch.setitem(METRICS, "top_speed", TOY)
+    (sent,) = cloudpickle.loads(pickled_additions()["metric"]).values()
+    assert (sent.name, sent.kind, sent.doc) == (TOY.name, Number, TOY.doc)
 
 
 def test_a_number_of_numpy_is_a_number(monkeypatch, tmp_path):
