@@ -300,6 +300,20 @@ def test_every_command_takes_the_expert_of_a_road_by_its_name(tmp_path, capsys):
     assert "Did you mean 'lane-keeper'?" in refused(capsys, "evaluate", "--driver", "lane-kepper")
 
 
+def test_a_driver_of_ones_own_may_name_its_road(tmp_path):
+    """Elsewhere the error names the road."""
+
+    def straight(observation: np.ndarray) -> np.ndarray:
+        return np.zeros(2, np.float32)
+
+    straight.env_config = {"environment": GREY}  # type: ignore[attr-defined]
+    (row,) = nd.evaluate(straight, [3]).rows
+    episode = nd.rollout(nd.make_env(EnvConfig(environment=GREY)), nd.as_policy(straight), 3)
+    assert (row.length, row.episode_return) == (episode.length, episode.episode_return)
+    with pytest.raises(ValueError, match=f"'{GREY}', here it is 'car-racing'.*; pass its environment, or a driver of"):
+        nd.collect(tmp_path / "data", straight, seeds=[3])
+
+
 def test_an_expert_is_made_once_and_has_one_hash_whenever_it_is_asked_for(monkeypatch):
     made = []
 

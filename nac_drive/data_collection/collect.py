@@ -105,7 +105,8 @@ def collect(
     number_of_workers(workers)  # a bad number fails here
     env, driver = env or EnvConfig(), accepted(driver)
     loaded = resolve_driver(driver, env)  # a bad driver fails here, before there is a folder
-    require_environment(f"driver {driver_name(driver)!r}", loaded, env)
+    fix = "pass its environment, or a driver of this one"
+    require_environment(f"driver {driver_name(driver)!r}", loaded, env, fix)
     if isinstance(loaded, Human) or not sendable(loaded, workers != 1 or cluster is not None):  # one window
         workers, cluster = 1, None
     pickled = pickle.dumps(loaded)

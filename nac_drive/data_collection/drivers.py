@@ -19,7 +19,7 @@ from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.data_collection.identity import object_hash
 from nac_drive.data_collection.own_driver import AnyDriver, OwnDriver, as_policy, can_drive, made, name_of
 from nac_drive.data_collection.sb3_zip import load_zip
-from nac_drive.data_collection.trained_env import trained_env
+from nac_drive.data_collection.trained_env import require_environment, trained_env
 from nac_drive.envs import ENVIRONMENTS, BatchPolicy, Control, EnvConfig, Policy, same_actions
 from nac_drive.plugins import attribute_of_plugin, missing_plugin
 from nac_drive.policies.foreign_onnx import load_any_onnx
@@ -95,6 +95,7 @@ def _resolved(spec: AnyDriver, env: EnvConfig | None, *, any_actions: bool) -> P
         raise FileNotFoundError(f"{error}{advice}") from None
     trained = trained_env(driver)
     if env and trained and not any_actions and not same_actions(trained.control, env.control):
+        require_environment(f"driver {str(spec)!r}", driver, env, "pass its environment, or a driver of this one")
         raise ValueError(
             f"driver {str(spec)!r} was made for {trained.control} control, the environment has {env.control} control; "
             f"pass --control {trained.control} or another driver."
