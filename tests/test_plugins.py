@@ -146,6 +146,17 @@ def test_an_error_names_the_plugin_to_pass(here: Path, capsys: pytest.CaptureFix
     assert "--plugin: needs a Python file or a module" in capsys.readouterr().err
 
 
+def test_an_error_names_an_encoder_that_is_missing(here: Path) -> None:
+    """It named the core, which is the package's."""
+    Path("parts.py").write_text(PARTS)
+    encoder = named_object("parts.py:Means")
+    save_driver("run", nd.Driver(nd.DriverConfig("lstm", encoder=encoder, frame_shape=(16, 16, 3), d_model=8)))
+    del plugins._loaded["parts"], sys.modules["parts"], nd.ENCODERS[encoder]
+    os.environ[VARIABLE] = ""
+    with pytest.raises(ValueError, match=r"be built from it: encoder 'parts\.Means': it comes from the plug-in parts:"):
+        load_driver("run")
+
+
 def _parameters(name: str) -> tuple[int, str]:
     core = nd.policies.build_core(name, 4, 4)
     return sum(parameter.numel() for parameter in core.parameters()), type(core.module).__module__  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from nac_drive.plugins import advice_for, named_plugins, saved_plugins
 from nac_drive.policies.config import ADDED, CONTROLS, DriverConfig
 from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.driver import Driver
+from nac_drive.policies.encoders import ENCODERS
 from nac_drive.policies.ops.size_limit import elements_of_at_most
 from nac_drive.policies.tensors import read_tensors
 from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, checkpoint_folder
@@ -165,7 +166,9 @@ def _build(path: Path, saved: _Saved) -> tuple[Driver, dict[str, torch.Tensor]]:
             driver = Driver(DriverConfig(**saved.driver))
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         advice = advice_for(saved_plugins(saved.meta))
-        reason = f"core {saved.driver['core']!r}: {advice}." if advice else one_line(error)
+        kinds = (("core", CORES), ("encoder", ENCODERS))
+        unknown = [f"{kind} {saved.driver[kind]!r}" for kind, known in kinds if saved.driver.get(kind) not in known]
+        reason = f"{' and '.join(unknown)}: {advice}." if advice and unknown else one_line(error)
         raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {reason}") from error
     return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nac_drive.plugins import place_of
 from nac_drive.policies.encoder_base import Encoder, in_chunks, last_maps, strided_convolutions
+from nac_drive.policies.ops.size_limit import is_limited
 from nac_drive.policies.thesis_encoders import BojarskiEncoder, ThesisEncoder
 from nac_drive.registry import Registry
 from nac_drive.storage.read import one_line
@@ -216,7 +217,9 @@ ENCODERS: Registry[EncoderFactory] = Registry(
 
 
 def build_encoder(name: str, frame_shape: tuple[int, int, int], features: int, dropout: float) -> nn.Module:
-    """Make an encoder. What a user's module makes of two frames is checked.
+    """Make an encoder.
+
+    What a user's module makes of two frames is checked, but for a saved driver, whose training began with that.
 
     Args:
         name: A name in ENCODERS.
@@ -230,20 +233,26 @@ def build_encoder(name: str, frame_shape: tuple[int, int, int], features: int, d
     factory = ENCODERS.require(name)
     if factory in _SHIPPED.values():
         return factory(frame_shape, features, dropout)
-    call, encoder = f"(frame_shape={frame_shape}, features={features}, dropout={dropout:g})", None
+    call = f"(frame_shape={frame_shape}, features={features}, dropout={dropout:g})"
     try:
         encoder = factory(frame_shape, features, dropout)
-        call = f"with frames (1, 2, {', '.join(map(str, frame_shape))}) uint8"
-        with torch.no_grad():
-            seen = encoder.eval()(torch.zeros(1, 2, *frame_shape, dtype=torch.uint8))
+        if is_limited() and not any(nn.parameter.is_lazy(weight) for weight in encoder.parameters()):
+            return encoder
+        for batch in ((1, 2), (2,)):
+            shape = (*batch, *frame_shape)
+            call = f"with frames {shape} uint8"
+            with torch.no_grad():
+                seen = encoder.eval()(torch.zeros(shape, dtype=torch.uint8))
+            if not isinstance(seen, Tensor) or seen.shape != (*batch, features):
+                got = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
+                raise ValueError(
+                    f"encoder {name!r} must map frames (..., H, W, 3) to features (..., {features}), got {got} {call}; "
+                    "convolve frames.flatten(0, -4), and unflatten its axis 0 to frames.shape[:-3] at the end."
+                )
+    except ValueError:
+        raise
     except Exception as error:
         raise ValueError(
             f"encoder {name!r} cannot be called {call}: {place_of(error)}{type(error).__name__}: {one_line(error)}"
         ) from error
-    if not isinstance(seen, Tensor) or seen.shape != (1, 2, features):
-        got = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
-        raise ValueError(
-            f"encoder {name!r} must map frames (B, T, H, W, 3) to features (B, T, {features}), got {got} for B=1, T=2; "
-            "flatten the first two axes for convolutions, and unflatten them at the end."
-        )
     return encoder.train()

@@ -135,7 +135,10 @@ class Single(MeanColour):
             lambda: MeanColour(SHAPE, 64, 0.0),
             "cannot be called \\(frame_shape=.*, .*dropout=0\\): TypeError",
         ),
-        (Flat, r"must map frames \(B, T, H, W, 3\) to features \(B, T, 64\), got \(2, 64\) for B=1, T=2; flatten"),
+        (
+            Flat,
+            r"must map frames \(..., H, W, 3\) to features \(..., 64\), got \(2, 64\) with frames \(1, 2, 32.*",
+        ),
         (Single, r"cannot be called with frames \(1, 2, .*\) uint8: test_encoders.py:\d+: RuntimeError"),
         (lambda *sizes: torch.zeros, r"cannot be called with frames .*: AttributeError"),
     ],

@@ -82,6 +82,11 @@ def elements_of_at_most(elements: int) -> Iterator[None]:
             _PRESENT.reset(token)
 
 
+def is_limited() -> bool:
+    """Return whether a limit is in force."""
+    return _PRESENT.get() is not None
+
+
 def count_mask(*shape: int) -> None:
     """Count a mask that numpy will make.
 
