@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 
@@ -109,7 +110,7 @@ def collect(
     require_environment(f"driver {driver_name(driver)!r}", loaded, env, fix)
     if isinstance(loaded, Human) or not sendable(loaded, workers != 1 or cluster is not None):  # one window
         workers, cluster = 1, None
-    pickled = pickle.dumps(loaded)
+    pickled = cloudpickle.dumps(loaded)
     meta = Meta(env, driver_name(driver), driver_hash(driver, env), noise, seed)
     if resume and not path.exists():
         raise DatasetError(f"nothing to resume at {path}: there is no such folder; start without --resume.")

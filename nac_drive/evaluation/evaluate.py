@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 
 from nac_drive.data_collection.drivers import (
@@ -227,7 +228,7 @@ def drive(
     Copies drive, on a device of `driving_device`. One copy of a `BatchPolicy` drives all tracks, as its state is
     explicit; any other driver is copied for every episode, so that nothing carries over from one to the next.
     """
-    pickled = pickle.dumps((driver, expert))
+    pickled = cloudpickle.dumps((driver, expert))
     shared: list[Policy | None] = [copy and on_device(copy, device) for copy in pickle.loads(pickled)]
     all_batched = all(copy is None or isinstance(copy, BatchPolicy) for copy in shared)
     running: dict[int, tuple[gym.Env, EpisodeMeter]] = {}

@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 
@@ -330,7 +331,7 @@ class Race:
             of_each_control = spec in CONTROLLERS or any(shipped.startswith(f"{spec}-") for shipped in PRETRAINED)
             driver = resolve_driver(spec, EnvConfig(control=self.control) if of_each_control else None)
             if isinstance(driver, OwnDriver):
-                driver = pickle.loads(pickle.dumps(driver))  # no two cars share its memory
+                driver = pickle.loads(cloudpickle.dumps(driver))  # no two cars share its memory
             config = env_for(driver, self.control)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")

@@ -20,6 +20,8 @@ from itertools import islice
 from threading import current_thread, main_thread
 from typing import Any
 
+import cloudpickle
+
 from nac_drive.parallel.optional import optional_module
 from nac_drive.parallel.outcome import TaskOutcome
 from nac_drive.parallel.versions import installed_versions
@@ -86,13 +88,13 @@ class ClusterPool:
     ) -> Iterator[tuple[Any, Any]]:
         """Yield each finished task with the reference to its result."""
         ray, waiting = self._ray, iter(tasks)
-        sent = ray.put(pickle.dumps(function))  # once, not with every task
+        sent = ray.put(cloudpickle.dumps(function))  # once, not with every task
         brought = ray.put((os.environ.get(VARIABLE, ""), pickled_additions()))
         running: dict[Any, Any] = {}  # reference -> task
         try:
             while True:
                 for task in islice(waiting, max(0, self.size() - len(running))):
-                    running[self._work.remote(_versions(), brought, sent, pickle.dumps(task))] = task
+                    running[self._work.remote(_versions(), brought, sent, cloudpickle.dumps(task))] = task
                 if not running:
                     return
                 reference = next(iter(running)) if in_order else ray.wait(list(running))[0][0]

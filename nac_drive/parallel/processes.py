@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
 from typing import Any, Protocol
+
+import cloudpickle
 
 from nac_drive.parallel.cluster import ClusterPool, cluster_pool
 from nac_drive.parallel.outcome import TaskOutcome, outcome_of
@@ -114,7 +118,8 @@ class Workers:
         self, function: Callable, tasks: Iterable, order: Callable[[list[Future]], Iterator[Future]]
     ) -> Iterator:
         try:
-            for future in order([self._executor.submit(function, task) for task in tasks]):
+            sent = cloudpickle.dumps(function)
+            for future in order([self._executor.submit(_unpickled, sent, cloudpickle.dumps(task)) for task in tasks]):
                 yield future.result()
         except BrokenProcessPool:
             reason = reason_of_end(process.exitcode for process in self._context.processes)
@@ -164,7 +169,7 @@ def each_in_a_process(
     """Call `function(task)` for each task in a spawned process.
 
     Args:
-        function: Must be importable by name, as its tasks are pickled.
+        function: Any function. It and its tasks are pickled by cloudpickle, with the classes of a notebook.
         tasks: One process each; the next one is taken when a process is free.
         workers: Processes at a time, of one thread each.
 
@@ -178,7 +183,8 @@ def each_in_a_process(
         while True:
             for task in islice(waiting, workers - len(running)):
                 result, sender = Pipe(duplex=False)
-                process = _QuietProcess(target=_alone, args=(function, task, sender, additions), daemon=True)
+                sent = cloudpickle.dumps(function), cloudpickle.dumps(task)
+                process = _QuietProcess(target=_alone, args=(*sent, sender, additions), daemon=True)
                 process.start()
                 sender.close()  # so that the end of the process is the end of the pipe
                 running[result] = process, task
@@ -228,9 +234,14 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _alone(function: Callable[[Any], Any], task: Any, sender: Connection, additions: Mapping[str, bytes]) -> None:
+def _unpickled(function: bytes, task: bytes) -> Any:
+    """Return the result of a pickled function."""
+    return pickle.loads(function)(pickle.loads(task))
+
+
+def _alone(function: bytes, task: bytes, sender: Connection, additions: Mapping[str, bytes]) -> None:
     init_worker(additions)
-    sender.send(outcome_of(function, task))
+    sender.send(outcome_of(partial(_unpickled, function), task))
 
 
 def init_worker(additions: Mapping[str, bytes]) -> None:

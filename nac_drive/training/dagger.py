@@ -11,7 +11,6 @@ instead, and labels only the corrected frames (`data_collection.corrections`).
 from __future__ import annotations
 
 import os
-import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from nac_drive.data_collection.collect import (
@@ -158,7 +158,7 @@ class _Rounds:
 
     def __init__(self, plan: TrainingPlan[DaggerConfig], labels: Any, meta: Meta, path: Path):
         self._config, self._meta, self._path = plan.config, meta, path
-        self._expert, self._by_person, self._labels = pickle.dumps(labels), isinstance(labels, Human), labels
+        self._expert, self._by_person, self._labels = cloudpickle.dumps(labels), isinstance(labels, Human), labels
         self.data = TrainingData(plan.config.data, plan.env, plan.device, plan.encoder, path)
         """The frames of the rounds so far."""
 
@@ -216,7 +216,7 @@ class _Rounds:
         job = EpisodeJob(self._expert, self._meta, number)
         if number == 0:
             return partial(collect_episode, job)
-        pickled = pickle.dumps(learner and on_cpu(learner))
+        pickled = cloudpickle.dumps(learner and on_cpu(learner))
         if self._by_person:
             return partial(collect_corrected_episode, job, pickled)
         return partial(collect_mixture_episode, job, self._config.mixture, pickled)

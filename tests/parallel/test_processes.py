@@ -203,6 +203,16 @@ def test_a_process_that_dies_costs_its_own_task_alone():
 
 
 @HANGS
+@HANGS
+def test_classes_of_a_notebook_reach_the_processes(pool):
+    """They are in no file that can be imported."""
+    notebook: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Cell:\n    def __init__(self, n): self.n = n\n\ndef twice(cell): return 2 * cell.n", notebook)
+    cells = [notebook["Cell"](number) for number in range(3)]
+    assert list(pool.imap(notebook["twice"], cells)) == [0, 2, 4]
+    assert sorted(outcome.value for _, outcome in each_in_a_process(notebook["twice"], cells, 2)) == [0, 2, 4]
+
+
 def test_a_task_is_taken_when_a_process_is_free():
     taken = []
     ends = each_in_a_process(leave_or_die, (taken.append(task) or task for task in (1, 3, 1)), 2)
