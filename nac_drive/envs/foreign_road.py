@@ -282,5 +282,6 @@ class Road(gym.Env):
 
 def described(error: Exception) -> str:
     """Return type, text and place of an error."""
-    location = f" ({place_of(error).removesuffix(': ')})".replace(" ()", "")
+    line = place_of(error).removesuffix(": ")
+    location = f" ({line})" if line else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{location}"

@@ -167,7 +167,8 @@ def _build(path: Path, saved: _Saved) -> tuple[Driver, dict[str, torch.Tensor]]:
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         advice = advice_for(saved_plugins(saved.meta))
         kinds = (("core", CORES), ("encoder", ENCODERS))
-        unknown = [f"{kind} {saved.driver[kind]!r}" for kind, known in kinds if saved.driver.get(kind) not in known]
+        names = ((kind, saved.driver.get(kind), known) for kind, known in kinds)
+        unknown = [f"{kind} {name!r}" for kind, name, known in names if name is not None and name not in known]
         reason = f"{' and '.join(unknown)}: {advice}." if advice and unknown else one_line(error)
         raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {reason}") from error
     return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG)
