@@ -15,7 +15,6 @@ import importlib.util
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -30,9 +29,9 @@ VARIABLE = "NAC_DRIVE_PLUGINS"
 GROUP = "nac_drive"
 """Group of the entry points of installed plug-ins."""
 
-_PACKAGE = Path(__file__).parent
-_LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
-"""Folders of Python and of installed packages, this one perhaps among them."""
+_PACKAGE, _PYTHON = Path(__file__).parent, Path(os.__file__).parent
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Names of folders of installed packages."""
 
 _REFERENCE = re.compile(r"(?P<source>.*\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)", re.DOTALL)
 
@@ -268,11 +267,12 @@ def place_of(error: BaseException) -> str:
     frames, of_user, of_library = error.__traceback__, "", ""
     while frames is not None:
         file = frames.tb_frame.f_code.co_filename
-        location = f"{Path(file).name}:{frames.tb_lineno}: "
-        if any(Path(file).is_relative_to(folder) for folder in _LIBRARIES):
-            of_library = of_library if Path(file).is_relative_to(_PACKAGE) else location
-        elif not file.startswith("<") and not Path(file).is_relative_to(_PACKAGE):
-            of_user = location
+        location, folders = f"{Path(file).name}:{frames.tb_lineno}: ", Path(file).parents
+        if _PACKAGE not in folders and not file.startswith("<"):
+            if _PYTHON in folders or _INSTALLED & {folder.name for folder in folders}:
+                of_library = location
+            else:
+                of_user = location
         frames = frames.tb_next
     return of_user or of_library
 

@@ -165,10 +165,9 @@ def _build(path: Path, saved: _Saved) -> tuple[Driver, dict[str, torch.Tensor]]:
         with elements_of_at_most(elements):
             driver = Driver(DriverConfig(**saved.driver))
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        advice = advice_for(saved_plugins(saved.meta))
-        kinds = (("core", CORES), ("encoder", ENCODERS))
+        advice, kinds = advice_for(saved_plugins(saved.meta)), (("core", CORES), ("encoder", ENCODERS))
         names = ((kind, saved.driver.get(kind), known) for kind, known in kinds)
-        unknown = [f"{kind} {name!r}" for kind, name, known in names if name is not None and name not in known]
+        unknown = [f"{kind} {name!r}" for kind, name, known in names if isinstance(name, str) and name not in known]
         reason = f"{' and '.join(unknown)}: {advice}." if advice and unknown else one_line(error)
         raise CheckpointError(f"{path / CONFIG}: no driver can be built from it: {reason}") from error
     return driver, read_tensors(path / WEIGHTS, driver.state_dict(), CONFIG)
