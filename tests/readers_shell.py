@@ -141,6 +141,7 @@ SHORTER = {
     "lstm-sparse mmrnn ncp ncp-full ncp-random phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
+    "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
     "cfc pdna-b pdna-c pdna-d pdna-e": "cfc pdna-c",
     "nac-sharp cfc mtan ct-gru nac-exact pdna-c pdna-e": "mtan",
     "--drivers nac-exact,num_heads=4 nac-exact,num_heads=4,recency=2,value=input,output=riemann": "--drivers",
