@@ -277,6 +277,14 @@ def place_of(error: BaseException) -> str:
     return of_user or of_library
 
 
+def is_of_package(error: BaseException) -> bool:
+    """Return whether a line of this package raised an error."""
+    frames, file = error.__traceback__, ""
+    while frames is not None:
+        file, frames = frames.tb_frame.f_code.co_filename, frames.tb_next
+    return _PACKAGE in Path(file).parents
+
+
 def _version(module: ModuleType) -> str:
     """Return the version of a package, or a SHA-256."""
     top = module.__name__.partition(".")[0]

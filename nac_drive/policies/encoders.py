@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nac_drive.plugins import place_of
+from nac_drive.plugins import is_of_package, place_of
 from nac_drive.policies.encoder_base import Encoder, in_chunks, last_maps, strided_convolutions
 from nac_drive.policies.ops.size_limit import is_limited
 from nac_drive.policies.thesis_encoders import BojarskiEncoder, ThesisEncoder
@@ -249,9 +249,9 @@ def build_encoder(name: str, frame_shape: tuple[int, int, int], features: int, d
                     f"encoder {name!r} must map frames (..., H, W, 3) to features (..., {features}), got {got} {call}; "
                     "convolve frames.flatten(0, -4), and unflatten its axis 0 to frames.shape[:-3] at the end."
                 )
-    except ValueError:
-        raise
     except Exception as error:
+        if isinstance(error, ValueError) and is_of_package(error):
+            raise
         raise ValueError(
             f"encoder {name!r} cannot be called {call}: {place_of(error)}{type(error).__name__}: {one_line(error)}"
         ) from error

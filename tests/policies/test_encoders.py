@@ -140,6 +140,7 @@ class Single(MeanColour):
             r"must map frames \(..., H, W, 3\) to features \(..., 64\), got \(2, 64\) with frames \(1, 2, 32.*",
         ),
         (Single, r"cannot be called with frames \(1, 2, .*\) uint8: test_encoders.py:\d+: RuntimeError"),
+        (lambda *sizes: int("three"), r"cannot be called \(.*\): test_encoders.py:\d+: ValueError: invalid literal"),
         (lambda *sizes: torch.zeros, r"cannot be called with frames .*: AttributeError"),
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.effects import Effect, FrameArray
 from nac_drive.envs.perturbations.stream import Stream
-from nac_drive.plugins import place_of
+from nac_drive.plugins import is_of_package, place_of
 
 
 def is_own(perturbation: Perturbation) -> bool:
@@ -71,9 +71,9 @@ def _called(name: str, function: Callable[..., Any], *arguments: Any, **named: A
     """
     try:
         return function(*arguments, **named)
-    except ValueError:  # of the environment, or a plain one of the user's
-        raise
     except Exception as error:
+        if isinstance(error, ValueError) and is_of_package(error):  # of the environment, which says what is wrong
+            raise
         message = f"{place_of(error)}{type(error).__name__}: {error}"
         raise ValueError(f"perturbation {name!r} failed: {message}; correct it.") from error
 

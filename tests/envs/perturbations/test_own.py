@@ -72,6 +72,7 @@ BAD: dict[str, tuple[Perturbation, str]] = {
         Changed(lambda frame: frame.shade),
         r"failed: test_own.py:\d+: AttributeError: .*'shade'",
     ),
+    "shapes that differ": (Changed(lambda frame: frame + frame[:48]), r"failed: test_own.py:\d+: ValueError: operands"),
     "no environment": (Unwrapped(3), "wrap must return an environment, got int"),
     "floats of a corruption": (Grey(), r"must return frames uint8 \(96, 96, 3\), got float64"),
 }
