@@ -23,6 +23,7 @@ from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.envs.views import View
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig
+from nac_drive.storage.names import unescaped
 from nac_drive.training.config import TrainConfig, paper_recipe
 from nac_drive.training.dagger_config import DaggerConfig
 
@@ -304,6 +305,6 @@ class Demo:
         settings = settings.with_seed(self.seed)
         with worker_pool(self.workers) as pool, show_progress(console) as progress:
             demo(settings, self.out, device=self.device, pool=pool, workers=self.workers, progress=progress)
-        console.print(Text(report.read_text()), soft_wrap=True)
+        console.print(Text(unescaped(report.read_text())), soft_wrap=True)
         console.print(f"report: {report.with_suffix('.html')}", highlight=False, soft_wrap=True)
         console.print(f"video: {self.out / 'side_by_side.mp4'}", highlight=False, soft_wrap=True)

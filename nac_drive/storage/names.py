@@ -37,6 +37,14 @@ def markdown(name: object) -> str:
     return _MARKDOWN.sub(lambda mark: f"\\{mark[0]}", shown(name))
 
 
+def unescaped(text: str) -> str:
+    """Return a page of Markdown for a terminal.
+
+    Names in it are as before `markdown`: a backslash escapes ASCII punctuation (CommonMark 0.31, section 2.4).
+    """
+    return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text)
+
+
 def shell_path(path: str | os.PathLike[str]) -> str:
     """Return a name or path as one word of a command.
 

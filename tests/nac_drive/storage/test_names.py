@@ -7,7 +7,7 @@ import shutil
 import pytest
 from markdown_it import MarkdownIt
 
-from nac_drive.storage.names import markdown, shell_path, shell_word, shown
+from nac_drive.storage.names import markdown, shell_path, shell_word, shown, unescaped
 from tests.hostile_names import NAMES, WORST, hidden, words_of
 
 ORDINARY = ("champion", "nac-exact,window=8", "my_run_2", "v1.0", "Return: mean ± standard deviation (95 %), 3 runs.")
@@ -32,6 +32,11 @@ def test_markdown_shows_the_name_as_it_is(name):
         texts = ["".join(child.content for child in token.children or ()) for token in inline]
         expected = shown(name).strip()
         assert texts == (["driver", "return", expected, "1"] if text == table else [f"Driven by {expected}"])
+
+
+@every_name
+def test_a_terminal_shows_the_name_as_it_is(name):
+    assert unescaped(f"| {markdown(name)} \\[+1, +2\\] |") == f"| {shown(name)} [+1, +2] |"
 
 
 @every_name
