@@ -7,6 +7,8 @@ any dataset; labels are not needed.
     python benchmarks/protocols/distil_encoder.py FRAMES --driver robust-champion-continuous --minutes 30 \
         --augment random-convolution:3 random-overlay:2 cut-out:2 --out runs/distilled
 
+With `--encoder chroma` the driver gets an encoder that sees other pixels, and weights of the same shapes.
+
 Every minute it prints the loss, and the steering error under `--probe`: how far the driver steers otherwise than the
 old driver on clean frames of the last episodes, which it does not learn from. A run that was cut off goes on from its
 folder.
@@ -15,10 +17,10 @@ folder.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import math
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,6 +46,7 @@ def parsed(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("frames", nargs="+", help="datasets")
     parser.add_argument("--driver", default="robust-champion-continuous")
+    parser.add_argument("--encoder", help="encoder that learns, of equal weights; by default the driver's")
     parser.add_argument("--init-from", help="driver whose encoder it starts from; by default the driver itself")
     parser.add_argument("--augment", nargs="+", required=True, help="perturbations, one of them or none per frame")
     parser.add_argument("--probe", nargs="*", default=["colour:2", "occlusion-bars:2", "occlusion-blobs:2"])
@@ -73,7 +76,8 @@ def main(argv: list[str] | None = None) -> None:
     torch.manual_seed(args.seed)
     out, rng = Path(args.out), np.random.default_rng(args.seed)
     teacher = network(args.driver)
-    student = copy.deepcopy(teacher)
+    student = Driver(replace(teacher.config, encoder=args.encoder or teacher.config.encoder)).eval()
+    student.load_state_dict(teacher.state_dict())
     if args.init_from:
         student.encoder.load_state_dict(network(args.init_from).encoder.state_dict())
     datasets = [Demonstrations.open(path) for path in args.frames]

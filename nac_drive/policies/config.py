@@ -32,9 +32,10 @@ class DriverConfig:
     core_args: dict[str, Any] = field(default_factory=dict)
     """Settings of that core, such as top_k=4 window=64."""
     encoder: str = "compact"
-    """Convolutions: compact (sees the whole frame), pooled (a grey image of half the size and the means of the status
-    bar's columns, for PPO), paper (the NAC paper's, which miss the last five rows), thesis (Hasani's, with a multiple
-    of 8 features) or bojarski (his network without memory; features=2304, core cnn-bojarski)."""
+    """Convolutions: compact (sees the whole frame), chroma (compact, blind to lightness), pooled (a grey image of half
+    the size and the means of the status bar's columns, for PPO), paper (the NAC paper's, which miss the last five
+    rows), thesis (Hasani's, with a multiple of 8 features) or bojarski (his network without memory; features=2304, core
+    cnn-bojarski)."""
     residual: bool = False
     """The action head sees the sum of the core's output and its input, instead of the output alone."""
     d_model: int = 64

@@ -87,6 +87,30 @@ class ConvEncoder(Encoder):
             yield x
 
 
+class ChromaEncoder(ConvEncoder):
+    """A ConvEncoder that sees colours without their lightness.
+
+    A road in the shade and one in the sun have the same colour in different lightness, the mean of red, green and blue.
+    Three numbers of a pixel stay: its differences from the lightness, GAIN times, plus how far it is from black, which
+    is the same for all that is no darker than DARK. So black bars are no grey road. The lowest eighth of the frame,
+    where CarRacing's gauges are, stays as it is: they are white on black.
+    """
+
+    GAIN = 2.0
+    """Factor of the differences: grass is one of -0.13 to 0.27, where white is 1."""
+    DARK = 0.15
+    """Lightness, 0-1, below which a pixel is more or less black."""
+
+    def _convolve(self, frames: Tensor, weight: Tensor, bias: Tensor) -> Iterator[Tensor]:
+        white = 255.0 if frames.dtype == torch.uint8 else 1.0
+        world_rows = frames.shape[1] - frames.shape[1] // 8
+        world, gauges = frames.to(weight.dtype).tensor_split([world_rows], dim=1)  # (n, h, W, 3)
+        lightness = world.mean(dim=-1, keepdim=True)  # (n, h, W, 1)
+        presence = 0.5 * white * (lightness / (self.DARK * white)).clamp(max=1.0)
+        seen = torch.cat((self.GAIN * (world - lightness) + presence, gauges), dim=1)  # (n, H, W, 3)
+        yield from super()._convolve(seen, weight, bias)
+
+
 class PooledEncoder(Encoder):
     """A small grey image, and the status bar's column means.
 
@@ -206,6 +230,7 @@ def _require_factory(name: str, factory: Any) -> None:
 _SHIPPED: dict[str, EncoderFactory] = {
     "paper": partial(ConvEncoder, layers=PAPER),
     "compact": partial(ConvEncoder, layers=COMPACT),
+    "chroma": partial(ChromaEncoder, layers=COMPACT),
     "pooled": PooledEncoder,
     "thesis": ThesisEncoder,
     "bojarski": BojarskiEncoder,

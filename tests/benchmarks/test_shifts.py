@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 
@@ -54,7 +55,8 @@ def driver() -> Driver:
 
 
 @pytest.mark.slow
-def test_a_short_run_changes_the_encoder_alone_and_goes_on(driver, tmp_path, monkeypatch):
+@pytest.mark.parametrize("encoder", ["compact", "chroma"])
+def test_a_short_run_changes_the_encoder_alone_and_goes_on(encoder, driver, tmp_path, monkeypatch):
     clock = SimpleNamespace(monotonic=count(step=0.05).__next__)  # an update takes 0.05 s on any machine
     monkeypatch.setattr("distil_encoder.time", clock)
     save_driver(tmp_path / "mine", driver, env={"control": "continuous"})
@@ -62,6 +64,7 @@ def test_a_short_run_changes_the_encoder_alone_and_goes_on(driver, tmp_path, mon
     nd.collect(tmp_path / "data", "controller", env=env, seeds=range(PROBED + 1))
     out = tmp_path / "out"
     settings = ["--driver", str(tmp_path / "mine"), "--augment", "cut-out:1", "--probe", "colour:1", "--out", str(out)]
+    settings += ["--encoder", encoder]
     for minutes in ("0.02", "0.04"):
         main([str(tmp_path / "data"), *settings, "--minutes", minutes])
     first, second = (json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines())
@@ -69,6 +72,7 @@ def test_a_short_run_changes_the_encoder_alone_and_goes_on(driver, tmp_path, mon
     assert second["loss"] < first["loss"]
     assert set(first["steering_error"]) == {"", "colour:1"}
     distilled = load_driver(out / "driver")
+    assert distilled.config == replace(driver.config, encoder=encoder)
     for name, weight in driver.state_dict().items():
         assert torch.equal(weight, distilled.state_dict()[name]) != name.startswith("encoder."), name
     held = nd.Demonstrations.open(tmp_path / "data").load()

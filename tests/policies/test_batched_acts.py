@@ -77,8 +77,9 @@ def test_every_core_acts_in_a_batch_as_alone(core: str, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("settings", [
-    {"encoder": "paper"}, {"encoder": "pooled"}, {"encoder": "thesis"}, {"dt_input": True}, {"residual": True},
-    {"zero_lost_frames": True}, {"clockless": True, "core": "cfc"}, {"num_actions": 3, "core": "nac-exact"},
+    {"encoder": "paper"}, {"encoder": "chroma"}, {"encoder": "pooled"}, {"encoder": "thesis"}, {"dt_input": True},
+    {"residual": True}, {"zero_lost_frames": True}, {"clockless": True, "core": "cfc"},
+    {"num_actions": 3, "core": "nac-exact"},
 ], ids=str)  # fmt: skip
 def test_every_encoder_and_setting_acts_in_a_batch_as_alone(settings: dict[str, Any], monkeypatch) -> None:
     monkeypatch.setattr(batched_acts, "LARGEST_BLOCK", 4)
@@ -88,7 +89,8 @@ def test_every_encoder_and_setting_acts_in_a_batch_as_alone(settings: dict[str, 
 
 
 def test_all_encoders_are_in_the_test_above() -> None:
-    assert set(ENCODERS) == {"compact", "paper", "pooled", "thesis", "bojarski"}  # the last belongs to cnn-bojarski
+    """bojarski belongs to the core cnn-bojarski."""
+    assert set(ENCODERS) == {"compact", "paper", "chroma", "pooled", "thesis", "bojarski"}
 
 
 @pytest.mark.parametrize("name", slow_but(["robust-champion-pulsed", "expert-discrete"], SHIPPED))

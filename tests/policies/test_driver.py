@@ -186,7 +186,7 @@ def test_a_driver_acts_after_a_gap_of_thirty_years() -> None:
         ({"frame_shape": (96, 96)}, "frame_shape: must be"),
         (
             {"encoder": "papr"},
-            r"encoder 'papr' is unknown; choose from bojarski, compact, .*thesis. Did you mean 'paper'\?",
+            r"encoder 'papr' is unknown; choose from bojarski, chroma, compact, .*thesis. Did you mean 'paper'\?",
         ),
         ({"core": "crystal-ball"}, "core 'crystal-ball' is unknown"),
         ({"core_args": {"layers": 3}}, r"core_args: unknown \['layers'\]"),

@@ -12,7 +12,7 @@ from torch import nn
 
 from nac_drive.envs import EnvConfig, make_env
 from nac_drive.policies import ENCODERS, ConvEncoder, Driver, DriverConfig, load_driver, save_driver
-from nac_drive.policies.encoders import COMPACT, PAPER, PooledEncoder
+from nac_drive.policies.encoders import COMPACT, PAPER, ChromaEncoder, PooledEncoder
 
 SHAPE = (32, 36, 3)
 
@@ -93,6 +93,38 @@ def test_features_never_saturate_the_core_whatever_the_weights() -> None:
     features = encoder(torch.randint(0, 256, (2, 3, *SHAPE), dtype=torch.uint8))
     torch.testing.assert_close(features.square().mean(-1), torch.ones(2, 3), atol=1e-2, rtol=0)
     torch.testing.assert_close(features.mean(-1), torch.zeros(2, 3), atol=1e-4, rtol=0)
+
+
+@pytest.fixture(name="chroma", scope="module")
+def _chroma() -> ChromaEncoder:
+    torch.manual_seed(0)
+    return ChromaEncoder((32, 36, 3), 8, 0.0, COMPACT)
+
+
+def test_chroma_is_the_convolutions_of_another_image(chroma: ChromaEncoder) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (70, 32, 36, 3), dtype=np.uint8)  # more than one chunk
+    frames[0] //= 10
+    image = frames / 255.0
+    for frame in image[:, :28]:
+        for pixel in frame.reshape(-1, 3):
+            lightness = sum(pixel) / 3
+            pixel[:] = 2.0 * (pixel - lightness) + 0.5 * min(lightness / 0.15, 1.0)
+    plain = ConvEncoder((32, 36, 3), 8, 0.0, COMPACT)
+    plain.load_state_dict(chroma.state_dict())
+    expected = plain(torch.from_numpy(image).float())
+    torch.testing.assert_close(chroma(torch.from_numpy(frames)), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(chroma(torch.from_numpy(frames).float() / 255.0), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_chroma_sees_no_change_of_lightness_but_black(chroma: ChromaEncoder) -> None:
+    frame = torch.randint(40, 200, (1, 32, 36, 3), dtype=torch.uint8)
+    lighter, black, gauge = (frame.clone() for _ in range(3))
+    lighter[:, 4:28, 5:30] += 55
+    black[:, 4:28, 5:30] = 0
+    gauge[:, 28:] += 55
+    before, *after = (chroma(each) for each in (frame, lighter, black, gauge))
+    torch.testing.assert_close(after[0], before, atol=1e-5, rtol=1e-5)
+    assert all((each - before).abs().max() > 1e-3 for each in after[1:])
 
 
 class MeanColour(nn.Module):
