@@ -101,14 +101,20 @@ class ChromaEncoder(ConvEncoder):
     DARK = 0.15
     """Lightness, 0-1, below which a pixel is more or less black."""
 
-    def _convolve(self, frames: Tensor, weight: Tensor, bias: Tensor) -> Iterator[Tensor]:
+    def seen(self, frames: Tensor) -> Tensor:
+        """Return what the convolutions see of frames (n, H, W, 3).
+
+        It has their shape and their white, as floats.
+        """
         white = 255.0 if frames.dtype == torch.uint8 else 1.0
         world_rows = frames.shape[1] - frames.shape[1] // 8
-        world, gauges = frames.to(weight.dtype).tensor_split([world_rows], dim=1)  # (n, h, W, 3)
+        world, gauges = frames.to(self.dense.weight.dtype).tensor_split([world_rows], dim=1)  # (n, h, W, 3)
         lightness = world.mean(dim=-1, keepdim=True)  # (n, h, W, 1)
         presence = 0.5 * white * (lightness / (self.DARK * white)).clamp(max=1.0)
-        seen = torch.cat((self.GAIN * (world - lightness) + presence, gauges), dim=1)  # (n, H, W, 3)
-        yield from super()._convolve(seen, weight, bias)
+        return torch.cat((self.GAIN * (world - lightness) + presence, gauges), dim=1)
+
+    def _convolve(self, frames: Tensor, weight: Tensor, bias: Tensor) -> Iterator[Tensor]:
+        yield from super()._convolve(self.seen(frames), weight, bias)
 
 
 class PooledEncoder(Encoder):
