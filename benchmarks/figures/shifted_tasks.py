@@ -1,4 +1,6 @@
-"""A frame of every published task, two draws each, and what the encoder chroma sees of it.
+"""Figures of the published tasks.
+
+Two draws of every task, and what the encoder chroma sees of it.
 
 python benchmarks/figures/shifted_tasks.py                  # seconds; writes docs/figures/shifts.png and chroma.png
 """
@@ -31,7 +33,7 @@ def seen(spec: str, seed: int) -> np.ndarray:
 
 
 def seen_by_chroma(frame: np.ndarray) -> np.ndarray:
-    """Return the image that the convolutions of the encoder see, within black and white."""
+    """Return what the encoder sees, within black and white."""
     encoder: Any = ENCODERS["chroma"](frame.shape, 8, 0.0)
     return encoder.seen(torch.from_numpy(frame)[None])[0].detach().clamp(0, 255).byte().numpy()
 
