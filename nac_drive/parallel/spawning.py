@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from multiprocessing import current_process
@@ -42,9 +43,12 @@ def require_spawn(without: str) -> None:
 def reason_of_end(exit_codes: Iterable[int | None]) -> str:
     """Return how worker processes ended: by an error, or killed.
 
+    The others are terminated then, or lose their connection and end with an error.
+
     Args:
         exit_codes: Exit status of each; None while it runs, negative for a signal.
     """
-    if any(code is not None and code > 0 for code in exit_codes):
+    codes = {code for code in exit_codes if code}
+    if not any(code < 0 and code != -signal.SIGTERM for code in codes) and max(codes, default=0) > 0:
         return f"ended with an error, which is printed above. In a script, {GUARD}"
     return "died, perhaps out of memory"

@@ -243,4 +243,5 @@ def test_a_worker_that_imports_the_script_starts_no_workers(monkeypatch):
 
 def test_an_end_by_an_error_is_no_lack_of_memory():
     assert reason_of_end([None, 0, -9]) == "died, perhaps out of memory"
+    assert reason_of_end([1, -9]) == "died, perhaps out of memory"  # the first lost its connection to the second
     assert reason_of_end([-15, 1]).startswith("ended with an error, which is printed above")

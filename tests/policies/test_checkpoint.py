@@ -205,7 +205,7 @@ def test_a_shipped_driver_loads_by_name_and_has_a_card(name: str) -> None:
     driver = load_driver(name)
     assert not driver.training
     parameters = sum(parameter.numel() for parameter in driver.parameters())
-    larger = {"robust": 150_000, "champion-seat": 150_000, "ppo": 225_000}
+    larger = {"robust": 150_000, "chroma": 150_000, "champion-seat": 150_000, "ppo": 225_000}
     assert parameters <= next((limit for start, limit in larger.items() if name.startswith(start)), 100_000)
     card = (PRETRAINED[name] / "README.md").read_text()
     assert f"{parameters:,} parameters" in card
