@@ -97,7 +97,7 @@ class ChromaEncoder(ConvEncoder):
     """
 
     GAIN = 2.0
-    """Factor of the differences: grass is one of -0.13 to 0.27, where white is 1."""
+    """Factor of the differences. In grass they are -0.13 to 0.27, where white is 1."""
     DARK = 0.15
     """Lightness, 0-1, below which a pixel is more or less black."""
 

@@ -210,6 +210,7 @@ def test_a_shipped_driver_loads_by_name_and_has_a_card(name: str) -> None:
     card = (PRETRAINED[name] / "README.md").read_text()
     assert f"{parameters:,} parameters" in card
     assert set(driver.env_config) - {"view", "size"} == {"control", "mask_bar", "max_steps"}
+    assert "plugins" not in driver.meta  # nobody else has them
 
 
 def test_a_name_that_nothing_is_shipped_under_is_refused() -> None:
