@@ -23,12 +23,14 @@ OWN = (
     "colour:1", "colour:2", "colour:3", "occlusion-bars:1", "occlusion-bars:3", "occlusion-blobs:1",
     "occlusion-blobs:3", "gaussian-noise:3", "gap:1", "frame-rate:3", "action-delay:4",
 )  # fmt: skip
+_LOST = frozenset({"gaussian-noise", "frame-drop", "gap", "scattered-gaps", "frame-rate", "action-delay", "weak-tyres"})
+_CHANGED = frozenset({"gaussian-noise", "random-convolution", "random-overlay", "cut-out", "random-erasing"})
 SEEN = {
-    "robust-champion": frozenset(
-        {"gaussian-noise", "frame-drop", "gap", "scattered-gaps", "frame-rate", "action-delay", "weak-tyres"}
-    )
+    "robust-champion": _LOST,
+    "robust-expert": _CHANGED | {"weak-tyres"},
+    "chroma-champion": _LOST | _CHANGED,
 }
-"""Shipped driver -> perturbations of its training (docs/robustness.md); of the others, none."""
+"""Shipped driver -> perturbations of its training (docs/robustness.md, docs/shifts.md); of the others, none."""
 PAPER = (
     ("AttentionAgent", "914", "866", "900", "898", "-58"),
     ("world model", "-", "655", "166", "446", "-"),

@@ -15,7 +15,9 @@ from typing import Any
 import cv2
 import pytest
 import torch
+from rich.console import Console
 
+from nac_drive.cli.training import Demo
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import SPLITS, EnvConfig, track_seeds
@@ -224,3 +226,13 @@ def test_the_commands_of_the_report_have_every_folder_as_one_word():
     assert [line[3:5] for line in words] == [
         [str(run), "--track"], [str(run), str(baseline)], [str(run), str(baseline)]
     ]  # fmt: skip
+
+
+def test_the_command_prints_the_page_without_marks_of_markdown(tmp_path, monkeypatch, capsys):
+    def written(settings: object, out: Path, **options: object) -> None:
+        out.mkdir()
+        (out / "report.md").write_text("mine\\* scores as much \\[+1, +2\\]\n")
+
+    monkeypatch.setattr(module, "demo", written)
+    Demo(out=tmp_path / "new", workers=1).run(Console())
+    assert "mine* scores as much [+1, +2]\n" in capsys.readouterr().out
