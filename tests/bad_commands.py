@@ -241,5 +241,9 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a video in another format": (("watch", "--driver", "controller", "--video", "x.avi"), ("x.avi", ".mp4", ".gif")),
     # PPO
     "PPO under no perturbation that is known": (("ppo", "--out", "new", "--perturb", "fog:1"), ("'fog' is unknown",)),
+    "PPO from a driver of another core": (
+        ("ppo", "--out", "new", "--init-from", "champion", "--core", "cnn"),  # cnn is the default of a random driver
+        ("core must be 'nac-exact' as in init_from, got 'cnn'; leave it out.",),
+    ),
     "PPO over a run": (("ppo", "--out", "run"), ("run already exists", "--resume")),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from nac_drive.cli.options import other_settings, subcommands
 from nac_drive.cli.settings import TrainingCommand
 from nac_drive.envs import PERTURBATIONS
 from nac_drive.experiments.protocol import REPRODUCTIONS, SCRIPTED, load
-from nac_drive.policies import CORES, PRETRAINED, DriverConfig
+from nac_drive.policies import CORES, PRETRAINED, DriverConfig, load_driver
 from nac_drive.training.config import CloningConfig, TrainConfig, paper_recipe
 from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.ppo.config import PPOConfig
@@ -186,10 +186,8 @@ def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
     options = [
         "--control",
         "continuous",
-        "--core",
-        "lstm",
         "--init-from",
-        "clone",
+        "champion",
         "--gamma",
         "0.9",
         "--n-envs",
@@ -198,7 +196,9 @@ def test_the_options_of_ppo_are_those_of_the_library(monkeypatch):
     ]
     second = parsed(monkeypatch, training.Ppo, "ppo", "--out", "new", *options)
     assert second.options.resume
-    expected = nested(PPOConfig(), core="lstm", control="continuous", init_from="clone", gamma=0.9, n_envs=8)
+    expected = nested(
+        PPOConfig(), driver=load_driver("champion-continuous").config, init_from="champion", gamma=0.9, n_envs=8
+    )
     assert second.settings() == expected
 
 

@@ -26,6 +26,7 @@ from nac_drive.policies import DriverConfig
 from nac_drive.storage.names import unescaped
 from nac_drive.training.config import TrainConfig, paper_recipe
 from nac_drive.training.dagger_config import DaggerConfig
+from nac_drive.training.ppo.config import PPOConfig
 
 _DRIVER = ("driver.core", "driver.core_args", "driver.encoder")
 _CLONING = (
@@ -167,6 +168,11 @@ class Ppo(TrainingCommand):
                 config, self.out, device=options.device, resume=options.resume, pool=pool, progress=progress
             )  # fmt: skip
         console.print(f"best checkpoint: {best}", highlight=False, soft_wrap=True)
+
+    def init_env(self, config: PPOConfig) -> EnvConfig:
+        options: Any = self
+        driver = replace(config.driver, control=options.control)
+        return replace(config, environment=options.environment, view=options.view, driver=driver).env
 
 
 @with_settings(

@@ -18,7 +18,7 @@ from torch import nn
 from nac_drive.data_collection.drivers import driver_hash, resolve_driver, resolve_encoder
 from nac_drive.data_collection.trained_env import require_environment, require_view
 from nac_drive.envs import EnvConfig
-from nac_drive.policies import Driver
+from nac_drive.policies import Driver, DriverConfig
 from nac_drive.policies.device import choose_device
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.storage.figure import try_to_draw
@@ -82,15 +82,18 @@ class TrainingPlan(Generic[Config]):
 
         Raises:
             FileNotFoundError: If there is no such driver.
-            ValueError: If the device is not there, or a driver has no weights, or weights for other actions or frames.
+            ValueError: If the device is not there, a driver has no weights or weights for other actions or frames, or
+                PPO shall begin with another driver than `init_from`.
         """
         torch_device, spec = choose_device(device), env.spec
-        driver = replace(
-            config.driver, control=env.control, frame_shape=spec.frame_shape, num_actions=spec.num_actions,
-            part_ranges=spec.part_ranges, nominal_dt=spec.nominal_dt,
-        )  # fmt: skip
-        config = _of_environment(replace(config, driver=driver), env)
+        of_env = {
+            "control": env.control, "frame_shape": spec.frame_shape, "num_actions": spec.num_actions,
+            "part_ranges": spec.part_ranges, "nominal_dt": spec.nominal_dt,
+        }  # fmt: skip
+        config = _of_environment(replace(config, driver=replace(config.driver, **of_env)), env)
         sources = {name: _learned(name, source, env) for name, source in _named(config).items()}
+        if isinstance(config, PPOConfig) and (start := sources.get("init_from")):
+            config = _of_driver(config, replace(start.config, **of_env), replace(PPOConfig().driver, **of_env))
         resolved = {**asdict(config), **(facts or {}), **source_hashes(config, env), "device": torch_device.type}
         moved = (*moved, "device", "track", *(f"optim.{name}" for name in _HASHES))
         return cls(config, env, torch_device, sources, resolved, moved, grown)
@@ -152,6 +155,19 @@ def _learned(option: str, source: str | os.PathLike[str], env: EnvConfig) -> Dri
     require_environment(f"{option} {os.fspath(source)!r}", driver, env)
     require_view(f"{option} {os.fspath(source)!r}", driver, env)
     return driver
+
+
+def _of_driver(config: PPOConfig, start: DriverConfig, default: DriverConfig) -> PPOConfig:
+    """Return the settings with `start`, the driver of `init_from`.
+
+    Raises:
+        ValueError: The settings ask for a driver that is neither `start` nor the default.
+    """
+    if config.driver not in (start, default):
+        asked, there = asdict(config.driver), asdict(start)
+        name = next(name for name in asked if asked[name] != there[name])
+        raise ValueError(f"{name} must be {there[name]!r} as in init_from, got {asked[name]!r}; leave it out.")
+    return replace(config, driver=start)
 
 
 @contextmanager

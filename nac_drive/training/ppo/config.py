@@ -106,7 +106,8 @@ class PPOOptimConfig:
     """Initial weights and updates."""
 
     init_from: str | Path | None = None
-    """Driver to start from, such as the folder of a run of `nac-drive dagger`; without one, random weights."""
+    """Driver to start from, such as the folder of a run of `nac-drive dagger`; without one, random weights. The driver
+    keeps its encoder, core and action head."""
     init_logit_scale: float = 1.0
     """Discrete: factor of the logits of `init_from`; above 1, PPO samples the driver's own action more often."""
     learning_rate: float = 5e-4
@@ -170,7 +171,7 @@ class PPOConfig:
     """Settings of `ppo`, under the names of stable-baselines3 where it has them."""
 
     driver: DriverConfig = field(default_factory=lambda: DriverConfig(core="cnn", encoder="pooled", d_model=128))
-    """Encoder, core and action head of a driver from random weights; with `init_from` only control is chosen here."""
+    """Encoder, core and action head of a driver from random weights; with `init_from` that driver has its own."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     optim: PPOOptimConfig = field(default_factory=PPOOptimConfig)
@@ -204,7 +205,7 @@ class PPOConfig:
         """
         for part in (self.driver, self.rollout, self.reward, self.optim, self.validation):
             part.check()
-        if self.driver.dropout:
+        if self.driver.dropout and not self.optim.init_from:
             raise ValueError(
                 f"dropout must be 0 in ppo, got {self.driver.dropout}: the policy that learns must be the one that "
                 "drove; leave it out."

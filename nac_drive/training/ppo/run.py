@@ -126,7 +126,7 @@ def build_policy(plan: TrainingPlan[PPOConfig]) -> ActorCritic:
     """Make the policy that a run begins with.
 
     Raises:
-        ValueError: If `init_from` is another driver than `config.driver` asks for, or was trained without the bar.
+        ValueError: If `init_from` was trained without the bar.
     """
     torch.manual_seed(plan.config.seed)
     driver = _init_from(plan) if plan.sources else _random(plan.config, plan.env.spec)
@@ -161,12 +161,6 @@ def _random(config: PPOConfig, spec: EnvSpec) -> Driver:
 def _init_from(plan: TrainingPlan[PPOConfig]) -> Driver:
     config, source = plan.config, plan.sources["init_from"]
     driver = on_cpu(source)
-    of_env = ("control", "frame_shape", "num_actions", "part_ranges", "nominal_dt")
-    usual, asked, found = (asdict(each) for each in (PPOConfig().driver, config.driver, driver.config))
-    if wrong := [name for name in asked if name not in of_env and asked[name] not in (usual[name], found[name])]:
-        raise ValueError(
-            f"{wrong[0]} must be that of init_from, {found[wrong[0]]!r}, got {asked[wrong[0]]!r}; leave it out."
-        )
     trained = trained_env(source)
     if trained and trained.mask_bar:
         raise ValueError(

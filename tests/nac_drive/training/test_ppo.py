@@ -588,13 +588,24 @@ def test_it_begins_as_the_driver_that_it_starts_from(tmp_path, control, core, re
         torch.testing.assert_close(policy.actions(distribution.mean), expected, atol=3e-4, rtol=0)
 
 
+def test_config_yaml_has_the_driver_that_it_starts_from(tmp_path):
+    driver = saved(tmp_path / "clone", "discrete", "lstm", dropout=0.5)
+    config = controlled(init_from=str(tmp_path / "clone"))
+    plan = TrainingPlan.resolve(config, config.env)
+    assert plan.config.driver == driver.config
+    assert plan.resolved["driver"] == asdict(driver.config)
+    again = replace(config, driver=driver.config)  # as --config gives it
+    again.check()
+    assert TrainingPlan.resolve(again, again.env).resolved == plan.resolved
+
+
 def test_a_start_without_the_bar_or_without_weights_is_refused_before_a_run_is_made(tmp_path):
     saved(tmp_path / "masked", "discrete", mask_bar=True)
     with pytest.raises(ValueError, match="without the status bar"):
         ppo(controlled(init_from=str(tmp_path / "masked")), tmp_path / "run")
     saved(tmp_path / "lstm", "discrete", "lstm")
     other = nested(TINY, driver=replace(PPOConfig().driver, core="cfc"), init_from=str(tmp_path / "lstm"))
-    with pytest.raises(ValueError, match="core must be that of init_from, 'lstm', got 'cfc'; leave it out"):
+    with pytest.raises(ValueError, match="core must be 'lstm' as in init_from, got 'cfc'; leave it out"):
         ppo(other, tmp_path / "run")
     with pytest.raises(ValueError, match="init_from must name a learned driver, got 'controller'"):
         ppo(controlled(init_from="controller"), tmp_path / "run")
