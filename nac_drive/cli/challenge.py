@@ -41,6 +41,11 @@ class Challenge:
     progress: ProgressMode = "auto"
     """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every step, on stderr."""
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the journal."""
+        return self.out and self.out.with_suffix("")
+
     def run(self, console: Console) -> None:
         """Drive or verify, and print the outcome."""
         if self.task == "verify":
@@ -68,6 +73,11 @@ class Challenge:
 
         if self.result is None:
             raise ValueError("challenge verify needs a result, got none; pass result.json.")
+        for option in ("out", "tracks", "control", "resume"):
+            if (value := getattr(self, option)) != getattr(Challenge, option):
+                raise ValueError(
+                    f"{option} must be left out with verify, which takes it from the result, got {value!r}."
+                )
         with show_progress(console, self.progress) as progress:
             driver = None if self.driver is None else typed(self.driver)
             check = verify_challenge(self.result, driver, sample=self.sample, progress=progress)

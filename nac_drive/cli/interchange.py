@@ -73,7 +73,7 @@ class DatasetImportUdacity:
     first_track: int = 0
     """Number of the first part of the recording; datasets of different numbers can be merged."""
     skip_missing: bool = False
-    """Leave lines out whose images are missing."""
+    """Leave lines out whose images are missing or damaged."""
 
     def run(self, console: Console) -> None:
         """Write the dataset and print how many lines are used, and its size."""
@@ -100,7 +100,7 @@ class DatasetImportTub:
     first_track: int = 0
     """Number of the first episode; datasets of different numbers can be merged."""
     skip_missing: bool = False
-    """Leave records out whose line is torn, or whose image is missing or damaged."""
+    """Leave records out whose line is torn or wrong, or whose image is missing or damaged."""
 
     def run(self, console: Console) -> None:
         """Write the dataset and print how many records are used, and its size."""

@@ -82,7 +82,7 @@ _DESCRIPTION = (
     "Every command takes --plugin FILE.py or --plugin MODULE: it is imported first, and adds cores, environments, "
     "drivers and more."
 )
-_RESUMABLE = (Collect, DatasetRebuild, Evaluate, Stress, Train, Dagger, Ppo, Repeat, Compare, Reproduce)
+_RESUMABLE = (Collect, DatasetRebuild, Evaluate, Stress, Train, Dagger, Ppo, Repeat, Compare, Reproduce, Challenge)
 """Commands that go on with --resume."""
 _FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
 _WIDTH_OF_LOGS = 160
@@ -204,7 +204,7 @@ def _to_go_on(command: Any) -> str:
         return "; the same command goes on"
     action = command.action if isinstance(command, Dataset) else command
     if isinstance(action, _RESUMABLE):
-        folder = action.out
+        folder = action.folder if isinstance(action, Challenge) else action.out
         return "; go on with --resume" if folder is not None and folder.exists() else ""
     return ""
 

@@ -17,7 +17,15 @@ from nac_drive import policies  # lazy: a worker that only simulates never loads
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.data_collection.identity import object_hash
-from nac_drive.data_collection.own_driver import AnyDriver, OwnDriver, as_policy, can_drive, made, name_of
+from nac_drive.data_collection.own_driver import (
+    AnyDriver,
+    OwnDriver,
+    as_policy,
+    can_drive,
+    control_error,
+    made,
+    name_of,
+)
 from nac_drive.data_collection.sb3_zip import load_zip
 from nac_drive.data_collection.trained_env import require_environment, trained_env
 from nac_drive.envs import ENVIRONMENTS, BatchPolicy, Control, EnvConfig, Policy, same_actions
@@ -96,10 +104,7 @@ def _resolved(spec: AnyDriver, env: EnvConfig | None, *, any_actions: bool) -> P
     trained = trained_env(driver)
     if env and trained and not any_actions and not same_actions(trained.control, env.control):
         require_environment(f"driver {str(spec)!r}", driver, env, "pass its environment, or a driver of this one")
-        raise ValueError(
-            f"driver {str(spec)!r} was made for {trained.control} control, the environment has {env.control} control; "
-            f"pass --control {trained.control} or another driver."
-        )
+        raise control_error(str(spec), trained.control, env.control)
     return driver
 
 

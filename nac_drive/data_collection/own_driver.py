@@ -55,6 +55,18 @@ _HERE: WeakValueDictionary[int, OwnDriver] = WeakValueDictionary()
 """Drivers of this process that cannot be pickled, by their `id`."""
 
 
+class ControlError(ValueError):
+    """A driver was made for another control."""
+
+
+def control_error(driver: str, own: str, asked: str) -> ControlError:
+    """Return the error of a driver of `own` control in an environment of `asked` control."""
+    return ControlError(
+        f"driver {driver!r} was made for {own} control, the environment has {asked} control; pass --control {own} or "
+        "another driver."
+    )
+
+
 @dataclass
 class OwnState:
     """The state of an `OwnDriver` in an episode."""
@@ -134,10 +146,7 @@ class OwnDriver:
             ValueError: It does not.
         """
         if self.control and not same_actions(self.control, env.control):
-            raise ValueError(
-                f"driver {self.name!r} was made for {self.control} control, the environment has {env.control} control; "
-                f"pass --control {self.control} or another driver."
-            )
+            raise control_error(self.name, self.control, env.control)
         image_input = getattr(self._policy, "image_input", None)
         if image_input is not None:
             image_input.require(env.spec.frame_shape, self.name)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
+from nac_drive.data_collection.controller.controller import CONTROLLERS
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name
+from nac_drive.data_collection.own_driver import ControlError
 from nac_drive.envs import EnvConfig, Policy
 from nac_drive.evaluation.evaluate import drive
 from nac_drive.events import Progress, counting
@@ -28,6 +30,7 @@ from nac_drive.notebook import automatic
 from nac_drive.parallel.versions import installed_versions
 from nac_drive.policies import shipped_names
 from nac_drive.storage.names import shown
+from nac_drive.storage.read import one_line
 
 SAMPLE = 3
 """Rows that `verify` drives again."""
@@ -76,27 +79,43 @@ def verify_challenge(
         raise ValueError(f"sample must be a whole number of at least 0, got {sample!r}; 0 drives nothing.")
     result = read_challenge(path)
     faults, notes = _faults(result), _notes(result)
-    control = result.driver.env.get("control")
-    if driver is None and result.driver.name in shipped_names():
+    stated = _stated_env(result)
+    if driver is None and result.driver.name in {*shipped_names(), *CONTROLLERS}:
         driver = result.driver.name
     rows: list[tuple[WorldResult, int]] = []
-    if driver is None:
+    if isinstance(stated, str):
+        faults.append(stated)
+    elif driver is None:
         notes.append("no row was driven again: pass the driver (--driver)")
-    else:
-        driver = accepted(driver)
-        policy, env = challenge_driver(driver, control)
-        if driver_hash(driver, env) != result.driver.sha256:
-            faults.append(f"the driver {driver_name(driver)!r} has another hash than the driver of the result")
-        elif asdict(env) != EnvConfig(**result.driver.env).__dict__:
-            faults.append("the driver sees and acts otherwise than the result says")
-        else:
-            every_row = [(world, place) for world in result.worlds for place in range(len(world.returns))]
-            rows = random.Random(seed).sample(every_row, min(sample, len(every_row))) if not faults else []
-            finished = counting(progress, "verify", len(rows))
-            for world, place in rows:
-                faults += _driven_again(policy, env, world, result.seeds[place], place)
-                finished(f"{world.name}, track {result.seeds[place]}")
+    elif isinstance(policy := _policy(accepted(driver), result, stated), str):
+        faults.append(policy)
+    elif not faults:
+        every_row = [(world, place) for world in result.worlds for place in range(len(world.returns))]
+        rows = random.Random(seed).sample(every_row, min(sample, len(every_row)))
+        finished = counting(progress, "verify", len(rows))
+        for world, place in rows:
+            faults += _driven_again(policy, stated, world, result.seeds[place], place)
+            finished(f"{world.name}, track {result.seeds[place]}")
     return ChallengeCheck(faults, notes, len(rows))
+
+
+def _stated_env(result: ChallengeResult) -> EnvConfig | str:
+    """Return the environment of a result's driver, or a fault."""
+    try:
+        return EnvConfig(**result.driver.env)
+    except (TypeError, ValueError) as error:  # TypeError: a setting that there is not, or of another type
+        return f"its driver's env is no environment ({one_line(error).rstrip('.')[:200]})"
+
+
+def _policy(driver: AnyDriver, result: ChallengeResult, stated: EnvConfig) -> Policy | str:
+    """Return a driver, or why it is not the result's."""
+    try:
+        policy, env = challenge_driver(driver, stated.control)
+    except ControlError as error:
+        return str(error).partition(";")[0]
+    if driver_hash(driver, env) != result.driver.sha256:
+        return f"the driver {driver_name(driver)!r} has another hash than the driver of the result"
+    return policy if env == stated else "the driver sees and acts otherwise than the result says"
 
 
 def _faults(result: ChallengeResult) -> list[str]:
@@ -112,6 +131,10 @@ def _faults(result: ChallengeResult) -> list[str]:
         for world in OTHER_ROADS
         if (world.name in names) == (world.name in result.left_out)
     ]
+    others = {world.name for world in OTHER_ROADS}
+    faults += [
+        f"the world {name[:80]!r} is left out, and must not be" for name in result.left_out if name not in others
+    ]
     if len(set(names)) < len(names) or [name for name in expected if name in names] != names:
         faults.append(f"its worlds are {', '.join(names)[:200]}, expected {', '.join(expected)} in this order")
     count = len(result.seeds)
@@ -124,8 +147,8 @@ def _faults(result: ChallengeResult) -> list[str]:
         if rule and (rule.perturbation, rule.environment) != (world.perturbation, world.environment):
             faults.append(f"the world {world.name!r} is not {rule.perturbation} in {rule.environment}")
         needed = count if rule in WORLDS else min(count, MOST_ELSEWHERE)
-        if not len(world.returns) == len(world.lengths) == needed:
-            faults.append(f"the world {world.name!r} has {len(world.returns)} returns, expected {needed}")
+        if (found := (len(world.returns), len(world.lengths))) != (needed, needed):
+            faults.append(f"the world {world.name!r} has {found[0]} returns and {found[1]} lengths, expected {needed}")
     if result.table != [table_row(world) for world in result.worlds]:
         faults.append("its table does not follow from its returns")
     elif len(result.table) >= len(WORLDS) and result.score != score_of(result.table):

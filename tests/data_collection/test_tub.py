@@ -77,10 +77,25 @@ def test_deleted_records_are_left_out(tub):
 
 def test_a_session_is_cut_at_pauses_and_after_some_frames(tmp_path):
     writer = TubWriter(tmp_path / "tub")
-    for after in (50, 50, 1000, 1001, 50, 50, -70, 50, 5000, 50, 50, 50, 50):
+    for after in (50, 50, 1000, 1001, 50, 50, -70, 50, 5000, 50, 50, 0, 0):
         writer.write(GREY, after=after)
     dataset = imported(tmp_path / "tub", episode_frames=3)
     assert [row["length"] for row in dataset.rows] == [3, 3, 2, 3, 2]
+
+
+def test_records_of_one_millisecond_are_one_episode(tmp_path):
+    writer = TubWriter(tmp_path / "tub")
+    for number in range(9):
+        writer.write(GREY, after=number % 2)
+    dataset = imported(tmp_path / "tub")
+    assert [row["length"] for row in dataset.rows] == [9]
+    np.testing.assert_allclose(dataset.load().dt, [0, *[0.001, 0] * 4], atol=1e-6)
+
+
+def test_a_tub_without_two_records_is_refused(tub):
+    change(tub, "manifest.json", '"deleted_indexes": []', f'"deleted_indexes": {list(range(23))}')
+    with pytest.raises(DatasetError, match=r"0 of 24 records used \(23 deleted, .*needs two of them; restore deleted"):
+        imported(tub)
 
 
 def test_frames_that_a_pilot_drove_have_no_label(tmp_path):
@@ -144,7 +159,7 @@ def test_a_torn_line_and_missing_images_are_counted(tub, capsys):
     image.write_bytes(image.read_bytes()[:-300])
     message = refused(capsys, "dataset", "import-tub", str(tub), "--out", str(tub.parent / "data"))
     assert "line 4 of" in message
-    assert "catalog_1.catalog is torn; 4 of 24 records are torn or lack an image" in message
+    assert "catalog_1.catalog is torn; 4 of 24 records are torn or wrong, or lack an image" in message
     assert "--skip-missing" in message
     assert not (tub.parent / "data").exists()
     assert call("dataset", "import-tub", str(tub), "--out", str(tub.parent / "data"), "--skip-missing") == 0
@@ -153,9 +168,23 @@ def test_a_torn_line_and_missing_images_are_counted(tub, capsys):
     assert [row["length"] for row in nd.Demonstrations.open(tub.parent / "data").rows] == [7, 7, 6]
 
 
+def test_wrong_records_can_be_left_out_and_deleted_ones_stay_deleted(tub):
+    for value in ("25.0", "null", "NaN"):
+        change(tub, "catalog_0.catalog", '"user/angle": 0.', f'"user/angle": {value}, "was": 0.')
+    change(tub, "manifest.json", '"deleted_indexes": []', '"deleted_indexes": [12, 13]')
+    with pytest.raises(DatasetError, match=r"line 1 of .*`\$.user/angle`, got 25.0; 3 of 24 records are torn or wrong"):
+        imported(tub)
+    events: list[Event] = []
+    dataset = imported(tub, skip_missing=True, progress=events.append)
+    assert any("19 of 24 records used (2 deleted, 3 wrong)" in event.note for event in events)
+    angles = 0.6 * np.sin(np.delete(np.arange(24), [0, 1, 2, 12, 13]) / 7)
+    np.testing.assert_allclose(dataset.load().labels[:, 0], angles, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
+        ("catalog_0.catalog", '"user/angle": 0.0', '"user/angle": NaN', "no record of a tub: a number is NaN"),
         ("catalog_0.catalog", '"user/angle": 0.0', '"user/angle": 25.0', r"line 1 of .* no record.*<= 1.0.*user/angle"),
         ("catalog_0.catalog", ', "user/throttle": -0.2', "", "missing required field `user/throttle`"),
         ("catalog_0.catalog", "0_cam_image_array_.jpg", "../manifest.json", "names the image '../manifest.json'"),

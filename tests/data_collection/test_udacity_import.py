@@ -201,13 +201,17 @@ FIRST, SIDES = fields(0), {"left": "", "right": ""}
 REFUSED: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "Center": (
         lambda: text(PLAIN).replace("center,", "Center,", 1),
-        "line 1 .*'Center' is not known.*Did you mean 'center'",
+        "line 1 .*'Center' is not known.*; rename it to center",
     ),
     "reverse": (
         lambda: text(PLAIN).replace("brake", "reverse", 1),
         "line 1 .*'reverse' is not known.*rename or remove",
     ),
-    "steering_angle": (lambda: text(PLAIN).replace("steering", "steering_angle", 1), "Did you mean 'steering'"),
+    "steering_angle": (lambda: text(PLAIN).replace("steering", "steering_angle", 1), "; rename it to steering"),
+    "lines of an old Macintosh": (
+        lambda: text(PLAIN).replace("\n", "\r"),
+        "line 1 .*end with CR alone; end them with LF",
+    ),
     "an index in the header": (
         lambda: "".join(f"{i - 1 if i else ''},{line}\n" for i, line in enumerate(text(PLAIN).splitlines())),
         "line 1 .*column 1 has no name.*remove the index column",
@@ -269,8 +273,8 @@ REFUSED: dict[str, tuple[Callable[[], str | bytes], str]] = {
         lambda: text([*PLAIN, {**FIRST, "steering": "0.5"}]),
         "line 8 .*names center_.*png as line 2 does, with other values; keep one",
     ),
-    "nothing": (lambda: "", "0 of 0 lines used: it has no two images in a row"),
-    "a header": (lambda: HEADER + "\n", "0 of 0 lines used: it has no two images in a row"),
+    "nothing": (lambda: "", "0 of 0 lines used: an episode needs two images"),
+    "a header": (lambda: HEADER + "\n", "0 of 0 lines used: an episode needs two images"),
 }
 
 
@@ -311,9 +315,12 @@ def test_an_image_of_another_kind_is_named_before_it_is_unpacked(log, content, m
     name = image_name("right", 3)
     (log.parent / "IMG" / name).unlink()
     (log.parent / "IMG" / name).write_bytes(content)
-    with pytest.raises(DatasetError, match=rf"line 5 of .*{name} .*{message}.*--skip-missing leaves its line out"):
+    with pytest.raises(
+        DatasetError, match=rf"line 5 of .*{name}, which .*{message}.*; 1 of 6 lines lack an image.*--skip-missing"
+    ):
         imported(log, text(PLAIN))
     assert not (log.parent / "data").exists()
+    assert [row["length"] for row in imported(log, text(PLAIN), skip_missing=True).rows] == [5, 5, 5]
 
 
 def test_a_folder_or_nothing_in_place_of_the_log_is_named(tmp_path, capsys):

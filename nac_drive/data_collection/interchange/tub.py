@@ -53,17 +53,17 @@ def import_tub(
     """Write tubs of donkeycar as a dataset (docs/donkeycar.md).
 
     A session becomes an episode, or several: it is cut where no record came for more than a second, for example where
-    records are deleted, and after `episode_frames`. Deleted records are left out. Steering is `user/angle`. A
-    `user/throttle` above 0 is gas, and below 0 it is brake. Where `user/mode` says that a pilot drove, the action is
-    the pilot's, if the tub has it, and the frame has no label. Images of another size are scaled to 160 x 120 pixels. A
-    tub that `export_dataset` wrote comes back with its own environment, episodes and labels.
+    records are deleted, where the clock went back, and after `episode_frames`. Deleted records are left out. Steering
+    is `user/angle`. A `user/throttle` above 0 is gas, and below 0 it is brake. Where `user/mode` says that a pilot
+    drove, the action is the pilot's, if the tub has it, and the frame has no label. Images of another size are scaled
+    to 160 x 120 pixels. A tub that `export_dataset` wrote comes back with its own environment, episodes and labels.
 
     Args:
         tub: The folder of a tub, or several.
         path: The new dataset folder.
         episode_frames: Frames of an episode.
         first_track: Number of the first episode; datasets of different numbers can be merged.
-        skip_missing: Leave records out whose line is torn, or whose image is missing or damaged.
+        skip_missing: Leave records out whose line is torn or wrong, or whose image is missing or damaged.
         progress: Called after every episode, and with a message per tub that says how many of its records are used.
 
     Returns:
@@ -100,10 +100,11 @@ def import_tub(
         parts = _sessions(source, usable) if known else list(_stretches(source, usable, episode_frames))
         used = sum(len(part.records) for part in parts)
         if not used:
-            raise DatasetError(
-                f"{source}: {_usage(content, len(usable), 0)}: no two records of a session follow each other within "
-                "a second; record at one frame a second or faster."
+            slow = (
+                "no two records of a session follow each other within a second; record at one frame a second or faster"
             )
+            why = slow if len(usable) > 1 else "an episode needs two of them; restore deleted ones, or record more"
+            raise DatasetError(f"{source}: {_usage(content, len(usable), 0)}: {why}.")
         progress(message(str(source), f"{_usage(content, len(usable), used)}, {_rate(parts):.1f} frames a second"))
         episodes += [part.named(known) for part in parts]
     seeds = [part.seed for part in episodes]
@@ -180,9 +181,9 @@ def _usable(tub: Tub, env: EnvConfig, skip_missing: bool) -> list[PlacedRecord]:
     """Return the records whose image can be read.
 
     Raises:
-        DatasetError: If a line is torn or an image cannot be read, unless they are left out.
+        DatasetError: If a line is torn or wrong, or an image cannot be read, unless they are left out.
     """
-    faults = [f"{where} is torn" for where in tub.torn]
+    faults = [*tub.torn, *tub.wrong]
     usable = []
     for placed in tub.records:
         try:
@@ -198,8 +199,8 @@ def _usable(tub: Tub, env: EnvConfig, skip_missing: bool) -> list[PlacedRecord]:
             )
     if faults and not skip_missing:
         raise DatasetError(
-            f"{faults[0]}; {len(faults):,} of {tub.total:,} records are torn or lack an image: leave them out with "
-            "--skip-missing (skip_missing=True)."
+            f"{faults[0]}; {len(faults):,} of {tub.total:,} records are torn or wrong, or lack an image: leave them "
+            "out with --skip-missing (skip_missing=True)."
         )
     return usable
 
@@ -210,7 +211,8 @@ def _usage(tub: Tub, usable: int, used: int) -> str:
     It says why the others are not.
     """
     reasons = {
-        "deleted": tub.deleted, "torn": len(tub.torn), "without an image": len(tub.records) - usable,
+        "deleted": tub.deleted, "torn": len(tub.torn), "wrong": len(tub.wrong),
+        "without an image": len(tub.records) - usable,
         "alone: no other record of their session within a second": usable - used,
     }  # fmt: skip
     why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
@@ -241,7 +243,7 @@ def _stretches(tub: Path, records: list[PlacedRecord], frames: int) -> Iterator[
         stretch: list[PlacedRecord] = []
         for placed in [*session.records, None]:
             gap = placed.record.milliseconds - stretch[-1].record.milliseconds if placed and stretch else 0
-            if placed is None or (stretch and (len(stretch) == frames or not 0 < gap <= _BREAK)):
+            if placed is None or (stretch and (len(stretch) == frames or not 0 <= gap <= _BREAK)):
                 if len(stretch) > 1:
                     yield _TubEpisode(tub, session.session, stretch)
                 stretch = []
@@ -308,7 +310,7 @@ def _frame(tub: Path, placed: PlacedRecord, env: EnvConfig) -> np.ndarray:
     name = placed.record.image
     if Path(name).name != name or not name.isprintable():
         raise DatasetError(
-            f"{placed.where} names the image {name[:80]!r}, expected a file in {tub / IMAGES}; correct or delete it."
+            f"{placed.where} names the image {name[:80]!r}, expected a file in {tub / IMAGES}; correct the name."
         )
     file = tub / IMAGES / name
     require_no_link(file)

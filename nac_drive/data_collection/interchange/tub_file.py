@@ -9,8 +9,10 @@ each line in bytes, which donkeycar needs to add records; a reader does without.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -43,6 +45,8 @@ USER = "user"
 EXPORTED = "nac_drive"
 """Key in the metadata of an exported tub, and first part of the inputs that donkeycar does not have."""
 _FIX = "pass the folder of a tub of donkeycar 4 or later"
+_FIELD = re.compile(r"`\$\.([^`]+)`$")
+"""The field in an error of msgspec."""
 _Range = Annotated[float, msgspec.Meta(ge=-1, le=1)]
 _Numbers = Annotated[list[FiniteNumber], msgspec.Meta(max_length=100)]
 
@@ -95,7 +99,9 @@ class Tub:
     """Lines in its catalogs."""
     deleted: int
     torn: list[str]
-    """Places of the lines that are no JSON: a car that loses its power leaves such lines."""
+    """Lines that are no JSON, with their places: a car that loses its power leaves such lines."""
+    wrong: list[str]
+    """Lines that are no record of donkeycar, with their places and their faults."""
     metadata: dict[str, Any]
     """The metadata of its user."""
 
@@ -115,7 +121,7 @@ def read_tub(path: Path) -> Tub:
         The tub. Its images are not read.
 
     Raises:
-        DatasetError: If a file is missing, a link or of another kind, or a record has another type or range.
+        DatasetError: If a file is missing, a link or of another kind.
     """
     if not path.is_dir():
         raise DatasetError(f"there is no folder {path}; {_FIX}.")
@@ -126,8 +132,8 @@ def read_tub(path: Path) -> Tub:
         metadata, catalogs = _manifest(manifest)
     except FileError as error:
         raise DatasetError(str(error)) from None
-    deleted, number, torn = set(catalogs.deleted_indexes), 0, []
-    records: list[PlacedRecord] = []
+    deleted, number = set(catalogs.deleted_indexes), 0
+    tub = Tub(path, [], number, 0, [], [], metadata)
     for name in catalogs.paths:
         file = path / name
         if Path(name).name != name or not name.isprintable():
@@ -138,12 +144,29 @@ def read_tub(path: Path) -> Tub:
             if number - 1 in deleted:
                 continue
             try:
-                records.append(PlacedRecord(number - 1, where, msgspec.json.decode(line, type=TubRecord)))
-            except msgspec.ValidationError as error:
-                raise DatasetError(f"{where} is no record of a tub: {one_line(error)}; correct or delete it.") from None
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                torn.append(where)
-    return Tub(path, records, number, len(deleted & set(range(number))), torn, metadata)
+                tub.records.append(PlacedRecord(number - 1, where, msgspec.json.decode(line, type=TubRecord)))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if fault := _fault(line, error):
+                    tub.wrong.append(f"{where} is no record of a tub: {fault}")
+                else:
+                    tub.torn.append(f"{where} is torn")
+    return replace(tub, total=number, deleted=len(deleted & set(range(number))))
+
+
+def _fault(line: bytes, error: Exception) -> str:
+    """Return what is wrong with a line that is JSON.
+
+    It is empty for any other line.
+    """
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(error, msgspec.ValidationError):
+        return "a number is NaN or infinite"  # Python writes and reads them, JSON has none
+    name = _FIELD.search(str(error))
+    value = f", got {str(values[name[1]])[:40]}" if name and isinstance(values, dict) and name[1] in values else ""
+    return f"{one_line(error)}{value}"
 
 
 def require_no_link(path: Path) -> None:
@@ -172,7 +195,7 @@ def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
             while line := file.readline(LARGEST_LINE):
                 number += 1
                 if len(line) == LARGEST_LINE and not line.endswith(b"\n"):
-                    raise DatasetError(f"line {number} of {path} is longer than {LARGEST_LINE:,} bytes; delete it.")
+                    raise DatasetError(f"line {number} of {path} is longer than {LARGEST_LINE:,} bytes; {_FIX}.")
                 yield f"line {number} of {path}", line
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}; {_FIX}.") from None

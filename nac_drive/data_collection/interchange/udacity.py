@@ -15,8 +15,8 @@ import numpy as np
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
-from nac_drive.data_collection.interchange.udacity_log import CAMERAS, IMAGES, Log, LogLine, read_log
-from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, decode_image, udacity_frame
+from nac_drive.data_collection.interchange.udacity_log import CAMERAS, IMAGES, Log, LogLine, read_image, read_log
+from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, udacity_frame
 from nac_drive.events import Progress, counting, message
 from nac_drive.notebook import automatic
 
@@ -25,8 +25,6 @@ STEERING_OFFSET = 0.2
 middle."""
 EPISODE_FRAMES = 500
 """A recording is cut into episodes of so many frames, so that some can be kept out of training."""
-LARGEST_IMAGE = 2**20
-"""Bytes of an image file; some 15,000 are usual."""
 _OFFSETS = (0.0, 1.0, -1.0)
 """Multiple of the steering offset of each camera."""
 _BREAK = 1.0
@@ -62,7 +60,7 @@ def import_udacity(
             cameras out.
         episode_frames: Frames of an episode.
         first_track: Number of the first part; datasets of different numbers can be merged.
-        skip_missing: Leave lines out whose images are missing.
+        skip_missing: Leave lines out whose images are missing or damaged.
         progress: Called after every episode, and with a message per log that says how many of its lines are used.
 
     Returns:
@@ -113,6 +111,8 @@ def _require_episodes(log: Log, stretches: list[list[LogLine]]) -> None:
     if stretches:
         return
     gaps = np.diff([line.seconds for line in log.lines])
+    if not log.lines:
+        raise DatasetError(f"{log.path}: {log.usage(0)}: an episode needs two images; record more.")
     rule = f", which are at most {_BREAK:g} s apart: the shortest gap is {gaps.min():g} s" if len(gaps) else ""
     raise DatasetError(
         f"{log.path}: {log.usage(0)}: it has no two images in a row{rule}; record at one frame a second or faster."
@@ -147,11 +147,7 @@ def _frame(log: Path, line: LogLine, camera: int) -> np.ndarray:
     """Return the frame of a line, (66, 120, 3)."""
     name = line.images[camera]
     try:
-        with (log.parent / IMAGES / name).open("rb") as file:
-            content = file.read(LARGEST_IMAGE + 1)
-        if len(content) > LARGEST_IMAGE:
-            raise ValueError(f"it is larger than {LARGEST_IMAGE:,} bytes; record at 320 x 160.")
-        return udacity_frame(decode_image(content))
+        return udacity_frame(read_image(log.parent / IMAGES / name))
     except (ValueError, OSError) as error:
         raise DatasetError(
             f"line {line.number} of {log}: {name} in {log.parent / IMAGES} cannot be read: {str(error).rstrip('.')}; "

@@ -11,18 +11,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path, PureWindowsPath
 from stat import S_ISREG
 
+import numpy as np
+
 from nac_drive.data_collection.dataset.limits import DatasetError
-from nac_drive.suggest import did_you_mean
+from nac_drive.envs import decode_image
 
 IMAGES = "IMG"
 """Folder of the images, beside the log."""
 CAMERAS = ("center", "left", "right")
 COLUMNS = (*CAMERAS, "steering", "throttle", "brake", "speed")
 """The columns of the log, in the order of a log without a header."""
+LARGEST_IMAGE = 2**20
+"""Bytes of an image file; some 15,000 are usual."""
 LONGEST_LINE = 10_000
 """Bytes of a line; some 200 are usual."""
 _RANGES = {"steering": (-1.0, 1.0), "throttle": (-1.0, 1.0), "brake": (0.0, 1.0)}
@@ -80,7 +85,7 @@ def read_log(path: Path, cameras: int, skip_missing: bool) -> Log:
     Args:
         path: driving_log.csv.
         cameras: Number of cameras whose images are needed, in the order of `CAMERAS`.
-        skip_missing: Leave lines out whose images are missing.
+        skip_missing: Leave lines out whose images are missing or damaged.
 
     Returns:
         Its lines by time.
@@ -109,18 +114,16 @@ def read_log(path: Path, cameras: int, skip_missing: bool) -> Log:
                 "keep one of the lines",
             )  # fmt: skip
         doubled += 1
-    missing = {
-        line.number: name
-        for line in by_image.values()
-        for name in line.images[:cameras]
-        if not _is_image(folder / name)
-    }
+    missing: dict[int, str] = {}
+    for line in by_image.values():
+        for name in line.images[:cameras]:
+            if fault := _fault(folder / name):
+                missing.setdefault(line.number, f"{name}, which {fault}")
     if missing and not skip_missing:
         number = min(missing)
         raise DatasetError(
-            f"line {number} of {path} names {missing[number]}, which is no image in {folder}; {len(missing):,} of "
-            f"{total:,} lines lack an image: copy the images there, or leave such lines out with --skip-missing "
-            "(skip_missing=True)."
+            f"line {number} of {path} names {missing[number]}; {len(missing):,} of {total:,} lines lack an image: copy "
+            "the images there, or leave such lines out with --skip-missing (skip_missing=True)."
         )
     lines = sorted(
         (line for line in by_image.values() if line.number not in missing), key=lambda line: (line.seconds, line.number)
@@ -128,15 +131,37 @@ def read_log(path: Path, cameras: int, skip_missing: bool) -> Log:
     return Log(path, lines, total, doubled, len(missing))
 
 
-def _is_image(path: Path) -> bool:
-    """Return whether there is a file at `path`.
+def _fault(path: Path) -> str:
+    """Return why there is no image at `path`.
+
+    It is empty for an image.
 
     Raises:
         DatasetError: If it is a link.
     """
     if path.is_symlink():
         raise DatasetError(f"{path} is a link, which an import does not follow; replace it by a copy.")
-    return path.is_file()
+    if not path.is_file():
+        return f"is no image in {path.parent}"
+    try:
+        read_image(path)
+    except (ValueError, OSError) as error:
+        return f"cannot be read in {path.parent}: {str(error).rstrip('.')}"
+    return ""
+
+
+def read_image(path: Path) -> np.ndarray:
+    """Return the image of a file, RGB.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is no image, or too large.
+    """
+    with path.open("rb") as file:
+        content = file.read(LARGEST_IMAGE + 1)
+    if len(content) > LARGEST_IMAGE:
+        raise ValueError(f"it is larger than {LARGEST_IMAGE:,} bytes; record at 320 x 160.")
+    return decode_image(content)
 
 
 def _lines(path: Path, cameras: int) -> Iterator[LogLine]:
@@ -201,8 +226,10 @@ def _text(path: Path, number: int, content: bytes) -> str:
 
 def _fields(path: Path, number: int, text: str) -> list[str]:
     """Return the fields of a line."""
+    if "\r" in (text := text.rstrip("\r\n")):
+        raise _error(path, number, "its lines end with CR alone", "end them with LF (`tr '\\r' '\\n' < LOG > NEW`)")
     try:
-        rows = list(csv.reader([text.rstrip("\r\n")], skipinitialspace=True))
+        rows = list(csv.reader([text], skipinitialspace=True))
     except csv.Error as error:
         raise _error(
             path, number, f"{error} in {text[:80]!r}", "write seven columns with commas between them"
@@ -220,12 +247,12 @@ def _header(path: Path, number: int, names: list[str]) -> tuple[str, ...]:
                 "remove the index column (index=False where pandas writes it)",
             )  # fmt: skip
         if name not in COLUMNS:
-            hint = did_you_mean(name.lower(), COLUMNS)
+            hint = next(iter(get_close_matches(name.lower(), COLUMNS, 1)), "")
             raise _error(
                 path,
                 number,
                 f"the column {name[:80]!r} is not known, {expected}",
-                f"rename or remove it{hint.rstrip('?')}",
+                f"rename it to {hint}" if hint else "rename or remove it",
             )
         if names.count(name) > 1:
             raise _error(path, number, f"the column {name!r} comes twice, {expected}", "remove one of them")

@@ -134,12 +134,23 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda content: content["worlds"][1].update(perturbation="gaussian-noise:1"), "is not gaussian-noise:2"
     ),
     "a world twice": (lambda content: content["worlds"].append(content["worlds"][0]), "in this order"),
-    "a return is missing": (lambda content: content["worlds"][0]["returns"].pop(), "has 2 returns, expected 3"),
+    "a return is missing": (lambda content: content["worlds"][0]["returns"].pop(), "2 returns and 3 lengths"),
     "other tracks": (lambda content: content.update(seeds=[940000, 940001, 940003]), "not the first tracks"),
     "official": (lambda content: content.update(official=True), "official is True, and it has 3 of 1,000"),
     "another road left out": (lambda content: content.update(left_out={}), "neither there nor left out"),
     "hash of the driver": (lambda content: content["driver"].update(sha256="0" * 64), "has another hash"),
+    "lengths": (lambda content: content["worlds"][0].update(lengths=[]), "3 returns and 0 lengths, expected 3"),
+    "a world left out that counts": (
+        lambda content: content["left_out"].update(clean="rain"), "'clean' is left out, and must not be"
+    ),
     "environment": (lambda content: content["driver"]["env"].update(mask_bar=True), "sees and acts otherwise"),
+    "control": (lambda content: content["driver"]["env"].update(control="discrete"), "made for continuous control"),
+    "an unknown setting": (
+        lambda content: content["driver"]["env"].update(foo=1), "env is no environment (EnvConfig.__init__() got an"
+    ),
+    "a size of none": (lambda content: content["driver"]["env"].update(size=None), "env is no environment"),
+    "frames below none": (lambda content: content["driver"]["env"].update(max_steps=-4), "at least 1, got -4)"),
+    "another road": (lambda content: content["driver"]["env"].update(environment="mine.py:Road"), "no environment"),
 }  # fmt: skip
 
 
@@ -190,6 +201,10 @@ def test_what_is_no_result_is_refused_in_one_line(made, tmp_path, capsys):
         assert message in refused(capsys, "challenge", "verify", str(path))
     assert "needs --driver and --out" in refused(capsys, "challenge", "--out", str(tmp_path / "x.json"))
     assert "needs a result" in refused(capsys, "challenge", "verify")
+    assert "tracks must be left out with verify" in refused(capsys, "challenge", "verify", str(made), "--tracks", "3")
+    wrong = refused(capsys, "challenge", "verify", str(made), "--driver", "champion-discrete")
+    assert f"{made} does not hold: driver 'champion-discrete' was made for discrete control" in wrong
+    assert "--control" not in wrong
     arguments = ("challenge", "--driver", "controller", "--out", str(tmp_path / "x.json"), "--tracks")
     assert "from 1 to 1000, got 0" in refused(capsys, *arguments, "0")
     assert "ends with .json" in refused(capsys, "challenge", "--driver", "controller", "--out", str(tmp_path / "x"))
@@ -214,6 +229,6 @@ def test_the_command_drives_and_verifies(tmp_path, capsys):
     out = tmp_path / "result.json"
     assert call("challenge", "--driver", "controller", "--out", str(out), "--tracks", "1", "--workers", "1") == 0
     assert "controller: score" in capsys.readouterr().out
-    assert call("challenge", "verify", str(out), "--driver", "controller", "--sample", "1") == 0
+    assert call("challenge", "verify", str(out), "--sample", "1") == 0  # a controller comes with the package, too
     assert "holds, 1 rows driven again" in capsys.readouterr().out
     assert "has another hash" in refused(capsys, "challenge", "verify", str(out), "--driver", "champion")
