@@ -254,8 +254,9 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_error(source: str, error: Exception) -> ValueError:
+    fix = "; install the package that has it" if isinstance(error, ModuleNotFoundError) else ""
     return ValueError(
-        f"plugin {source} cannot be imported: {place_of(error)}{type(error).__name__}: {str(error).rstrip('.')}."
+        f"plugin {source} cannot be imported: {place_of(error)}{type(error).__name__}: {str(error).rstrip('.')}{fix}."
     )
 
 

@@ -173,6 +173,17 @@ def test_only_what_exists_is_gone_on_with(out, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == f"nac-drive: stopped{'; go on with --resume' if out else ''}\n"
 
 
+def test_a_challenge_goes_on_with_its_folder(tmp_path, monkeypatch, capsys):
+    def interrupted(*_: object, **__: object) -> None:
+        (tmp_path / "result").mkdir(exist_ok=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nac_drive.experiments.challenge.challenge", interrupted)
+    words = ("challenge", "--driver", "controller", "--workers", "1", "--out", str(tmp_path / "result.json"))
+    assert call(*words) == 130
+    assert capsys.readouterr().err == "nac-drive: stopped; go on with --resume\n"
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_termination_has_the_exit_status_of_its_signal(number, status, tmp_path, monkeypatch, capsys):
     def terminated(*_: object, **__: object) -> None:

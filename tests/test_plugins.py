@@ -82,6 +82,7 @@ def test_bad_plugins_are_named_in_one_line(here: Path) -> None:
     (here / "torch.py").write_text("")
     (here / "two-words.py").write_text("")
     (here / "broken.py").write_text("x = 1\nraise RuntimeError('no licence')\n")
+    (here / "needy.py").write_text("import a_b_c\n")
     cases = [
         ("missing.py", FileNotFoundError, r"there is no file .*missing\.py"),
         ("missing", FileNotFoundError, "there is no module 'missing'"),
@@ -89,6 +90,11 @@ def test_bad_plugins_are_named_in_one_line(here: Path) -> None:
         ("json.py", ValueError, r"another module has the name of json\.py; rename"),
         ("torch.py", ValueError, r"another module has the name of torch\.py"),
         ("two-words.py", ValueError, r"must be a Python name.*rename"),
+        (
+            "needy.py",
+            ValueError,
+            r"needy\.py:1: ModuleNotFoundError: No module named 'a_b_c'; install the package that",
+        ),
         ("broken.py", ValueError, r"broken\.py cannot be imported: broken\.py:2: RuntimeError: no licence\.$"),
     ]
     for source, kind, message in cases:

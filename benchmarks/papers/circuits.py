@@ -16,7 +16,7 @@ from random_search import mean_of_worst, random_search
 
 from nac_drive.envs import SPLITS
 from nac_drive.evaluation.metric import Count, Number
-from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, Whole
 from nac_drive.policies import CORES
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, tap_withdrawal_circuit
 
@@ -45,12 +45,12 @@ class Circuits(PaperExperiment):
 
     budgets: dict[str, Budget]
     """PaperTask -> its budget."""
-    runs: int = 5
+    runs: Whole = 5
     """Searches of every agent, with the seeds 0, 1, ... of parameters, noise and random circuits."""
     sigma: float = 0.3
     """Noise at first. The parameters of a circuit, but for linear layers, are fractions of their ranges."""
     alpha: float = 1.0003
-    patience: int = 50
+    patience: Whole = 50
 
     def places(self) -> list[Place]:
         return [(("task", task), ("run", run)) for run in range(self.runs) for task in self.budgets]

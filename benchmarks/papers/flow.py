@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from nac_drive.evaluation.metric import Number
-from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, Whole
 from nac_drive.policies.wiring.tap_withdrawal import MOTOR, NEURONS, SENSORY, tap_withdrawal_circuit
 
 _SYNAPSES = 28
@@ -24,9 +24,9 @@ MOTORS = NEURONS[MOTOR]
 class Flow(PaperExperiment):
     """Graphs with random capacities (thesis, Algorithm 4). Fields are settings of a protocol."""
 
-    graphs: int = 1000
+    graphs: Whole = 1000
     """Random circuits of a run, and as many sets of capacities of the tap-withdrawal circuit."""
-    runs: int = 10
+    runs: Whole = 10
     rho: float = 0.5
     """Probability of the binomial distribution of the capacities; the thesis does not name it."""
 

@@ -28,7 +28,7 @@ from nac_drive.envs.perturbations.images import FrameSize
 from nac_drive.evaluation.metric import Number
 from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.driving import folder_name
-from nac_drive.experiments.paper import PaperTask, ResultColumn, Row
+from nac_drive.experiments.paper import PaperTask, ResultColumn, Row, Whole
 from nac_drive.policies import Driver
 from nac_drive.policies.checkpoint import load_driver
 from nac_drive.storage.figure import try_to_draw
@@ -62,11 +62,17 @@ class Pictures(Cloning):
     """Train networks, record what they do, and draw it. Fields are settings of a protocol."""
 
     perturbations: list[str] = field(default_factory=lambda: [f"{NOISE}:3"])
-    runs: int = 1
+    runs: Whole = 1
     pictures: list[str] = field(default_factory=list)
     """Names in `PICTURES`."""
     seen_tracks: str = "val-3"
     """Tracks of the recorded episodes; the first one of the first run is drawn."""
+
+    def check(self) -> None:
+        super().check()
+        track_seeds(self.seen_tracks)
+        if unknown := [name for name in self.pictures if name not in PICTURES]:
+            raise ValueError(f"pictures must be among {', '.join(PICTURES)}, got {unknown[0]!r}.")
 
     def measure(self, folder: Path, task: PaperTask) -> Row:
         """Return the numbers of `Cloning` and of every picture."""

@@ -28,7 +28,18 @@ from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.metric import Number
 from nac_drive.experiments.cloning import DATASET, RUNS, Cloning
 from nac_drive.experiments.driving import folder_name
-from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of, record_of
+from nac_drive.experiments.paper import (
+    Map,
+    PaperExperiment,
+    PaperTask,
+    Place,
+    Rate,
+    ResultColumn,
+    Row,
+    Whole,
+    list_of,
+    record_of,
+)
 from nac_drive.policies import Driver, load_driver
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.training.offline import counted
@@ -43,20 +54,20 @@ _EXTREMES = (0.05, 0.95)
 class Responses(PaperExperiment):
     """Train each core at several widths, characterise its cells, and take them out one by one. Fields are settings."""
 
-    units: list[int] = field(default_factory=lambda: [16, 32, 64, 128])
+    units: list[Whole] = field(default_factory=lambda: [16, 32, 64, 128])
     """Cells of the networks."""
-    width: int = 64
+    width: Whole = 64
     """Cells of the networks in the table and the figures of single cells; these alone drive without some of them."""
-    driven_cells: int = 16
+    driven_cells: Whole = 16
     """Cells that are taken out in closed loop, evenly over the ranks of the amplitude."""
-    runs: int = 1
+    runs: Whole = 1
     """Trainings of every entry and width, with the seeds 0, 1, ..."""
     tracks: str = "test-2"
     expert: str = "controller"
-    episodes: int = 20
-    epochs: int = 12
-    learning_rate: float = 2e-3
-    features: int = 64
+    episodes: Whole = 20
+    epochs: Whole = 12
+    learning_rate: Rate = 2e-3
+    features: Whole = 64
     """Features of the frozen encoder of the driver "expert" which comes with the package."""
 
     def drivers(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trajectory_length import circle, trajectory_length
 
 from nac_drive.evaluation.metric import Number
-from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, Whole
 from nac_drive.policies import Core, build_core
 from nac_drive.policies.ops.liquid import LiquidNetwork, Synapses
 from nac_drive.policies.ops.sparse import SparseMatrix
@@ -27,14 +27,14 @@ class Trajectory(PaperExperiment):
     Widths are compared at the first variance, variances at the last width.
     """
 
-    widths: list[int] = field(default_factory=lambda: [10, 25, 50, 100])
+    widths: list[Whole] = field(default_factory=lambda: [10, 25, 50, 100])
     """Neurons, N."""
     variances: list[float] = field(default_factory=lambda: [2.0, 1.0, 4.0, 8.0])
     """N times the variance of weights."""
     bias_variance: float = 1.0
-    networks: int = 20
+    networks: Whole = 20
     """Networks that are drawn for every width and variance."""
-    frames: int = 200
+    frames: Whole = 200
     """Frames of the circle, which takes 2 pi seconds."""
 
     repeats: ClassVar[str] = "networks"

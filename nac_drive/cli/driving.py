@@ -163,7 +163,7 @@ class Evaluate:
 
     def _compare_with(self, dataset: Path, console: Console) -> None:
         """Print the offline metrics of driver and baseline."""
-        from nac_drive.data_collection.drivers import known_there
+        from nac_drive.data_collection.drivers import DEFAULT_EXPERT, known_there
         from nac_drive.experiments.recorded import evaluate_recorded, recorded_table
 
         for option in ("tracks", "crash", "control", "mask_bar", "resume"):
@@ -171,6 +171,8 @@ class Evaluate:
                 raise ValueError(f"{option} must be left out with --dataset, where nothing is driven, got {value!r}.")
         data = nd.Demonstrations.open(dataset)
         drivers, baseline = [typed(self.driver)], self.baseline or "none"
+        if baseline == DEFAULT_EXPERT and data.meta.env.view != EnvConfig.view:
+            baseline = "none"  # the default expert cannot see these frames
         if baseline not in ("none", self.driver) and known_there(baseline, data.meta.env):
             drivers.append(typed(baseline))
         with show_progress(console, self.progress) as progress:

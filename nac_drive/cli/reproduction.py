@@ -36,10 +36,10 @@ class Reproduce:
     @classmethod
     def description(cls) -> str:
         """Return what the command does, and every table."""
-        from nac_drive.experiments.protocol import SCRIPTED, listed
+        from nac_drive.experiments.protocol import SCRIPTED, lines, listed
 
-        scripted = f"`python benchmarks/papers/reproduce.py` measures {', '.join(SCRIPTED)} in a clone."
-        return "\n\n".join([str(cls.__doc__), listed(), scripted])
+        scripted = "In a clone of the repository, `python benchmarks/papers/reproduce.py NAME --out FOLDER` measures"
+        return "\n\n".join([str(cls.__doc__), listed(), scripted, lines(SCRIPTED)])
 
     def run(self, console: Console, **tables: Any) -> None:
         """Measure the table.

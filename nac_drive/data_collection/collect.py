@@ -142,7 +142,7 @@ def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool
     if resume and not Demonstrations.vacant(path):
         left = len(seeds) - len(_recorded(path, meta, seeds))
     else:
-        Demonstrations.require_vacant(path)
+        Demonstrations.require_vacant(path, "choose another folder, or add to it with --resume")
         left = len(seeds)
     fix = "choose another folder or collect fewer episodes"
     require_space(path, left * meta.env.max_steps * _BYTES_PER_FRAME, fix)

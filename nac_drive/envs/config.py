@@ -124,7 +124,7 @@ def simulator(config: EnvConfig, crash: CrashMode, render_mode: str | None) -> g
     if config.spec.make is None:
         raise ValueError(
             f"environment {config.environment!r} is not simulated here: its episodes come from a recording, and a "
-            "driver is measured by its error on some of them."
+            "driver is measured by its error on some of them (`nac-drive evaluate --dataset FOLDER`)."
         )
     return config.spec.make(config, crash, render_mode)
 

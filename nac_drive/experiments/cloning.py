@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -15,17 +16,28 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import SPLITS, Control, CrashMode, EnvConfig, track_seeds
+from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.envs.views import View
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.intervals import bootstrap, clearly_positive
 from nac_drive.evaluation.metric import EMPTY, Count, Number
 from nac_drive.events import silent
 from nac_drive.experiments.driving import folder_name
-from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of, record_of
+from nac_drive.experiments.paper import (
+    Map,
+    PaperExperiment,
+    PaperTask,
+    Place,
+    ResultColumn,
+    Row,
+    Whole,
+    list_of,
+    record_of,
+)
 from nac_drive.experiments.recorded import RecordedEvaluation, evaluate_recorded
 from nac_drive.experiments.stress import stress
 from nac_drive.markdown import markdown_table
-from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies import ENCODERS, Driver, DriverConfig
 from nac_drive.policies.checkpoint import load_driver
 from nac_drive.policies.cores.pdna import Pulse
 from nac_drive.training.config import DataConfig, EvalConfig, OptimConfig, TrainConfig
@@ -47,10 +59,10 @@ class Cloning(PaperExperiment):
     view: View = "above"
     """View that the networks see; the expert sees the view of its own training."""
     expert: str = "controller"
-    noise: float = 0.15
+    noise: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.15
     """Fraction of recorded frames with a random action; the label stays the expert's."""
-    episodes: int = 40
-    runs: int = 5
+    episodes: Whole = 40
+    runs: Whole = 5
     """Trainings of every entry, with the seeds 0, 1, ..."""
     tracks: str = "test-2"
     crash: CrashMode = "ignore"
@@ -59,18 +71,18 @@ class Cloning(PaperExperiment):
     """Driver whose encoder is frozen; None: every run trains its own."""
     features: int | None = None
     """Features of the encoder where they differ from d_model."""
-    d_model: int = 64
-    epochs: int = 12
-    sequence_length: int = 32
-    batch_size: int = 8
+    d_model: Whole = 64
+    epochs: Whole = 12
+    sequence_length: Whole = 32
+    batch_size: Whole = 8
     learning_rate: float = 2e-3
     recipe: list[str] = field(default_factory=list)
     """Further settings of the training, in the words of `--set`, such as optim.ema_decay=0."""
-    rounds: int = 0
+    rounds: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Rounds of DAgger: each run then learns from episodes of its own, the first `episodes` of them the expert's; 0 for
     behaviour cloning on the same episodes."""
-    round_episodes: int = 12
-    round_epochs: int = 8
+    round_episodes: Whole = 12
+    round_epochs: Whole = 8
     """Epochs of each round, over all episodes so far."""
     validation_tracks: str = "val-1"
     """Tracks that pick the best round."""
@@ -82,6 +94,14 @@ class Cloning(PaperExperiment):
     clamp: str = ""
     """A perturbation under which drivers with a pulse drive once more, their frequencies kept below the Nyquist limit
     (PDNA, section 7.4)."""
+
+    def check(self) -> None:
+        for tracks in filter(None, (self.tracks, self.recorded_tracks)):
+            track_seeds(tracks)
+        for perturbation in filter(None, (*self.perturbations, self.clamp)):
+            parse_all(perturbation)
+        ENCODERS.require(self.encoder)
+        self._config("cnn", {}, 0).check()
 
     def drivers(self) -> dict[str, str]:
         env = EnvConfig(self.control, view=self.view)

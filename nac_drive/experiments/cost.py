@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from nac_drive.evaluation.metric import Count, NotNegative, sample_sd
-from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, Whole
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.window import WindowBase
 
@@ -26,10 +26,10 @@ _MIB = 2**20
 class Cost(PaperExperiment):
     """Forward passes over one sequence, without gradients. Fields are settings of a protocol."""
 
-    lengths: list[int] = field(default_factory=lambda: [1024])
+    lengths: list[Whole] = field(default_factory=lambda: [1024])
     """Frames of the sequence; with several, the exponent of the run time is fitted."""
-    d_model: int = 64
-    passes: int = 10
+    d_model: Whole = 64
+    passes: Whole = 10
     """Passes that are timed, after a first one."""
     whole_sequence: bool = True
     """Whether cores with a window see the whole sequence."""

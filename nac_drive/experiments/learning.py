@@ -16,7 +16,7 @@ from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.evaluation.metric import Count, Number
 from nac_drive.experiments.driving import folder_name
-from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, list_of
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, Whole, list_of
 from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies import DriverConfig, load_driver
 from nac_drive.storage.figure import try_to_draw, write_figure
@@ -35,12 +35,12 @@ class Learning(PaperExperiment):
     """`nac-drive ppo` for every entry, several runs each. Fields are settings of a protocol."""
 
     control: Control = "continuous"
-    runs: int = 2
+    runs: Whole = 2
     """Trainings of every entry, with the seeds 0, 1, ..."""
-    total_timesteps: int = 750_000
-    validate_every: int = 125_000
+    total_timesteps: Whole = 750_000
+    validate_every: Whole = 125_000
     validation_tracks: str = "val-5"
-    dense: int = 64
+    dense: Whole = 64
     """Units of the action head's hidden layer."""
     recipe: list[str] = field(default_factory=list)
     """Further settings of the training, in the words of `--set`, such as optim.value_core=true."""
@@ -49,6 +49,9 @@ class Learning(PaperExperiment):
 
     alone: ClassVar[bool] = True
 
+    def check(self) -> None:
+        self._config("cnn", {}, 0).check()
+
     def places(self) -> list[Place]:
         return [(("run", run),) for run in range(self.runs)]
 
@@ -56,14 +59,7 @@ class Learning(PaperExperiment):
         """Return `curve` ([frames, returns] of every validation), best, last, first (frames) and parameters."""
         run = dict(task.place)["run"]
         path = folder / RUNS / f"{folder_name(task.entry)}-{run}"
-        driver = DriverConfig(
-            task.core, dict(task.core_args), encoder="pooled", d_model=128, dense=self.dense, control=self.control
-        )
-        config = PPOConfig(
-            driver=driver, seed=run, total_timesteps=self.total_timesteps, validate_every=self.validate_every,
-            validation=EvalConfig(self.validation_tracks),
-        )  # fmt: skip
-        config = changed_by_words(config, self.recipe, {})
+        config = self._config(task.core, dict(task.core_args), run)
         resume = (path / "config.yaml").exists()
         with worker_pool(0) as pool:
             best = load_driver(ppo(config, path, device=self.device, resume=resume, pool=pool))
@@ -75,6 +71,14 @@ class Learning(PaperExperiment):
             "curve": curve, "best": max(means), "last": means[-1], "first": first,
             "parameters": sum(each.numel() for part in parts for each in part.parameters()),
         }  # fmt: skip
+
+    def _config(self, core: str, args: dict[str, Any], run: int) -> PPOConfig:
+        driver = DriverConfig(core, args, encoder="pooled", d_model=128, dense=self.dense, control=self.control)
+        config = PPOConfig(
+            driver=driver, seed=run, total_timesteps=self.total_timesteps, validate_every=self.validate_every,
+            validation=EvalConfig(self.validation_tracks),
+        )  # fmt: skip
+        return changed_by_words(config, self.recipe, {})
 
     def numbers(self, task: PaperTask) -> dict[str, Any]:
         count: Any = Count

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
+import msgspec
 import numpy as np
 import torch
 from safetensors.torch import load_file, save
@@ -20,8 +21,8 @@ from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.envs import SPLITS, Control, EnvConfig
 from nac_drive.evaluation.metric import Count, Number
-from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, ResultColumn, Row
-from nac_drive.policies import Driver, DriverConfig
+from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, Rate, ResultColumn, Row, Whole
+from nac_drive.policies import ENCODERS, Driver, DriverConfig
 from nac_drive.storage.write import write_atomically
 from nac_drive.training.config import OptimConfig
 from nac_drive.training.finite import require_finite_number, require_finite_weights
@@ -30,7 +31,7 @@ from nac_drive.training.offline import macro_f1
 from nac_drive.training.optimizer import adam
 
 Split = Literal["tracks", "frames"]
-DATASET, ENCODERS = "dataset", "encoders"
+DATASET, TRAINED_ENCODERS = "dataset", "encoders"
 _STOPPING = 8
 """A run stops by one of so many parts of what it may train on."""
 _FRAMES_AT_ONCE = 1024
@@ -50,33 +51,40 @@ class Offline(PaperExperiment):
 
     control: Control = "discrete"
     driver: str = "expert"
-    episodes: int = 20
-    cells: list[tuple[Split, int]] = field(default_factory=lambda: [("frames", 1), ("tracks", 32)])
+    episodes: Whole = 20
+    cells: list[tuple[Split, Whole]] = field(default_factory=lambda: [("frames", 1), ("tracks", 32)])
     """Folds, and frames of a sequence. With one frame no core remembers anything; longer ones are tested streamed over
     whole episodes."""
-    folds: int = 5
-    tested_folds: int = 5
+    folds: Annotated[int, msgspec.Meta(ge=2)] = 5
+    tested_folds: Whole = 5
     """Folds that are tested, of `folds`."""
     encoder: str = "compact"
     features: int | None = None
     """Features of the encoder where they differ from d_model."""
-    d_model: int = 64
+    d_model: Whole = 64
     end_to_end: bool = False
     """Train every driver from its own random encoder on, in place of one encoder for all cores of a fold."""
-    learning_rate: float = 1e-3
-    encoder_learning_rate: float | None = None
+    learning_rate: Rate = 1e-3
+    encoder_learning_rate: Rate | None = None
     """Adam's rate of the encoder's weights, end to end; None: learning_rate."""
     curve_weight: float = 0.0
     """Alpha of the weight exp(alpha |steering|) of a frame's loss."""
-    frames_per_update: int = 128
-    epochs: int = 100
+    frames_per_update: Whole = 128
+    epochs: Whole = 100
     """Epochs at most."""
-    patience: int = 3
+    patience: Whole = 3
     """Epochs without progress after which a run stops."""
     ema_decay: float = 0.99
     precision: Literal["32-true", "bf16-mixed"] = "bf16-mixed"
 
     repeats: ClassVar[str] = "folds"
+
+    def check(self) -> None:
+        ENCODERS.require(self.encoder)
+        if self.tested_folds > self.folds:
+            raise ValueError(f"tested_folds must lie in 1 to folds = {self.folds}, got {self.tested_folds}.")
+        if self.folds > self.episodes and "tracks" in dict(self.cells):
+            raise ValueError(f"folds of tracks must be at most episodes = {self.episodes}, got {self.folds}.")
 
     def drivers(self) -> dict[str, str]:
         return {f"{self.driver}, {self.control}": driver_hash(self.driver, EnvConfig(self.control))}
@@ -90,7 +98,7 @@ class Offline(PaperExperiment):
         yield f"{self.episodes} episodes"
         if self.end_to_end:
             return
-        (folder / ENCODERS).mkdir(exist_ok=True)
+        (folder / TRAINED_ENCODERS).mkdir(exist_ok=True)
         splits: list[Split] = [split for split in get_args(Split) if split in dict(self.cells)]
         tasks = [
             task for fold in range(self.tested_folds) for split in splits
@@ -329,7 +337,7 @@ def _train_encoder(config: Offline, folder: Path, task: PaperTask) -> None:
 
 def _encoder_file(folder: Path, task: PaperTask) -> Path:
     place = dict(task.place)
-    return folder / ENCODERS / f"{place['split']}-{place['fold']}.safetensors"
+    return folder / TRAINED_ENCODERS / f"{place['split']}-{place['fold']}.safetensors"
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,10 @@ import numpy as np
 
 from nac_drive.experiments.experiment import Map, Row
 
+Whole = Annotated[int, msgspec.Meta(ge=1)]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=10)]
+"""Types of settings: a number of something, and a learning rate."""
+
 Place = tuple[tuple[str, Any], ...]
 """Coordinates of a task within its entry, for example (("split", "tracks"), ("fold", 0))."""
 
@@ -75,6 +79,14 @@ class PaperExperiment(ABC):
     """Whether nothing else may run beside a measurement."""
     repeats: ClassVar[str] = "runs"
     """The noun for the rows that a cell of the page is the mean of."""
+
+    def check(self) -> None:
+        """Check what the types of the settings do not say, before anything is made.
+
+        Raises:
+            ValueError: A setting cannot be measured with.
+        """
+        return
 
     def drivers(self) -> dict[str, str]:
         """Return the drivers that measurements read: name and control -> `driver_hash`."""

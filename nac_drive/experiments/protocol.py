@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -23,10 +23,19 @@ def names_in(protocols: Path) -> tuple[str, ...]:
 
 REPRODUCTIONS: tuple[str, ...] = names_in(PROTOCOLS)
 """Names of the tables that the package measures again."""
-SCRIPTED = (
-    "nac-fig4", "nac-fig6", "thesis-4.1", "thesis-4.4", "thesis-6.3", "thesis-6.4bc", "thesis-7", "thesis-9.2",
-)  # fmt: skip
-"""Names of the tables and figures that a script of the repository measures again, `benchmarks/papers/reproduce.py`."""
+SCRIPTED = {
+    "nac-fig4": "NAC paper, Figure 4: cells of NAC-Steady along the road",
+    "nac-fig6": "NAC paper, Figure 6: saliency maps, from the driver's seat",
+    "thesis-4.1": "Thesis, Table 4.1: maximum flow of the tap-withdrawal circuit and of random circuits",
+    "thesis-4.4": "Thesis, Tables 4.2 and 4.4: ordinary neural circuits, trained without gradients",
+    "thesis-6.3": "Thesis, Figure 6.3 and Table 6.5: learning curves and where training stops",
+    "thesis-6.4bc": (
+        "Thesis, Figures 6.4b to 6.8: saliency under noise, steepness, components and neurons on the track"
+    ),
+    "thesis-7": "Thesis, Chapter 7: responses of single cells",
+    "thesis-9.2": "Thesis, Fig. 9.2: trajectory length of random networks",
+}
+"""Name and title of what a script of the repository measures again, `benchmarks/papers/reproduce.py`."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +118,20 @@ def load(name: str, protocols: Path = PROTOCOLS) -> Protocol:
             f"name must be a table that the package measures, got {name!r}; in a clone of the repository, run "
             f"`python benchmarks/papers/reproduce.py {name} --out {name}`."
         )
-    raise ValueError(f"name must be one of {', '.join(names)}, got {name!r}.{did_you_mean(name, names)}")
+    raise ValueError(
+        f"name must be one of {', '.join(names)}, got {name!r}.{did_you_mean(name, names)} `reproduce --help` says "
+        "what each measures."
+    )
 
 
 def listed(protocols: Path = PROTOCOLS) -> str:
     """Return the name and the title of every table of a folder, a line each."""
-    return "\n".join(f"- {name}: {load(name, protocols).title}" for name in names_in(protocols))
+    return lines({name: load(name, protocols).title for name in names_in(protocols)})
+
+
+def lines(titles: Mapping[str, str]) -> str:
+    """Return names and titles, a line each."""
+    return "\n".join(f"- {name}: {title}" for name, title in titles.items())
 
 
 def chosen(reproduction: Protocol, only: Sequence[str]) -> list[PaperEntry]:
@@ -127,5 +144,8 @@ def chosen(reproduction: Protocol, only: Sequence[str]) -> list[PaperEntry]:
         return reproduction.entries
     known = {name for entry in reproduction.entries for name in (entry.name, entry.core)}
     if unknown := [name for name in only if name not in known]:
-        raise ValueError(f"only: there is no {unknown[0]!r} in this table.{did_you_mean(unknown[0], known)}")
+        raise ValueError(
+            f"only: there is no {unknown[0]!r} in this table; choose from "
+            f"{', '.join(entry.name for entry in reproduction.entries)}.{did_you_mean(unknown[0], known)}"
+        )
     return [entry for entry in reproduction.entries if {entry.name, entry.core} & set(only)]

@@ -113,8 +113,8 @@ def evaluate_recorded(
         raise FileExistsError(f"{folder} already exists; choose another folder.")
     chosen = _chosen(dataset, episodes)
     loaded = [on_device(resolve_driver(spec, env), device) for spec in specs]
-    for driver in loaded:
-        RecordedEpisode.read(dataset, chosen[0]).road(driver)
+    for name, driver in zip(driver_names(specs), loaded, strict=True):
+        RecordedEpisode.read(dataset, chosen[0]).road(driver, f"driver {name!r}")
     finished = counting(progress, "evaluate", len(chosen) * len(loaded))
     results = []
     for name, spec, driver in zip(driver_names(specs), specs, loaded, strict=True):
@@ -153,6 +153,10 @@ def _chosen(dataset: Demonstrations, episodes: str | Sequence[int]) -> list[int]
     if not indices:
         raise DatasetError(f"dataset {dataset.path} holds no finished episode; go on recording it with --resume.")
     if episodes == VALIDATION:
+        if len(set(dataset.seeds)) < 2:
+            raise ValueError(
+                f"episodes: {dataset.path} has one track, and none was kept out; pass all (--episodes all)."
+            )
         _, kept_out = dataset.split(TrainConfig.validation_fraction)
         return [row["index"] for row in dataset.rows if row["seed"] in set(kept_out)]
     if episodes == "all":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from nac_drive.parallel.processes import worker_pool
 from nac_drive.policies.device import choose_device
 from nac_drive.registry import Registry
 from nac_drive.storage.names import shell_path
+from nac_drive.storage.read import one_line
 from nac_drive.suggest import did_you_mean
 
 EXPERIMENTS: Registry[type[PaperExperiment]] = Registry(
@@ -33,6 +35,10 @@ EXPERIMENTS: Registry[type[PaperExperiment]] = Registry(
     {"cloning": Cloning, "cost": Cost, "learning": Learning, "offline": Offline, "size": Sizes},
 )
 """Name of an experiment of a protocol -> its settings and its work."""
+
+
+_SETTING = re.compile(r",(?=\w+=)")
+"""The comma before a setting; others belong to a list."""
 
 
 @dataclass(frozen=True)
@@ -141,18 +147,19 @@ def reproduce(
         ValueError: For an unknown name or line, a device that is not there, or a measurement that is not finite.
         WriteError: If `folder` cannot be written.
     """
-    (table_name, *words), folder, device = name.split(","), Path(folder), choose_device(device).type
+    (table_name, _, words), folder, device = name.partition(","), Path(folder), choose_device(device).type
     protocol = load(table_name, protocols)
     protocol = protocol.at_full_size() if full else protocol
     names = {entry.name for entry in chosen(protocol, only)}
     on_gpu = device != "cpu"
     kind = experiments[protocol.experiment]
-    settings = protocol.settings | _settings_of(words, kind)
+    settings = protocol.settings | _settings_of(_SETTING.split(words) if words else [], kind)
     settings |= {"device": device} if on_gpu else {}
     try:
         experiment = msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
         raise ValueError(f"name: the settings of {table_name} must fit their types, got {name!r}: {error}.") from None
+    experiment.check()
     table = PaperTable.of(table_name, protocol, settings, experiment)
     with open_experiment(table, folder, files=(f"{table_name}.md",), resume=resume) as journal:
         journal.begin()  # before anything is prepared
@@ -178,5 +185,9 @@ def _settings_of(words: Sequence[str], kind: type[PaperExperiment]) -> dict[str,
                 f"name: settings of a table must be KEY=VALUE with KEY among {', '.join(sorted(keys))}, got {word!r}."
                 f"{did_you_mean(key, keys)}"
             )
-        settings[key] = yaml.safe_load(value)
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            reason = one_line(error)[:200]
+            raise ValueError(f"name: {key} must be YAML, such as [[tracks, 16]], got {value!r}: {reason}.") from None
     return settings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nac_drive.evaluation.metric import Count
-from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row
+from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, Whole
 from nac_drive.policies import build_core
 from nac_drive.policies.encoders import build_encoder
 
@@ -16,9 +16,9 @@ from nac_drive.policies.encoders import build_encoder
 class Sizes(PaperExperiment):
     """Counts, without any training. Fields are settings of a protocol."""
 
-    input_size: int = 32
+    input_size: Whole = 32
     """Features that the encoder hands to the core."""
-    output_size: int = 1
+    output_size: Whole = 1
     encoder: str = "thesis"
     frame_shape: tuple[int, int, int] = (78, 200, 3)
 

@@ -13,9 +13,10 @@ A trial is a run of `train` with one seed. Its rows stand in the journal of the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from nac_drive.experiments.experiment import Row, Task, run
 from nac_drive.experiments.journal import Journal
 from nac_drive.experiments.table import Table
 from nac_drive.markdown import number_text
-from nac_drive.policies import CORES
+from nac_drive.policies import CORES, build_core
 from nac_drive.training.config import MOST, TrainConfig
 from nac_drive.training.finite import DivergedError
 from nac_drive.training.run_folder import RunFolder
@@ -92,13 +93,33 @@ def later_trials(core: str, config: TrainConfig, rate: float) -> list[Trial]:
     factory = CORES.require(config.driver.core)
     ordinary = factory.ordinary
     changes = [
-        [{name: value} for value in values if value != ordinary.get(name)]
+        [{name: value} for value in values if value != ordinary.get(name) and _is_possible(config, {name: value})]
         for name, values in ALTERNATIVES.items()
         if name in factory.accepted and name not in config.driver.core_args
     ]
+    changes = [settings for settings in changes if settings]
     chosen = changes[0] if len(changes) == 1 else [values[0] for values in changes]
     rates = [Trial(core, float(f"{factor * rate:.2g}")) for factor in NEARBY]
     return [*(Trial(core, rate, settings) for settings in chosen), *rates][:_KEPT]
+
+
+def _is_possible(config: TrainConfig, settings: Mapping[str, Any]) -> bool:
+    """Return whether the core can be built with these settings.
+
+    A module of the user refuses a window if it keeps a state.
+    """
+    driver = config.driver
+    words = json.dumps({**driver.core_args, **settings})
+    return _is_built(driver.core, driver.encoder_features, driver.d_model, words)
+
+
+@cache
+def _is_built(core: str, input_size: int, output_size: int, settings: str) -> bool:
+    try:
+        build_core(core, input_size, output_size, **json.loads(settings))
+    except ValueError:
+        return False
+    return True
 
 
 class _TrialRow(msgspec.Struct):

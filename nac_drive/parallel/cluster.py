@@ -12,7 +12,6 @@ import pickle
 import re
 import signal
 import socket
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -23,7 +22,7 @@ from typing import Any
 import cloudpickle
 
 from nac_drive.parallel.optional import optional_module
-from nac_drive.parallel.outcome import TaskOutcome
+from nac_drive.parallel.outcome import TaskOutcome, failure
 from nac_drive.parallel.versions import installed_versions
 from nac_drive.plugins import VARIABLE, load_plugins
 from nac_drive.registry import inherit, pickled_additions
@@ -80,8 +79,7 @@ class ClusterPool:
             except ClusterError:
                 raise
             except Exception as error:
-                text = "".join(traceback.format_exception(error))
-                yield task, TaskOutcome(error=text.splitlines()[-1], traceback=text)
+                yield task, failure(error)
 
     def _finished(
         self, function: Callable[[Any], Any], tasks: Iterable[Any], *, in_order: bool = False

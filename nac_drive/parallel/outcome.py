@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+_LONGEST = 500
+"""Characters of an error in one line."""
+
 
 @dataclass(frozen=True)
 class TaskOutcome:
@@ -15,7 +18,7 @@ class TaskOutcome:
     value: Any = None
     """The result of the work."""
     error: str = ""
-    """The last line of its traceback, or how its process died; empty for a result."""
+    """Its exception in one line, or how its process died; empty for a result."""
     traceback: str = ""
     """The traceback, where the work itself failed."""
 
@@ -24,6 +27,18 @@ def outcome_of(function: Callable[[Any], Any], task: Any) -> TaskOutcome:
     """Call `function(task)`, and return its result or its exception."""
     try:
         return TaskOutcome(function(task))
-    except Exception:
-        text = traceback.format_exc()
-        return TaskOutcome(error=text.splitlines()[-1], traceback=text)
+    except Exception as error:
+        return failure(error)
+
+
+def failure(error: Exception) -> TaskOutcome:
+    """Return the end of a task that raised `error`.
+
+    The cause of an error of Ray is the task's own error.
+    """
+    raised = getattr(error, "cause", None) or error
+    line = " ".join(f"{type(raised).__name__}: {raised}".split())
+    return TaskOutcome(
+        error=line if len(line) <= _LONGEST else f"{line[:_LONGEST]}...",
+        traceback="".join(traceback.format_exception(error)),
+    )

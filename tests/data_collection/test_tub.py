@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import nac_drive as nd
+from nac_drive.data_collection.dataset.info import describe
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.envs import DONKEYCAR
 from nac_drive.events import Event
@@ -113,6 +114,21 @@ def test_frames_that_a_pilot_drove_have_no_label(tmp_path):
     np.testing.assert_allclose(frames.actions, expected, atol=1e-7)
     assert frames.labelled is not None
     assert frames.labelled.tolist() == [True, False, False, False]
+    info = dataset.info()
+    assert info["labels"]["steer"] == pytest.approx(0.5)  # the pilot's actions are no labels
+    assert info["off_label_fraction"] == 0
+    described = dict(describe(info))
+    assert (described["environment"], described["view"]) == ("donkeycar", "160 x 120 pixels")
+    assert "status bar" not in described
+
+
+def test_a_tub_of_a_pilot_alone_has_no_labels(tmp_path):
+    writer = TubWriter(tmp_path / "tub")
+    for _ in range(2):
+        writer.write(GREY, {"user/mode": "local", "user/angle": 0.5})
+    info = imported(tmp_path / "tub").info()
+    assert (info["labels"], info["off_label_fraction"]) == (None, None)
+    assert (dict(describe(info))["labels"], dict(describe(info))["not the label"]) == ("none", "-")
 
 
 def test_images_of_other_sizes_are_scaled_and_grey_ones_get_colours(tmp_path):

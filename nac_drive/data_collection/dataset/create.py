@@ -18,10 +18,10 @@ from nac_drive.storage.lock import locked
 from nac_drive.storage.write import sync_folder, write_atomically, writing
 
 
-def require_vacant(path: Path) -> None:
-    """Raise FileExistsError unless a dataset can be made at `path`."""
+def require_vacant(path: Path, fix: str = "choose another folder") -> None:
+    """Raise FileExistsError with this advice unless a dataset can be made at `path`."""
     if not folder.vacant(path):
-        raise FileExistsError(f"{path} already exists; choose another folder, or add to it with --resume.")
+        raise FileExistsError(f"{path} already exists; {fix}.")
 
 
 def create_folder(path: Path, meta: Meta, name: str = folder.META, versions: dict[str, str] | None = None) -> None:

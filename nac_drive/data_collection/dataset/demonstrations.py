@@ -107,9 +107,9 @@ class Demonstrations:
         return folder.vacant(Path(path))
 
     @classmethod
-    def require_vacant(cls, path: Path) -> None:
-        """Raise FileExistsError unless `path` is `vacant`."""
-        require_vacant(path)
+    def require_vacant(cls, path: Path, fix: str = "choose another folder") -> None:
+        """Raise FileExistsError with this advice unless `path` is `vacant`."""
+        require_vacant(path, fix)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Demonstrations:
@@ -343,9 +343,12 @@ class Demonstrations:
         if validation_fraction == 0:
             return tracks, []
         if len(tracks) < 2:
+            fix = "record more or pass 0"
+            if self.meta.env.spec.make is None:  # what was recorded elsewhere is validated on recorded episodes alone
+                fix = "record more, or import it again with a smaller episode_frames (--episode-frames)"
             raise ValueError(
                 f"validation_fraction {validation_fraction} needs at least two tracks, {self.path} has {len(tracks)}; "
-                "record more or pass 0."
+                f"{fix}."
             )
         count = min(max(round(validation_fraction * len(tracks)), 1), len(tracks) - 1)
         shuffled = [tracks[i] for i in np.random.default_rng(0).permutation(len(tracks))]
@@ -362,10 +365,11 @@ class Demonstrations:
         """Return a description in plain values, ready for JSON. `describe` turns it into text with units.
 
         Returns:
+            `view`: as in EnvConfig; None where an environment has one alone.  `mask_bar`: None without a status bar.
             `seconds`: duration of all episodes.  `labels`, `actions`: fraction of frames with each discrete action, or
             the mean of steer, gas and brake.  `off_label_fraction`: fraction of frames whose executed action is not the
-            label.  `bytes`: size of the episode files.  Own data has no seconds, completion, laps finished, off-road
-            events and crashes.
+            label; frames without a label do not count, and both are None without any.  `bytes`: size of the episode
+            files.  Own data has no seconds, completion, laps finished, off-road events and crashes.
         """
         return dataset_info(self.path, self.meta, self.rows)
 

@@ -16,6 +16,8 @@ from nac_drive.data_collection.dataset.rows import REPORTED, DatasetRow, labelle
 from nac_drive.data_collection.drivers import reported_return
 from nac_drive.envs import EnvConfig
 
+_VIEWS = {"above": "from above, ", "seat": "from the driver's seat, "}
+
 
 def _action_summary(actions: NDArray[Any], env: EnvConfig) -> dict[str, float]:
     """Return fractions of discrete actions, or means of controls.
@@ -49,8 +51,10 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str
         DatasetError: If an episode is damaged.
     """
     info: dict[str, Any] = {
-        "path": str(path), "episodes": len(rows), "control": meta.env.control,
-        "mask_bar": meta.env.mask_bar, "driver": meta.driver,
+        "path": str(path), "episodes": len(rows), "environment": meta.env.environment,
+        "view": meta.env.view if meta.env.spec.views else None, "frame_shape": list(meta.env.spec.frame_shape),
+        "control": meta.env.control, "mask_bar": None if meta.env.spec.bar_top is None else meta.env.mask_bar,
+        "driver": meta.driver,
         "noise": asdict(meta.noise) if meta.noise else None,
     }  # fmt: skip
     if not rows:
@@ -71,6 +75,8 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str
     if any(mask is not None for mask in masks):
         corrected = sum(mask.sum() for mask in masks if mask is not None)
         info["corrected_fraction"] = float(corrected / sum(len(mask) for mask in masks if mask is not None))
+    ones = (np.ones(row["length"], bool) for row in rows)
+    labelled = np.concatenate([one if mask is None else mask for one, mask in zip(ones, masks, strict=True)])
     if meta.simulated:
         totals = ("mean_completion", "laps_finished", "off_road_events", "crashes")
         for total, name in zip(totals, REPORTED, strict=True):
@@ -78,9 +84,13 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str
                 values = [row[name] for row in rows]
                 info[total] = float(np.mean(values)) if total == "mean_completion" else sum(values)
     return info | {
-        "labels": _action_summary(labels, meta.env),
+        "labels": _action_summary(labels[labelled], meta.env) if labelled.any() else None,
         "actions": _action_summary(actions, meta.env),
-        "off_label_fraction": float((labels != actions).reshape(frames, -1).any(axis=1).mean()),
+        "off_label_fraction": (
+            float((labels != actions)[labelled].reshape(labelled.sum(), -1).any(axis=1).mean())
+            if labelled.any()
+            else None
+        ),
         "bytes": size,
         "bytes_per_frame": size / frames,
     }
@@ -98,11 +108,14 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     noise = "none"
     if info["noise"]:
         noise = f"{_percent(info['noise']['probability'])} of frames, held for {info['noise']['hold']:g}"
+    height, width, _ = info["frame_shape"]
     lines = [
         ("folder", info["path"]),
         ("driver", info["driver"]),
+        ("environment", info["environment"]),
+        ("view", f"{_VIEWS.get(info['view'], '')}{width} x {height} pixels"),
         ("control", info["control"]),
-        ("status bar", "masked" if info["mask_bar"] else "visible"),
+        *([] if info["mask_bar"] is None else [("status bar", "masked" if info["mask_bar"] else "visible")]),
         ("action noise", noise),
         ("episodes", f"{info['episodes']:,}"),
     ]
@@ -123,11 +136,14 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("off-road events", f"{info['off_road_events']}"))
     if "crashes" in info:
         lines.append(("crashes", f"{info['crashes']}"))
+    labels, off_label = "none", "-"
+    if info["labels"] is not None:
+        labels, off_label = actions(info["labels"]), f"{_percent(info['off_label_fraction'])} of executed actions"
     return [
         *lines,
-        ("labels", actions(info["labels"])),
+        ("labels", labels),
         ("executed actions", actions(info["actions"])),
-        ("not the label", f"{_percent(info['off_label_fraction'])} of executed actions"),
+        ("not the label", off_label),
         ("size", f"{info['bytes'] / 1e6:,.1f} MB ({info['bytes_per_frame'] / 1e3:.1f} KB per frame)"),
     ]
 

@@ -69,16 +69,20 @@ class RecordedEpisode:
         """The facts of the environment that need no simulator."""
         return replace(self.env.spec, regions=None, pose=None, road=None, video_image=None)
 
-    def road(self, driver: Policy) -> RecordedRoad:
+    def road(self, driver: Policy, role: str = "the driver") -> RecordedRoad:
         """Return the episode as a driver sees it.
+
+        Args:
+            driver: The driver.
+            role: Its name, for errors.
 
         Raises:
             ValueError: The driver reads the simulator, or was trained on other frames.
         """
         if isinstance(driver, Controller | KeyboardDriver):
             raise ValueError("driver: a controller and a person need the simulator; pass a trained one for recordings.")
-        require_environment("the driver", driver, self.env)
-        require_view("the driver", driver, self.env)
+        require_environment(role, driver, self.env)
+        require_view(role, driver, self.env)
         trained = trained_env(driver)
         bar_top = self.env.spec.bar_top if trained and trained.mask_bar else None
         return RecordedRoad(self, bar_top)

@@ -25,7 +25,7 @@ def run(*words: str, script: Path = SCRIPT, folder: Path) -> subprocess.Complete
 
 
 def test_the_package_and_the_script_share_the_tables_and_the_kinds():
-    assert names_in(PROTOCOLS) == SCRIPTED
+    assert {name: load(name, PROTOCOLS).title for name in names_in(PROTOCOLS)} == SCRIPTED
     assert not {*SCRIPTED} & {*REPRODUCTIONS}
     assert not EXPERIMENTS.keys() & SHIPPED.keys()
     assert {load(name, PROTOCOLS).experiment for name in SCRIPTED} == EXPERIMENTS.keys()
@@ -56,7 +56,10 @@ def test_a_worker_process_measures_a_table_and_a_resumed_script_adds_lines(
     ("words", "message"),
     [
         (("thesis-4.2", "--out", "out"), "reproduce.py: name must be one of nac-fig4, "),
-        (("thesis-4.1", "--out", "out", "--only", "x"), "reproduce.py: only: there is no 'x' in this table."),
+        (
+            ("thesis-4.1", "--out", "out", "--only", "x"),
+            "reproduce.py: only: there is no 'x' in this table; choose from ",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

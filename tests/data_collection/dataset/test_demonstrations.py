@@ -169,6 +169,8 @@ def test_a_description_has_units(recorded, tmp_path):
     info = dataset.info()
     lines = dict(describe(info))
     assert lines["frames"] == "180 (3.5 s)"
+    assert (lines["environment"], lines["view"]) == ("car-racing", "from above, 96 x 96 pixels")
+    assert lines["status bar"] == "visible"
     assert lines["action noise"] == "30.0 % of frames, held for 4"
     assert lines["not the label"] == f"{100 * info['off_label_fraction']:.1f} % of executed actions"
     assert lines["return"].endswith(" under action noise")  # of the controller no card reports a return

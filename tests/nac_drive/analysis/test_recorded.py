@@ -151,6 +151,31 @@ def test_recorded_frames_are_lost_where_the_protocol_places_its_gaps(world, tmp_
     assert black != pytest.approx(clean, rel=1e-4)
 
 
+def test_the_default_baseline_sees_frames_from_above_alone(world, tmp_path, capsys):
+    collect_small(tmp_path / "seat", env=nd.EnvConfig("continuous", view="seat", max_steps=60), seeds=[5], noise=None)
+    words = ("evaluate", "--dataset", str(tmp_path / "seat"), "--episodes", "all", "--driver")
+    assert call(*words, "champion-seat") == 0
+    printed = capsys.readouterr().out
+    assert "champion-seat" in printed
+    assert "expert" not in printed
+    assert "driver 'champion-continuous' was trained in the view 'above'" in refused(
+        capsys, *words, "champion-continuous"
+    )
+
+
+def test_a_recording_of_one_session_says_how_to_keep_some_of_it_out(world, tmp_path, capsys):
+    write_tub(tmp_path / "tub", frames=40, sessions=1)
+    one = nd.import_tub(tmp_path / "tub", tmp_path / "one")
+    said = refused(capsys, "train", str(one.path), "--out", str(tmp_path / "run"), "--core", "cnn")
+    assert "needs at least two tracks" in said
+    assert "import it again with a smaller episode_frames (--episode-frames)" in said
+    said = refused(capsys, "evaluate", "--dataset", str(one.path), "--driver", str(world / "run"))
+    assert "has one track, and none was kept out; pass all (--episodes all)" in said
+    assert call("evaluate", "--dataset", str(one.path), "--driver", str(world / "run"), "--episodes", "all") == 0
+    assert len(nd.import_tub(tmp_path / "tub", tmp_path / "two", episode_frames=20).split(0.1)[1]) == 1
+    assert "evaluate --dataset FOLDER" in refused(capsys, "evaluate", "--driver", str(world / "run"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

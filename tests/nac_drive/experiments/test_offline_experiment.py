@@ -136,10 +136,10 @@ def test_a_row_tests_the_trained_driver_on_the_test_part_and_on_the_training_par
 ):
     experiment = Offline(**SETTINGS, end_to_end=end_to_end)
     (tmp_path / offline.DATASET).symlink_to(folder / offline.DATASET)
-    (tmp_path / offline.ENCODERS).mkdir()
+    (tmp_path / offline.TRAINED_ENCODERS).mkdir()
     other = driver_of(experiment, "cnn").encoder.state_dict()
     shared = {name: (tensor + 1.0).contiguous() for name, tensor in other.items()}
-    save_file(shared, tmp_path / offline.ENCODERS / "tracks-2.safetensors")
+    save_file(shared, tmp_path / offline.TRAINED_ENCODERS / "tracks-2.safetensors")
     begun: list[Driver] = []
 
     def train(self: _Fold, driver: Driver) -> tuple[Driver, int]:
@@ -167,7 +167,7 @@ def test_the_encoder_of_a_fold_learns_with_dropout_and_without_memory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / offline.DATASET).symlink_to(folder / offline.DATASET)
-    (tmp_path / offline.ENCODERS).mkdir()
+    (tmp_path / offline.TRAINED_ENCODERS).mkdir()
     trained: list[Driver] = []
 
     def train(self: _Fold, driver: Driver) -> tuple[Driver, int]:
@@ -184,7 +184,7 @@ def test_the_encoder_of_a_fold_learns_with_dropout_and_without_memory(
         ).encoder.get_parameter("dense.weight"))  # fmt: skip
     config = trained[0].config
     assert (config.core, config.encoder, config.d_model, config.dropout) == ("cnn", "pooled", 8, 0.2)
-    features = offline._features(experiment, tmp_path, tmp_path / offline.ENCODERS / "tracks-1.safetensors")
+    features = offline._features(experiment, tmp_path, tmp_path / offline.TRAINED_ENCODERS / "tracks-1.safetensors")
     with torch.no_grad():
         expected = trained[1].eval().encoder(torch.from_numpy(offline._load(folder).frames))
     torch.testing.assert_close(features, expected, atol=1e-6, rtol=1e-5)

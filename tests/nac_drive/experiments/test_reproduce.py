@@ -142,10 +142,41 @@ def test_settings_may_follow_the_name_of_a_table(tmp_path: Path, monkeypatch: py
         ("tiny,passes", "must be KEY=VALUE .* got 'passes'"),
         ("tiny,device=cuda", "got 'device=cuda'"),
         ("tiny,passes=many", "must fit their types, got 'tiny,passes=many': Expected `int`, got `str`"),
+        ("tiny,passes=0", r"Expected `int` >= 1 - at `\$.passes`"),
+        ("tiny,lengths=[8,16", r"lengths must be YAML, such as .*, got '\[8,16': "),
     ],
 )
 def test_bad_settings_of_a_table_are_named(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "load", lambda *_: TINY)
+    with pytest.raises(ValueError, match=message) as caught:
+        reproduce(name, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_setting_may_be_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "load", lambda *_: TINY)
+    reproduce("tiny,lengths=[8,16],passes=1", tmp_path / "out", only=["gru"])
+    assert json.loads((tmp_path / "out" / "conditions.json").read_text())["settings"]["lengths"] == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nac-table1,tested_folds=9", "tested_folds must lie in 1 to folds = 5, got 9"),
+        ("nac-table1,episodes=4", "folds of tracks must be at most episodes = 4, got 5"),
+        ("nac-table1,learning_rate=-1", r"Expected `float` > 0.* at `\$.learning_rate`"),
+        ("nac-table1,epochs=0", "Expected `int` >= 1"),
+        ("nac-table1,cells=[[tracks,0]]", "Expected `int` >= 1"),
+        ("thesis-6.4a,tracks=foo", "tracks.*'foo'"),
+        ("thesis-6.4a,perturbations=[fog:1]", "perturbation 'fog' is unknown"),
+        ("thesis-6.4a,learning_rate=-1", "learning_rate must be positive"),
+        ("thesis-6.4a,encoder=foo", "encoder .foo. is unknown"),
+        ("pdna-tables,runs=0", "Expected `int` >= 1"),
+        ("circuitnet-rl,validation_tracks=foo", "'foo'"),
+    ],
+)
+def test_a_setting_out_of_its_range_is_named_before_anything_is_made(name: str, message: str, tmp_path: Path):
     with pytest.raises(ValueError, match=message) as caught:
         reproduce(name, tmp_path / "out")
     assert "\n" not in str(caught.value)

@@ -24,7 +24,8 @@ from nac_drive.experiments import driving, experiment
 from nac_drive.experiments.compare import Comparison, compare
 from nac_drive.experiments.entrants import with_core
 from nac_drive.experiments.tuning import RATES, first_trials, later_trials, tuning_table
-from nac_drive.policies import CORES, build_core
+from nac_drive.plugins import named_object
+from nac_drive.policies import CORES
 from nac_drive.policies.cores.rates import RECOMMENDED, USUAL_RATE, recommended_rate
 from nac_drive.training.config import TrainConfig
 from nac_drive.training.dagger_config import DaggerConfig
@@ -186,8 +187,13 @@ def test_every_core_has_as_many_trials_and_each_changes_something():
             changed = trial.of(settings).driver
             ordinary = CORES.require(name).ordinary
             assert all(ordinary[key] != value for key, value in changed.core_args.items()), trial.name
-            if trial.settings and not name.startswith(("nac-", "s4")):  # their tests build them with such settings
-                build_core(name, 64, 64, **changed.core_args)
+
+
+def test_a_module_of_the_user_is_tuned_by_what_it_takes():
+    """A window is refused by a module that keeps a state, so that it cannot be tried."""
+    for module, settings in (("GRU", [{}, {}]), ("TransformerEncoderLayer", [{"window": 16}, {"window": 4}])):
+        name = named_object(f"torch.nn:{module}")
+        assert [trial.settings for trial in later_trials(name, with_core(TrainConfig(), name), RATES[1])] == settings
 
 
 def test_a_core_has_its_own_rate_in_cloning_and_the_encoder_the_usual_one():
