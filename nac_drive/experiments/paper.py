@@ -81,7 +81,7 @@ class PaperExperiment(ABC):
     """The noun for the rows that a cell of the page is the mean of."""
 
     def check(self) -> None:
-        """Check what the types of the settings do not say, before anything is made.
+        """Check what the types of settings do not say.
 
         Raises:
             ValueError: A setting cannot be measured with.

@@ -19,7 +19,10 @@ from nac_drive.storage.write import sync_folder, write_atomically, writing
 
 
 def require_vacant(path: Path, fix: str = "choose another folder") -> None:
-    """Raise FileExistsError with this advice unless a dataset can be made at `path`."""
+    """Raise FileExistsError unless `path` can become a dataset.
+
+    The error advises `fix`.
+    """
     if not folder.vacant(path):
         raise FileExistsError(f"{path} already exists; {fix}.")
 

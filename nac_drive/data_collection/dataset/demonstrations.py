@@ -108,7 +108,10 @@ class Demonstrations:
 
     @classmethod
     def require_vacant(cls, path: Path, fix: str = "choose another folder") -> None:
-        """Raise FileExistsError with this advice unless `path` is `vacant`."""
+        """Raise FileExistsError unless `path` is `vacant`.
+
+        The error advises `fix`.
+        """
         require_vacant(path, fix)
 
     @classmethod

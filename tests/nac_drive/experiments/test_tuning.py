@@ -190,7 +190,7 @@ def test_every_core_has_as_many_trials_and_each_changes_something():
 
 
 def test_a_module_of_the_user_is_tuned_by_what_it_takes():
-    """A window is refused by a module that keeps a state, so that it cannot be tried."""
+    """A module that keeps a state refuses a window."""
     for module, settings in (("GRU", [{}, {}]), ("TransformerEncoderLayer", [{"window": 16}, {"window": 4}])):
         name = named_object(f"torch.nn:{module}")
         assert [trial.settings for trial in later_trials(name, with_core(TrainConfig(), name), RATES[1])] == settings
