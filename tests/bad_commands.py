@@ -58,6 +58,9 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown core": (("train", "data", "--out", "new", "--core", "mamba", *SHORT), ("'mamba' is unknown", "lstm")),
     "mistyped core": (("train", "data", "--out", "new", "--core", "lstmm", *SHORT), ("Did you mean 'lstm'?",)),
     "mistyped command": (("evalute",), ("no command 'evalute'", "Did you mean 'evaluate'?", "--help")),
+    "settings in the name of a core": (
+        ("train", "data", "--out", "new", "--core", "nac-exact,window=4", *SHORT), ("nac-exact --core-args window=4.",)
+    ),
     "unknown core key": ((*TRAIN, "--core-args", "foo=1"), ("core_args", "foo")),
     "a core's setting of the wrong type": (
         ("train", "data", "--out", "new", "--core", "nac-exact", *SHORT, "--core-args", "num_heads=many"),

@@ -98,9 +98,11 @@ class Pictures(Cloning):
         return [*super().columns()[: 1 + len(self.perturbations)], *of_pictures]
 
     def describe(self) -> str:
+        shared = {*track_seeds(self.seen_tracks)} & {*track_seeds(self.validation_tracks)}
+        chosen = " These tracks also picked the best round of each network." if shared and self.rounds else ""
         return (
             f"{super().describe()} Then every network drove {self.seen_tracks}, was recorded as `nac-drive inspect` "
-            "records it, and the first second, in which the camera zooms in, was left out."
+            f"records it, and the first second, in which the camera zooms in, was left out.{chosen}"
         )
 
     def conclude(self, folder: Path, rows: Sequence[Row]) -> str:

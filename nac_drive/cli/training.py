@@ -52,7 +52,8 @@ class TrainingOptions:
     train, dagger and ppo validate there, dagger also collects there, and compare trains there, from storage that all
     machines share, on a GPU for each run where the cluster has any."""
     resume: bool = False
-    """Go on from the last checkpoint; epochs, rounds or timesteps may have grown."""
+    """Go on from the last checkpoint; epochs, rounds or timesteps may have grown, and a learning rate that falls
+    then falls over the new number."""
     progress: ProgressMode = "auto"
     """auto: bars in a terminal, lines elsewhere; json: a line of JSON for every event, on stderr."""
 

@@ -60,7 +60,7 @@ class ControlError(ValueError):
 
 
 def control_error(driver: str, own: str, asked: str) -> ControlError:
-    """Return the error of a driver in an environment of another control."""
+    """Return the error of a driver of another control."""
     return ControlError(
         f"driver {driver!r} was made for {own} control, the environment has {asked} control; pass --control {own} or "
         "another driver."

@@ -147,6 +147,10 @@ def compare(
     if view is not None:
         dataset = drawn_anew(dataset, view, workers=number_of_workers(workers), progress=progress)
     cores = [driver for driver in drivers if isinstance(driver, str) and is_core(driver)]
+    if twice := sorted({core for core in cores if cores.count(core) > 1}):
+        raise ValueError(
+            f"drivers: {twice[0]} comes twice; name it once, num_seeds (--num-seeds) trains it several times."
+        )
     given = tuple(accepted(driver) for driver in drivers if not (isinstance(driver, str) and is_core(driver)))
     known = known_there(expert, dataset.meta.env)
     number_of_workers(workers)

@@ -188,6 +188,10 @@ def with_core(config: TrainConfig, core: str) -> TrainConfig:
     if name not in CORES:
         close = did_you_mean(name, (*CORES, *shipped_names()))
         raise ValueError(f"drivers must be names of CORES (docs/drivers.md) or drivers, got {core!r}.{close}")
+    if wrong := [word for word in settings if not word.partition("=")[2]]:
+        raise ValueError(
+            f"drivers: settings of a core must be KEY=VALUE, got {wrong[0]!r} in {core!r}; such as nac-exact,window=8."
+        )
     return with_driver(config, core=name, core_args={**config.driver.core_args, **core_settings(settings)})
 
 

@@ -87,7 +87,8 @@ def over_baseline(drivers: Sequence[RankedDriver], baseline_is: str) -> str:
         return _listed([f"{name} ({verdicts[name].difference.text('+.0f')})" for name in names])
 
     undecided, parts, said = groups.pop("open"), [], f"{baseline}, {baseline_is}"
-    narrow = any(verdicts[name].difference.low > 0 or verdicts[name].difference.high < 0 for name in undecided)
+    intervals = [verdicts[name].difference for name in undecided]
+    narrow = any(each.low < each.high and (each.low > 0 or each.high < 0) for each in intervals)  # one track has none
     test = "; intervals without zero did not pass the test" if narrow else ""
     if len(undecided) == len(verdicts):
         return f"no driver is distinguishable from {said}: {named(undecided)}{test}."

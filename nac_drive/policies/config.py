@@ -82,6 +82,11 @@ class DriverConfig:
             ValueError: A setting is outside its range.
         """
         check_type("core:", self.core, str)
+        if "," in self.core:
+            name, _, words = self.core.partition(",")
+            raise ValueError(
+                f"core: must be a name, got {self.core!r}; settings go to core_args: {name} --core-args {words}."
+            )
         check_type("core_args:", self.core_args, dict)
         check_type("encoder:", self.encoder, str)
         for name in ("residual", "clockless", "dt_input", "zero_lost_frames"):

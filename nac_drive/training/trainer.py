@@ -262,9 +262,13 @@ def _take_weights(learner: Driver, driver: Driver, encoder_is_frozen: bool) -> N
         may_differ.append("control")
     same = {name: getattr(mine, name) for name in may_differ}
     if replace(other, **same) != mine:
+        there, here = asdict(replace(other, **same)), asdict(mine)
+        differing = ", ".join(
+            f"{name} {there[name]!r} (here {here[name]!r})" for name in here if there[name] != here[name]
+        )
         raise ValueError(
-            f"init_from must name a driver of the same encoder and action head, got {other}, training {mine}; "
-            "pass the options that it was trained with."
+            f"init_from must name a driver of the same encoder and action head, got one of {differing}; pass the "
+            "options that it was trained with."
         )
     kept: tuple[str, ...] = ("encoder.",) if encoder_is_frozen else ()
     there: Any = other.core

@@ -123,6 +123,8 @@ def test_the_correction_decides_and_the_table_marks_what_is_left():
         "not pass the test."
     )
     assert over_baseline([trained[0], trained[3]], "a net") == f"no driver is distinguishable from lstm, a net: {c}."
+    one = RankedDriver(evaluation("gru", [900.0], evaluation("lstm", [700.0])), runs=2)
+    assert over_baseline([one], "a net") == "no driver is distinguishable from lstm, a net: gru (+200)."
     assert json.loads(json.dumps(drivers[1].evaluation.to_dict()))["verdict"]["sentence"] == verdicts[1].sentence
 
 

@@ -475,11 +475,13 @@ def test_a_shared_encoder_is_trained_once_and_stays(dataset, tmp_path, in_this_p
         ((), "got none"),
         (("lstm", "crystal-ball"), "got 'crystal-ball'"),
         (("LSTM",), "LSTM"),
-        (("chmpion",), "Did you mean .champion."),
+        (("chmpion",), "must be names of CORES.* Did you mean .champion."),
+        (("gru", "lstm", "gru"), "gru comes twice; name it once"),
+        (("nac-exact,window",), "must be KEY=VALUE, got 'window' in 'nac-exact,window'"),
     ],
 )
 def test_unknown_cores_are_refused_before_anything_is_trained(cores, message, dataset, tmp_path):
-    with pytest.raises(ValueError, match=f"drivers must be names of CORES.*{message}"):
+    with pytest.raises(ValueError, match=f"drivers.*{message}"):
         run(dataset, tmp_path / "comparison", cores=cores)
     assert not (tmp_path / "comparison").exists()
 

@@ -238,7 +238,8 @@ def test_a_learner_starts_from_the_weights_of_another(straight, tmp_path, no_val
     for name, parameter in other.named_parameters():  # another core keeps its random weights
         if not name.startswith("core."):
             torch.testing.assert_close(parameter, before.get_parameter(name), rtol=0, atol=1e-8)
-    with pytest.raises(ValueError, match="init_from must name a driver of the same encoder and action head"):
+    message = r"same encoder and action head, got one of encoder 'pooled' \(here 'paper'\); pass the options"
+    with pytest.raises(ValueError, match=message):
         train(config(encoder="paper", init_from=str(straight)), tmp_path / "other")
     with pytest.raises(ValueError, match="init_from must name a learned driver, got 'controller'"):
         train(config(init_from="controller"), tmp_path / "other")
