@@ -181,7 +181,7 @@ def compared(dataset: Demonstrations, path: Path) -> Any:
 
 def passive(folder: Path, path: Path) -> Any:
     """Measure a fold of `Offline`, with its encoder."""
-    (path / offline.ENCODERS).mkdir(parents=True)
+    (path / offline.TRAINED_ENCODERS).mkdir(parents=True)
     (path / offline.DATASET).symlink_to(folder / "dataset")
     device = NAME if path.name == "device" else "cpu"
     experiment = offline.Offline(

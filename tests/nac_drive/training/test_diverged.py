@@ -129,7 +129,7 @@ def by_passive(rate: float, dataset: Demonstrations, folder: Path, control: Any 
 def by_encoder(rate: float, dataset: Demonstrations, folder: Path) -> Any:
     experiment = Offline(folds=3, d_model=8, encoder="pooled", epochs=3, learning_rate=rate)
     (folder / offline.DATASET).symlink_to(dataset.path)
-    (folder / offline.ENCODERS).mkdir()
+    (folder / offline.TRAINED_ENCODERS).mkdir()
     offline._train_encoder(experiment, folder, experiment._encoder_task("tracks", 0))
     return [*folder.rglob("*.safetensors")]
 
