@@ -197,7 +197,7 @@ def reduced(words: list[str]) -> list[str]:
     """Return the words of a command with the values of `SIZES`, and one track of each list of tracks."""
     name = " ".join(words[:2]) if words[:1] == ["dataset"] else "".join(words[:1])
     words = [re.sub(NAMED_TRACKS, r"\1-1", re.sub(r"^(\d+),[\d,]+$", r"\1", word)) for word in words]
-    as_documented = {"--help", "--dataset"} & set(words)  # nothing is driven
+    as_documented = {"--help", "--dataset", "verify"} & set(words)  # nothing is driven, or what a result says
     for option, value in ({} if as_documented else SIZES.get(name, {})).items():
         if option == "--set":
             setting = value.partition("=")[0]
