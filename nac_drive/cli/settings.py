@@ -155,10 +155,11 @@ class TrainingCommand:
         source = vars(self).get("init_from") or config.optim.init_from
         if source is None or (env := self.init_env(config)) is None:
             return None
-        from nac_drive.data_collection.drivers import resolve_encoder
+        from nac_drive.data_collection.drivers import driver_of_option, resolve_encoder
         from nac_drive.policies import Driver
 
-        driver = resolve_encoder(source, env)
+        with driver_of_option("init_from"):
+            driver = resolve_encoder(source, env)
         if not isinstance(driver, Driver):
             return None
         ordinary = ["control", *(name.rpartition(".")[2] for name in OF_THE_ENVIRONMENT)]

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -81,6 +82,19 @@ def resolve_encoder(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
     As `resolve_driver`, but a driver that names its control may have another than `env`: an encoder knows no actions.
     """
     return _resolved(spec, env, any_actions=True)
+
+
+@contextmanager
+def driver_of_option(option: str) -> Iterator[None]:
+    """Name an option in errors of missing drivers.
+
+    Raises:
+        FileNotFoundError: There is no such driver.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{option}: {str(error).removeprefix('driver: ')}") from None
 
 
 def _resolved(spec: AnyDriver, env: EnvConfig | None, *, any_actions: bool) -> Policy:

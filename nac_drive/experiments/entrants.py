@@ -157,6 +157,7 @@ def configs_of(
     configs = {core: with_core(config, core) for core in cores}
     for own in configs.values():
         own.check()
+        CORES[own.driver.core].check_effects(own.driver.core_args)
         if shared_encoder:
             on_features(own, ENCODER).check()
     return configs

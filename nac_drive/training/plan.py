@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from nac_drive.data_collection.drivers import driver_hash, resolve_driver, resolve_encoder
+from nac_drive.data_collection.drivers import driver_hash, driver_of_option, resolve_driver, resolve_encoder
 from nac_drive.data_collection.trained_env import require_environment, require_view
 from nac_drive.envs import EnvConfig
-from nac_drive.policies import Driver, DriverConfig
+from nac_drive.policies import CORES, Driver, DriverConfig
 from nac_drive.policies.device import choose_device
 from nac_drive.policies.encoders import ZeroBlack
 from nac_drive.storage.figure import try_to_draw
@@ -82,9 +82,10 @@ class TrainingPlan(Generic[Config]):
 
         Raises:
             FileNotFoundError: If there is no such driver.
-            ValueError: If the device is not there, a driver has no weights or weights for other actions or frames, or
-                PPO shall begin with another driver than `init_from`.
+            ValueError: If a setting of the core has no effect, the device is not there, a driver has no weights or
+                weights for other actions or frames, or PPO shall begin with another driver than `init_from`.
         """
+        CORES.require(config.driver.core).check_effects(config.driver.core_args)
         torch_device, spec = choose_device(device), env.spec
         of_env = {
             "control": env.control, "frame_shape": spec.frame_shape, "num_actions": spec.num_actions,
@@ -146,7 +147,8 @@ def _learned(option: str, source: str | os.PathLike[str], env: EnvConfig) -> Dri
         FileNotFoundError: If there is no such driver.
         ValueError: If it has no weights, or was trained in another environment or view.
     """
-    driver = (resolve_encoder if option == "freeze_encoder_from" else resolve_driver)(source, env)
+    with driver_of_option(option):
+        driver = (resolve_encoder if option == "freeze_encoder_from" else resolve_driver)(source, env)
     if not isinstance(driver, Driver):
         raise ValueError(
             f"{option} must name a learned driver, got {os.fspath(source)!r}: it has no weights; pass the folder of a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -250,6 +250,7 @@ class CoreFactory:
         about: One line for docs/drivers.md: the model, its source, and the main departure from it.
         accepted: Settings that a caller may choose.
         defaults: Values of accepted settings that differ from the defaults of the class.
+        needs: Setting -> another setting, and its values with which the first one has an effect.
         fixed: Settings that the name fixes.
     """
 
@@ -259,10 +260,11 @@ class CoreFactory:
         about: str,
         accepted: tuple[str, ...] = (),
         defaults: dict[str, Any] | None = None,
+        needs: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
         **fixed: Any,
     ) -> None:
         self.core, self.about, self.accepted, self.fixed = core, about, accepted, fixed
-        self.defaults = {} if defaults is None else defaults
+        self.defaults, self.needs = defaults or {}, needs or {}
 
     def __call__(self, input_size: int, output_size: int, /, **settings: Any) -> Core:
         """Make a core.
@@ -283,6 +285,21 @@ class CoreFactory:
             hint = did_you_mean(unknown[0], self.accepted)
             raise ValueError(f"core_args: unknown {unknown}; accepted here are {sorted(self.accepted)}.{hint}")
         return self.core(input_size, output_size, **{**self.defaults, **settings}, **self.fixed)
+
+    def check_effects(self, settings: Mapping[str, Any]) -> None:
+        """Check that chosen settings have an effect.
+
+        It is for new trainings. Drivers that were saved with such a setting still load.
+
+        Raises:
+            ValueError: A setting has no effect.
+        """
+        for name, (other, values) in self.needs.items():
+            if name in settings and settings.get(other, self.fixed.get(other)) not in values:
+                raise ValueError(
+                    f"core_args: {name} has no effect unless {other} is {' or '.join(values)}, got {name}="
+                    f"{settings[name]}; leave it out, or set {other}."
+                )
 
     @property
     def ordinary(self) -> dict[str, Any]:

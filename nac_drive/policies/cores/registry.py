@@ -66,7 +66,10 @@ def _nac(name: str, about: str, **defaults: Any) -> CoreFactory:
     free = {*_NAC, "euler_steps"} if settings.get("mode") == "euler" else {*_NAC}
     if settings.get("selection") == "pairwise":
         free.remove("top_k")
-    return CoreFactory(NACCore, about, tuple(sorted(free - set(settings))), defaults, **settings)
+    needs = {"delta_t": ("output", ("riemann",))}
+    if settings.get("wiring") == "mlp":  # no synapses from a layer to an earlier one
+        needs["settle_steps"] = ("wiring", ("ncp",))
+    return CoreFactory(NACCore, about, tuple(sorted(free - set(settings))), defaults, needs, **settings)
 
 
 _HEADS = ("num_heads", "window")
@@ -163,6 +166,7 @@ SHIPPED: dict[str, CoreFactory] = {
         TapWithdrawal,
         "LTC neurons wired as a reflex of C. elegans: 11 neurons, 28 synapses, two inputs (thesis, Chapter 4)",
         ("wiring", "seed", "unfolds"),
+        needs={"seed": ("wiring", ("a", "b", "c", "d"))},
     ),
     "cfc": CoreFactory(
         CfC, "closed-form continuous time (Hasani et al. 2022); variant A of the PDNA paper", _UNITS, mode="gated"

@@ -486,6 +486,12 @@ def test_unknown_cores_are_refused_before_anything_is_trained(cores, message, da
     assert not (tmp_path / "comparison").exists()
 
 
+def test_a_setting_without_effect_is_refused_before_anything_is_trained(dataset, tmp_path):
+    with pytest.raises(ValueError, match="delta_t has no effect unless output is riemann"):
+        run(dataset, tmp_path / "comparison", cores=("nac-exact,delta_t=0.5",))
+    assert not (tmp_path / "comparison").exists()
+
+
 @pytest.mark.parametrize(("device", "workers"), [("cuda", 1), ("cpu", 3)])
 def test_runs_take_turns_on_a_gpu(device, workers, dataset, tmp_path, monkeypatch):
     class Begun(Exception):  # noqa: N818

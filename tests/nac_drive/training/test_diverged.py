@@ -227,7 +227,7 @@ def test_a_second_process_is_refused(dataset, tmp_path, command):
         "--set optim.precision=8", "--set optim.ema_decay=nan", "--set driver.dropout=nan", "--batch-size 99999999999",
         "--set data.curve_weight=nan",
         "--set driver.d_model=99999999", "--core-args window=1.5",
-        "--core nac-exact --core-args settle_steps=9999999",
+        "--core nac-exact --core-args settle_steps=9999999", "--core nac-exact --core-args delta_t=0.5",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["train", "dagger"])
@@ -236,6 +236,13 @@ def test_a_setting_that_cannot_work_leaves_nothing(dataset, tmp_path, capsys, co
     assert main([*first, "--out", str(tmp_path / "run"), "--core", "lstm", "--device", "cpu", *words.split()]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["init-from", "freeze-encoder-from"])
+def test_an_unknown_driver_is_named_by_its_option(dataset, tmp_path, capsys, option):
+    words = ["train", str(dataset.path), "--out", str(tmp_path / "run"), "--core", "lstm", f"--{option}", "nobody"]
+    assert main(words) == 2
+    assert f" {option.replace('-', '_')}: there is no folder nobody" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,47 @@ def test_an_unknown_setting_lists_the_known_and_the_nearest() -> None:
         build_core("mha", 5, 8, windw=4)
 
 
+# Other values of settings that any core may have. `iterations` and the like count steps of a solver.
+OTHERS = {"seed": 3, "sparsity": 0.3, "delta_t": 0.5, "top_k": 4, "unfolds": 5, "iterations": 2, "settle_steps": 5,
+          "time_unit": 0.05, "open_ratio": 0.2, "leak": 0.01}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_setting_has_an_effect_or_is_refused(name: str) -> None:
+    if name == "nac-fc":
+        pytest.skip("its seed has no effect: no synapse is left out")
+
+    def output(**settings: object) -> torch.Tensor:
+        torch.manual_seed(0)
+        core = build_core(name, 16, 16, **settings).eval()
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in core.parameters():  # also what begins at zero
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+            return core(torch.randn(1, 12, 16, generator=generator), torch.full((1, 12), 0.02), core.initial_state(1))[
+                0
+            ]
+
+    factory, usual = CORES[name], output()
+    for setting in sorted({*OTHERS} & {*factory.accepted}):
+        settings = {setting: OTHERS[setting]}
+        if setting in factory.needs and factory.fixed.get(factory.needs[setting][0]) not in factory.needs[setting][1]:
+            with pytest.raises(ValueError, match=f"core_args: {setting} has no effect unless .*; leave it out"):
+                factory.check_effects(settings)
+            assert torch.equal(output(**settings), usual)
+        else:
+            factory.check_effects(settings)
+            assert not torch.equal(output(**settings), usual), setting
+
+
+@pytest.mark.parametrize(
+    ("core", "args"),
+    [("nac-exact", {"delta_t": 0.5, "output": "riemann"}), ("tap-withdrawal", {"seed": 3, "wiring": "b"})],
+)
+def test_a_setting_has_its_effect_beside_another(core: str, args: dict[str, object]) -> None:
+    CORES[core].check_effects(args)
+
+
 def test_a_default_of_the_registry_gives_way_to_a_setting() -> None:
     for settings, window in (({}, 64), ({"window": 9}, 9)):
         core = build_core("nac-pw", 16, 16, **settings)
