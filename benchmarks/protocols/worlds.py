@@ -10,6 +10,9 @@ over tracks and runs. A run that is not finished is left out. Several folders ar
 drivers drove; a driver that an earlier folder has, too, is marked by the folder's name. A group has its best driver,
 and the drivers behind it down to the first that is worse by an interval without zero.
 
+--again names comparisons of the finished runs, by their folders, on further tracks: the driver lstm-0 there is run 0 of
+lstm.
+
 --seat names comparisons of the same drivers from the driver's seat (`nac-drive compare --view seat`). Their worlds are
 further columns. --page writes the table between the marks of a page.
 """
@@ -56,7 +59,7 @@ def returns_of(folder: Path, *, seat: bool = False) -> Returns:
     tracks = max(len(run) for of_driver in runs.values() for run in of_driver.values())
     returns: Returns = {}
     for driver, of_driver in runs.items():
-        whole = [run for run in of_driver.values() if len(run) == tracks]
+        whole = [run for _, run in sorted(of_driver.items(), key=lambda run: run[0] or 0) if len(run) == tracks]
         if whole:
             returns[driver] = {track: [run[track] for run in whole] for track in whole[0]}
     return returns
@@ -73,6 +76,26 @@ def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
             if returns.get(driver) != driven:  # an expert drives as before
                 returns[f"{driver} ({folder.name})" if driver in returns else driver] = driven
     return returns
+
+
+def on_further_tracks(returns: Returns, again: Returns) -> Returns:
+    """Return the drivers with the tracks that their runs drove again, each as a driver of its own.
+
+    Raises:
+        ValueError: Other runs drove again than at first.
+    """
+    further: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for name, driven in again.items():
+        driver, _, run = (name, "", "0") if name in returns else name.rpartition("-")
+        for track, (value, *_) in driven.items():
+            further[driver][track][int(run)] = value
+    both: Returns = {}
+    for driver, driven in returns.items():
+        more = {track: [runs[number] for number in sorted(runs)] for track, runs in further[driver].items()}
+        both[driver] = {**driven, **more}
+        if len({len(values) for values in both[driver].values()}) > 1 or driven.keys() & more.keys() or not more:
+            raise ValueError(f"--again must hold every run of {driver} on further tracks; drive them with compare.")
+    return both
 
 
 def with_seat(returns: Returns, seat: Returns) -> Returns:
@@ -155,11 +178,14 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="folders of nac-drive compare")
     parser.add_argument("--dataset", type=Path, required=True, help="the dataset, which names the perturbations")
     parser.add_argument("--driver", help=f"the driver whose lead is printed (default: {LEADER}, if it takes part)")
+    parser.add_argument("--again", type=Path, nargs="+", default=(), help="folders of the runs on further tracks")
     parser.add_argument("--seat", type=Path, nargs="+", help="folders of the same drivers from the driver's seat")
     parser.add_argument("--page", type=Path, help="a page of Markdown to write the table into")
     options = parser.parse_args()
     specs = (Demonstrations.open(options.dataset).meta.env.perturb or "").split(",")
     returns = merged(options.folders)
+    if options.again:
+        returns = on_further_tracks(returns, merged(options.again))
     if options.seat is not None:
         returns = with_seat(returns, merged(options.seat, seat=True))
     if options.driver not in (None, *returns):

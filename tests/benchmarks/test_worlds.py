@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import worlds
-from worlds import by_mean, groups_of, places_of, returns_of, table, with_seat
+from worlds import by_mean, groups_of, on_further_tracks, places_of, returns_of, table, with_seat
 
 SPECS = ["gap:0", "blackouts:2"]
 
@@ -60,6 +60,17 @@ def test_a_run_that_is_not_finished_is_left_out(tmp_path):
     seat = returns_of(comparison(tmp_path / "seat", 300), seat=True)
     seat = {driver: {track: [*values, 0.0] for track, values in tracks.items()} for driver, tracks in seat.items()}
     assert {len(values) for values in with_seat(whole, seat)["cnn"].values()} == {2}, "the runs that both have"
+
+
+def test_runs_that_drive_again_have_more_tracks(tmp_path):
+    first = returns_of(comparison(tmp_path / "first", 500))
+    again = {f"{name}-{run}": {9: [10.0 * run]} for name in first for run in (1, 0)}
+    both = on_further_tracks({**first, "expert": {0: [7.0]}}, {**again, "expert": {9: [8.0]}})
+    assert both["lstm"] == {**first["lstm"], 9: [0.0, 10.0]}
+    assert both["expert"] == {0: [7.0], 9: [8.0]}
+    for wrong in ({"lstm-0": {9: [0.0]}}, {**again, "cnn-2": {9: [0.0]}}, {**again, "cnn-1": {0: [0.0]}}):
+        with pytest.raises(ValueError, match="--again must hold every run of"):
+            on_further_tracks(first, wrong)
 
 
 def test_drivers_that_cannot_be_told_from_the_best_of_a_group_are_in_it():
