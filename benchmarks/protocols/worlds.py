@@ -79,7 +79,9 @@ def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
 
 
 def on_further_tracks(returns: Returns, again: Returns) -> Returns:
-    """Return the drivers with the tracks that their runs drove again, each as a driver of its own.
+    """Return drivers with the tracks that their runs drove again.
+
+    In `again` every run is a driver of its own.
 
     Raises:
         ValueError: Other runs drove again than at first.
