@@ -142,6 +142,8 @@ SHORTER = {
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
     "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
+    "runs/end-to-end/nac-sharp-1 runs/end-to-end/lstm-0 runs/end-to-end/lstm-1": "runs/end-to-end/lstm-0",
+    "runs/end-to-end/mtan-0 runs/end-to-end/mtan-1 runs/end-to-end/transformer-0 runs/end-to-end/transformer-1": "",
     "cfc pdna-b pdna-c pdna-d pdna-e": "cfc pdna-c",
     "nac-sharp cfc mtan ct-gru nac-exact pdna-c pdna-e": "mtan",
     "--drivers nac-exact,num_heads=4 nac-exact,num_heads=4,recency=2,value=input,output=riemann": "--drivers",

@@ -11,7 +11,7 @@ drivers drove; a driver that an earlier folder has, too, is marked by the folder
 and the drivers behind it down to the first that is worse by an interval without zero.
 
 --again names comparisons of the finished runs, by their folders, on further tracks: the driver lstm-0 there is run 0 of
-lstm.
+lstm. Drivers that are not there are left out.
 
 --seat names comparisons of the same drivers from the driver's seat (`nac-drive compare --view seat`). Their worlds are
 further columns. --page writes the table between the marks of a page.
@@ -81,7 +81,7 @@ def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
 def on_further_tracks(returns: Returns, again: Returns) -> Returns:
     """Return drivers with the tracks that their runs drove again.
 
-    In `again` every run is a driver of its own.
+    In `again` every run is a driver of its own. A driver that is not there is left out.
 
     Raises:
         ValueError: Other runs drove again than at first.
@@ -92,11 +92,12 @@ def on_further_tracks(returns: Returns, again: Returns) -> Returns:
         for track, (value, *_) in driven.items():
             further[driver][track][int(run)] = value
     both: Returns = {}
-    for driver, driven in returns.items():
+    for driver in [driver for driver in returns if driver in further]:
+        driven = returns[driver]
         more = {track: [runs[number] for number in sorted(runs)] for track, runs in further[driver].items()}
         both[driver] = {**driven, **more}
-        if len({len(values) for values in both[driver].values()}) > 1 or driven.keys() & more.keys() or not more:
-            raise ValueError(f"--again must hold every run of {driver} on further tracks; drive them with compare.")
+        if len({len(values) for values in both[driver].values()}) > 1:
+            raise ValueError(f"--again must hold every run of {driver}; drive them with compare.")
     return both
 
 
