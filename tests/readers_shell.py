@@ -135,10 +135,10 @@ SHORTER = {
     "output=riemann": "lstm mtan nac-sharp",
     "lstm gru cfc cnn mha transformer mtan ct-gru nac-sharp nac-exact,num_heads=4 ltc": "lstm nac-sharp",
     "attention cfc-ncp cfc-no-gate cfc-pure circuitnet-l cnn-bojarski ct-rnn ct-rnn-sparse cta deepstate gru-ode lds "
-    "linear-attention nac-02sfc nac-05sfc nac-09s nac-09sfc nac-exact nac-fc nac-phi-tanh narx ode-rnn odeformer pdna-b "
-    "pdna-c pdna-d pdna-e pdna-ode performer relu-attention rin rnn s4 tdnn": "rnn",
-    "lstm-sparse mmrnn nac-02s nac-2k nac-euler nac-learned nac-phi-linear nac-steady ncp ncp-full ncp-random phased-lstm "
-    "s4d": "lstm-sparse",
+    "linear-attention nac-02sfc nac-05sfc nac-09s nac-09sfc nac-exact nac-fc nac-phi-tanh narx ode-rnn odeformer "
+    "pdna-b pdna-c pdna-d pdna-e pdna-ode performer relu-attention rin rnn s4 tdnn": "rnn",
+    "lstm-sparse mmrnn nac-02s nac-2k nac-euler nac-learned nac-phi-linear nac-steady ncp ncp-full ncp-random "
+    "phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
     "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",

@@ -89,7 +89,7 @@ def on_further_tracks(returns: Returns, again: Returns) -> Returns:
     further: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for name, driven in again.items():
         driver, _, run = (name, "", "0") if name in returns else name.rpartition("-")
-        for track, (value, *_) in driven.items():
+        for track, (value, *_) in driven.items() if run.isdigit() else ():
             further[driver][track][int(run)] = value
     both: Returns = {}
     for driver in [driver for driver in returns if driver in further]:

@@ -65,7 +65,9 @@ def test_a_run_that_is_not_finished_is_left_out(tmp_path):
 def test_runs_that_drive_again_have_more_tracks(tmp_path):
     first = returns_of(comparison(tmp_path / "first", 500))
     again = {f"{name}-{run}": {9: [10.0 * run]} for name in first for run in (1, 0)}
-    both = on_further_tracks({**first, "expert": {0: [7.0]}, "gru": {0: [1.0]}}, {**again, "expert": {9: [8.0]}})
+    both = on_further_tracks(
+        {**first, "expert": {0: [7.0]}, "gru": {0: [1.0]}}, {**again, "expert": {9: [8.0]}, "a-b": {9: [1.0]}}
+    )
     assert set(both) == {"lstm", "cnn", "expert"}, "gru did not drive again"
     assert both["lstm"] == {**first["lstm"], 9: [0.0, 10.0]}
     assert both["expert"] == {0: [7.0], 9: [8.0]}

@@ -296,9 +296,10 @@ class CoreFactory:
         """
         for name, (other, values) in self.needs.items():
             if name in settings and settings.get(other, self.fixed.get(other)) not in values:
+                fix = f"leave it out, or set {other}" if other in self.accepted else "leave it out"
                 raise ValueError(
                     f"core_args: {name} has no effect unless {other} is {' or '.join(values)}, got {name}="
-                    f"{settings[name]}; leave it out, or set {other}."
+                    f"{settings[name]}; {fix}."
                 )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from inspect import signature
 from pathlib import Path
 
@@ -118,6 +119,13 @@ def test_a_setting_has_an_effect_or_is_refused(name: str) -> None:
         else:
             factory.check_effects(settings)
             assert not torch.equal(output(**settings), usual), setting
+
+
+def test_a_refused_setting_has_advice_that_can_be_followed() -> None:
+    for core, fix in (("nac-exact", "leave it out, or set output."), ("nac-fc", "leave it out.")):
+        setting = "delta_t" if core == "nac-exact" else "settle_steps"
+        with pytest.raises(ValueError, match=f"; {re.escape(fix)}$"):
+            CORES[core].check_effects({setting: 5})
 
 
 @pytest.mark.parametrize(
