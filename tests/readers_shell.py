@@ -140,6 +140,8 @@ SHORTER = {
     "lstm-sparse mmrnn nac-02s nac-2k nac-euler nac-learned nac-phi-linear nac-steady ncp ncp-full ncp-random "
     "phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
+    "thesis-6.1,tested_folds=10 ": "thesis-6.1,tested_folds=2 ",
+    "--only rnn gru lstm lstm-sparse ct-gru ct-rnn ct-rnn-sparse": "--only rnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
     "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
     "runs/end-to-end/nac-sharp-1 runs/end-to-end/lstm-0 runs/end-to-end/lstm-1": "runs/end-to-end/lstm-0",

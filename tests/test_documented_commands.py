@@ -77,6 +77,7 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         f"nac-drive train demos --out runs/lstm --core lstm {FROZEN}",
         "nac-drive dataset merge demos --out demonstrations",
     ],
+    "docs/papers/thesis-6.1-ten-folds.md": [lambda: copytree(ROOT / "docs/runs", "docs/runs")],
     "docs/robustness.md": [
         "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
