@@ -69,6 +69,8 @@ def _nac(name: str, about: str, **defaults: Any) -> CoreFactory:
     needs = {"delta_t": ("output", ("riemann",))}
     if settings.get("wiring") == "mlp":  # no synapses from a layer to an earlier one
         needs["settle_steps"] = ("wiring", ("ncp",))
+        if settings["sparsity"] == 0.0:  # no synapse is left out, so none is drawn
+            needs["seed"] = ("wiring", ("ncp",))
     return CoreFactory(NACCore, about, tuple(sorted(free - set(settings))), defaults, needs, **settings)
 
 

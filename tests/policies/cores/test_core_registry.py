@@ -95,9 +95,6 @@ OTHERS = {"seed": 3, "sparsity": 0.3, "delta_t": 0.5, "top_k": 4, "unfolds": 5, 
 
 @pytest.mark.parametrize("name", CORES)
 def test_a_setting_has_an_effect_or_is_refused(name: str) -> None:
-    if name == "nac-fc":
-        pytest.skip("its seed has no effect: no synapse is left out")
-
     def output(**settings: object) -> torch.Tensor:
         torch.manual_seed(0)
         core = build_core(name, 16, 16, **settings).eval()
