@@ -223,6 +223,25 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("collect", "--out", "new", "--driver", "controller", "--noise", "0.1", "--noise-hold", "0", *BASE),
         ("noise hold", "at least 1"),
     ),
+    # Options that need another
+    "episodes without a dataset": (
+        ("evaluate", "--driver", "controller", "--episodes", "7,99"), ("episodes must be left out without --dataset",)
+    ),
+    "an episode without a dataset": (
+        ("inspect", "--out", "new", "--episode", "77"), ("episode must be left out without a dataset, got 77",)
+    ),
+    "a cluster for a dataset": (
+        ("evaluate", "--dataset", "data", "--cluster", "nowhere:1"), ("cluster must be left out with --dataset",)
+    ),
+    "workers for a dataset": (
+        ("evaluate", "--dataset", "data", "--workers", "2"), ("workers must be left out with --dataset",)
+    ),
+    "a sample of a drive": (
+        ("challenge", "--driver", "controller", "--out", "x.json", "--sample", "9"), ("sample must be left out",)
+    ),
+    "workers that verify": (
+        ("challenge", "verify", "x.json", "--workers", "2"), ("workers must be left out with verify",)
+    ),
     # Watching
     "no display": (("watch", "--driver", "controller"), ("no display", "--video episode.mp4")),
     "existing video": (

@@ -111,6 +111,8 @@ def inspect(
     recorded = None
     if dataset is None:
         track_seeds([track])
+        if episode:
+            raise ValueError(f"episode must be left out without a dataset, got {episode}; track names a track.")
     else:
         settings = {
             "track": (track, SPLITS["test"][0]), "crash": (crash, "ignore"), "perturbation": (perturbation, None),
@@ -155,9 +157,9 @@ def inspect(
                 recordings[-1].add_recorded(episode_name, recorded.arrays.label, env.spec)
             recordings[-1].save(folder / f"{name}.npz")
         page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on {episode_name}")
+        if rerun is not None:
+            save_rerun(rerun, recordings)
         unfinished.pop_all()
-    if rerun is not None:
-        save_rerun(rerun, recordings)
     return Inspection(page, recordings)
 
 

@@ -59,6 +59,8 @@ class Challenge:
 
         if self.driver is None or self.out is None or self.result is not None:
             raise ValueError("challenge needs --driver and --out; `challenge verify RESULT` checks a result.")
+        if self.sample != Challenge.sample:
+            raise ValueError(f"sample must be left out without verify, which drives rows again, got {self.sample}.")
         with worker_pool(self.workers) as pool, show_progress(console, self.progress) as progress:
             result = challenge(
                 typed(self.driver), self.out, tracks=self.tracks, control=self.control, resume=self.resume, pool=pool,
@@ -73,10 +75,10 @@ class Challenge:
 
         if self.result is None:
             raise ValueError("challenge verify needs a result, got none; pass result.json.")
-        for option in ("out", "tracks", "control", "resume"):
+        for option in ("out", "tracks", "control", "resume", "workers"):
             if (value := getattr(self, option)) != getattr(Challenge, option):
                 raise ValueError(
-                    f"{option} must be left out with verify, which takes it from the result, got {value!r}."
+                    f"{option} must be left out with verify, which drives rows of the result, got {value!r}."
                 )
         with show_progress(console, self.progress) as progress:
             driver = None if self.driver is None else typed(self.driver)

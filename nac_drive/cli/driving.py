@@ -143,6 +143,10 @@ class Evaluate:
         if self.dataset is not None:
             self._compare_with(self.dataset, console)
             return
+        if self.episodes != Evaluate.episodes:
+            raise ValueError(
+                f"episodes must be left out without --dataset, got {self.episodes!r}; --tracks names tracks."
+            )
         with _pool(self.workers, self.cluster, self.device) as pool, show_progress(console, self.progress) as progress:
             evaluations = nd.evaluate_with_baseline(
                 typed(self.driver), self.tracks,
@@ -166,7 +170,7 @@ class Evaluate:
         from nac_drive.data_collection.drivers import DEFAULT_EXPERT, known_there
         from nac_drive.experiments.recorded import evaluate_recorded, recorded_table
 
-        for option in ("tracks", "crash", "control", "mask_bar", "resume"):
+        for option in ("tracks", "crash", "control", "mask_bar", "resume", "workers", "cluster"):
             if (value := getattr(self, option)) != getattr(Evaluate, option):
                 raise ValueError(f"{option} must be left out with --dataset, where nothing is driven, got {value!r}.")
         data = nd.Demonstrations.open(dataset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -32,15 +33,16 @@ def object_hash(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _add(digest: Any, value: Any, seen: dict[int, Any], depth: int) -> None:
+def _add(digest: Any, value: Any, seen: dict[int, tuple[int, Any]], depth: int) -> None:
     """Add a value and its parts to a digest."""
     digest.update(type(value).__qualname__.encode())
     if value is None or isinstance(value, str | bytes | int | float | complex | type(...)):
         digest.update(repr(value).encode())
         return
     if id(value) in seen or depth > DEEPEST:
+        digest.update(str(seen.get(id(value), ("",))[0]).encode())
         return
-    seen[id(value)] = value  # it stays, so that no other value gets its number
+    seen[id(value)] = len(seen), value  # it stays, so that no other value gets its number
     for part in _parts(value):
         _add(digest, part, seen, depth + 1)
 
@@ -59,9 +61,8 @@ def _parts(value: Any) -> list[Any]:
     if hasattr(getattr(value, "policy", None), "state_dict"):  # a model of stable-baselines3, without its buffers
         return [type(value).__qualname__, value.policy]
     if hasattr(value, "state_dict"):  # a module of torch
-        plain = {name: part for name, part in vars(value).items() if isinstance(part, str | int | float)}
-        plain.pop("training", None)  # a mode, which driving changes
-        return [type(value), dict(value.state_dict()), plain]
+        modules = value.named_modules() if hasattr(value, "named_modules") else [("", value)]
+        return [dict(value.state_dict()), {name: [type(module), _settings(module)] for name, module in modules}]
     if isinstance(value, Mapping):
         return [part for name in sorted(value, key=repr) for part in (name, value[name])]
     if isinstance(value, list | tuple):
@@ -84,6 +85,31 @@ def _parts(value: Any) -> list[Any]:
         return [value.cell_contents]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [type(value), vars(value) if hasattr(value, "__dict__") else {}, [getattr(value, name, 0) for name in slots]]
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    """Return the attributes of a module of torch.
+
+    What torch adds to every module does not count, such as the mode, which driving changes.
+    """
+    torch = sys.modules.get("torch")
+    general = vars(torch.nn.Module()) if torch else {}
+    return {name: part for name, part in vars(module).items() if name not in general and _is_setting(part)}
+
+
+def _is_setting(value: Any) -> bool:
+    """Return whether an attribute decides what a module computes.
+
+    A trainer or a logger does not.
+    """
+    if isinstance(value, Mapping):
+        return all(map(_is_setting, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_setting, value))
+    plain = None | bool | int | float | complex | str | bytes | np.ndarray | np.generic
+    callables = type | partial | FunctionType | BuiltinFunctionType
+    known = isinstance(value, plain | callables) or is_dataclass(value)
+    return known or _is_tensor(value) or hasattr(value, "state_dict")
 
 
 def _is_tensor(value: Any) -> bool:

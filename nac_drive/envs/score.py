@@ -8,8 +8,7 @@ import numpy as np
 import pygame
 from gymnasium.envs.box2d.car_racing import STATE_H, STATE_W, WINDOW_H, WINDOW_W
 
-BAR_TOP = STATE_H - STATE_H * 5 // 40
-"""First row of the status bar."""
+from nac_drive.envs.wrappers import BAR_TOP
 
 
 def draw_score(frame: np.ndarray, score: float) -> None:

@@ -40,10 +40,6 @@ def track_seeds(tracks: str | Sequence[int]) -> list[int]:
         )
         raise ValueError(f"tracks must be SPLIT-COUNT (such as test-20) or a list of seeds, got {tracks!r}{fix}.")
     if not isinstance(tracks, str):
-        if not isinstance(tracks, Iterable):
-            raise ValueError(
-                f"tracks must be SPLIT-COUNT or a list of seeds, got {tracks!r}; one track is [{tracks!r}]."
-            )
         return _checked(list(tracks), tracks)
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", tracks):
         return _checked([int(seed) for seed in tracks.split(",")], tracks)

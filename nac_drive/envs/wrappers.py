@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import gymnasium as gym
 import numpy as np
 
@@ -44,3 +46,10 @@ def look(env: gym.Env) -> np.ndarray:
         return env.look()  # type: ignore[attr-defined]
     observation = look(env.env)
     return env.observation(observation) if isinstance(env, gym.ObservationWrapper) else observation
+
+
+def wrappers_of(env: gym.Env) -> Iterator[gym.Wrapper]:
+    """Yield all wrappers of a simulator, the outermost first."""
+    while isinstance(env, gym.Wrapper):
+        yield env
+        env = env.env

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nac_drive.envs import ENVIRONMENTS, EnvSpec
 from nac_drive.envs.telemetry import CRASH_HEADING, OFF_ROAD_WHEELS
@@ -32,8 +33,21 @@ def steering_of(action: Any, spec: EnvSpec = CAR_RACING) -> float:
     if not np.ndim(action):
         assert spec.steering is not None
         return spec.steering[int(action)]
+    return float(steering_commands(np.asarray(action), spec))
+
+
+def steering_commands(actions: NDArray[Any], spec: EnvSpec = CAR_RACING) -> NDArray[Any]:
+    """Return the steering commands of continuous actions.
+
+    Args:
+        actions: The actions, (..., K).
+        spec: The environment, which says what steers.
+
+    Returns:
+        (...,) in [-1, 1], positive to the right.
+    """
     assert spec.steering_part is not None
-    return float(action[spec.steering_part]) / max(map(abs, spec.part_ranges[spec.steering_part]))
+    return actions[..., spec.steering_part] / max(map(abs, spec.part_ranges[spec.steering_part]))
 
 
 def agrees(action: Any, expert_action: Any, spec: EnvSpec = CAR_RACING) -> bool:

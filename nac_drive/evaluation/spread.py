@@ -118,9 +118,12 @@ class Spread:
         Returns:
             (runs, tracks); None if no factor suffices.
         """
-        several = max(runs)
-        number = _smallest(lambda number: self.power(difference, _grown(runs, number), -(-number * tracks // several)))
-        return None if number is None else (number, -(-number * tracks // several))
+
+        def tracks_of(number: int) -> int:
+            return max(2, math.ceil(number * tracks / max(runs)))
+
+        number = _smallest(lambda number: self.power(difference, _grown(runs, number), tracks_of(number)))
+        return None if number is None else (number, tracks_of(number))
 
 
 def mean_squares(grid: NDArray[np.float64], baseline: NDArray[np.float64]) -> MeanSquares:

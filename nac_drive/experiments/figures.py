@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure  # pyplot would change the backend of a notebook
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from nac_drive.envs import ENVIRONMENTS, EnvConfig
 from nac_drive.evaluation.intervals import Interval, survival
 from nac_drive.experiments.driving import UNDISTURBED
 from nac_drive.experiments.leaderboard import RankedDriver
@@ -252,10 +253,15 @@ def draw_survival(path: Path, result: StressResult) -> None:
     """Draw the fraction of episodes without a crash over time, at the highest level of every perturbation."""
     figure, axes = _panels(len(result.families))
     looks = looks_of(result.drivers)
-    times = np.linspace(0.0, 20.0, 401)
+    first_crashes = {
+        (name, family.specs[-1]): [row.first_crash_time for row in result.rows[name, family.specs[-1]]]
+        for name in looks for family in result.families
+    }  # fmt: skip
+    known = [time for crashes in first_crashes.values() for time in crashes if time is not None]
+    times = np.unique([0.0, EnvConfig.max_steps / ENVIRONMENTS[EnvConfig.environment].frames_per_second, *known])
     for axis, family in zip(axes, result.families, strict=True):
         for name, look in looks.items():
-            crashes = [row.first_crash_time for row in result.rows[name, family.specs[-1]]]
+            crashes = first_crashes[name, family.specs[-1]]
             axis.step(
                 times, survival(crashes, times), where="post", color=look.color, linestyle=look.linestyle, label=name
             )

@@ -12,6 +12,7 @@ from gymnasium.wrappers import TimeLimit
 from nac_drive.envs import CarRacing, EnvConfig, perturb
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.envs.saved_state import CarState
+from nac_drive.envs.wrappers import wrappers_of
 
 
 class Perturbable(gym.Wrapper):
@@ -90,11 +91,7 @@ class Perturbable(gym.Wrapper):
         return self._begin()
 
     def _limits(self) -> list[TimeLimit]:
-        found, env = [], self._ongoing.env
-        while isinstance(env, gym.Wrapper):
-            found += [env] if isinstance(env, TimeLimit) else []
-            env = env.env
-        return found
+        return [wrapper for wrapper in wrappers_of(self._ongoing.env) if isinstance(wrapper, TimeLimit)]
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self._chain.step(action)

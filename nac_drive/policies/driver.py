@@ -175,7 +175,8 @@ class Driver(nn.Module):
 
         Args:
             observation: One observation (H, W, 3) or a batch (n, H, W, 3), or with channels first, as
-                VecTransposeImage makes them. Frames are taken to be 1/50 s apart.
+                VecTransposeImage makes them. Frames are taken to be `config.nominal_dt` apart, and the first one of an
+                episode comes after no time, as in `rollout`.
             state: The state that the last call returned; None for the start of an episode.
             episode_start: (n,) bool, True for the rows that start an episode.
             deterministic: Must be True: a cloned driver has no exploration noise.
@@ -195,11 +196,11 @@ class Driver(nn.Module):
         if observation.ndim == 4 and observation.shape[-1] != 3 and observation.shape[1] == 3:
             observation = np.moveaxis(observation, 1, -1)
         frames = self._frames(observation)
+        dt = torch.full(frames.shape[:2], 0.0 if state is None else self.config.nominal_dt)
         state = self.initial_state(frames.shape[0]) if state is None else state
         if episode_start is not None:
-            starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool, device=self.device)
-            state = reset_rows(state, starts)
-        dt = torch.full(frames.shape[:2], self.config.nominal_dt)
+            starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool)
+            state, dt = reset_rows(state, starts.to(self.device)), dt.masked_fill(starts[:, None], 0.0)
         prediction, state = self._infer(frames, dt, state)
         action = self.action_head.action(prediction[:, 0])
         return (action[0] if single else action), state

@@ -38,6 +38,7 @@ from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name, resolve_driver, sendable
 from nac_drive.data_collection.human import Human
 from nac_drive.data_collection.trained_env import require_environment
+from nac_drive.envs import EnvSpec
 from nac_drive.evaluation.formulas import agrees
 from nac_drive.events import Progress, counting, one_of
 from nac_drive.notebook import automatic
@@ -189,7 +190,7 @@ class _Rounds:
         tracks = [track for _, track in self._config.tasks(number)]
         frames = read_episodes(dataset, tracks, self.data.device, stream=self.data.frozen)
         self.data.add(frames)
-        return row | _agreement(self._config, number, frames)
+        return row | agreement(self._config, number, frames, self._meta.env.spec)
 
     def _drive(self, number: int, trainer: Trainer, learner: Driver | None) -> dict[str, Any]:
         tasks, dataset = self._config.tasks(number), self._dataset
@@ -222,7 +223,7 @@ class _Rounds:
         return partial(collect_mixture_episode, job, self._config.mixture, pickled)
 
 
-def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, float]:
+def agreement(config: DaggerConfig, number: int, frames: Frames, spec: EnvSpec) -> dict[str, float]:
     """Fraction of frames on which learner and expert agree.
 
     They are driven by the learner, after the zoom.
@@ -234,7 +235,7 @@ def _agreement(config: DaggerConfig, number: int, frames: Frames) -> dict[str, f
     if frames.labelled is not None:
         return {"corrected": float(frames.labelled.mean())}
     agreed = [
-        agrees(frames.actions[first + i], frames.labels[first + i])
+        agrees(frames.actions[first + i], frames.labels[first + i], spec)
         for first, end, track in zip(frames.offsets[:-1], frames.offsets[1:], frames.seeds, strict=True)
         for i in np.flatnonzero(
             config.mixture.learner_frames(end - first, (config.seed, track)) & ~frames.zooming[first:end]

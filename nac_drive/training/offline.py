@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.envs import EnvConfig, EnvSpec
-from nac_drive.evaluation.formulas import CAR_RACING, agrees
+from nac_drive.evaluation.formulas import CAR_RACING, agrees, steering_commands
 from nac_drive.policies import Driver
 from nac_drive.storage.read import FRACTION, NOT_NEGATIVE
 from nac_drive.training.data.images import masked
@@ -37,9 +37,9 @@ class Accuracy:
     at_changes: _Fraction | None
     """Accuracy on the frames where the expert's action changes, discrete actions only."""
     steering_mse: _NotNegative | None = None
-    """Mean squared error of the steering, continuous actions only."""
+    """Mean squared error of the steering, of -1 to 1, continuous actions only."""
     steering_mae: _NotNegative | None = None
-    """Mean absolute error of the steering, continuous actions only."""
+    """Mean absolute error of the steering, of -1 to 1, continuous actions only."""
 
 
 def measure_accuracy(
@@ -59,8 +59,8 @@ def measure_accuracy(
     else:
         correct = np.array([agrees(a, b, spec) for a, b in zip(predicted, labels, strict=True)])
         f1 = None
-    part = spec.steering_part
-    error = predicted[:, part] - labels[:, part] if labels.ndim == 2 and part is not None else None
+    steers = labels.ndim == 2 and spec.steering_part is not None
+    error = steering_commands(predicted, spec) - steering_commands(labels, spec) if steers else None
     return Accuracy(
         accuracy=float(correct.mean()),
         macro_f1=f1,

@@ -37,7 +37,7 @@ from nac_drive.training.ppo.run import ppo
 from nac_drive.training.run_folder import MACHINE, RunFolder, describe_machine
 from nac_drive.training.settings import CONFIGS, SavedConfig, read_config, settings
 from nac_drive.training.tracking import numbers
-from nac_drive.training.train import train
+from nac_drive.training.train import TrainConfig, stalled, train
 
 _MOST_THREADS = 1024
 _LENGTHS = {"train": "epochs", "dagger": "rounds", "ppo": "total_timesteps"}
@@ -147,7 +147,8 @@ def _finished(run: RunFolder, saved: SavedConfig) -> Any:
     config.check()
     last, length = run.checkpoint_folder("last"), _LENGTHS[saved.command]
     step = None if last is None else step_of(last)
-    if step is None or step < getattr(config, length):
+    ended_early = step is not None and isinstance(config, TrainConfig) and stalled(run, config.optim.patience)
+    if (step is None or step < getattr(config, length)) and not ended_early:
         raise ValueError(
             f"{run.path} is not finished: it is at step {step or 0:,} and has {length} {getattr(config, length):,}; "
             "go on with --resume first."

@@ -171,7 +171,7 @@ def train(
     with open_run(folder, plan, resume=resume) as run, deaths_in_one_line(fabric):
         trainer = Trainer(plan, run, learner, fabric, pool=pool, progress=progress)
         for epoch in trainer.unfinished(range(1, config.epochs + 1)):
-            if trainer.fabric.broadcast(trainer.is_main and _stalled(run, config.optim.patience)):
+            if trainer.fabric.broadcast(trainer.is_main and stalled(run, config.optim.patience)):
                 trainer.progress(message("train", f"no progress for {config.optim.patience} epochs: the run stops"))
                 break
             trainer.finish("epoch", epoch, _epoch(trainer, splits, epoch))
@@ -193,7 +193,7 @@ def _epoch(trainer: Trainer, splits: Splits, epoch: int) -> dict[str, Any]:
     drivable = env.spec.make is not None
     if not drivable or optim.patience is not None:
         row["score"] = _offline_score(row["validation"])
-    last = epoch == config.epochs or _stalled(trainer.run, optim.patience, row)
+    last = epoch == config.epochs or stalled(trainer.run, optim.patience, row)
     if drivable and (epoch % config.validate_every == 0 or last):
         row |= trainer.validate() | row  # a score by the validation tracks stands
     return row
@@ -205,10 +205,13 @@ def _offline_score(validation: dict[str, Any]) -> float:
     return validation["accuracy"] if error is None else -error
 
 
-def _stalled(run: RunFolder, patience: int | None, *newest: dict[str, Any]) -> bool:
+def stalled(run: RunFolder, patience: int | None, *newest: dict[str, Any]) -> bool:
     """Return whether the best epoch is `patience` epochs old.
 
-    The rows are the run's, and newer ones.
+    Args:
+        run: The run, whose rows count.
+        patience: See `OptimConfig`; None: no epoch is old.
+        *newest: Newer rows, which count too.
     """
     if patience is None:
         return False

@@ -267,6 +267,44 @@ def test_a_hash_says_what_decides_the_actions():
     assert pickle.loads(pickle.dumps(policy)).sha256 == policy.sha256 == hash_of(policy) == hash_of(Weighs(1))
 
 
+class Network(torch.nn.Module):
+    """Two layers of the same weights, for any settings."""
+
+    def __init__(self, *activations: torch.nn.Module, **settings: Any):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 5), *activations)
+        vars(self.layers[0]).update(settings)
+
+
+def test_a_hash_of_a_module_covers_the_settings_of_all_of_its_modules():
+    """Weights alone do not say what a network computes."""
+    relu, tanh = torch.nn.ReLU, torch.nn.Tanh
+    networks = [
+        Network(relu()), Network(tanh()), Network(relu(), tanh()), Network(relu(), relu()), Network(relu(), k=1),
+        Network(relu(), k=(1, 2)), Network(relu(), k=(1, 3)), Network(relu(), k={"a": [None]}), Network(relu(), k=relu),
+        Network(relu(), k=torch.ones(2)), Network(relu(), k=np.zeros(2)), Network(relu(), k=torch.relu),
+        Network(relu(), k=DriverConfig()), Network(relu(), k=DriverConfig(core="cnn")), Network(torch.nn.ELU(2.0)),
+        Network(torch.nn.ELU(1.0)),
+    ]  # fmt: skip
+    hashes = [object_hash(network) for network in networks]
+    assert len(set(hashes)) == len(networks)
+    assert [object_hash(pickle.loads(pickle.dumps(network.eval()))) for network in networks] == hashes
+    assert object_hash(Network(relu(), trainer=object())) == hashes[0], "what computes nothing does not count"
+
+
+@pytest.mark.parametrize("core", ["nac-sharp", "lstm"])
+def test_a_hash_of_a_driver_covers_its_config_and_no_drive(core):
+    """One without a clock has the same weights."""
+    driver = Driver(DriverConfig(core=core)).eval()
+    clockless = Driver(DriverConfig(core=core, clockless=True)).eval()
+    clockless.load_state_dict(driver.state_dict())
+    before = driver_hash(driver, ENV)
+    assert driver_hash(clockless, ENV) != before
+    driver.act(np.zeros((96, 96, 3), np.uint8), driver.begin(), 0.0)
+    assert driver_hash(driver, ENV) == before
+
+
 def test_names_of_several_drivers():
     one = as_policy(Brakes())
     assert driver_names([one, Brakes(), brake, "Brakes", brake]) == [

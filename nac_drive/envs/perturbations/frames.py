@@ -20,7 +20,7 @@ from nac_drive.envs.car_racing import CarRacing
 from nac_drive.envs.perturbations.base import require_probability
 from nac_drive.envs.perturbations.stream import Stream
 from nac_drive.envs.perturbations.timing import TimedPerturbation, Timing
-from nac_drive.envs.wrappers import look
+from nac_drive.envs.wrappers import look, wrappers_of
 from nac_drive.plain import whole
 
 Missing = Literal["hold", "zero", "skip"]
@@ -267,7 +267,7 @@ class SkippedFrames(_LossyEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=seed, options=options)
         simulator = self.env.unwrapped
-        needs_all = any(isinstance(layer, StaleFrames) for layer in _layers(self.env))  # it may return an earlier frame
+        needs_all = any(isinstance(layer, StaleFrames) for layer in wrappers_of(self.env))  # it may return a past one
         self._simulator = simulator if isinstance(simulator, CarRacing) and not needs_all else None
         self._lost = self._loss.lost(self._stream.restart(seed))
         next(self._lost)
@@ -314,11 +314,3 @@ class ActionRepeat(SkippedFrames):
 
     def __init__(self, env: gym.Env, frames: int):
         super().__init__(env, EveryNth(frames), Stream("action-repeat"))
-
-
-def _layers(env: gym.Env) -> Iterator[gym.Env]:
-    """Yield `env` and all environments that it wraps."""
-    yield env
-    while isinstance(env, gym.Wrapper):
-        env = env.env
-        yield env

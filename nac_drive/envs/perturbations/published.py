@@ -9,7 +9,7 @@ frames differ from theirs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from nac_drive.envs.car_racing import CarRacing
 from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.envs.perturbations.effects import FrameArray
 from nac_drive.envs.perturbations.stream import Stream
+from nac_drive.envs.wrappers import wrappers_of
 
 RED = (204, 0, 0)
 """The colour of the car, and of the blob."""
@@ -182,7 +183,7 @@ class PublishedFrames(gym.ObservationWrapper):
         simulator = env.unwrapped
         if not isinstance(simulator, CarRacing):
             raise ValueError(f"a published task needs CarRacing's picture, got {simulator}; leave it out.")
-        task.check(simulator, [layer for layer in _layers(env) if type(layer).__module__.startswith(_PERTURBATIONS)])
+        task.check(simulator, [layer for layer in wrappers_of(env) if _PERTURBATIONS in type(layer).__module__])
         super().__init__(env)
         self._task, self._stream = task, stream
         self._bar_top = simulator.size[1] if bar_top is None else bar_top
@@ -195,13 +196,6 @@ class PublishedFrames(gym.ObservationWrapper):
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         return self._change(observation)
-
-
-def _layers(env: gym.Env) -> Iterator[gym.Env]:
-    """Yield all wrappers of a simulator."""
-    while isinstance(env, gym.Wrapper):
-        yield env
-        env = env.env
 
 
 def _require_above(simulator: CarRacing, name: str) -> None:

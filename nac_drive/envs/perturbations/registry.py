@@ -169,18 +169,19 @@ def perturb(
         ValueError: For a specification that `parse` refuses, numbers that are not whole, and a perturbation that needs
             CarRacing in another environment.
     """
-    episode_frames, chains = whole("episode_frames", episode_frames, 1), []
+    episode_frames, chains, streams = whole("episode_frames", episode_frames, 1), [], []
     for parts in parse_all(spec):
         chain = env
         for part in parts:
-            arguments = Stream(part.name, seed), episode_frames, bar_top
+            streams.append(Stream(part.name, seed))
+            arguments = streams[-1], episode_frames, bar_top
             chain = (
                 OwnPerturbation(part.name, part.perturbation, chain, arguments)
                 if is_own(part.perturbation)
                 else part.perturbation.wrap(chain, *arguments)
             )
         chains.append(chain)
-    return PerturbedInTurn(chains) if len(chains) > 1 else chains[0]
+    return PerturbedInTurn(chains, streams) if len(chains) > 1 else chains[0]
 
 
 def parse_corruptions(spec: str) -> list[Corruption]:

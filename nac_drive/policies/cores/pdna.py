@@ -235,7 +235,7 @@ class NoisyCfC(RecurrentCore):
         input_size: Number of input features, F.
         output_size: Number of output features, d.
         backbone_units: Number of units of the CfC's backbone.
-        time_unit: See `CfC`; the pulse counts frames in any case.
+        time_unit: See `CfC`; the noise counts frames in any case.
 
     Raises:
         ValueError: `backbone_units` is less than 1, or `time_unit` is not positive.

@@ -32,9 +32,11 @@ def ncp_wiring(
 
     With density = 1 - sparsity, each source has max(1, floor(density * targets)) synapses, each motor neuron max(1,
     floor(density * command)) incoming ones, and max(1, floor(2 * density * command)) synapses are drawn among the
-    command neurons (with repetition). Neurons left out by chance are connected afterwards (as in ncps; Algorithm 12 of
-    the thesis leaves them out). A single motor neuron therefore takes all command neurons. Synapses into the last layer
-    are added until every input reaches every output neuron in one step per layer.
+    command neurons (with repetition). Floating point rounds the products, as in ncps: a sparsity of 0.8 leaves
+    each source 1 of 10 targets, since 1 - 0.8 is a little less than 0.2. Neurons left out by chance are connected
+    afterwards (as in ncps; Algorithm 12 of the thesis leaves them out). A single motor neuron therefore takes all
+    command neurons. Synapses into the last layer are added until every input reaches every output neuron in one step
+    per layer.
 
     Args:
         inputs: Number of inputs.

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.envs import EnvConfig, EnvSpec
+from nac_drive.evaluation.formulas import steering_commands
 from nac_drive.training.config import DataConfig
 from nac_drive.training.data.features import frozen_features
 from nac_drive.training.data.images import flipped, flipped_labels, masked, move
@@ -150,7 +151,7 @@ class TrainingData:
         if self.config.curve_weight or not labelled.all():
             weights = labelled.astype(np.float32)
             if self.config.curve_weight:
-                weights *= curve_weights(frames.labels, self.config.curve_weight, self.env.spec.steering_part)
+                weights *= curve_weights(frames.labels, self.config.curve_weight, self.env.spec)
             weight = self._place(weights)
         self._unlabelled = np.concatenate([self._unlabelled, len(self) + np.flatnonzero(~labelled)])
         labels, dt = self._place(frames.labels), self._place(frames.dt)
@@ -284,10 +285,9 @@ class TrainingData:
         return places
 
 
-def curve_weights(labels: np.ndarray, alpha: float, steering_part: int | None = 0) -> np.ndarray:
+def curve_weights(labels: np.ndarray, alpha: float, spec: EnvSpec) -> np.ndarray:
     """Return the weights (N,) exp(alpha |steering|) of actions.
 
-    The actions (N, K) are continuous, and one of their numbers steers; weights are float32.
+    The actions (N, K) are continuous, and one of their numbers steers, of -1 to 1; weights are float32.
     """
-    assert steering_part is not None
-    return np.exp(alpha * np.abs(labels[:, steering_part])).astype(np.float32)
+    return np.exp(alpha * np.abs(steering_commands(labels, spec))).astype(np.float32)

@@ -79,7 +79,8 @@ class RewardConfig:
     crash_penalty: float = 30.0
     """Native reward points subtracted at a crash, in training only."""
     off_road_penalty: float = 1.0
-    """Native reward points subtracted for every frame with three or four wheels off the road, in training only."""
+    """Native reward points subtracted for every frame of an action after which three or four wheels are off the road,
+    in training only."""
     missed_tile_penalty: float = 20.0
     """Native reward points subtracted for every tile that the car passes without touching it, in training only. The
     first one costs some 35 points in gymnasium, as the lap cannot end any more, but only at the end of the episode."""

@@ -28,6 +28,7 @@ from nac_drive.envs.pulses import COMMANDS
 from nac_drive.envs.regions import REGIONS
 from nac_drive.envs.seat import SEAT_REGIONS
 from nac_drive.policies import CORES, Driver, DriverConfig, build_core, save_driver
+from nac_drive.storage.write import WriteError
 from tests.browser import Page, browser, needs_browser
 from tests.documented import ROOT
 
@@ -312,6 +313,22 @@ def test_a_file_for_rerun_has_every_array_with_a_row_a_decision(of_nac, tmp_path
     names = {"frame", "frame from seat", "track/car", "attention", *(f"series/{name}" for name in of_nac.series)}
     names |= {f"saliency/{name}" for name in of_nac.saliency} | {f"neurons/{name}" for name in of_nac.activity}
     assert rows == {"track/road": 1} | dict.fromkeys(names, length)
+
+
+def test_a_file_for_rerun_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    """The same command works afterwards."""
+    monkeypatch.setattr("nac_drive.analysis.inspect.optional_module", lambda *_: None)
+
+    def fail(path: Path, _: Any) -> None:
+        raise WriteError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr("nac_drive.analysis.inspect.save_rerun", fail)
+    for _ in range(2):
+        driver = Replayed([np.zeros(3, np.float32)] * 3)
+        driver.env_config = asdict(EnvConfig("continuous", max_steps=2))  # type: ignore[attr-defined]
+        with pytest.raises(WriteError):
+            inspect(driver, TRACK, folder=tmp_path / "seen", rerun=tmp_path / "x.rrd")
+        assert not list((tmp_path / "seen").iterdir())
 
 
 def test_inspect_writes_page_and_arrays_and_replaces_nothing(tmp_path):

@@ -54,6 +54,11 @@ def test_more_tracks_do_not_replace_runs_nor_runs_tracks():
     assert runs_alone.both_needed(5.0, (2, 2), 5) == (runs_alone.runs_needed(5.0, (2, 2), 5), 18)
     mixed = Spread(4.0, (4.0, 4.0), (4.0, 4.0))
     assert mixed.both_needed(1e-4, (1, 1), 5) is None
+    for runs, tracks in (((10, 10), 5), ((4, 4), 2), ((10, 1), 3)):  # two runs would have one track
+        number, needed = mixed.both_needed(20.0, runs, tracks) or (0, 0)
+        assert number >= 2, "several runs stay several"
+        assert needed >= max(2, number * tracks / max(runs))
+        assert mixed.power(20.0, tuple(min(of, number) for of in runs), needed) >= 0.8
     sizes = [mixed.power(3.0, (4, 4), tracks) for tracks in (3, 6, 12, 24)]
     assert sizes == sorted(sizes)
     needed = mixed.tracks_needed(6.0, (4, 4))

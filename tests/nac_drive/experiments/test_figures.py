@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.statistics import summarise
-from nac_drive.experiments.figures import draw_learning_curves
+from nac_drive.experiments.families import families
+from nac_drive.experiments.figures import draw_learning_curves, draw_survival
 from nac_drive.experiments.leaderboard import RankedDriver
+from nac_drive.experiments.stress import StressResult, stress_cells
 from tests.nac_drive.evaluation.rows import row
 
 
@@ -68,3 +70,15 @@ def test_forty_lines_differ_and_their_legend_stays_inside_the_figure(figures, tm
     assert figure.bbox.contains(*box.p1)
     assert box.x0 > max(axis.get_window_extent().x1 for axis in figure.axes)
     assert np.isfinite(figure.axes[1].dataLim.get_points()).all()
+
+
+@pytest.mark.parametrize(("crashes", "end"), [([1.0, None, 3.0], 20.0), ([30.0, 55.5, None], 55.5)])
+def test_the_curve_of_first_crashes_has_all_of_them(crashes, end, figures, tmp_path):
+    """MetaDrive's episodes have up to 100 s."""
+    rows = [row(seed, driver="one", episode_return=9.0, first_crash_time=time) for seed, time in enumerate(crashes)]
+    episodes: Any = {("one", spec): rows for spec in (None, "gap:3")}
+    draw_survival(tmp_path / "x.png", StressResult(["one"], families(["gap:3"]), episodes, stress_cells(episodes)))
+    (curve,) = figures[0].axes[0].lines
+    times, alive = curve.get_data()
+    assert {time for time in crashes if time} < {*times}
+    assert (times[-1], alive[0], alive[-1]) == (end, 1.0, pytest.approx(1 / 3))

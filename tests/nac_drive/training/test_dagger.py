@@ -16,11 +16,12 @@ from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dart import NoiseConfig
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.mixture import MixturePolicy
-from nac_drive.envs import EnvConfig, make_env, rollout
+from nac_drive.envs import ENVIRONMENTS, EnvConfig, make_env, rollout
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.training import trainer
+from nac_drive.training.dagger import agreement
 from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.moving_average import moving_average_decay
 from nac_drive.training.plan import TrainingPlan
@@ -85,6 +86,17 @@ def test_a_round_is_driven_by_the_learner_of_the_round_before(tmp_path, no_valid
     assert "agreement" not in first
     assert second["agreement"] == pytest.approx(np.mean(agreed))
     assert first == rows(tmp_path / "before")[0]
+
+
+def test_agreement_is_that_of_the_environments_own_steering(straight):
+    """The second number of a label steers."""
+    frames = Demonstrations.open(straight / "dataset").load([2, 3])
+    steering = np.random.default_rng(0).uniform(-4, 4, len(frames.labels)).astype(np.float32)
+    labels = np.stack([np.zeros_like(steering), steering], axis=1)
+    frames = replace(frames, labels=labels, actions=labels + np.float32([1.0, 0.3]))
+    spec = replace(ENVIRONMENTS["car-racing"], parts=("gas", "steer"), part_ranges=((0, 1), (-4, 4)), steering_part=1)
+    assert agreement(config(), 1, frames, spec) == {"agreement": 1.0}
+    assert agreement(config(), 1, frames, replace(spec, part_ranges=((0, 1), (-2, 2)))) == {"agreement": 0.0}
 
 
 def test_the_rate_falls_from_round_to_round(tmp_path, monkeypatch, no_validation):

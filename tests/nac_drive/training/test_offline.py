@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nac_drive.evaluation.formulas import CAR_RACING, steering_of
+from nac_drive.training.data.sequences import curve_weights
 from nac_drive.training.offline import macro_f1, measure_accuracy
 from nac_drive.training.validation import validation_score
 
@@ -50,6 +54,18 @@ def test_continuous_accuracy_is_of_the_steering():
     assert (accuracy.macro_f1, accuracy.at_changes) == (None, None)
     assert accuracy.steering_mse == pytest.approx((0.05**2 + 0.2**2 + 0.09**2) / 3, rel=1e-5)
     assert accuracy.steering_mae == pytest.approx((0.05 + 0.2 + 0.09) / 3, rel=1e-5)
+
+
+def test_the_error_of_the_steering_is_that_of_the_closed_loop_whatever_the_range_and_the_order():
+    """The second number steers, from -4 to 4."""
+    spec = replace(CAR_RACING, parts=("gas", "steer"), part_ranges=((0.0, 1.0), (-4.0, 4.0)), steering_part=1)
+    random = np.random.default_rng(0)
+    labels, predicted = random.uniform([0, -4], [1, 4], size=(2, 50, 2)).astype(np.float32)
+    accuracy = measure_accuracy(predicted, labels, np.ones(50, bool), spec)
+    errors = [steering_of(one, spec) - steering_of(other, spec) for one, other in zip(predicted, labels, strict=True)]
+    assert accuracy.steering_mse == pytest.approx(np.mean(np.square(errors)))
+    assert accuracy.steering_mae == pytest.approx(np.mean(np.abs(errors)))
+    np.testing.assert_allclose(curve_weights(labels, 1.0, spec), np.exp(np.abs(labels[:, 1]) / 4), rtol=1e-6)
 
 
 def test_a_failed_episode_costs_a_driver_more_than_its_part_of_the_mean():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nac_drive.envs import EnvConfig
+from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.training.data.sequences import TrainingData, curve_weights
 from nac_drive.training.optimizer import adam, set_rate
@@ -46,7 +47,7 @@ def test_the_encoder_has_its_own_rate_and_keeps_the_ratio():
 def test_curves_weigh_more_by_the_exponential_of_the_steering():
     steering = np.array([0.0, 0.5, -1.0], np.float32)
     labels = np.stack((steering, np.ones(3), np.zeros(3)), axis=1).astype(np.float32)
-    np.testing.assert_allclose(curve_weights(labels, 2.0), [1.0, np.e, np.e**2], rtol=1e-6)
+    np.testing.assert_allclose(curve_weights(labels, 2.0, CAR_RACING), [1.0, np.e, np.e**2], rtol=1e-6)
     episode = synthetic([20], "continuous")
     data = TrainingData(config(curve_weight=0.1, sequence_length=16).data, EnvConfig("continuous"), torch.device("cpu"))
     data.add(episode)

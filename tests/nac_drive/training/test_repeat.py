@@ -18,11 +18,23 @@ from nac_drive.envs import EnvConfig
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.training import repeat as repeat_module
+from nac_drive.training import train as train_module
 from nac_drive.training.ppo import config as ppo_config
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
 from tests.commands import call, refused
-from tests.nac_drive.small import FRAMES, TINY, Stop, checkpoint, dagger_config, nested, results, train_dagger
+from tests.nac_drive.small import (
+    FRAMES,
+    TINY,
+    Stop,
+    checkpoint,
+    config,
+    dagger_config,
+    nested,
+    results,
+    stop_at,
+    train_dagger,
+)
 
 
 @pytest.fixture
@@ -53,6 +65,21 @@ def test_train_is_repeated_bit_for_bit_whatever_the_number_of_threads(trained, d
     assert "metrics.jsonl: the metrics of every row are equal\nthe result is equal\n" in out
     assert "warning" not in err
     assert results(tmp_path / "again") == results(trained)
+
+
+def test_a_run_that_patience_stopped_is_finished(dataset, tmp_path, monkeypatch):
+    """While it goes on, it is not."""
+    monkeypatch.setattr(train_module, "_offline_score", lambda validation: -1.0)  # no epoch is better than the first
+    settings = config("cnn", epochs=9, patience=2)
+    run = tmp_path / "run"
+    with pytest.raises(Stop):
+        nd.train(settings, dataset, run, device="cpu", progress=stop_at(1, "epoch 2"))
+    with pytest.raises(ValueError, match=r"is not finished: it is at step 2 and has epochs 9; go on with --resume"):
+        nd.repeat(run, tmp_path / "again")
+    nd.train(settings, dataset, run, device="cpu", resume=True)
+    repetition = nd.repeat(run, tmp_path / "again")
+    assert repetition.equal
+    assert [row["step"] for row in results(tmp_path / "again")["rows"]] == [1, 2, 3]
 
 
 @pytest.mark.slow

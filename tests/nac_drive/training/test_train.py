@@ -16,6 +16,7 @@ from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.envs import BAR_TOP, EnvConfig, make_env
 from nac_drive.evaluation.evaluate import evaluate
+from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.events import Event
 from nac_drive.policies import Driver, DriverConfig, load_driver
 from nac_drive.policies.action_heads import DiscreteActionHead
@@ -92,7 +93,9 @@ def test_episodes_added_in_parts_give_the_same_sequences_as_all_at_once(control)
             np.testing.assert_array_equal(sequences.labels[row], whole.labels[frames])
             np.testing.assert_array_equal(sequences.dt[row], whole.dt[frames])
             if sequences.weight is not None:
-                np.testing.assert_array_equal(sequences.weight[row], curve_weights(whole.labels[frames], 0.5))
+                np.testing.assert_array_equal(
+                    sequences.weight[row], curve_weights(whole.labels[frames], 0.5, CAR_RACING)
+                )
         sequences.frames.zero_()  # a copy
     assert whole.frames.any(axis=(1, 2, 3)).all()
 
@@ -127,7 +130,7 @@ def test_loss_and_accuracy_are_means_over_the_sequences_of_an_epoch(dataset, tmp
 def test_bends_to_both_sides_weigh_alike():
     """exp(alpha |steering|), in sequences as they are and flipped."""
     labels = np.array([[-0.8, 1, 0], [-0.8, 1, 0], [0.8, 1, 0], [0.0, 0, 1]], np.float32)
-    np.testing.assert_allclose(curve_weights(labels, 0.5), np.exp([0.4, 0.4, 0.4, 0.0]), rtol=1e-6)
+    np.testing.assert_allclose(curve_weights(labels, 0.5, CAR_RACING), np.exp([0.4, 0.4, 0.4, 0.0]), rtol=1e-6)
     data = TrainingData(config(curve_weight=0.5, sequence_length=4).data, EnvConfig("continuous"), CPU)
     data.add(replace(synthetic([4], "continuous"), labels=labels))
     for flip in (False, True):
