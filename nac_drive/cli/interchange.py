@@ -95,10 +95,11 @@ class DatasetImportTub:
     """Folder of each tub: manifest.json, catalogs and images."""
     out: Path
     """Folder of the new dataset."""
-    episode_frames: int = EPISODE_FRAMES
-    """A session is cut into episodes of so many frames, so that some can be kept out of training."""
+    episode_frames: int | None = None
+    """A session is cut into episodes of so many frames, so that some can be kept out of training. By default 500; a
+    session of an exported tub stays whole."""
     first_track: int = 0
-    """Number of the first episode; datasets of different numbers can be merged."""
+    """Number of the first track; datasets of different numbers can be merged. An exported tub may name its own."""
     skip_missing: bool = False
     """Leave records out whose line is torn or wrong, or whose image is missing or damaged."""
 

@@ -77,14 +77,12 @@ def _log_of(dataset: Demonstrations, workers: int, progress: Progress) -> Action
     try:
         missing = set(range(len(rows))) - {row["index"] for row in rows}
         if missing:
-            raise ValueError(f"its episode {min(missing)} is missing")
+            raise ValueError(f"its episode {min(missing)} is missing; collect it to its end with --resume")
         episodes = [EpisodeActions.from_arrays(*read_episode(dataset.path / row["file"], env)) for row in rows]
         document = read_json(dataset.path / META, dict[str, Any], "a dataset's meta.json", "fetch it again")
         return ActionLog(document, episodes)
     except ValueError as error:
-        raise DatasetError(
-            f"{dataset.path} makes no action log: {error}; collect it to its end with --resume."
-        ) from error
+        raise DatasetError(f"{dataset.path} makes no action log: {str(error).rstrip('.')}.") from error
 
 
 def drawn_anew(

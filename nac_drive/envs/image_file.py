@@ -58,6 +58,7 @@ def unpack_image(content: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode an image of a known size.
 
     A PNG is reduced to its pixels, which may not unpack to more than an image has, and a JPEG has at most 100 scans.
+    Pixels stay where they are stored, whatever orientation a camera noted.
 
     Args:
         content: A PNG or JPEG file.
@@ -73,9 +74,9 @@ def unpack_image(content: bytes, size: tuple[int, int]) -> np.ndarray:
         content = _pixels_only(content, size)
     elif content.count(_SCAN) > _MOST_SCANS:
         raise ValueError(f"the image has more than {_MOST_SCANS} scans; record it again.")
-    elif not content.rstrip(b"\0").endswith(_END):  # OpenCV would fill the rest with grey
+    elif _END not in content[content.rfind(_SCAN) :]:  # OpenCV would fill the rest with grey
         raise ValueError("the image is damaged: it is cut off; record it again.")
-    image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None or image.shape != (*size, 3):
         raise ValueError("the image is damaged; record it again.")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)

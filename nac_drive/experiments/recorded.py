@@ -33,6 +33,7 @@ from nac_drive.evaluation.metric import EMPTY, TableColumn
 from nac_drive.events import Progress, counting
 from nac_drive.experiments.table import Table
 from nac_drive.notebook import automatic
+from nac_drive.policies import Driver
 from nac_drive.storage.write import write_atomically
 from nac_drive.training.offline import Accuracy, action_changes, measure_accuracy
 from nac_drive.training.train import TrainConfig
@@ -90,7 +91,8 @@ def evaluate_recorded(
     Args:
         drivers: A driver or several, their names or folders (see `resolve_driver`), which were trained on such frames.
         dataset: The dataset, or its folder.
-        episodes: `validation`, the tracks that `train` keeps out by default; `all`; or numbers of episodes.
+        episodes: `validation`, the tracks that `train` keeps out by default, without those that a driver learned from;
+            `all`; or numbers of episodes.
         perturbation: Perturbations of the recorded frames, such as gap:2 (docs/perturbations.md): images change, or
             frames are lost, and are held or black. The labels stay.
         device: Of a network, `auto`, `cpu` or `cuda`.
@@ -111,8 +113,8 @@ def evaluate_recorded(
     env, specs, device = dataset.meta.env, each_accepted(drivers), driving_device(device)
     if folder is not None and os.path.lexists(folder):
         raise FileExistsError(f"{folder} already exists; choose another folder.")
-    chosen = _chosen(dataset, episodes)
     loaded = [on_device(resolve_driver(spec, env), device) for spec in specs]
+    chosen = _chosen(dataset, episodes, loaded)
     for name, driver in zip(driver_names(specs), loaded, strict=True):
         RecordedEpisode.read(dataset, chosen[0]).road(driver, f"driver {name!r}")
     finished = counting(progress, "evaluate", len(chosen) * len(loaded))
@@ -147,7 +149,22 @@ def _number(value: float | None, scale: float = 1.0, digits: int = 4) -> str:
     return EMPTY if value is None else f"{scale * value:.{digits}f}"
 
 
-def _chosen(dataset: Demonstrations, episodes: str | Sequence[int]) -> list[int]:
+def _kept_out(dataset: Demonstrations, drivers: Sequence[Policy]) -> list[int]:
+    """Return the validation tracks of a dataset.
+
+    Tracks that a driver learned from are left out.
+    """
+    kept_out = set(dataset.split(TrainConfig.validation_fraction)[1])
+    for driver in drivers:
+        training = driver.meta.get("training", {}) if isinstance(driver, Driver) else {}
+        if training.get("dataset_sha256") == dataset.fingerprint():
+            kept_out &= set(dataset.split(training["validation_fraction"])[1])
+    if not kept_out:
+        raise ValueError(f"episodes: a driver learned from all tracks of {dataset.path}; pass all (--episodes all).")
+    return sorted(kept_out)
+
+
+def _chosen(dataset: Demonstrations, episodes: str | Sequence[int], drivers: Sequence[Policy]) -> list[int]:
     """Return numbers of episodes, at least one."""
     indices = [row["index"] for row in dataset.rows]
     if not indices:
@@ -157,8 +174,8 @@ def _chosen(dataset: Demonstrations, episodes: str | Sequence[int]) -> list[int]
             raise ValueError(
                 f"episodes: {dataset.path} has one track, and none was kept out; pass all (--episodes all)."
             )
-        _, kept_out = dataset.split(TrainConfig.validation_fraction)
-        return [row["index"] for row in dataset.rows if row["seed"] in set(kept_out)]
+        kept_out = set(_kept_out(dataset, drivers))
+        return [row["index"] for row in dataset.rows if row["seed"] in kept_out]
     if episodes == "all":
         return indices
     try:

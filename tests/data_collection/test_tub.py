@@ -15,6 +15,7 @@ from PIL import Image
 import nac_drive as nd
 from nac_drive.data_collection.dataset.info import describe
 from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.own_data import write_own_data
 from nac_drive.envs import DONKEYCAR
 from nac_drive.events import Event
 from tests.commands import call, refused
@@ -334,3 +335,57 @@ def test_a_record_that_was_deleted_in_an_exported_tub_leaves_its_time(tmp_path):
     change(tmp_path / "exported", "manifest.json", '"deleted_indexes": []', '"deleted_indexes": [2, 3]')
     again = nd.import_tub(tmp_path / "exported", tmp_path / "again")
     np.testing.assert_allclose(again.load().dt, [0, 0.05, 0.15, 0.05], atol=1e-6)
+
+
+def test_cameras_of_one_drive_stay_together_in_a_tub(tmp_path):
+    """A split keeps out all of them or none."""
+    episodes = [
+        {"observations": np.full((4, 120, 160, 3), 9 * number, np.uint8), "actions": np.zeros((4, 3), np.float32)}
+        for number in range(6)
+    ]
+    env = nd.EnvConfig("continuous", environment=DONKEYCAR)
+    write_own_data(tmp_path / "data", episodes, "me", 0.05, [7, 7, 3, 3, 7, 5], False, env, lambda _: None)
+    for name in ("tub", "tub 2"):
+        nd.export_dataset(tmp_path / "data", tmp_path / name, "tub")
+    again = nd.import_tub([tmp_path / "tub", tmp_path / "tub 2"], tmp_path / "again", first_track=10)
+    assert again.seeds == [10, 10, 11, 11, 10, 12, 13, 13, 14, 14, 13, 15]
+
+
+def test_the_zoom_comes_back_from_a_tub(tmp_path):
+    """So the same frames count in both."""
+    dataset = collect_small(tmp_path / "data", env=nd.EnvConfig("continuous", max_steps=60))
+    nd.export_dataset(dataset, tmp_path / "tub", "tub")
+    again = nd.import_tub(tmp_path / "tub", tmp_path / "again")
+    assert 0 < dataset.load().zooming.sum() < len(dataset.load().zooming)
+    np.testing.assert_array_equal(again.load().zooming, dataset.load().zooming)
+
+
+def test_a_session_of_an_exported_tub_is_cut_where_it_is_asked_for(tmp_path):
+    write_tub(tmp_path / "tub", frames=21, sessions=1)
+    nd.export_dataset(imported(tmp_path / "tub"), tmp_path / "exported", "tub")
+    lengths = lambda **options: [  # noqa: E731
+        row["length"] for row in nd.import_tub(tmp_path / "exported", tmp_path / str(options), **options).rows
+    ]
+    assert lengths() == [21]
+    assert lengths(episode_frames=5) == [5, 5, 5, 6], "a single frame stays with those before it"
+    dataset = collect_small(tmp_path / "simulated", env=nd.EnvConfig("continuous", max_steps=90))
+    nd.export_dataset(dataset, tmp_path / "known", "tub")
+    change(tmp_path / "known", "manifest.json", '"deleted_indexes": []', f'"deleted_indexes": {[*range(5, 80)]}')
+    again = nd.import_tub(tmp_path / "known", tmp_path / "cut")
+    assert [row["length"] for row in again.rows][:3] == [5, 10, 90], "the hole is longer than a second"
+    assert again.seeds[:3] == [dataset.seeds[0], dataset.seeds[0], dataset.seeds[1]]
+    with pytest.raises(ValueError, match=r"first_track must be left out for .*known, which names its tracks, got 9"):
+        nd.import_tub(tmp_path / "known", tmp_path / "no", first_track=9)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_an_image_is_read_as_it_is_stored(tub, orientation):
+    """Whatever rotation a camera noted."""
+    file = tub / "images" / "0_cam_image_array_.jpg"
+    expected = imported(tub).load().frames[0]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    with Image.open(file) as image:
+        image.save(file, exif=exif, quality="keep")
+    file.write_bytes(file.read_bytes() + b"\n")
+    np.testing.assert_array_equal(nd.import_tub(tub, tub.parent / "again").load().frames[0], expected)

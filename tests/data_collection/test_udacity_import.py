@@ -347,7 +347,7 @@ def test_several_logs_are_one_dataset_and_two_imports_can_be_merged(log, capsys)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-4:-2] == [
         f"{log}: 6 of 6 lines used",
-        f"{other}: 3 of 4 lines used (1 alone: no other image of their episode within a second)",
+        f"{other}: 4 of 4 lines used",
     ]
     assert nd.Demonstrations.open(both).seeds == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert nd.Demonstrations.open(second).seeds == [2, 2, 2]
@@ -368,9 +368,24 @@ def test_frames_are_those_of_their_lines_after_sorting(log):
             np.testing.assert_array_equal(frames.frames[30 * camera + index], udacity_frame(image))
 
 
+def test_drives_of_the_same_time_are_told(log, capsys):
+    """Sorted by time, they would be one drive that jumps."""
+    lines = [fields(i, steering="0") for i in (*range(0, 30, 2), *range(1, 30, 2))]
+    log.write_text(text(lines))
+    assert call("dataset", "import-udacity", str(log), "--out", str(log.parent / "data"), "--steering-offset", "0") == 0
+    said = "30 of 30 lines used; 14 out of order: import drives of the same time one by one\n"
+    assert said in capsys.readouterr().out
+
+
+def test_no_line_is_lost_where_a_drive_is_cut(log):
+    dataset = imported(log, text([fields(i, steering="0") for i in range(30)]), steering_offset=0, episode_frames=29)
+    assert [row["length"] for row in dataset.rows] == [30]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"episode_frames": 2.5}, "episode_frames must be a whole number, got 2.5"),
         ({"first_track": -1}, "first_track must lie in 0 to"),
         ({"first_track": 2**63 - 1}, "first_track must lie in 0 to"),
         ({"episode_frames": 1}, "episode_frames must be at least 2"),

@@ -155,9 +155,10 @@ class Demonstrations:
             episodes: One mapping per episode of N steps: `observations` uint8 (N or N + 1, 96, 96, 3), or frames of
                 `env`; `actions` int (N,) from 0 to 4, or float (N, 3) steer, gas, brake from (-1, 0, 0) to (1, 1, 1);
                 optionally `labels` of an expert, like the actions, by default the actions; `labelled` bool (N,), False
-                where a label is not the expert's and nothing is learned; `rewards` (N,), zeros by default; `dt` (N,),
-                seconds since the previous observation; `terminated` and `truncated`, True or False, as gymnasium
-                defines them, both or neither.
+                where a label is not the expert's and nothing is learned; `zooming` bool (N,), True where the picture
+                still zooms in, as in the first second of CarRacing, and nothing is measured; `rewards` (N,), zeros by
+                default; `dt` (N,), seconds since the previous observation; `terminated` and `truncated`, True or False,
+                as gymnasium defines them, both or neither.
             driver: The name of the driver in tables.
             dt: Seconds between observations where an episode has no `dt`; by default a frame of the environment.
             seeds: The seed of the environment, one per episode, at least 0. Episodes with one seed stay on one side of
@@ -489,7 +490,8 @@ class Demonstrations:
             DatasetError: If it is damaged.
         """
         if not self._is_intact(row):
-            raise DatasetError(f"{self.path / row['file']} is missing or has changed; go on recording with --resume.")
+            fix = "go on recording with --resume" if self.meta.simulated else "restore it, or write the dataset again"
+            raise DatasetError(f"{self.path / row['file']} is missing or has changed; {fix}.")
         summary = {key: value for key, value in row.items() if key not in ("index", "file", "sha256")}
         return EncodedEpisode(episode_row(index, summary, row["sha256"]), (self.path / row["file"]).read_bytes())
 

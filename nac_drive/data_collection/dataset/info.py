@@ -122,7 +122,7 @@ def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "frames" not in info:
         return lines
     if "corrected_fraction" in info:
-        lines.append(("corrected", f"{_percent(info['corrected_fraction'])} of the frames of corrected episodes"))
+        lines.append(("labelled", f"{_percent(info['corrected_fraction'])} of the frames of partly labelled episodes"))
     actions = _discrete if info["control"] == "discrete" else _continuous
     lines += [
         ("frames", f"{info['frames']:,} ({_duration(info['seconds'])})"),

@@ -5,7 +5,7 @@ They are taken one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT,
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, SEED_GIVEN, TRUNCATED, frame_ranges
 from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec, same_actions
+from nac_drive.storage.read import one_line
 from nac_drive.suggest import did_you_mean
 
 _ENDS = ("terminated", TRUNCATED)
-_KEYS = ("observations", "actions", "labels", "labelled", "rewards", "dt", *_ENDS)
+_KEYS = ("observations", "actions", "labels", "labelled", "zooming", "rewards", "dt", *_ENDS)
 
 
 def write_own_data(
@@ -76,7 +77,7 @@ def own_episodes(
     Raises:
         DatasetError: If a key, shape, dtype or range is another.
     """
-    numbers = count() if seeds is None else iter(seeds)
+    numbers, index = count() if seeds is None else iter(seeds), -1
     for index, episode in enumerate(episodes):
         arrays, summary, control = _own_episode(index, episode, next(numbers, None), dt, (env or EnvConfig()).spec)
         env = env or EnvConfig(control)
@@ -86,6 +87,8 @@ def own_episodes(
                 "episode; write one dataset for each control."
             )
         yield arrays, summary, env
+    if isinstance(seeds, Sized) and next(numbers, None) is not None:
+        raise DatasetError(f"seeds: {len(seeds)} for {index + 1} episodes; pass one integer of at least 0 per episode.")
 
 
 def _own_episode(
@@ -103,13 +106,13 @@ def _own_episode(
             raise DatasetError(f"episode {index} has no {key}; pass a dict with observations and actions.")
     if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST_SEED:
         raise DatasetError(f"the seed of episode {index} is {seed!r}; pass one integer of at least 0 per episode.")
-    action, control = _action(index, "actions", np.asarray(episode["actions"]), spec)
-    label, _ = _action(index, "labels", np.asarray(episode.get("labels", action)), spec)
+    action, control = _action(index, "actions", _array(index, "actions", episode["actions"]), spec)
+    label, _ = _action(index, "labels", _array(index, "labels", episode.get("labels", action)), spec)
     if label.shape != action.shape:
         raise DatasetError(
             f"labels of episode {index} are {label.shape}, expected {action.shape}, those of its actions."
         )
-    frames = np.asarray(episode["observations"])
+    frames = _array(index, "observations", episode["observations"])
     length = len(action)
     if frames.dtype != np.uint8 or frames.shape[1:] != spec.frame_shape or len(frames) not in (length, length + 1):
         raise DatasetError(
@@ -126,32 +129,41 @@ def _own_episode(
     if length > LONGEST_EPISODE:
         raise DatasetError(f"episode {index} has {length:,} steps; split it: up to {LONGEST_EPISODE:,} are read.")
     end = _end(index, episode)
-    labelled = _labelled(index, episode.get("labelled"), length)
+    labelled = _mask(index, "labelled", episode.get("labelled"), length, default=True)
+    zooming = _mask(index, "zooming", episode.get("zooming"), length, default=False)
     total = float(np.cumsum(reward)[-1])
     if not np.isfinite(total):
         raise DatasetError(f"rewards of episode {index} sum to {total}; scale them.")
     arrays = EpisodeArrays(
         frames=frames[:length], label=label, action=action, reward=reward, dt=seconds,
-        zooming=np.zeros(length, np.bool_), telemetry={}, last_frame=frames[length] if len(frames) > length else None,
+        zooming=zooming, telemetry={}, last_frame=frames[length] if len(frames) > length else None,
     )  # fmt: skip
     summary = {
         "seed": int(seed), "return": total, "length": length, "terminated": True,
-        "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0, **labelled, **end,
+        "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0,
+        **({} if labelled.all() else {CORRECTIONS: frame_ranges(labelled)}), **end,
     }  # fmt: skip
     return arrays, summary, control
 
 
-def _labelled(index: int, mask: Any, length: int) -> dict[str, str]:
-    """Return `corrections` of an episode. Nothing where all frames have a label."""
-    if mask is None:
-        return {}
-    mask = np.asarray(mask)
+def _array(index: int, name: str, values: Any) -> NDArray[Any]:
+    """Return values of an episode as an array."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise DatasetError(
+            f"{name} of episode {index} are no array: {one_line(error)}; give all of its steps one shape."
+        ) from None
+
+
+def _mask(index: int, name: str, values: Any, length: int, default: bool) -> NDArray[np.bool_]:
+    """Return a mask (N,), or N times the default."""
+    mask = np.full(length, default) if values is None else _array(index, name, values)
     if mask.shape != (length,) or mask.dtype != np.bool_:
         raise DatasetError(
-            f"labelled of episode {index} is {mask.dtype} {mask.shape}, expected bool {(length,)}: whether a frame's "
-            "label is the expert's."
+            f"{name} of episode {index} is {mask.dtype} {mask.shape}, expected bool {(length,)}: one for each frame."
         )
-    return {} if mask.all() else {CORRECTIONS: frame_ranges(mask)}
+    return mask
 
 
 def _end(index: int, episode: Mapping[str, Any]) -> dict[str, bool]:
@@ -204,7 +216,7 @@ def _numbers(index: int, name: str, values: Any, length: int, default: float) ->
     """Return (N,) finite numbers, or N times the default."""
     if values is None:
         values = np.full(length, default)
-    values = np.array(values)  # a copy
+    values = _array(index, name, values)
     if values.shape != (length,) or values.dtype.kind not in "iuf":
         raise DatasetError(
             f"{name} of episode {index} are {values.dtype} {values.shape}, expected {length} numbers, one per action."

@@ -74,7 +74,7 @@ def export_dataset(
     recording = ExportSource.of(dataset, counting(progress, job, len(dataset)))
     if to in ("minari", "lerobot") and any(CORRECTIONS in row for row in dataset.rows):
         raise DatasetError(
-            f"{dataset.path} holds episodes that a person corrected, and {to} cannot say which frames have a label; "
+            f"{dataset.path} holds frames without a label, and {to} cannot say which frames have a label; "
             "train on the dataset itself, or export a tub."
         )
     # HDF5 cannot close a file of Minari's on a full disk, and crashes the process later.

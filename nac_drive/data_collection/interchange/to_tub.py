@@ -66,7 +66,7 @@ def write_tub(folder: Path, recording: ExportSource) -> None:
     catalogs.close()
     types = dict(TYPES)
     types |= {f"{EXPORTED}/{name}": "int" if env.control == "discrete" else "vector" for name in ("label", "action")}
-    types |= {f"{EXPORTED}/{name}": "float" for name in ("reward", "dt")}
+    types |= {f"{EXPORTED}/{name}": "float" for name in ("reward", "dt")} | {f"{EXPORTED}/zooming": "boolean"}
     document = {"meta": recording.document, "episodes": sessions}
     names = list(sessions)
     ids = {"all_full_ids": names, "last_id": len(names) - 1, "last_full_id": names[-1]}
@@ -142,11 +142,10 @@ class _Catalogs:
 
 
 def _known(row: DatasetRow, simulated: bool) -> dict[str, Any]:
-    """Return seed and end of an episode, if known."""
-    end = known_end(row, simulated)
+    """Return track, seed and end of an episode, if known."""
+    end, seed = known_end(row, simulated), known_seed(row, simulated)
     ends = {} if end is None else {"terminated": end[0], "truncated": end[1]}
-    seed = known_seed(row, simulated)
-    return ends if seed is None else {"seed": seed, **ends}
+    return {"track": row["seed"], **({} if seed is None else {"seed": seed}), **ends}
 
 
 def _records(arrays: EpisodeArrays, row: DatasetRow, commands: _Commands) -> Iterator[dict[str, Any]]:
@@ -160,5 +159,5 @@ def _records(arrays: EpisodeArrays, row: DatasetRow, commands: _Commands) -> Ite
         yield {
             **values, "user/mode": USER if by_user else "local", f"{EXPORTED}/label": label.tolist(),
             f"{EXPORTED}/action": action.tolist(), f"{EXPORTED}/reward": float(arrays.reward[number]),
-            f"{EXPORTED}/dt": float(arrays.dt[number]),
+            f"{EXPORTED}/dt": float(arrays.dt[number]), f"{EXPORTED}/zooming": bool(arrays.zooming[number]),
         }  # fmt: skip

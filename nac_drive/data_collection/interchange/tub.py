@@ -19,6 +19,7 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
 from nac_drive.data_collection.dataset.own_data import write_own_data
+from nac_drive.data_collection.interchange.stretches import stretches
 from nac_drive.data_collection.interchange.tub_file import (
     EXPORTED,
     IMAGES,
@@ -31,6 +32,7 @@ from nac_drive.data_collection.interchange.tub_file import (
 from nac_drive.envs import DONKEYCAR, LARGEST_SEED, EnvConfig, donkeycar_frame
 from nac_drive.events import Progress, counting, message
 from nac_drive.notebook import automatic
+from nac_drive.plain import whole
 from nac_drive.storage.read import one_line
 
 EPISODE_FRAMES = 500
@@ -45,7 +47,7 @@ def import_tub(
     tub: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     path: str | os.PathLike[str],
     *,
-    episode_frames: int = EPISODE_FRAMES,
+    episode_frames: int | None = None,
     first_track: int = 0,
     skip_missing: bool = False,
     progress: Progress = automatic,
@@ -53,16 +55,19 @@ def import_tub(
     """Write tubs of donkeycar as a dataset (docs/donkeycar.md).
 
     A session becomes an episode, or several: it is cut where no record came for more than a second, for example where
-    records are deleted, where the clock went back, and after `episode_frames`. Deleted records are left out. Steering
+    records are deleted, where the clock went back, and after `episode_frames`; a single record that would be left stays
+    with those before it. Deleted records are left out. Steering
     is `user/angle`. A `user/throttle` above 0 is gas, and below 0 it is brake. Where `user/mode` says that a pilot
     drove, the action is the pilot's, if the tub has it, and the frame has no label. Images of another size are scaled
-    to 160 x 120 pixels. A tub that `export_dataset` wrote comes back with its own environment, episodes and labels.
+    to 160 x 120 pixels. A tub that `export_dataset` wrote comes back with its own environment, episodes and labels; a
+    session is cut there by `episode_frames`, and where more than a second of records is deleted.
 
     Args:
         tub: The folder of a tub, or several.
         path: The new dataset folder.
-        episode_frames: Frames of an episode.
-        first_track: Number of the first episode; datasets of different numbers can be merged.
+        episode_frames: Frames of an episode; None: 500, and all of a session of an exported tub.
+        first_track: Number of the first track; datasets of different numbers can be merged. It must be left out where
+            an exported tub names the tracks.
         skip_missing: Leave records out whose line is torn or wrong, or whose image is missing or damaged.
         progress: Called after every episode, and with a message per tub that says how many of its records are used.
 
@@ -74,9 +79,9 @@ def import_tub(
         FileExistsError: If `path` exists.
         ValueError: If an option is out of its range.
     """
-    if episode_frames < 2:
-        raise ValueError(f"episode_frames must be at least 2, got {episode_frames}; {EPISODE_FRAMES} are usual.")
-    if not 0 <= first_track <= LARGEST_SEED - 10**9:
+    if episode_frames is not None:
+        episode_frames = whole("episode_frames", episode_frames, 2)
+    if not 0 <= whole("first_track", first_track) <= LARGEST_SEED - 10**9:
         raise ValueError(f"first_track must lie in 0 to {LARGEST_SEED - 10**9}, got {first_track}; 0 is usual.")
     paths = [Path(tub)] if isinstance(tub, str | os.PathLike) else [Path(source) for source in tub]
     if not paths:
@@ -97,7 +102,7 @@ def import_tub(
                 f"{metas[0].env.environment!r} ({metas[0].env.control}); import them one by one."
             )
         usable = _usable(content, meta.env, skip_missing)
-        parts = _sessions(source, usable) if known else list(_stretches(source, usable, episode_frames))
+        parts = list(_stretches(source, usable, episode_frames, exported=EXPORTED in content.metadata))
         used = sum(len(part.records) for part in parts)
         if not used:
             slow = (
@@ -106,16 +111,18 @@ def import_tub(
             why = slow if len(usable) > 1 else "an episode needs two of them; restore deleted ones, or record more"
             raise DatasetError(f"{source}: {_usage(content, len(usable), 0)}: {why}.")
         progress(message(str(source), f"{_usage(content, len(usable), used)}, {_rate(parts):.1f} frames a second"))
-        episodes += [part.named(known) for part in parts]
+        ends = {part.session: part for part in parts}
+        episodes += [part.named(known, ends=part is ends[part.session]) for part in parts]
     seeds = [part.seed for part in episodes]
     given = all(seed is not None for seed in seeds)
-    numbers = [first_track + number for number in range(len(episodes))]
+    if given and first_track:
+        raise ValueError(f"first_track must be left out for {paths[0]}, which names its tracks, got {first_track}.")
     write_own_data(
         Path(path),
         (_own_episode(part, metas[0].env) for part in episodes),
         driver=metas[0].driver if len({meta.driver for meta in metas}) == 1 else DONKEYCAR,
         dt=0.0,
-        seeds=seeds if given else numbers,  # type: ignore[arg-type]
+        seeds=seeds if given else _numbers(episodes, first_track),  # type: ignore[arg-type]
         seeds_given=given,
         env=metas[0].env,
         finished=counting(progress, f"import ({Path(path).name})", len(episodes)),
@@ -132,20 +139,36 @@ class _TubEpisode:
     records: list[PlacedRecord]
     seed: int | None = None
     """The seed that an exported tub gives."""
+    track: int | None = None
+    """The number of the track in an exported tub."""
     ends: tuple[bool, bool] | None = None
     """Terminated and truncated, as an exported tub says."""
 
-    def named(self, known: dict[str, Any]) -> _TubEpisode:
-        """Return the episode with its seed and its end."""
+    def named(self, known: dict[str, Any], *, ends: bool) -> _TubEpisode:
+        """Return the episode with what its session knows.
+
+        Its end is the session's if the session `ends` with it.
+        """
         values = known.get(self.session)
         if not isinstance(values, dict):
             return self
-        seed, ends = values.get("seed"), (values.get("terminated"), values.get("truncated"))
-        return replace(
-            self,
-            seed=seed if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed <= LARGEST_SEED else None,
-            ends=ends if all(isinstance(end, bool) for end in ends) else None,
+        seed, track = (
+            number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= LARGEST_SEED else None
+            for number in (values.get("seed"), values.get("track"))
         )
+        flags = values.get("terminated"), values.get("truncated")
+        known_end = ends and all(isinstance(flag, bool) for flag in flags)
+        return replace(self, seed=seed, track=track, ends=flags if known_end else None)
+
+
+def _numbers(episodes: Sequence[_TubEpisode], first: int) -> list[int]:
+    """Number the tracks.
+
+    Episodes of one track of an exported tub have one number, such as the three cameras of one drive.
+    """
+    keys = [index if part.track is None else (part.tub, part.track) for index, part in enumerate(episodes)]
+    numbers = {key: first + number for number, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] for key in keys]
 
 
 def _exported(tub: Tub) -> tuple[Meta, dict[str, Any]]:
@@ -237,18 +260,21 @@ def _sessions(tub: Path, records: list[PlacedRecord]) -> list[_TubEpisode]:
     return [_TubEpisode(tub, session, members) for session, members in sessions.items()]
 
 
-def _stretches(tub: Path, records: list[PlacedRecord], frames: int) -> Iterator[_TubEpisode]:
-    """Yield unbroken stretches of 2 to `frames` records."""
+def _stretches(tub: Path, records: list[PlacedRecord], frames: int | None, *, exported: bool) -> Iterator[_TubEpisode]:
+    """Yield unbroken stretches of records.
+
+    They have at least two records in a tub of donkeycar.
+    """
+
+    def follows(earlier: PlacedRecord, later: PlacedRecord) -> bool:
+        together = exported and later.number == earlier.number + 1
+        return together or 0 <= later.record.milliseconds - earlier.record.milliseconds <= _BREAK
+
+    most = frames if exported else frames or EPISODE_FRAMES
     for session in _sessions(tub, records):
-        stretch: list[PlacedRecord] = []
-        for placed in [*session.records, None]:
-            gap = placed.record.milliseconds - stretch[-1].record.milliseconds if placed and stretch else 0
-            if placed is None or (stretch and (len(stretch) == frames or not 0 <= gap <= _BREAK)):
-                if len(stretch) > 1:
-                    yield _TubEpisode(tub, session.session, stretch)
-                stretch = []
-            if placed is not None:
-                stretch.append(placed)
+        for stretch in stretches(session.records, follows, most):
+            if exported or len(stretch) > 1:
+                yield replace(session, records=stretch)
 
 
 def _seconds(records: Sequence[PlacedRecord]) -> np.ndarray:
@@ -268,6 +294,7 @@ def _own_episode(part: _TubEpisode, env: EnvConfig) -> dict[str, Any]:
         "observations": np.stack([_frame(part.tub, placed, env) for placed in part.records]),
         "dt": _seconds(part.records),
         "labelled": np.array([record.mode == USER for record in records]),
+        "zooming": np.array([record.zooming for record in records]),
     }
     if all(record.label is not None for record in records):
         kind = np.int64 if env.control == "discrete" else np.float32

@@ -66,10 +66,11 @@ class TubRecord(msgspec.Struct, frozen=True):
     pilot_angle: _Range | None = msgspec.field(name="pilot/angle", default=None)
     pilot_throttle: _Range | None = msgspec.field(name="pilot/throttle", default=None)
     label: int | _Numbers | None = msgspec.field(name=f"{EXPORTED}/label", default=None)
-    """The label in an exported tub, as it is in the dataset. So are the next three."""
+    """The label in an exported tub, as it is in the dataset. So are the next four."""
     action: int | _Numbers | None = msgspec.field(name=f"{EXPORTED}/action", default=None)
     reward: FiniteNumber | None = msgspec.field(name=f"{EXPORTED}/reward", default=None)
     dt: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_DT)] | None = msgspec.field(name=f"{EXPORTED}/dt", default=None)
+    zooming: bool = msgspec.field(name=f"{EXPORTED}/zooming", default=False)
 
 
 class PlacedRecord(NamedTuple):

@@ -15,10 +15,20 @@ import numpy as np
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
-from nac_drive.data_collection.interchange.udacity_log import CAMERAS, IMAGES, Log, LogLine, read_image, read_log
+from nac_drive.data_collection.interchange.stretches import stretches
+from nac_drive.data_collection.interchange.udacity_log import (
+    BREAK,
+    CAMERAS,
+    IMAGES,
+    Log,
+    LogLine,
+    read_image,
+    read_log,
+)
 from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, udacity_frame
 from nac_drive.events import Progress, counting, message
 from nac_drive.notebook import automatic
+from nac_drive.plain import whole
 
 STEERING_OFFSET = 0.2
 """Steering added to the label of the left camera and taken from the label of the right one: it leads back to the
@@ -27,8 +37,6 @@ EPISODE_FRAMES = 500
 """A recording is cut into episodes of so many frames, so that some can be kept out of training."""
 _OFFSETS = (0.0, 1.0, -1.0)
 """Multiple of the steering offset of each camera."""
-_BREAK = 1.0
-"""Seconds without an image after which another episode begins."""
 
 
 def import_udacity(
@@ -74,9 +82,8 @@ def import_udacity(
     """
     if not 0 <= steering_offset <= 1:
         raise ValueError(f"steering_offset must lie in [0, 1], got {steering_offset}; {STEERING_OFFSET} is usual.")
-    if episode_frames < 2:
-        raise ValueError(f"episode_frames must be at least 2, got {episode_frames}; {EPISODE_FRAMES} are usual.")
-    if not 0 <= first_track <= LARGEST_SEED - 10**9:
+    episode_frames = whole("episode_frames", episode_frames, 2)
+    if not 0 <= whole("first_track", first_track) <= LARGEST_SEED - 10**9:
         raise ValueError(f"first_track must lie in 0 to {LARGEST_SEED - 10**9}, got {first_track}; 0 is usual.")
     paths = [Path(log)] if isinstance(log, str | os.PathLike) else [Path(source) for source in log]
     if not paths:
@@ -113,23 +120,16 @@ def _require_episodes(log: Log, stretches: list[list[LogLine]]) -> None:
     gaps = np.diff([line.seconds for line in log.lines])
     if not log.lines:
         raise DatasetError(f"{log.path}: {log.usage(0)}: an episode needs two images; record more.")
-    rule = f", which are at most {_BREAK:g} s apart: the shortest gap is {gaps.min():g} s" if len(gaps) else ""
+    rule = f", which are at most {BREAK:g} s apart: the shortest gap is {gaps.min():g} s" if len(gaps) else ""
     raise DatasetError(
         f"{log.path}: {log.usage(0)}: it has no two images in a row{rule}; record at one frame a second or faster."
     )
 
 
 def _episodes(lines: list[LogLine], frames: int) -> Iterator[list[LogLine]]:
-    """Yield unbroken stretches of 2 to `frames` lines."""
-    part: list[LogLine] = []
-    for line in lines:
-        if part and (len(part) == frames or not 0 < line.seconds - part[-1].seconds <= _BREAK):
-            if len(part) > 1:
-                yield part
-            part = []
-        part.append(line)
-    if len(part) > 1:
-        yield part
+    """Yield unbroken stretches of at least two lines."""
+    parts = stretches(lines, lambda earlier, later: 0 < later.seconds - earlier.seconds <= BREAK, frames)
+    return (part for part in parts if len(part) > 1)
 
 
 def _read(log: Path, lines: list[LogLine], camera: int, offset: float) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path, PureWindowsPath
 from stat import S_ISREG
@@ -26,6 +27,8 @@ IMAGES = "IMG"
 CAMERAS = ("center", "left", "right")
 COLUMNS = (*CAMERAS, "steering", "throttle", "brake", "speed")
 """The columns of the log, in the order of a log without a header."""
+BREAK = 1.0
+"""Seconds without an image after which another episode begins."""
 LARGEST_IMAGE = 2**20
 """Bytes of an image file; some 15,000 are usual."""
 LONGEST_LINE = 10_000
@@ -66,6 +69,14 @@ class Log:
     without_image: int
     """Lines without an image."""
 
+    @property
+    def misplaced(self) -> int:
+        """Lines that follow a later line within a second."""
+        return sum(
+            later.number < earlier.number and later.seconds - earlier.seconds <= BREAK
+            for earlier, later in pairwise(self.lines)
+        )
+
     def usage(self, used: int) -> str:
         """Return how many lines are used, in one line.
 
@@ -76,7 +87,9 @@ class Log:
             "alone: no other image of their episode within a second": len(self.lines) - used,
         }  # fmt: skip
         why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
-        return f"{used:,} of {self.total:,} lines used" + (f" ({why})" if why else "")
+        mixed = f"; {self.misplaced:,} out of order: import drives of the same time one by one"
+        order = mixed if self.misplaced else ""
+        return f"{used:,} of {self.total:,} lines used" + (f" ({why})" if why else "") + order
 
 
 def read_log(path: Path, cameras: int, skip_missing: bool) -> Log:
@@ -282,7 +295,7 @@ def _line(number: int, fields: list[str], columns: tuple[str, ...], cameras: int
 def _number(name: str, text: str) -> float:
     """Return the number of a column, which is in its range."""
     try:
-        value = float(text)
+        value = float(text.replace("_", " "))  # Python reads 0_1 as 1
     except ValueError as error:
         fix = "write a point in place of the comma" if "," in text else "write a number"
         raise _LineError(f"{name}: {str(error)[:120]}", fix) from None

@@ -204,7 +204,7 @@ class TrainingData:
         unlabelled = np.searchsorted(self._unlabelled, [starts, starts + self.length])
         starts = starts[unlabelled[1] - unlabelled[0] < self.length]
         if not len(starts):
-            raise ValueError("no frame of these episodes has a label: a person corrected none; collect others.")
+            raise ValueError("no frame of these episodes has a label of an expert or a person; record others.")
         return rng.permutation(starts)
 
     def sequences(self, starts: np.ndarray, flip: np.ndarray, frames: Tensor | None = None) -> Sequences:

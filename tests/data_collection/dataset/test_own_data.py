@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_it_cannot_be_simulated_again(tmp_path):
     dataset = Demonstrations.from_episodes(tmp_path / "dataset", [own(4, extra=0)])
     with pytest.raises(DatasetError, match=r"own data, which cannot be simulated again; verify without a replay"):
         dataset.verify(replay=True)
-    with pytest.raises(DatasetError, match="own data, which was not simulated"):
+    with pytest.raises(DatasetError, match=r"own data, which was not simulated here\.$"):
         save_action_log(dataset, tmp_path / "log.npz")
 
 
@@ -140,6 +141,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "reward infinite in 32 bits": (own(3, rewards=np.array([0, 1e308, 0])), "episode 1 are not finite at frame 1"),
     "negative time": (own(3, dt=np.array([0, 0.1, -0.1])), "dt of episode 1 is negative at frame 2"),
     "words": (own(3, rewards=np.array(["a", "b", "c"])), "expected 3 numbers"),
+    "ragged rewards": (own(3, rewards=[1.0, [2.0, 3.0], 4.0]), "rewards of episode 1 are no array: .*one shape"),
+    "ragged frames": (own(3, observations=[*own(3)["observations"], [1]]), "observations of episode 1 are no array"),
+    "a zoom of numbers": (own(3, zooming=np.ones(3)), r"zooming of episode 1 is float64 \(3,\), expected bool \(3,\)"),
+    "a short zoom": (own(3, zooming=np.ones(2, bool)), r"zooming of episode 1 is bool \(2,\), expected bool \(3,\)"),
     "half an end": (own(3, terminated=True), "the end of episode 1 is {'terminated': True}, expected terminated and"),
     "an end that is a number": (own(3, terminated=0, truncated=1), "the end of episode 1 is .*; leave both out"),
     "ends of every step": (own(3, terminated=np.zeros(3, bool), truncated=False), "the end of episode 1 is"),
@@ -159,6 +164,20 @@ def test_a_bad_episode_is_named_and_leaves_nothing(tmp_path, kind):
 def test_bad_seeds_are_named(tmp_path, seeds):
     with pytest.raises(DatasetError, match=r"the seed of episode 1 is .*one integer of at least 0 per episode"):
         Demonstrations.from_episodes(tmp_path / "dataset", [own(3), own(3)], seeds=seeds)
+
+
+def test_more_seeds_than_episodes_are_refused(tmp_path):
+    """The list is of other episodes. One without an end fits."""
+    with pytest.raises(DatasetError, match=r"seeds: 3 for 2 episodes; pass one integer of at least 0 per episode"):
+        Demonstrations.from_episodes(tmp_path / "dataset", [own(3), own(3)], seeds=[5, 6, 7])
+    assert list(tmp_path.iterdir()) == []
+    assert Demonstrations.from_episodes(tmp_path / "dataset", [own(3), own(3)], seeds=count(5)).seeds == [5, 6]
+
+
+def test_frames_of_the_zoom_are_not_measured(tmp_path):
+    zooming = np.array([True, True, False])
+    dataset = Demonstrations.from_episodes(tmp_path / "dataset", [own(3, zooming=zooming), own(3)])
+    np.testing.assert_array_equal(dataset.load().zooming, [*zooming, False, False, False])
 
 
 def test_actions_of_another_control_than_the_environments_are_refused(tmp_path):

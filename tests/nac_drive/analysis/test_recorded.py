@@ -103,6 +103,23 @@ def test_offline_metrics_are_those_of_the_training(world):
     assert every.accuracy.steering_mae == pytest.approx(np.average(errors, weights=weights))
 
 
+def test_validation_is_what_no_driver_learned_from(world, tmp_path):
+    """With a smaller fraction in training, or none."""
+    dataset = nd.Demonstrations.open(world / "road")
+    learned = {}
+    for fraction in (0.5, 0.0):
+        driver = nd.load_driver(world / "run")
+        driver.meta["training"] = {**driver.meta["training"], "validation_fraction": fraction}
+        learned[fraction] = nd.save_driver(tmp_path / str(fraction), driver)
+    default, by_two = ([*nd.evaluate_recorded(driver, dataset)[0].episodes] for driver in (world / "run", learned[0.5]))
+    assert default == by_two == [dataset.seeds.index(track) for track in dataset.split(0.1)[1]]
+    with pytest.raises(ValueError, match=r"episodes: a driver learned from all tracks of .*road; pass all"):
+        nd.evaluate_recorded([world / "run", learned[0.0]], dataset)
+    driver = nd.load_driver(learned[0.0])
+    driver.meta["training"]["dataset_sha256"] = "another"
+    assert [*nd.evaluate_recorded(driver, dataset)[0].episodes] == default
+
+
 @pytest.mark.slow
 def test_an_exported_driver_is_measured_alike(world, tmp_path, capsys):
     nd.export(nd.load_driver(world / "run"), tmp_path / "run.onnx")
