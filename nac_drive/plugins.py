@@ -81,7 +81,7 @@ def load_plugin(source: str | os.PathLike[str]) -> Plugin:
             return plugin
     module = _import_file(Path(text)) if text.endswith(".py") else _import_module(text)
     plugin = _loaded[module.__name__] = Plugin(module.__name__, text, _version(module))
-    sources = [*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
+    sources = _sources_of_variable()
     if text not in sources:
         os.environ[VARIABLE] = os.pathsep.join([*sources, text])
     return plugin
@@ -103,7 +103,7 @@ def load_plugins(*, installed: bool = True) -> None:
         return
     _busy = True
     try:
-        for source in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        for source in _sources_of_variable():
             load_plugin(source)
         if installed and not _entry_points_loaded:
             _entry_points_loaded = True
@@ -206,14 +206,30 @@ def advice_for(saved: Iterable[Mapping[str, Any]]) -> str:
     return ""
 
 
+def _sources_of_variable() -> list[str]:
+    """Return the plug-ins that the variable names.
+
+    The character between them may be a part of a file's path, too.
+    """
+    sources, pieces = [], [*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
+    while pieces:
+        lengths = range(len(pieces), 1, -1)
+        length = next((length for length in lengths if os.path.isfile(os.pathsep.join(pieces[:length]))), 1)
+        sources.append(os.pathsep.join(pieces[:length]))
+        del pieces[:length]
+    return sources
+
+
 def _import_file(path: Path) -> ModuleType:
     name = path.stem
     if not path.is_file():
         raise FileNotFoundError(f"plugin: there is no file {path}; pass a Python file or the name of a module.")
     if not name.isidentifier():
         raise ValueError(f"plugin: the name of {path.name} must be a Python name, such as my_model.py; rename it.")
-    taken = name in sys.modules or name in sys.stdlib_module_names or _is_installed(name, path)
-    if taken:
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if loaded and os.path.exists(loaded) and path.samefile(loaded):
+        return sys.modules[name]  # a script has imported it
+    if name in sys.modules or name in sys.stdlib_module_names or _is_installed(name, path):
         raise ValueError(f"plugin: another module has the name of {path.name}; rename the file.")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # for the modules beside it

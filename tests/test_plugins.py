@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ import nac_drive as nd
 from nac_drive import plugins
 from nac_drive.cli.main import main
 from nac_drive.parallel.processes import Workers
-from nac_drive.plugins import VARIABLE, load_plugin, named_object
+from nac_drive.plugins import VARIABLE, load_plugin, load_plugins, named_object
 from nac_drive.policies import load_driver, save_driver
 from tests.own_parts import forgotten
 
@@ -74,6 +75,31 @@ def test_a_reference_is_a_name_that_registries_know(here: Path) -> None:
     for word in ("lstm", "frame-drop:1", "HOST:6379", "a/b"):
         if word != "HOST:6379":
             assert named_object(word) == word
+
+
+def test_a_folder_may_have_the_character_between_two_plugins(here: Path) -> None:
+    """As 2026-11-28T10:00 does."""
+    folder = here / f"10{os.pathsep}00"
+    folder.mkdir()
+    for file in (folder / "mine.py", here / "other.py"):
+        file.write_text(MODEL)
+    load_plugin(folder / "mine.py")
+    load_plugin("other.py")
+    assert os.environ[VARIABLE] == os.pathsep.join([str(folder / "mine.py"), str(here / "other.py")])
+    plugins._loaded.clear()
+    for name in ("mine", "other"):
+        del sys.modules[name]
+    load_plugins(installed=False)
+    assert [f"{name}.Doubling" in nd.CORES for name in ("mine", "other")] == [True, True]
+
+
+def test_a_file_that_a_script_has_imported_is_its_plugin(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "mine.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(here)
+    module = importlib.import_module("mine")
+    load_plugin("mine.py")
+    assert sys.modules["mine"] is module
+    assert "mine.Doubling" in nd.CORES
 
 
 def test_bad_plugins_are_named_in_one_line(here: Path) -> None:

@@ -129,6 +129,27 @@ def test_an_evaluation_has_the_returns_of_a_plain_loop_and_no_made_up_metrics(ca
     assert "crashes/episode" not in (out / "report.html").read_text()
 
 
+def still(observation: np.ndarray) -> int:
+    return 0
+
+
+def test_a_driver_that_learned_nothing_drives_where_the_others_do(case, tmp_path):
+    """Whichever comes first."""
+    if case.env.control != "discrete":
+        pytest.skip("its actions are numbers")
+    env = replace(case.env, max_steps=nd.load_driver(case.run).env_config["max_steps"], mask_bar=False)
+    expected = nd.evaluate(still, [3], env=env).rows[0].episode_return
+    baseline, _ = nd.evaluate_with_baseline(case.run, [3], baseline=still)
+    assert baseline.rows[0].episode_return == expected
+    for drivers in ([case.run, still], [still, case.run]):
+        result = nd.stress(drivers, ["gap:1"], [3])
+        assert result.rows["still", None][0].episode_return == expected
+    seen = nd.inspect([still, case.run], 3, folder=tmp_path / "seen")
+    assert {recording.frames.shape[1:] for recording in seen.recordings} == {case.env.spec.frame_shape}
+    with pytest.raises(ValueError, match="was trained in the environment"):
+        nd.inspect(["champion", case.run], 3, folder=tmp_path / "other")
+
+
 def test_a_driver_that_learned_nothing_says_where_it_drives(tmp_path, capsys):
     evaluate = ("evaluate", "--driver", "toy_roads.LaneDriver", "--tracks", "3", "--out", str(tmp_path / "evaluated"))
     assert call("--plugin", PLUGIN, *evaluate, "--workers", "1") == 0

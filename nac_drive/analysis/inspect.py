@@ -23,7 +23,7 @@ from nac_drive.data_collection.drivers import (
     resolve_driver,
     resolve_together,
 )
-from nac_drive.data_collection.trained_env import env_for
+from nac_drive.data_collection.trained_env import env_for, env_of_first, require_environment
 from nac_drive.envs import SPLITS, Control, CrashMode, Step, make_env, track_seeds
 from nac_drive.envs.config import in_views
 from nac_drive.envs.perturbations.registry import parse_all
@@ -133,8 +133,11 @@ def inspect(
             raise FileExistsError(f"{file} already exists; choose another folder or file.")
     loaded = [resolve_driver(spec, recorded.env) for spec in specs] if recorded else resolve_together(specs, control)
     loaded = [on_device(driver, device) for driver in loaded]
-    for driver in () if recorded else loaded:
-        in_views(env_for(driver, control, perturbation), view)  # a view that it does not have is refused
+    home = env_of_first(loaded)
+    envs = [recorded.env if recorded else env_for(driver, control, perturbation, beside=home) for driver in loaded]
+    for name, driver, env in () if recorded else zip(names, loaded, envs, strict=True):
+        require_environment(f"driver {name!r}", driver, envs[0])  # a track is another one elsewhere
+        in_views(env, view)  # a view that it does not have is refused
     roads = [None if recorded is None else recorded.road(driver) for driver in loaded]
     with writing(folder):
         if not folder.is_dir():
@@ -143,8 +146,7 @@ def inspect(
     with ExitStack() as unfinished:
         for file in files:  # what was begun goes if a later part fails, so that the same command works afterwards
             unfinished.callback(file.unlink, missing_ok=True)
-        for name, driver, road in zip(names, loaded, roads, strict=True):
-            env = recorded.env if recorded else env_for(driver, control, perturbation)
+        for name, driver, env, road in zip(names, loaded, envs, roads, strict=True):
             with closing(make_env(env, crash=crash) if road is None else road) as simulator:
                 recordings.append(
                     record(

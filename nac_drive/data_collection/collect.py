@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from nac_drive.data_collection.corrections import Corrections
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
+from nac_drive.data_collection.dataset.create import remove_empty
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
 from nac_drive.data_collection.dataset.limits import DatasetError
@@ -152,7 +153,12 @@ def open_recording(path: Path, meta: Meta, seeds: Sequence[int], *, resume: bool
             dataset.recover(seeds)
         else:
             dataset = Demonstrations.create(path, meta)
-        yield dataset
+        try:
+            yield dataset
+        except Exception:
+            with suppress(OSError):
+                remove_empty(path)  # a driver that failed at once is mended, and recorded here again
+            raise
 
 
 def _recorded(path: Path, meta: Meta, seeds: Sequence[int]) -> Demonstrations:
@@ -211,11 +217,9 @@ def append_episodes(dataset: Demonstrations, episodes: Iterable[EncodedEpisode])
             row = episode.write(dataset.path)
             dataset.append(row)
             yield row
-    except ChildProcessError:
-        raise DatasetError(
-            f"collecting into {dataset.path} stopped: a worker process died, perhaps out of memory; "
-            "go on with --resume and fewer workers."
-        ) from None
+    except ChildProcessError as error:
+        reason = f"{str(error).rstrip('.')}{', and go on with --resume' if dataset.rows else ''}"
+        raise DatasetError(f"collecting into {dataset.path} stopped: {reason}.") from None
 
 
 class _SeesAsTrained:

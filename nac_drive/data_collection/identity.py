@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import lru_cache, partial
+from logging import Logger
 from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -50,7 +58,7 @@ def _add(digest: Any, value: Any, seen: dict[int, tuple[int, Any]], depth: int) 
 def _parts(value: Any) -> list[Any]:
     """Return the parts of a value, bytes or values."""
     if isinstance(value, type):
-        return [value.__qualname__, *(_definition(kind) for kind in value.__mro__)]
+        return [value.__qualname__, *(part for kind in value.__mro__ for part in _definition(kind))]
     if isinstance(value, np.ndarray | np.generic):
         return [repr((value.dtype, value.shape)), np.asarray(value).tobytes() if not value.dtype.hasobject else b""]
     if _is_tensor(value):
@@ -78,11 +86,17 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, FunctionType):
-        used = [value.__globals__.get(name) for name in value.__code__.co_names]
+        used = [value.__globals__.get(name) for name in _names(value.__code__)]
         parts = [value.__code__, value.__defaults__, value.__kwdefaults__, used, _source(value.__module__)]
         return [*parts, *(cell for cell in value.__closure__ or () if cell != CellType())]
     if isinstance(value, CellType):
         return [value.cell_contents]
+    if isinstance(value, staticmethod | classmethod):
+        return [value.__func__]
+    if isinstance(value, property):
+        return [value.fget]
+    if isinstance(value, Logger):  # it knows every other one
+        return [value.name]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [type(value), vars(value) if hasattr(value, "__dict__") else {}, [getattr(value, name, 0) for name in slots]]
 
@@ -116,16 +130,29 @@ def _is_tensor(value: Any) -> bool:
     return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
 
 
-def _definition(kind: type) -> Any:
+def _definition(kind: type) -> list[Any]:
     """Return what identifies the code of a class.
 
-    It is the hash of its file, or the code of its methods, as in a notebook. A class of an installed package counts by
-    its name alone.
+    It is the hash of its file, and what its methods use and its attributes are. A class of an installed package, of
+    Python or of this one counts by its name and its file.
     """
+    package = (kind.__module__ or "").partition(".")[0]
     source = _source(kind.__module__)
-    if source is None:
-        return [part.__code__ for _, part in sorted(vars(kind).items()) if isinstance(part, FunctionType)]
-    return source
+    if source == b"" or package in sys.stdlib_module_names or package == __name__.partition(".")[0]:
+        return [source]
+    members = vars(kind).items()  # Python notes things there, some of them later, such as __slotnames__
+    return [source, {name: part for name, part in members if isinstance(part, _METHODS) or name[:2] != "__"}]
+
+
+_METHODS = FunctionType | staticmethod | classmethod | property
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that a function uses."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 @lru_cache(maxsize=256)

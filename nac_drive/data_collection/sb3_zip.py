@@ -52,9 +52,9 @@ def load_zip(path: Path) -> Any:
     except Exception as error:  # zip, JSON and torch have no common base
         raise FileError(
             f"driver {shown(path)}: only the weights of a CnnPolicy of PPO, A2C or DQN are read from a .zip, and it "
-            f"has none: {one_line(error).rstrip('.')[:200]}. Its pickles are never read here. If you trust it, write "
-            f"mine.py: `from stable_baselines3 import PPO` and `model = PPO.load({path.name!r})`, and pass "
-            "mine.py:model."
+            f"has none: {one_line(error).rstrip('.')}. Its pickles are never read here. If you trust it and its frames "
+            f"fit, load it in mine.py by its own class, such as `model = stable_baselines3.SAC.load({path.name!r})`, "
+            "and pass mine.py:model."
         ) from error
 
 
@@ -100,7 +100,7 @@ def _built(data: dict[str, Any], weights: dict[str, Any]) -> Any:
     first = "q_net." if source == _Q_NETWORK else ""
     rows, columns = weights[f"{first}features_extractor.linear.0.weight"].shape
     shape = tuple(_plain(space["_shape"]))
-    ImageInput.of(shape, "of the file")
+    ImageInput.of(shape, "in the file")
     if space["dtype"] != "uint8" or columns != _features(*shape):
         raise ValueError(f"its observations are {space['dtype']} {shape}, which do not fit its weights")
     frames = spaces.Box(0, 255, shape, np.uint8)

@@ -5,6 +5,7 @@ It says what the driver sees, and where it may drive and teach.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -97,18 +98,36 @@ def env_seen_by(driver: Policy, env: EnvConfig) -> EnvConfig:
     return replace(env, view=trained.view, size=trained.size, mask_bar=trained.mask_bar)
 
 
-def env_for(driver: Policy, control: Control | None = None, perturbation: str | None = None) -> EnvConfig:
+def env_of_first(drivers: Iterable[Policy]) -> EnvConfig | None:
+    """Return the environment of the first trained driver."""
+    return next(filter(None, map(trained_env, drivers)), None)
+
+
+def env_for(
+    driver: Policy,
+    control: Control | None = None,
+    perturbation: str | None = None,
+    *,
+    beside: EnvConfig | None = None,
+) -> EnvConfig:
     """Return the environment of a driver's training.
 
     It has the control and the perturbations of the user.
 
     Args:
-        driver: A driver. One that was not trained drives in `EnvConfig`.
+        driver: A driver. One that was not trained drives in `EnvConfig`, or where the others drive.
         control: The control of a driver that has none of its own. It also puts a driver of continuous control under
             pulsed control, and the other way round.
         perturbation: Perturbations instead of the training's, see `envs.perturb`; none by default.
+        beside: The environment of the drivers that it is compared with; None if there are none.
     """
-    env = trained_env(driver) or EnvConfig(getattr(driver, "control", None) or control or EnvConfig.control)
+    env = trained_env(driver)
+    if env is None:
+        own = getattr(driver, "control", None) or control
+        if beside is None or beside.environment == EnvConfig.environment:
+            env = EnvConfig(own or EnvConfig.control)
+        else:
+            env = replace(beside, control=own or beside.control, mask_bar=False)
     if control and same_actions(control, env.control):
         env = replace(env, control=control)
     return replace(env, perturb=perturbation)

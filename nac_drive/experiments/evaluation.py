@@ -86,7 +86,7 @@ def evaluate_with_baseline(
     sha256 = driver_hash(driver, env)
     entries = [Entry(driver_name(driver), sha256, env, loaded)]
     if (baseline := known_there(baseline, env)) is not None:
-        expert, expert_env = _driver_and_env(baseline, env.control, env.environment)
+        expert, expert_env = _driver_and_env(baseline, env.control, env)
         if (expert_sha256 := driver_hash(baseline, env)) != sha256:
             fix = "pass one that was trained there, or no baseline (--baseline none)"
             require_environment(f"baseline {driver_name(baseline)!r}", expert, env, fix)
@@ -119,8 +119,9 @@ def save_summaries(folder: Path, evaluations: Sequence[Evaluation]) -> None:
 
 
 def _driver_and_env(
-    spec: AnyDriver, control: Control | None, environment: str = EnvConfig.environment
+    spec: AnyDriver, control: Control | None, beside: EnvConfig | None = None
 ) -> tuple[Policy, EnvConfig]:
-    """Return the driver and the environment that it was trained in."""
+    """Return the driver and its environment, see `env_for`."""
+    environment = EnvConfig.environment if beside is None else beside.environment
     driver = resolve_driver(spec, EnvConfig(control, environment=environment) if control else None)
-    return driver, env_for(driver, control)
+    return driver, env_for(driver, control, beside=beside)

@@ -24,7 +24,7 @@ from nac_drive.data_collection.drivers import (
     resolve_together,
     sendable,
 )
-from nac_drive.data_collection.trained_env import env_for, require_environment
+from nac_drive.data_collection.trained_env import env_for, env_of_first, require_environment
 from nac_drive.envs import Control, CrashMode, EnvConfig, Policy, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.evaluation.intervals import Interval, area_under_curve, bootstrap, ratio
@@ -244,7 +244,8 @@ def stress(
     drivers = each_accepted(drivers)
     names = driver_names([_run_folder(spec) for spec in drivers])
     loaded = resolve_together(drivers, control)
-    entries = tuple(_entry(*each, control) for each in zip(drivers, loaded, names, strict=True))
+    home = env_of_first(loaded)
+    entries = tuple(_entry(*each, control, home) for each in zip(drivers, loaded, names, strict=True))
     if not names or len(set(names)) < len(names):
         raise ValueError(f"drivers must be at least one, each with a name of its own, got {names}; rename a folder.")
     for entry in entries:  # differences to the first would compare two worlds
@@ -284,8 +285,8 @@ def _possible(chosen: list[Family], env: EnvConfig, progress: Progress) -> list[
     return [family for family in chosen if family not in of_car_racing]
 
 
-def _entry(spec: AnyDriver, driver: Policy, name: str, control: Control | None) -> Entry:
-    env = env_for(driver, control)
+def _entry(spec: AnyDriver, driver: Policy, name: str, control: Control | None, home: EnvConfig | None) -> Entry:
+    env = env_for(driver, control, beside=home)
     return Entry(name, driver_hash(spec, env), env, driver)
 
 

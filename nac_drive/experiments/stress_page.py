@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.table import Table as TerminalTable
 
-from nac_drive.data_collection.drivers import AnyDriver, driver_names, driving_device, on_device, resolve_driver
-from nac_drive.data_collection.trained_env import env_for
-from nac_drive.envs import Control, CrashMode, EnvConfig, track_seeds
+from nac_drive.data_collection.drivers import AnyDriver, driver_names, driving_device, on_device, resolve_together
+from nac_drive.data_collection.trained_env import env_for, env_of_first
+from nac_drive.envs import Control, CrashMode, track_seeds
 from nac_drive.evaluation.intervals import Interval
 from nac_drive.evaluation.metric import EMPTY, TableColumn, number
 from nac_drive.evaluation.video import record_video, side_by_side
@@ -180,12 +180,11 @@ def video_of(
         `path`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        videos = []
-        first = drivers[:4]
-        for number, (name, driver) in enumerate(zip(driver_names(first), first, strict=True)):
+        videos, first = [], drivers[:4]
+        loaded = resolve_together(first, control)
+        for number, (name, driver) in enumerate(zip(driver_names(first), loaded, strict=True)):
             videos.append(Path(folder) / f"{number}.mp4")
-            driver = resolve_driver(driver, EnvConfig(control=control) if control else None)
-            env = env_for(driver, control, spec)
+            env = env_for(driver, control, spec, beside=env_of_first(loaded))
             driver = on_device(driver, driving_device(device))
             record_video(videos[-1], driver, track_seeds(tracks)[0], name=name, env=env, crash=crash)
         side_by_side(path, videos, columns=2 if len(videos) > 2 else None)

@@ -332,7 +332,7 @@ class Race:
             driver = resolve_driver(spec, EnvConfig(control=self.control) if of_each_control else None)
             if isinstance(driver, OwnDriver):
                 driver = pickle.loads(cloudpickle.dumps(driver))  # no two cars share its memory
-            config = env_for(driver, self.control)
+            config = env_for(driver, self.control, beside=self.cars[0].env_config if self.cars else None)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")
         first = self.cars[0].env_config.environment if self.cars else config.environment

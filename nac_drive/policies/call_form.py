@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nac_drive.plugins import place_of
 from nac_drive.policies.cores.base import NOMINAL_DT, State, StateSpec
 from nac_drive.storage.read import one_line
 
@@ -126,7 +127,7 @@ def _with_times(name: str, module: nn.Module, state: str | None, form: CallForm)
             found = _with_state(name, module, state, replace(form, time_features=time_features))
             if form.times is None or _rows_agree(module, found):
                 return found
-        except (RuntimeError, TypeError, IndexError, AttributeError) as error:
+        except (RuntimeError, TypeError, IndexError, AttributeError, AssertionError) as error:
             errors.append(error)
     if not errors:
         raise ValueError(f"{name} gives a row of a batch other outputs than the row alone; rows must be independent.")
@@ -215,6 +216,24 @@ def forgets(module: nn.Module, form: CallForm) -> bool:
         changed = torch.cat((x[:, :1] + 1.0, x[:, 1:]), dim=1)
         before, after = (form.call(module, inputs, dt, None)[0][:, 1:] for inputs in (x, changed))
         return torch.equal(before, after)
+
+
+def require_length(module: nn.Module, form: CallForm, frames: int) -> None:
+    """Check that a module takes so many frames.
+
+    Raises:
+        ValueError: It fails.
+    """
+    with _probing(module):
+        x, dt = _noise(1, frames, form.input_size)
+        try:
+            form.call(module, x, dt, None)
+        except Exception as error:  # whatever a module of others raises
+            raise ValueError(
+                f"core: {type(module).__qualname__}.forward fails on the {frames} frames of its window: "
+                f"{place_of(error)}{type(error).__name__}: {one_line(error)}; set a window that it takes, such as "
+                "window=32."
+            ) from error
 
 
 @contextmanager

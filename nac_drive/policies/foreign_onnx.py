@@ -175,12 +175,15 @@ def _divides(onnx: Any, graph: Any, name: str) -> bool:
     }  # fmt: skip
     names = {name}
     for node in graph.node:  # they are sorted
-        if not names & set(node.input[:1]):
+        first, other = (*node.input, "", "")[:2]
+        if node.op_type == "Mul" and other in names:  # either may be the constant
+            first, other = other, first
+        if first not in names:
             continue
         if node.op_type in _CARRIED:
             names.add(node.output[0])
-        elif node.op_type in ("Div", "Mul") and node.input[1] in constants:
-            factor = onnx.numpy_helper.to_array(constants[node.input[1]])
+        elif node.op_type in ("Div", "Mul") and other in constants:
+            factor = onnx.numpy_helper.to_array(constants[other])
             return bool(factor.size == 1 and np.isclose(factor.item(), 255 if node.op_type == "Div" else 1 / 255))
         else:
             return False

@@ -254,7 +254,7 @@ def derived_graph(onnx: Any, model: Any) -> Any:
             if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
                 raise ValueError("it has sparse tensors")
     if any(tensor.external_data or tensor.data_location == tensor.EXTERNAL for tensor in _weights(graph)):
-        raise ValueError("its weights are in another file")
+        raise ValueError("its weights are in another file: torch.onnx.export keeps them inside by external_data=False")
     onnx.checker.check_model(model)
     del graph.value_info[:]  # sizes are derived, not believed
     # Not from computed values (data_prop): onnx would hold every number of a list, before its size is checked here.

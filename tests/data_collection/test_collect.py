@@ -346,11 +346,25 @@ def test_a_worker_that_dies_ends_the_collection_with_one_line(tmp_path, recorded
     path, meta = tmp_path / "dataset", Demonstrations.open(recorded).meta
     dataset = Demonstrations.create(path, meta)
     episode = partial(collect_or_die, EpisodeJob(pickle.dumps(resolve_driver("controller")), meta))
-    with pytest.raises(DatasetError, match=r"a worker process died.*--resume and fewer workers") as caught:
+    with pytest.raises(DatasetError, match=r"one of 2 worker processes died, .*fewer workers") as caught:
         add_missing(dataset, episode, list(enumerate(TRACKS)), 2, silent, "collect")
     assert "\n" not in str(caught.value)
     collect_small(path, resume=True)
     assert contents(path) == contents(recorded)
+
+
+def test_a_driver_that_fails_at_once_leaves_nothing(tmp_path):
+    """One that fails later keeps its episodes."""
+    path, env = tmp_path / "data", EnvConfig(max_steps=5)
+
+    def drive(observation: np.ndarray) -> int:
+        return 3 if mended and not list(path.glob("episodes/*.h5")) else 7
+
+    for mended in (False, False, True):
+        with pytest.raises(ValueError, match="frame 0"):
+            collect(path, drive, seeds=[1, 2], env=env)
+        assert (path / "meta.json").exists() == mended
+    assert [row["seed"] for row in Demonstrations.open(path).rows] == [1]
 
 
 # Refusals: one line, nothing touched

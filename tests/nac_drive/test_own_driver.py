@@ -5,9 +5,12 @@ Their actions are checked.
 
 from __future__ import annotations
 
+import logging
 import pickle
+import sys
 import threading
 from copy import copy
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecTransposeImage
 from torch import Tensor
 
+from nac_drive.data_collection import identity
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.drivers import driver_hash, driver_names, resolve_driver
@@ -303,6 +307,57 @@ def test_a_hash_of_a_driver_covers_its_config_and_no_drive(core):
     assert driver_hash(clockless, ENV) != before
     driver.act(np.zeros((96, 96, 3), np.uint8), driver.begin(), 0.0)
     assert driver_hash(driver, ENV) == before
+
+
+HASHED = """
+import logging
+import numpy as np
+LOG, WEIGHTS, OTHER = logging.getLogger(__name__), np.zeros(2), 5
+
+class Agent:
+    GAIN = 3
+    @staticmethod
+    def scaled(number): return 2 * number
+    @property
+    def bias(self): return 1
+    def act(self, observation, state, dt):
+        LOG.info("a frame")
+        return max(int(weight) for weight in WEIGHTS), state
+    def begin(self, env): return None
+
+def drive(observation):
+    return [int(weight) for weight in WEIGHTS][0]
+"""
+
+
+@pytest.mark.parametrize("name", ["Agent", "drive"])
+@pytest.mark.parametrize("in_a_file", [True, False])
+def test_a_hash_covers_what_methods_and_inner_functions_use(name, in_a_file, tmp_path):
+    """A class of a notebook has no file."""
+
+    def hash_of(old: str = "", new: str = "", weights: float = 0.0, module: str = "hashed") -> str:
+        code = HASHED.replace(old, new) if old else HASHED
+        assert not old or code != HASHED
+        made = ModuleType(module)
+        if in_a_file:
+            (tmp_path / "hashed.py").write_text(HASHED)
+            made.__file__ = str(tmp_path / "hashed.py")
+        sys.modules[module] = made
+        try:
+            exec(compile(code, "<cell>", "exec"), vars(made))
+            vars(made)["WEIGHTS"] += weights
+            identity._source.cache_clear()
+            return object_hash(vars(made)[name])
+        finally:
+            del sys.modules[module]
+
+    before = hash_of()
+    logging.getLogger("hashed.another one")
+    assert hash_of() == before, "a logger knows all others"
+    assert hash_of(weights=1.0) != before
+    if name == "Agent" and not in_a_file:
+        changes = [("GAIN = 3", "GAIN = 1"), ("2 * number", "3 * number"), ("return 1", "return 2"), ("max(", "min(")]
+        assert len({before, *(hash_of(*change) for change in changes)}) == 5
 
 
 def test_names_of_several_drivers():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -95,6 +96,30 @@ def test_it_acts_as_the_network_on_the_last_frames(name, tmp_path):
 def test_frames_from_0_to_1_are_said_in_one_line(tmp_path):
     path = exported(tmp_path / "foreign.onnx", Network(3, 5), torch.zeros(1, 3, 8, 8))
     with pytest.warns(UserWarning, match="its float input gets frames from 0 to 1, as its graph does not divide by"):
+        load_any_onnx(path)
+
+
+@pytest.mark.parametrize("constant_first", [True, False])
+@pytest.mark.filterwarnings("error")
+def test_a_product_has_its_constant_on_either_side(constant_first, tmp_path):
+    path = exported(tmp_path / "divides.onnx", Network(3, 5, scale=255.0), torch.zeros(1, 3, 8, 8))
+    model = onnx.load(path)
+    (division,) = (node for node in model.graph.node if node.op_type == "Div")
+    frames = division.input[0]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1 / 255), "a 255th"))
+    division.op_type = "Mul"
+    del division.input[:]
+    division.input.extend(["a 255th", frames] if constant_first else [frames, "a 255th"])
+    onnx.save(model, tmp_path / "multiplies.onnx")
+    frame = np.random.default_rng(0).integers(256, size=FRAME, dtype=np.uint8)
+    drivers = [load_any_onnx(tmp_path / f"{name}.onnx") for name in ("divides", "multiplies")]
+    assert drivers[0].act(frame, drivers[0].begin(), 0.0)[0] == drivers[1].act(frame, drivers[1].begin(), 0.0)[0]
+
+
+def test_weights_beside_the_file_are_refused_with_the_option_that_keeps_them_inside(tmp_path):
+    path = exported(tmp_path / "foreign.onnx", Network(3, 5), torch.zeros(1, 3, 8, 8))
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="foreign.onnx.data", size_threshold=0)
+    with pytest.raises(FileError, match=r"torch\.onnx\.export keeps them inside by external_data=False"):
         load_any_onnx(path)
 
 

@@ -58,6 +58,16 @@ def create_folder(path: Path, meta: Meta, name: str = folder.META, versions: dic
         raise
 
 
+def remove_empty(path: Path) -> None:
+    """Remove a dataset that has no episode."""
+    if any((path / folder.EPISODES).iterdir()) or (path / folder.ROWS).read_bytes():
+        return
+    (path / folder.META).unlink()
+    folder.clear(path)
+    with suppress(OSError):
+        path.rmdir()
+
+
 def write_dataset(
     path: Path,
     episodes: Iterable[tuple[EncodedEpisode, Meta]],

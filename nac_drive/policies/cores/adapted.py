@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.call_form import NOT_NAMED, CallForm, forgets, form_of
+from nac_drive.plugins import place_of
+from nac_drive.policies.call_form import NOT_NAMED, CallForm, forgets, form_of, require_length
 from nac_drive.policies.cores.base import Core, CoreFactory, State, StateSpec
+from nac_drive.storage.read import one_line
 
 WINDOW = 64
 """Frames that a module without state sees."""
@@ -95,14 +97,22 @@ def adapt(
         )
     if "batch_first" in _signature(module).parameters:
         settings["batch_first"] = True
-    made = module(*(input_size, output_size)[:sizes], **settings)
+    try:
+        made = module(*(input_size, output_size)[:sizes], **settings)
+    except AssertionError as error:  # how models of others check their sizes
+        raise ValueError(
+            f"core: {_name(module)} cannot be made for {input_size} inputs and {output_size} outputs with {settings}: "
+            f"{place_of(error)}{type(error).__name__}: {one_line(error)}; choose other sizes."
+        ) from error
     if isinstance(made, Core):
         return made
     if not isinstance(made, nn.Module):
         raise ValueError(f"core: {_name(module)} must make a torch.nn.Module, got {type(made).__name__}.")
     form = form_of(made, input_size, output_size)
     if form.state is None and not forgets(made, form):
-        return WindowedModule(made, form, WINDOW if window is None else window)
+        core = WindowedModule(made, form, WINDOW if window is None else window)
+        require_length(made, form, core.window)
+        return core
     if window is not None:
         raise ValueError(
             f"core_args: window is for modules that keep no state and look back, got {window}; leave it out."

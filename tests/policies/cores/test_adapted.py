@@ -401,3 +401,37 @@ def test_a_report_says_what_was_found(own_names: None) -> None:
 def test_names_that_commands_could_not_take_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name: "):
         register_core(name, MinGRU)
+
+
+class Positions(nn.Module):
+    """(x) -> y with learned places."""
+
+    def __init__(self, input_size: int, output_size: int, heads: int = 4, block_size: int = 32) -> None:
+        super().__init__()
+        if output_size % heads:
+            raise AssertionError("a size that heads do not divide")
+        self.inner, self.places = nn.Linear(input_size, output_size), nn.Parameter(torch.zeros(block_size, output_size))
+        self.block_size = block_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] > self.block_size:
+            raise AssertionError("cannot forward a sequence of this length")
+        return (self.inner(x) + self.places[: x.shape[1]]).cumsum(1)
+
+
+def test_a_module_of_few_frames_says_how_to_set_its_window() -> None:
+    factory = factory_of_module("mine", Positions)
+    with pytest.raises(
+        ValueError,
+        match=r"Positions\.forward fails on the 64 frames of its window: test_adapted\.py:"
+        r"\d+: AssertionError: cannot forward a sequence of this length; set a window .* window=32",
+    ):
+        factory(FEATURES, OUTPUTS)
+    core = factory(FEATURES, OUTPUTS, window=32)
+    assert isinstance(core, WindowedModule)
+    with pytest.raises(
+        ValueError,
+        match=r"Positions cannot be made for 5 inputs and 8 outputs with {'heads': 3}: "
+        r"test_adapted\.py:\d+: AssertionError",
+    ):
+        factory(FEATURES, OUTPUTS, window=32, heads=3)
