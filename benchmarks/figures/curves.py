@@ -69,7 +69,7 @@ ABLATION_OF_LEARNING = (
 )
 LABELS = {
     "champion-continuous-first": "champion-continuous, first stage, expert's encoder",
-    "champion-continuous": "champion-continuous, second stage, slower expert: shipped",
+    "champion-continuous": "champion-continuous, second stage, slower expert",
     "champion-continuous-window-32": "first stage with a window of 32 frames, constant rate",
     "champion-continuous-residual": "the same with a residual path past the core",
     "expert-continuous-ppo": "continuous (val-25)",
