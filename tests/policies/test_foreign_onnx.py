@@ -106,13 +106,13 @@ def test_a_product_has_its_constant_on_either_side(constant_first, tmp_path):
     model = onnx.load(path)
     (division,) = (node for node in model.graph.node if node.op_type == "Div")
     frames = division.input[0]
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1 / 255), "a 255th"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1 / 255, np.float32), "a 255th"))
     division.op_type = "Mul"
     del division.input[:]
     division.input.extend(["a 255th", frames] if constant_first else [frames, "a 255th"])
     onnx.save(model, tmp_path / "multiplies.onnx")
     frame = np.random.default_rng(0).integers(256, size=FRAME, dtype=np.uint8)
-    drivers = [load_any_onnx(tmp_path / f"{name}.onnx") for name in ("divides", "multiplies")]
+    drivers: list[Any] = [load_any_onnx(tmp_path / f"{name}.onnx") for name in ("divides", "multiplies")]
     assert drivers[0].act(frame, drivers[0].begin(), 0.0)[0] == drivers[1].act(frame, drivers[1].begin(), 0.0)[0]
 
 
