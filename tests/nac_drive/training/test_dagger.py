@@ -93,7 +93,7 @@ def test_agreement_is_that_of_the_environments_own_steering(straight):
     frames = Demonstrations.open(straight / "dataset").load([2, 3])
     steering = np.random.default_rng(0).uniform(-4, 4, len(frames.labels)).astype(np.float32)
     labels = np.stack([np.zeros_like(steering), steering], axis=1)
-    frames = replace(frames, labels=labels, actions=labels + np.float32([1.0, 0.3]))
+    frames = replace(frames, labels=labels, actions=labels + np.array([1.0, 0.3], np.float32))
     spec = replace(ENVIRONMENTS["car-racing"], parts=("gas", "steer"), part_ranges=((0, 1), (-4, 4)), steering_part=1)
     assert agreement(config(), 1, frames, spec) == {"agreement": 1.0}
     assert agreement(config(), 1, frames, replace(spec, part_ranges=((0, 1), (-2, 2)))) == {"agreement": 0.0}
