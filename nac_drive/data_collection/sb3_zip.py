@@ -12,6 +12,7 @@ import json
 import zipfile
 from itertools import pairwise
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from nac_drive.policies.image_input import ImageInput
@@ -48,13 +49,13 @@ def load_zip(path: Path) -> Any:
         raise FileNotFoundError(f"driver: there is no file {path}; pass a .zip file of stable-baselines3.")
     try:
         data, weights = _read(path)
-        return _built(data, weights)
+        return _built(path.name, data, weights)
     except Exception as error:  # zip, JSON and torch have no common base
         raise FileError(
             f"driver {shown(path)}: only the weights of a CnnPolicy of PPO, A2C or DQN are read from a .zip, and it "
-            f"has none: {one_line(error).rstrip('.')}. Its pickles are never read here. If you trust it and its frames "
-            f"fit, load it in mine.py by its own class, such as `model = stable_baselines3.SAC.load({path.name!r})`, "
-            "and pass mine.py:model."
+            f"has none: {shorten(one_line(error), 400).rstrip('.')}. Its pickles are never read here. If you trust it "
+            f"and its frames fit, load it in mine.py by its own class, such as `model = stable_baselines3.SAC.load("
+            f"{path.name!r})`, and pass mine.py:model."
         ) from error
 
 
@@ -80,7 +81,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return data, dict(weights)
 
 
-def _built(data: dict[str, Any], weights: dict[str, Any]) -> Any:
+def _built(name: str, data: dict[str, Any], weights: dict[str, Any]) -> Any:
     """Build the policy that has these weights.
 
     Raises:
@@ -100,7 +101,7 @@ def _built(data: dict[str, Any], weights: dict[str, Any]) -> Any:
     first = "q_net." if source == _Q_NETWORK else ""
     rows, columns = weights[f"{first}features_extractor.linear.0.weight"].shape
     shape = tuple(_plain(space["_shape"]))
-    ImageInput.of(shape, "in the file")
+    ImageInput.of(shape, name)
     if space["dtype"] != "uint8" or columns != _features(*shape):
         raise ValueError(f"its observations are {space['dtype']} {shape}, which do not fit its weights")
     frames = spaces.Box(0, 255, shape, np.uint8)
