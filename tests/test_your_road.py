@@ -129,15 +129,14 @@ def test_an_evaluation_has_the_returns_of_a_plain_loop_and_no_made_up_metrics(ca
     assert "crashes/episode" not in (out / "report.html").read_text()
 
 
-def still(observation: np.ndarray) -> int:
-    return 0
-
-
 def test_a_driver_that_learned_nothing_drives_where_the_others_do(case, tmp_path):
     """Whichever comes first."""
-    if case.env.control != "discrete":
-        pytest.skip("its actions are numbers")
-    env = replace(case.env, max_steps=nd.load_driver(case.run).env_config["max_steps"], mask_bar=False)
+    env = replace(EnvConfig(**nd.load_driver(case.run).env_config), perturb=None, mask_bar=False)
+    action = 0 if env.control == "discrete" else np.mean(env.spec.part_ranges, axis=1)
+
+    def still(observation: np.ndarray) -> Any:
+        return action
+
     expected = nd.evaluate(still, [3], env=env).rows[0].episode_return
     baseline, _ = nd.evaluate_with_baseline(case.run, [3], baseline=still)
     assert baseline.rows[0].episode_return == expected
@@ -148,6 +147,11 @@ def test_a_driver_that_learned_nothing_drives_where_the_others_do(case, tmp_path
     assert {recording.frames.shape[1:] for recording in seen.recordings} == {case.env.spec.frame_shape}
     with pytest.raises(ValueError, match="was trained in the environment"):
         nd.inspect(["champion", case.run], 3, folder=tmp_path / "other")
+    race = Race({"run": case.run, "still": still}, ["run", "still"], 3)
+    try:
+        assert {car.env_config.environment for car in race.cars} == {case.name}
+    finally:
+        race.close()
 
 
 def test_a_driver_that_learned_nothing_says_where_it_drives(tmp_path, capsys):

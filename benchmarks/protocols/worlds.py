@@ -26,6 +26,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.evaluation.intervals import bootstrap
@@ -165,15 +166,22 @@ def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
     return {spec: under for spec, under in {**above, **seat}.items() if under}
 
 
-def spread(returns: Returns, specs: list[str]) -> dict[str, list[float]]:
-    """Return the standard deviation over the runs of every driver, under every specification and under all."""
-    spreads = {}
+def run_means(returns: Returns, specs: list[str]) -> dict[str, list[NDArray[np.float64]]]:
+    """Return the means of the runs of drivers with several.
+
+    There is one for every specification, and one for all of them.
+    """
+    means = {}
     for driver, of_driver in returns.items():
-        whole = grid(of_driver, sorted(of_driver))
-        if len(whole) > 1:
-            worlds = [grid(of_driver, tracks) for tracks in places_of(of_driver, specs).values()]
-            spreads[driver] = [float(world.mean(axis=1).std(ddof=1)) for world in (*worlds, whole)]
-    return spreads
+        worlds = [*places_of(of_driver, specs).values(), sorted(of_driver)]
+        if len(next(iter(of_driver.values()))) > 1:
+            means[driver] = [grid(of_driver, tracks).mean(axis=1) for tracks in worlds]
+    return means
+
+
+def spread(means: dict[str, list[NDArray[np.float64]]]) -> dict[str, list[float]]:
+    """Return the standard deviation over the runs of every driver, see `run_means`."""
+    return {driver: [float(world.std(ddof=1)) for world in worlds] for driver, worlds in means.items()}
 
 
 def main() -> None:
@@ -207,12 +215,16 @@ def main() -> None:
         for other in sorted(returns.keys() - {leader}):
             lead = bootstrap(grid(returns[leader], tracks), grid(returns[other], tracks))
             print(f"{other}: {lead.text('+.0f')}")
-    spreads = spread(returns, specs)
-    if spreads:
-        medians = np.median(list(spreads.values()), axis=0)
+    if means := run_means(returns, specs):
+        worlds = [*places_of(common, specs), "all"]
+        print("\nmean of every run:")
+        for driver, of_driver in means.items():
+            listed = (" ".join(f"{mean:.0f}" for mean in of_world) for of_world in of_driver)
+            print(f"{driver}:", ", ".join(f"{world} {runs}" for world, runs in zip(worlds, listed, strict=True)))
+        medians = np.median(list(spread(means).values()), axis=0)
         print(
             "\nmedian standard deviation over runs:",
-            ", ".join(f"{s} {m:.0f}" for s, m in zip([*places_of(common, specs), "all"], medians, strict=True)),
+            ", ".join(f"{world} {median:.0f}" for world, median in zip(worlds, medians, strict=True)),
         )
 
 

@@ -122,8 +122,9 @@ def _is_setting(value: Any) -> bool:
         return all(map(_is_setting, value))
     plain = None | bool | int | float | complex | str | bytes | np.ndarray | np.generic
     callables = type | partial | FunctionType | BuiltinFunctionType
-    known = isinstance(value, plain | callables) or is_dataclass(value)
-    return known or _is_tensor(value) or hasattr(value, "state_dict")
+    return (
+        isinstance(value, plain | callables) or is_dataclass(value) or _is_tensor(value) or hasattr(value, "state_dict")
+    )
 
 
 def _is_tensor(value: Any) -> bool:

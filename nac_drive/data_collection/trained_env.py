@@ -119,15 +119,16 @@ def env_for(
         control: The control of a driver that has none of its own. It also puts a driver of continuous control under
             pulsed control, and the other way round.
         perturbation: Perturbations instead of the training's, see `envs.perturb`; none by default.
-        beside: The environment of the drivers that it is compared with; None if there are none.
+        beside: The environment of the drivers that it is compared with, whose control it then has if it names none;
+            None if there are none.
     """
     env = trained_env(driver)
     if env is None:
-        own = getattr(driver, "control", None) or control
+        declared = getattr(driver, "control", None)
         if beside is None or beside.environment == EnvConfig.environment:
-            env = EnvConfig(own or EnvConfig.control)
+            env = EnvConfig(declared or control or EnvConfig.control)
         else:
-            env = replace(beside, control=own or beside.control, mask_bar=False)
+            env = replace(beside, control=declared or beside.control, mask_bar=False)
     if control and same_actions(control, env.control):
         env = replace(env, control=control)
     return replace(env, perturb=perturbation)

@@ -257,8 +257,8 @@ def draw_survival(path: Path, result: StressResult) -> None:
         (name, family.specs[-1]): [row.first_crash_time for row in result.rows[name, family.specs[-1]]]
         for name in looks for family in result.families
     }  # fmt: skip
-    known = [time for crashes in first_crashes.values() for time in crashes if time is not None]
-    times = np.unique([0.0, EnvConfig.max_steps / ENVIRONMENTS[EnvConfig.environment].frames_per_second, *known])
+    crash_times = [time for crashes in first_crashes.values() for time in crashes if time is not None]
+    times = np.unique([0.0, EnvConfig.max_steps / ENVIRONMENTS[EnvConfig.environment].frames_per_second, *crash_times])
     for axis, family in zip(axes, result.families, strict=True):
         for name, look in looks.items():
             crashes = first_crashes[name, family.specs[-1]]

@@ -116,7 +116,11 @@ class Learning(PaperExperiment):
         baseline, *others = last
         found = {entry: bootstrap(last[entry], last[baseline]) for entry in others}
         differences = "; ".join(f"{entry} {difference.text('+.0f')}" for entry, difference in found.items())
-        parts = [f"![Learning curves]({FIGURE})", "Mean over runs and tracks; the shade spans the runs."] * drawn
+        several = any(len(runs) > 1 for runs in last.values())
+        caption = (
+            "Mean over runs and tracks; the shade spans the runs." if several else "Mean over tracks of one run each."
+        )
+        parts = [f"![Learning curves]({FIGURE})", caption] * drawn
         if others:
             parts.append(f"**Last return, difference from {baseline}** (95 % over runs and tracks): {differences}.")
         return "\n\n".join(parts)

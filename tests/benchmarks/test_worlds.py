@@ -112,7 +112,8 @@ def test_a_comparison_without_nac_sharp_has_its_table_and_a_driver_that_is_not_t
     folder = str(comparison(tmp_path / "one", 500))
     call(monkeypatch, folder)
     printed = capsys.readouterr().out
-    assert "median standard deviation" in printed
+    assert "mean of every run:\nlstm: gap:0 500 501, blackouts:2 500 501, all 500 501\ncnn: gap:0 600 601" in printed
+    assert "median standard deviation over runs: gap:0 1, blackouts:2 1, all 1\n" in printed
     assert "ahead of" not in printed
     with pytest.raises(SystemExit):
         call(monkeypatch, folder, "--driver", "gru")

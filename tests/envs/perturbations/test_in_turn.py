@@ -76,9 +76,9 @@ def test_a_reset_without_a_seed_goes_on_with_the_next_one_and_its_random_numbers
         each.reset(seed=4)  # settles the numbers of all
     seen = []
     for number in range(4, 12):
-        each = alone[number % 3]
+        single = alone[number % 3]
         frames = [env.reset(seed=4 if number == 4 else None)[0], env.step(1)[0]]
-        np.testing.assert_array_equal(frames, [each.reset(seed=4 if number < 7 else None)[0], each.step(1)[0]])
+        np.testing.assert_array_equal(frames, [single.reset(seed=4 if number < 7 else None)[0], single.step(1)[0]])
         seen += [frames[0].tobytes()] if specs[number % 3] == "gaussian-noise:1" else []
     assert len(set(seen)) == len(seen) == 3, "other numbers in every episode"
     fresh = perturb(ToyEnv(), ",".join(specs), 1)
