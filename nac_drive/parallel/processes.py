@@ -122,6 +122,7 @@ class Workers:
             for future in order([self._executor.submit(_unpickled, sent, cloudpickle.dumps(task)) for task in tasks]):
                 yield future.result()
         except BrokenProcessPool:
+            self._executor.shutdown()  # until then the exit status of a killed process may not be known
             reason = reason_of_end(process.exitcode for process in self._context.processes)
             raise ChildProcessError(
                 f"one of {self._count} worker processes {reason}; free some or use fewer workers."
