@@ -100,10 +100,15 @@ def pulses(folder: Path) -> str:
         norms = np.array([pulse.amplitude.norm().item() for pulse in found])
         omegas = np.array([pulse.omega.detach().numpy() for pulse in found])  # (runs, d)
         lines.append(
-            f"| {name}, {len(found)} | {gates.mean():.3f} ± {gates.std():.3f} | {(gates * norms).mean():.3f} ± "
-            f"{(gates * norms).std():.3f} | {np.median(omegas):.2f} | {(omegas > math.pi).mean():.2f} |"
+            f"| {name}, {len(found)} | {_with_sd(gates)} | {_with_sd(gates * norms)} | "
+            f"{np.median(omegas):.2f} | {(omegas > math.pi).mean():.2f} |"
         )
     return "\n".join(lines)
+
+
+def _with_sd(values: np.ndarray) -> str:
+    """Return the mean of runs, and their standard deviation."""
+    return f"{values.mean():.3f}{f' ± {values.std(ddof=1):.3f}' if len(values) > 1 else ''}"
 
 
 def main() -> None:

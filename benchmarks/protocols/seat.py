@@ -116,6 +116,21 @@ def _grid(rows: Rows, runs: list[Run]) -> np.ndarray:
     return np.array([_returns(rows[run]) for run in runs])
 
 
+def _recovered(mishaps: Rows, runs: list[Run]) -> np.ndarray:
+    """Return whether runs recovered, (runs, tracks)."""
+    return np.array([[row.recovered == 1 for row in mishaps[run]] for run in runs])
+
+
+def _percentage(hits: np.ndarray) -> str:
+    """Return a percentage of (runs, tracks) with its interval over both.
+
+    It is Wilson's where there is one run, or nothing to resample: every episode hits, or none.
+    """
+    if len(hits) == 1 or hits.all() or not hits.any():
+        return share_text(hits[0])
+    return bootstrap(100.0 * hits).text(".1f")
+
+
 def ranking(undisturbed: Rows, mishaps: Rows) -> str:
     """Return a table of cores, undisturbed and after mishaps."""
     headings = (
@@ -128,12 +143,11 @@ def ranking(undisturbed: Rows, mishaps: Rows) -> str:
         seeds = {run.seed for run in runs}
         baseline = _grid(undisturbed, [run for run in undisturbed if run.core == ENCODER and run.seed in seeds])
         paired = core != ENCODER and baseline.shape == grid.shape
-        recovered = np.array([row.recovered == 1 for run in runs for row in mishaps[run]])
         lines.append((
             core, bootstrap(grid).text(".1f"), ", ".join(f"{mean:.0f}" for mean in grid.mean(1)), f"{grid.min():.0f}",
-            share_text(grid.ravel() < LOST), share_text(grid.ravel() < CAR_RACING.solved_return),
+            _percentage(grid < LOST), _percentage(grid < CAR_RACING.solved_return),
             bootstrap(grid, baseline).text("+.1f") if paired else "",
-            share_text(recovered), bootstrap(_grid(mishaps, runs)).text(".1f"),
+            _percentage(_recovered(mishaps, runs)), bootstrap(_grid(mishaps, runs)).text(".1f"),
         ))  # fmt: skip
     return markdown_table(headings, lines, "l")
 
@@ -142,9 +156,9 @@ def recovery_table(mishaps: Rows) -> str:
     """Return how often cores recover from each mishap."""
     lines = []
     for core, runs in _by_core(mishaps).items():
-        episodes = [row for run in runs for row in mishaps[run]]
-        of_kind = (np.array([row.recovered == 1 for row in episodes if kind_of(row) == kind]) for kind in KINDS)
-        lines.append((core, *map(share_text, of_kind)))
+        recovered = _recovered(mishaps, runs)
+        kinds = np.array([kind_of(row) for row in mishaps[runs[0]]])  # of a track, whoever drives
+        lines.append((core, *(_percentage(recovered[:, kinds == kind]) for kind in KINDS)))
     return markdown_table(("core", *KINDS), lines, "l")
 
 

@@ -6,9 +6,11 @@
 A dataset that was recorded under several perturbations in turn is compared under all of them in turn: track n is under
 number n modulo their count. The table has one column for each: mean return over runs and tracks, and in brackets the
 paired difference from the baseline (lstm, if it takes part; else the first driver) with its 95 % bootstrap interval
-over tracks and runs. A run that is not finished is left out. Several folders are one table, over the tracks that all
-drivers drove; a driver that an earlier folder has, too, is marked by the folder's name. A group has its best driver,
-and the drivers behind it down to the first that is worse by an interval without zero.
+over tracks and runs. A star marks a difference by the rule of `compare` (docs/metrics.md): the interval leaves zero
+out, and so does the test with Holm's correction for all drivers of the column. A run that is not finished is left out.
+Several folders are one table, over the tracks that all drivers drove; a driver that an earlier folder has, too, is
+marked by the folder's name. A group has its best driver, and the drivers behind it down to the first that interval and
+test, without a correction, tell apart from it.
 
 --again names comparisons of the finished runs, by their folders, on further tracks: the driver lstm-0 there is run 0 of
 lstm. Drivers that are not there are left out.
@@ -29,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.evaluation.intervals import bootstrap
+from nac_drive.evaluation.verdict import Verdict, corrected, paired
 from nac_drive.experiments.compare import BASELINE
 from nac_drive.experiments.driving import EXPERT
 from nac_drive.markdown import markdown_table
@@ -123,15 +125,29 @@ def by_mean(returns: Returns) -> list[str]:
     return sorted(returns, key=lambda name: -np.mean([np.mean(each) for each in returns[name].values()]))
 
 
+def baseline_of(returns: Returns) -> str:
+    return BASELINE if BASELINE in returns else next(iter(returns))
+
+
+def verdicts(returns: Returns, pairs: Iterable[tuple[str, str]], tracks: list[int]) -> list[Verdict]:
+    """Return the verdicts on pairs of drivers, corrected together."""
+    return corrected([paired(grid(returns[name], tracks), grid(returns[other], tracks)) for name, other in pairs])
+
+
+def difference_text(verdict: Verdict) -> str:
+    """Return the difference, with a star if it is one."""
+    return f"{verdict.difference.text('+.0f')}{' *' if verdict.apart else ''}"
+
+
 def groups_of(returns: Returns) -> dict[str, int]:
     """Return the number of every driver's group, from 1.
 
-    A group has its best driver, and the ones behind it down to the first that is worse by an interval without zero.
+    A group has its best driver, and the ones behind it down to the first that is told apart from it.
     """
-    names, numbers, best, number = by_mean(returns), {}, "", 0
+    numbers, best, number = {}, "", 0
     tracks = sorted(next(iter(returns.values())))
-    for name in names:
-        if not best or bootstrap(grid(returns[name], tracks), grid(returns[best], tracks)).high < 0:
+    for name in by_mean(returns):
+        if not best or paired(grid(returns[best], tracks), grid(returns[name], tracks)).apart:
             best, number = name, number + 1
         numbers[name] = number
     return numbers
@@ -139,21 +155,24 @@ def groups_of(returns: Returns) -> dict[str, int]:
 
 def table(returns: Returns, specs: list[str]) -> str:
     """Return the ranking under every specification, in Markdown."""
-    baseline = BASELINE if BASELINE in returns else next(iter(returns))
+    baseline = baseline_of(returns)
     places, groups = places_of(returns[baseline], specs), groups_of(returns)
+    drivers = by_mean(returns)
+    others = [driver for driver in drivers if driver != baseline]
+    cells: dict[str, list[str]] = {driver: [] for driver in drivers}
+    for tracks in [*places.values(), sorted(returns[baseline])]:
+        means = {driver: f"{grid(returns[driver], tracks).mean():.0f}" for driver in drivers}
+        for driver, verdict in zip(
+            others, verdicts(returns, ((name, baseline) for name in others), tracks), strict=True
+        ):
+            means[driver] += f" ({difference_text(verdict)})"
+        for driver, cell in means.items():
+            cells[driver].append(cell)
     rows = []
-    for driver in by_mean(returns):
-        cells = []
-        for tracks in [*places.values(), sorted(returns[baseline])]:
-            values = grid(returns[driver], tracks)
-            cell = f"{values.mean():.0f}"
-            if driver != baseline:
-                versus = bootstrap(values, grid(returns[baseline], tracks))
-                cell += f" ({versus.text('+.0f')})"
-            cells.append(cell)
+    for driver in drivers:
         runs = len(next(iter(returns[driver].values())))
         family = EXPERT if driver == EXPERT else family_of(driver)
-        rows.append([str(groups[driver]), driver, family, str(runs), *cells])
+        rows.append([str(groups[driver]), driver, family, str(runs), *cells[driver]])
     words = [WORDS.get(place, place) for place in places]
     return markdown_table(["group", "driver", "family", "runs", *words, "all"], rows, "rll")
 
@@ -208,13 +227,18 @@ def main() -> None:
     if options.page is not None:
         before, _, rest = options.page.read_text().partition(BEGIN)
         options.page.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}")
+    baseline = baseline_of(returns)
+    told = verdicts(returns, ((other, baseline) for other in returns if other != baseline), sorted(common))
+    print(f"\n{sum(each.apart for each in told)} of {len(told)} drivers differ from {baseline} over all tracks.")
     tracks = [track for track in sorted(common) if (track if track >= 0 else ~track) % len(specs)]
     leader = options.driver or LEADER
     if tracks and leader in returns:
         print(f"\n{leader} ahead of each, without tracks of {specs[0]}:")
-        for other in sorted(returns.keys() - {leader}):
-            lead = bootstrap(grid(returns[leader], tracks), grid(returns[other], tracks))
-            print(f"{other}: {lead.text('+.0f')}")
+        others = sorted(returns.keys() - {leader})
+        for other, verdict in zip(
+            others, verdicts(returns, ((leader, other) for other in others), tracks), strict=True
+        ):
+            print(f"{other}: {difference_text(verdict)}")
     if means := run_means(returns, specs):
         worlds = [*places_of(common, specs), "all"]
         print("\nmean of every run:")

@@ -63,13 +63,15 @@ class Spread:
     residuals: tuple[float, ...]
     """Of each driver: variance of one run on one track; 0 for a single run, which has it in `track`."""
 
-    def power(self, difference: float, runs: Sequence[int], tracks: int) -> float:
+    def power(self, difference: float, runs: Sequence[int], tracks: int, level: float = LEVEL) -> float:
         """Return the chance that an experiment sees a true difference.
 
         Args:
             difference: The true difference of the means.
             runs: Number of runs of each driver.
             tracks: Number of tracks, at least 2.
+            level: Level of the test. Of m tests that are corrected together, `LEVEL` / m is Bonferroni's, and Holm's
+                for the smallest p-value.
         """
         from scipy import stats  # slow to import
 
@@ -82,35 +84,39 @@ class Spread:
         variance, degrees = error_of(expected, runs, tracks)
         if variance == 0:
             return 1.0
-        limit = stats.t.isf(LEVEL / 2, degrees)
+        limit = stats.t.isf(level / 2, degrees)
         return float(stats.nct.sf(limit, degrees, abs(difference) / math.sqrt(variance)))
 
-    def tracks_needed(self, difference: float, runs: Sequence[int]) -> int | None:
+    def tracks_needed(self, difference: float, runs: Sequence[int], level: float = LEVEL) -> int | None:
         """Return the smallest number of tracks that shows a difference.
 
         Args:
             difference: The true difference of the means.
             runs: Number of runs of each driver.
+            level: See `power`.
 
         Returns:
             None if no number suffices, as the runs alone differ by too much.
         """
-        return _smallest(lambda tracks: self.power(difference, runs, tracks))
+        return _smallest(lambda tracks: self.power(difference, runs, tracks, level))
 
-    def runs_needed(self, difference: float, runs: Sequence[int], tracks: int) -> int | None:
+    def runs_needed(self, difference: float, runs: Sequence[int], tracks: int, level: float = LEVEL) -> int | None:
         """Return the smallest number of runs that shows a difference.
 
         Args:
             difference: The true difference of the means.
             runs: Number of runs of each driver; a single run stays one.
             tracks: Number of tracks.
+            level: See `power`.
 
         Returns:
             None if no number suffices, as the tracks alone differ by too much.
         """
-        return _smallest(lambda number: self.power(difference, _grown(runs, number), tracks))
+        return _smallest(lambda number: self.power(difference, _grown(runs, number), tracks, level))
 
-    def both_needed(self, difference: float, runs: Sequence[int], tracks: int) -> tuple[int, int] | None:
+    def both_needed(
+        self, difference: float, runs: Sequence[int], tracks: int, level: float = LEVEL
+    ) -> tuple[int, int] | None:
         """Return the runs and tracks of the smallest enlarged plan.
 
         Both grow by the same factor; a single run stays one.
@@ -122,7 +128,7 @@ class Spread:
         def tracks_of(number: int) -> int:
             return max(2, math.ceil(number * tracks / max(runs)))
 
-        number = _smallest(lambda number: self.power(difference, _grown(runs, number), tracks_of(number)))
+        number = _smallest(lambda number: self.power(difference, _grown(runs, number), tracks_of(number), level))
         return None if number is None else (number, tracks_of(number))
 
 

@@ -83,16 +83,21 @@ class Verdict:
         """
         return max(abs(self.difference.mean), self.margin)
 
+    @property
+    def level(self) -> float:
+        """Level of a plan: one of `comparisons` corrected tests."""
+        return LEVEL / self.comparisons
+
     @cached_property
     def tracks_needed(self) -> int | None:
         """Tracks that tell `goal` apart; None if no number does."""
-        return None if self.tracks == 1 else self.spread.tracks_needed(self.goal, self.runs)
+        return None if self.tracks == 1 else self.spread.tracks_needed(self.goal, self.runs, self.level)
 
     @cached_property
     def runs_needed(self) -> int | None:
         """Runs that tell `goal` apart; None if no number does."""
         several = max(self.runs) > 1 and self.tracks > 1
-        return self.spread.runs_needed(self.goal, self.runs, self.tracks) if several else None
+        return self.spread.runs_needed(self.goal, self.runs, self.tracks, self.level) if several else None
 
     def __repr__(self) -> str:
         return f"Verdict({self.sentence})"
@@ -130,8 +135,6 @@ class Verdict:
             return f"{small}, within {points(self.margin)} points ({100 * ALIKE:.0f} %), with {size}"
         if self.apart:
             return f"a difference, with {size}{chance}"
-        if self.p_value is not None and self.p_value < LEVEL:  # but not after Holm's correction
-            return f"not distinguishable with {size}{chance}"
         return f"not distinguishable with {size}{chance}; {self.needed}"
 
     def _chance(self) -> str:
@@ -159,7 +162,7 @@ class Verdict:
         goal, tracks, runs = points(self.goal), self.tracks_needed, self.runs_needed
         several = max(self.runs) > 1
         if tracks is not None and tracks <= self.tracks:
-            return f"a difference of {goal} would have been told apart"
+            return f"4 of 5 such experiments tell a difference of {goal} apart"
         start = f"to tell a difference of {goal} apart you need about"
         with_runs = f"no number of tracks suffices with {max(self.runs)} runs"
         if tracks is not None and runs is not None:
@@ -169,7 +172,7 @@ class Verdict:
             return f"{start} {_about(tracks, 'track')}{note}"
         if runs is not None:
             return f"{start} {_about(runs, 'run')} ({with_runs})"
-        both = self.spread.both_needed(self.goal, self.runs, self.tracks) if several else None
+        both = self.spread.both_needed(self.goal, self.runs, self.tracks, self.level) if several else None
         if both is None:
             return f"no experiment tells a difference of {goal} apart"
         return f"{start} {_about(both[0], 'run')} x {_about(both[1], 'track')} ({with_runs})"

@@ -54,6 +54,8 @@ def _grouped(verdicts: Sequence[Verdict]) -> str:
     """Return the drivers by their outcome against the baseline."""
     groups = _by_outcome({verdict.driver: verdict for verdict in verdicts})
     baseline, undecided = verdicts[0].baseline, groups.pop("open")
+    if verdicts[0].tracks == 1:
+        return "All drivers drove one track, which says nothing about others."
     if len(undecided) == len(verdicts):
         return f"No driver is distinguishable from {baseline}."
     parts = [
@@ -111,6 +113,8 @@ def over_worlds(verdicts: Mapping[str, Verdict]) -> str:
     """
     groups = _by_outcome(verdicts)
     undecided, some = groups.pop("open"), next(iter(verdicts.values()))
+    if some.tracks == 1:
+        return f"{some.driver} and {some.baseline} drove one track, which says nothing about others."
     parts = [
         f"scores {_WORDS[outcome]} {some.baseline} under "
         + (_listed(worlds) if len(worlds) < len(verdicts) else f"all {len(verdicts)} conditions")
@@ -121,11 +125,8 @@ def over_worlds(verdicts: Mapping[str, Verdict]) -> str:
         left = f"the other {len(undecided)}" if len(undecided) > _FEW else _listed(undecided)
         left = left if parts else f"any of {len(verdicts)} conditions"
         parts.append(f"is not distinguishable from {some.baseline} under {left}")
-    tracks = f"{some.tracks} track{'s' * (some.tracks > 1)}"
     correction = f"; Holm's correction for {some.comparisons} comparisons" if some.comparisons > 1 else ""
-    text = f"{some.driver} {', and '.join(parts)} ({tracks}{correction})."
-    if some.tracks == 1:
-        return f"{text} One track says nothing about others."
+    text = f"{some.driver} {', and '.join(parts)} ({some.tracks} tracks{correction})."
     if not undecided:
         return text
     largest = max(undecided, key=lambda world: abs(verdicts[world].difference.mean))

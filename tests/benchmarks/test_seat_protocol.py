@@ -75,6 +75,19 @@ def test_the_best_core_comes_first_and_differences_are_of_the_same_seeds():
     assert table["ncp"][5] == ""  # no lstm of that seed
 
 
+def test_a_percentage_of_runs_that_differ_has_an_interval_of_runs_too():
+    """Two runs of 200 tracks are no 400 independent episodes."""
+    runs = [Run("mha", "dagger", seed) for seed in (0, 1)]
+    rows: Rows = {
+        run: [episode(run, track, 500.0, track % 200 < hits) for track in range(920_000, 920_200)]
+        for run, hits in zip(runs, (80, 20), strict=True)
+    }
+    share, low, high = (float(text.strip("[],")) for text in cells(ranking(rows, rows))["mha"][6].split())
+    assert share == 25.0
+    assert low < 12
+    assert high > 38
+
+
 @pytest.mark.parametrize("recovers", KINDS)
 def test_recoveries_of_each_kind(recovers):
     runs = [Run("ncp", "dagger", seed) for seed in (0, 1)]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import worlds
-from worlds import by_mean, groups_of, on_further_tracks, places_of, returns_of, table, with_seat
+from worlds import by_mean, groups_of, on_further_tracks, places_of, returns_of, table, verdicts, with_seat
 
 SPECS = ["gap:0", "blackouts:2"]
 
@@ -77,12 +77,27 @@ def test_runs_that_drive_again_have_more_tracks(tmp_path):
 
 
 def test_drivers_that_cannot_be_told_from_the_best_of_a_group_are_in_it():
-    runs = {"first": [9.0, 10.0], "level": [8.0, 10.5], "behind": [5.0, 5.0], "last": [4.9, 5.05]}
+    runs = {"first": [9.9, 10.0], "level": [9.5, 10.3], "behind": [5.0, 5.0], "last": [4.9, 5.05]}
     returns = {
         name: {track: [value + track for value in values] for track in range(4)} for name, values in runs.items()
     }
     assert by_mean(returns) == ["first", "level", "behind", "last"]
     assert groups_of(returns) == {"first": 1, "level": 1, "behind": 2, "last": 2}
+
+
+def test_an_interval_of_two_runs_is_no_difference_where_the_test_sees_none():
+    """Two runs that differ may both lie low by chance."""
+    lstm = {track: [800.0 + track, 810.0 - track] for track in range(20)}
+    cfc = {track: [790.0 + 3 * track % 7, 600.0 + 5 * track % 11] for track in range(20)}
+    cnn = {track: [500.0 + track, 505.0] for track in range(20)}
+    returns = {"lstm": lstm, "cfc": cfc, "cnn": cnn}
+    tracks = sorted(lstm)
+    cfc_verdict, cnn_verdict = verdicts(returns, [("cfc", "lstm"), ("cnn", "lstm")], tracks)
+    assert cfc_verdict.difference.high < 0 < 0.05 < cfc_verdict.p_value
+    assert cnn_verdict.p_holm == 2 * cnn_verdict.p_value < 0.05
+    assert groups_of(returns) == {"lstm": 1, "cfc": 1, "cnn": 2}
+    cells = [line.rpartition(" | ")[2] for line in table(returns, ["gap:0"]).splitlines()[2:]]
+    assert [cell.endswith(" *) |") for cell in cells] == [False, False, True]
 
 
 def call(monkeypatch, *words: str) -> None:
@@ -103,7 +118,9 @@ def test_the_page_keeps_its_text_around_the_table(tmp_path, monkeypatch, capsys)
     assert "old" not in lines
     drivers = [line.split(" | ")[1] for line in lines if line.startswith("| ") and "driver" not in line]
     assert drivers == ["cnn", "lstm", "cnn (two)", "lstm (two)"]
-    assert "cnn ahead of each" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "\n3 of 3 drivers differ from lstm over all tracks.\n" in printed
+    assert "cnn ahead of each" in printed
 
 
 def test_a_comparison_without_nac_sharp_has_its_table_and_a_driver_that_is_not_there_an_error(

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from nac_drive.evaluation.spread import Spread, error_of, holm, mean_squares, spread_of
+from nac_drive.evaluation.spread import LEVEL, Spread, error_of, holm, mean_squares, spread_of
 
 EXPERIMENTS = 1000
 
@@ -126,3 +126,15 @@ def test_the_correction_of_holm_by_hand():
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([0.2]) == [0.2]
     assert holm([]) == []
+
+
+def test_a_plan_for_corrected_comparisons_sees_the_difference_in_4_of_5_experiments():
+    """One of seven paired t-tests has an effect, of 0.5."""
+    spread, comparisons = Spread(1.0, (0.0, 0.0), (0.0, 0.0)), 7
+    tracks = spread.tracks_needed(0.5, (1, 1), LEVEL / comparisons)
+    assert tracks == 54
+    differences = np.random.default_rng(0).normal(size=(2000, comparisons, tracks))
+    differences[:, 0] += 0.5
+    p_values = stats.ttest_1samp(differences, 0, axis=-1).pvalue
+    seen = [holm(experiment)[0] < LEVEL for experiment in p_values.tolist()]
+    assert 0.78 < np.mean(seen) < 0.84

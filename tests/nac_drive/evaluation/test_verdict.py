@@ -161,6 +161,14 @@ def test_verdicts_over_worlds():
     )
 
 
+def test_one_track_is_no_result():
+    lstm = evaluation("lstm", [919.0])
+    drivers = [RankedDriver(each) for each in with_holm([lstm, *(evaluation(name, [52.0], lstm) for name in "ab")])]
+    assert headline(drivers) == "All drivers drove one track, which says nothing about others."
+    worlds = {spec: drivers[1].evaluation.verdict for spec in ("no perturbation", "gap:1")}
+    assert over_worlds(worlds) == "a and lstm drove one track, which says nothing about others."  # type: ignore[arg-type]
+
+
 def test_numbers_that_round_to_zero_have_no_sign():
     assert [number_text(value, "+.0f") for value in (-0.2, 0.2, 0.0, 3.0, -3.0)] == ["0", "0", "0", "+3", "-3"]
     assert (number_text(-0.001, ".2f"), number_text(-0.04, "+.1f"), number_text(-1e-9, "+.3g")) == (
