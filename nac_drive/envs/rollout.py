@@ -127,13 +127,20 @@ class Episode:
             ("track", str(self.seed)),
             ("return", number_text(self.episode_return, ".1f")),
             ("decisions", f"{self.length:,}"),
-            ("end", "a rule of the environment" if self.terminated else "the time limit"),
+            ("end", self._end()),
         ]
         if "completion" in self.outcome:
             facts.append(("completion", f"{100 * self.outcome['completion']:.1f} %"))
         if "crashes" in self.outcome:
             facts.append(("crashes", str(self.outcome["crashes"])))
         return facts
+
+    def _end(self) -> str:
+        if not self.terminated:
+            return "the time limit"
+        if self.outcome.get("lap_finished"):
+            return "the lap is finished"
+        return f"a crash: {crash}" if (crash := self.outcome.get("crash")) else "a rule of the environment"
 
     def _repr_html_(self) -> str:
         return table([], self._facts())

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.table import Table as TerminalTable
-
 from nac_drive.data_collection.drivers import AnyDriver, driver_names, driving_device, on_device, resolve_together
 from nac_drive.data_collection.trained_env import env_for, env_of_first
 from nac_drive.envs import Control, CrashMode, track_seeds
@@ -27,7 +25,7 @@ from nac_drive.experiments.figures import (
 )
 from nac_drive.experiments.page import Page, PageFigure, conditions, inspect_command, track_names
 from nac_drive.experiments.stress import KEPT, StressCell, StressResult
-from nac_drive.experiments.table import Table
+from nac_drive.experiments.table import Table, TerminalTables
 from nac_drive.markdown import number_text
 from nac_drive.storage.figure import try_to_draw
 from nac_drive.storage.names import markdown
@@ -143,7 +141,7 @@ def save_stress_page(
     return page.save_html(folder)
 
 
-def terminal_stress(result: StressResult) -> TerminalTable:
+def terminal_stress(result: StressResult) -> TerminalTables:
     """Return the return that every driver keeps, for the terminal."""
     return replace(result.kept(), legend="").terminal(KEPT)
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
 from rich.table import Table as TerminalTable
+from rich.text import Text
 
 from nac_drive.evaluation.metric import EMPTY, TableColumn
 from nac_drive.markdown import markdown_table
 from nac_drive.notebook import paragraph
 from nac_drive.notebook import table as html_table
 from nac_drive.storage.names import markdown
+
+_FRAME = 3
+"""Characters around a cell: two spaces and a line."""
+_LEAST_NAME = 8
+"""Characters of a column of names, however narrow the terminal is."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +57,59 @@ class Table:
         legend = paragraph(self.legend) if self.legend else ""
         return html_table(self.headings, self.rows, self.names) + legend
 
-    def terminal(self, title: str) -> TerminalTable:
+    def terminal(self, title: str) -> TerminalTables:
         """Return the table for a terminal, with its legend."""
-        table = TerminalTable(title=title, caption=self.legend or None)
-        for number, heading in enumerate(self.headings):
-            table.add_column(heading, justify="left" if number < self.names else "right")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
+        return TerminalTables(self, title)
+
+
+@dataclass(frozen=True)
+class TerminalTables:
+    """A table within the width of a terminal.
+
+    Columns that do not fit follow in further tables, each with all names. No number is cut: half of one reads as
+    another. Long names are folded.
+    """
+
+    table: Table
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[TerminalTable | Text]:
+        yield from self.within(options.max_width)
+        if self.table.legend:
+            yield Text(self.table.legend, style="table.caption")
+
+    def within(self, width: int) -> Iterator[TerminalTable]:
+        """Yield tables of at most so many characters."""
+        sizes, names = self._sizes(width), self.table.names
+        start = sum(size + _FRAME for size in sizes[:names]) + 1
+        blocks: list[list[int]] = [[]]
+        used = start
+        for number, size in enumerate(sizes[names:], start=names):
+            if blocks[-1] and used + size + _FRAME > width:
+                blocks.append([])
+                used = start
+            blocks[-1].append(number)
+            used += size + _FRAME
+        for block in blocks:
+            shown = TerminalTable(title=self.title if block is blocks[0] else None)
+            places = [*range(names), *block]
+            for place in places:
+                justify = "left" if place < names else "right"
+                shown.add_column(self.table.headings[place], justify=justify, width=sizes[place], overflow="fold")
+            for row in self.table.rows:
+                shown.add_row(*(row[place] for place in places))
+            yield shown
+
+    def _sizes(self, width: int) -> list[int]:
+        """Return the characters of every column: headings break at words, and names anywhere, where they must."""
+        headings, cells = (
+            self.table.headings,
+            [[*map(cell_len, column)] for column in zip(*self.table.rows, strict=True)],
+        )
+        whole = [max(cell_len(heading), *sizes) for heading, sizes in zip(headings, cells, strict=True)]
+        if sum(size + _FRAME for size in whole) < width:
+            return whole
+        sizes = [max(*map(cell_len, heading.split()), *sizes) for heading, sizes in zip(headings, cells, strict=True)]
+        names = self.table.names
+        room = (width - 1 - max(sizes[names:], default=0) - _FRAME) // names - _FRAME
+        return [*(min(size, max(room, _LEAST_NAME)) for size in sizes[:names]), *sizes[names:]]

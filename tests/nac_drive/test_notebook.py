@@ -89,6 +89,19 @@ def test_a_result_is_one_short_line():
         assert len(text) < 400, text
 
 
+@pytest.mark.parametrize(
+    ("terminated", "outcome", "end"),
+    [
+        (True, {"lap_finished": True, "crash": None}, "the lap is finished"),
+        (True, {"lap_finished": False, "crash": "off_road"}, "a crash: off_road"),
+        (True, {}, "a rule of the environment"),
+        (False, {"lap_finished": False, "crash": "off_road"}, "the time limit"),
+    ],
+)
+def test_an_episode_says_why_it_ended(terminated, outcome, end):
+    assert f", end {end}" in repr(Episode(7, 912.3, 880, terminated, outcome))
+
+
 def test_html_is_small_and_nobody_writes_marks_into_it():
     for result in (each for each in results() if hasattr(each, "_repr_html_")):
         html = result._repr_html_()

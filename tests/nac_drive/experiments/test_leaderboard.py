@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
-from dataclasses import asdict
+import re
+from collections import Counter
+from dataclasses import asdict, replace
 from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.results import EpisodeResult
@@ -83,13 +90,31 @@ def test_empty_columns_are_left_out():
 
 def test_the_terminal_shows_the_same_cells():
     texts = leaderboard(ranked())
-    table = texts.terminal("title")
+    (table,) = texts.terminal("title").within(1000)
     assert [column.header for column in table.columns] == texts.headings
     assert list(zip(*(column.cells for column in table.columns), strict=True)) == [tuple(row) for row in texts.rows]
-    assert table.caption == "Return: mean ± standard deviation over episodes. Baseline: expert, on the same tracks."
-    short = leaderboard(ranked(), SHORT).terminal("title")
+    assert texts.legend == "Return: mean ± standard deviation over episodes. Baseline: expert, on the same tracks."
+    (short,) = leaderboard(ranked(), SHORT).terminal("title").within(1000)
     assert [column.header for column in short.columns] == list(SHORT)
     assert list(short.columns[1].cells) == [row[1] for row in texts.rows]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 160])
+@pytest.mark.parametrize("names", [1, 2])
+def test_no_number_is_cut_in_a_narrow_terminal(width, names):
+    texts = leaderboard(ranked())
+    rows = [[*["a_driver_with_a_name_of_more_than_forty_letters"] * names, *row[1:]] for row in texts.rows]
+    table = replace(texts, columns=[texts.columns[0]] * (names - 1) + [*texts.columns], rows=rows, names=names)
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(table.terminal("title"))
+    lines = stream.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= width
+    cells = Counter(cell.strip() for line in lines for cell in re.split("[│┃]", line))
+    for cell, count in Counter(cell for line in rows for cell in line[names:] if cell != "-").items():
+        assert cells[cell] >= count, cell
+    assert texts.legend in " ".join(stream.getvalue().split())
+    letters = "".join(cell.strip() for line in lines for cell in line.split("│")[1:2])
+    assert rows[0][0] in letters, "a name is folded"
 
 
 def test_results_are_saved_as_numbers(tmp_path):
