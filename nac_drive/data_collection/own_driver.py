@@ -29,7 +29,7 @@ from nac_drive.data_collection.adapters import (
     takes_any,
 )
 from nac_drive.data_collection.identity import object_hash
-from nac_drive.envs import Control, EnvConfig, Policy, same_actions
+from nac_drive.envs import Control, EnvConfig, Policy, Road, same_actions
 from nac_drive.plugins import place_of
 from nac_drive.policies.foreign_onnx import ForeignOnnx
 from nac_drive.policies.image_input import UnfitError
@@ -173,12 +173,14 @@ class OwnDriver:
     def _checked(self, action: Any, state: OwnState) -> Any:
         """Return an action as the environment takes it.
 
-        It is an int, or an array of float32.
+        It is an int, or an array of float32. An array may have the shape of a user's own action space.
 
         Raises:
             ValueError: It is no action of the environment.
         """
         space: Any = state.env.action_space
+        road = state.env.unwrapped
+        native_shape = road.env.action_space.shape if isinstance(road, Road) else space.shape
         if callable(getattr(action, "detach", None)):  # a tensor of torch
             action = action.detach().cpu()
             action = action.float() if action.is_floating_point() else action
@@ -189,8 +191,8 @@ class OwnDriver:
         if isinstance(space, gym.spaces.Discrete):
             if array.shape == () and array.dtype.kind in "iu" and space.contains(np.int64(array)):
                 return int(array)
-        elif array.shape == space.shape and array.dtype.kind in "fiu":
-            array = array.astype(space.dtype)
+        elif array.shape in (space.shape, native_shape) and array.dtype.kind in "fiu":
+            array = array.astype(space.dtype).reshape(space.shape)
             if space.contains(array):  # NaN lies nowhere
                 return array
         fix = "" if self.control else _other_control(space, array)

@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from nac_drive.envs.foreign_road import Image, Road, described
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
+from nac_drive.plain import plain
 
 ASSUMED_RATE = 50
 """Frames per second of an environment that states none."""
@@ -95,12 +96,13 @@ def gymnasium_environment(name: str, arguments: Mapping[str, Any] | None = None,
                 f"environment {name!r} has no images: its observations are {env.observation_space}, and it has no "
                 "render_mode 'rgb_array'; wrap it so that observations, or one entry of them, are uint8 images."
             )
-    rate = facts.get("frames_per_second") or frame_rate(env) or ASSUMED_RATE
+    rate = facts.get("frames_per_second") or max(1, round(frame_rate(env) or ASSUMED_RATE))
     actions = _actions(name, env.action_space)
+    of_user = {field: partial(_of_user, facts[field]) for field in _OF_USER if facts.get(field)}
     road = Road(name, env, image, rate, "ignore")
     try:
         frame, info = road.reset(seed=0)
-        size = len(_numbers(road, info))
+        size = np.size(of_user.get("privileged", _numbers)(road, info))
         _require_picture(name, road)
     finally:
         road.close()
@@ -110,21 +112,20 @@ def gymnasium_environment(name: str, arguments: Mapping[str, Any] | None = None,
         solved_return=registered.reward_threshold, max_steps=registered.max_episode_steps, video_image=_shown,
         privileged=_numbers, privileged_size=size, **actions,
     )  # fmt: skip
-    of_user = {field: partial(_of_user, facts[field]) for field in _OF_USER if facts.get(field)}
     return replace(spec, **{**facts, **of_user})
 
 
-def frame_rate(env: gym.Env) -> int | None:
+def frame_rate(env: gym.Env) -> float | None:
     """Return the steps per second that an environment states.
 
-    They are at least 1. None if it states none.
+    They are positive. None if it states none.
 
     It is the policy frequency of an environment that has one (highway-env), or `metadata["render_fps"]`.
     """
     config = getattr(env.unwrapped, "config", None)
     stated = config.get("policy_frequency") if isinstance(config, Mapping) else None
-    stated = stated or env.metadata.get("render_fps")
-    return max(1, round(stated)) if isinstance(stated, int | float) and 0 < stated < math.inf else None
+    stated = plain(stated or env.metadata.get("render_fps"))
+    return stated if isinstance(stated, int | float) and 0 < stated < math.inf else None
 
 
 def _made(registered: GymnasiumSpec, arguments: dict[str, Any], render_mode: str | None) -> gym.Env:

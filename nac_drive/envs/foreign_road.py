@@ -14,6 +14,7 @@ import cv2
 import gymnasium as gym
 import numpy as np
 
+from nac_drive.plain import plain
 from nac_drive.plugins import place_of
 
 RENDERED_SIDE = 96
@@ -22,19 +23,55 @@ _LEAST_SIDE, _MOST_CHANNELS = 16, 16
 """The smallest side of an image, and the largest number of its channels or stacked frames."""
 _ROUNDING = 1e-5
 """The fraction of its range by which a rounded number of an action may leave it."""
-KEYS: dict[str, Callable[[Any], Any]] = {
-    "speed": float,
-    "lateral_offset": float,
-    "heading_error": float,
-    "wheels_off_road": int,
-    "completion": float,
-    "lap_finished": bool,
-    "off_road": bool,
-    "off_road_events": int,
-    "crashes": int,
-    "interventions": int,
+_LONGEST = 300
+"""Characters of an error or a value that a message shows."""
+_MOST_COMPLETION = 1.01
+"""The largest completion that rounding explains."""
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _fraction(value: Any) -> float:
+    number = _number(value)
+    if number > _MOST_COMPLETION:
+        raise ValueError
+    return min(max(number, 0.0), 1.0)
+
+
+def _flag(value: Any) -> bool:
+    """Return a flag; texts and lists are none."""
+    flag = plain(value)
+    if not isinstance(flag, int | float) or flag not in (0, 1):
+        raise ValueError
+    return bool(flag)
+
+
+def _crash(value: Any) -> str | None:
+    """Return the kind of a crash; None for no crash."""
+    if value is None or isinstance(value, str):
+        return value or None
+    return "crash" if _flag(value) else None
+
+
+KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "speed": (_number, "a number"),
+    "lateral_offset": (_number, "a number"),
+    "heading_error": (_number, "a number"),
+    "wheels_off_road": (int, "a number"),
+    "completion": (_fraction, "a fraction of the track, 0 to 1"),
+    "lap_finished": (_flag, "True or False"),
+    "off_road": (_flag, "True or False"),
+    "off_road_events": (int, "a number"),
+    "crash": (_crash, "True, False, None or the kind of the crash"),
+    "crashes": (int, "a number"),
+    "interventions": (int, "a number"),
 }
-"""Keys of `info` that metrics read, and their types. `crash`, the kind of a crash, is one more."""
+"""Keys of `info` that metrics read: a function that converts a value or raises an error, and the expected values."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +163,10 @@ class Road(gym.Env):
         self._name, self._dt, self._ends_at_crash = name, 1 / rate, crash == "terminate"
         self._seed: int | None = None
         self._steps = 0
-        self._reported: set[str] | None = None
+        self._keys: set[str] = set()
         if image is None:
             self._try(env.reset, seed=0)
-        self.state = self._look(None) if image is None else np.zeros(image.frame_shape, np.uint8)
+        self.state = self._rendered() if image is None else np.zeros(image.frame_shape, np.uint8)
         """The present frame."""
         self.observation: Any = None
         """The present observation of the environment itself."""
@@ -145,7 +182,7 @@ class Road(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
-        self._seed, self._steps, self._reported = seed, 0, None
+        self._seed, self._steps = seed, 0
         self._crashed = self._off = False
         self._counts = {"crashes": 0, "off_road_events": 0}
         self.observation, info = self._outcome("reset", 2, self._try(self.env.reset, seed=seed, options=options))
@@ -194,10 +231,19 @@ class Road(gym.Env):
                     self._says(f"returned {what} {got}, its space says uint8 {self.image.shape}; correct it")
                 )
             return self.image.frame(np.asarray(image))
+        frame, shape = self._rendered(), self.observation_space.shape
+        if frame.shape != shape:
+            what = f"an image that becomes a frame {frame.shape}, the first one became {shape}; keep its proportions"
+            raise ValueError(self._says(f"returned from render {what}"))
+        return frame
+
+    def _rendered(self) -> np.ndarray:
         image = self._try(self.env.render)
         image = image[-1] if isinstance(image, list) and image else image
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            raise ValueError(self._says(f"render() returned a {type(image).__name__}, expected uint8 (H, W, 3)"))
+            raise ValueError(
+                self._says(f"returned from render a {type(image).__name__}, expected uint8 (H, W, 3); correct it")
+            )
         return self.fitted(image)
 
     @staticmethod
@@ -221,37 +267,35 @@ class Road(gym.Env):
 
     def _read(self, info: dict[str, Any], dt: float) -> dict[str, Any]:
         """Return `info` with the time and checked keys."""
-        info = self._kept(info)
+        info = self._reported(info)
         read = {**info, "dt": dt, "zooming": False}
-        for key, kind in KEYS.items():
+        for key, (kind, expected) in KEYS.items():
             if key in info:
-                read[key] = self._number(key, info[key], kind)
-        if "completion" in info:
-            read["completion"] = min(max(read["completion"], 0.0), 1.0)
+                read[key] = self._converted(key, info[key], kind, expected)
         if "crash" in info:
-            crash = info["crash"]
-            read["crash"] = crash if isinstance(crash, str) and crash else "crash" if crash else None
             read.setdefault("interventions", 0)
-            self._crashed = self._count("crashes", bool(crash), self._crashed, read)
+            self._crashed = self._count("crashes", read["crash"] is not None, self._crashed, read)
         if "off_road" in info:
             self._off = self._count("off_road_events", read["off_road"], self._off, read)
         return read
 
-    def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return `info` without keys that came later.
+    def _reported(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return `info` without empty keys of metrics.
 
-        The first step decides which keys of metrics there are.
+        The first step decides which of them there are. A crash may be None.
 
         Raises:
-                ValueError: One of them is missing.
+            ValueError: One of them is missing later, or comes later.
         """
-        keys = {key for key in (*KEYS, "crash") if info.get(key) is not None or (key == "crash" and key in info)}
-        if self._steps == 0:
-            return {key: value for key, value in info.items() if key in keys or key not in KEYS}
-        self._reported = keys if self._reported is None else self._reported
-        for key in sorted(self._reported - keys):
-            raise ValueError(self._says(f"reports no info[{key!r}] any more; report it after every step"))
-        return {key: value for key, value in info.items() if key in self._reported or key not in (*KEYS, "crash")}
+        info = {key: value for key, value in info.items() if value is not None or key not in KEYS or key == "crash"}
+        keys = info.keys() & KEYS.keys()
+        if self._steps == 1:
+            self._keys = keys
+        for key in sorted(keys ^ self._keys) if self._steps else ():
+            name = f"info[{key!r}]"
+            what = f"no {name} any more" if key in self._keys else f"{name}, but not from the first step on"
+            raise ValueError(self._says(f"reports {what}; report it after every step"))
+        return info
 
     def _count(self, key: str, now: bool, before: bool, read: dict[str, Any]) -> bool:
         """Count beginnings of an event that nobody counts."""
@@ -259,14 +303,13 @@ class Road(gym.Env):
         read.setdefault(key, self._counts[key])
         return now
 
-    def _number(self, key: str, value: Any, kind: Callable[[Any], Any]) -> Any:
+    def _converted(self, key: str, value: Any, kind: Callable[[Any], Any], expected: str) -> Any:
         try:
-            number = kind(value)
+            return kind(value)
         except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(self._says(f"returned info[{key!r}] = {value!r}, expected a number; correct or rename it"))
-        return number
+            got = " ".join(repr(value).split())[:_LONGEST]
+            what = f"returned info[{key!r}] = {got}, expected {expected}; correct or rename it"
+            raise ValueError(self._says(what)) from None
 
     def _try(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the environment."""
@@ -284,4 +327,4 @@ def described(error: Exception) -> str:
     """Return type, text and place of an error."""
     line = place_of(error).removesuffix(": ")
     location = f" ({line})" if line else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{location}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}{location}"

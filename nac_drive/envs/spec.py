@@ -22,8 +22,8 @@ class EnvSpec:
     `info` must hold, after reset and after every step, `dt` (seconds since the last observation, 0 after reset) and
     `zooming` (frames that count for no accuracy). It may hold the keys of `CarRacing`'s docstring that metrics read:
     speed, lateral_offset, heading_error, wheels_off_road, completion, lap_finished, off_road, off_road_events, crash,
-    crashes and interventions. A metric without its keys has no value. The first five are stored with every observation,
-    if all of them are there.
+    crashes and interventions. completion is a fraction of the track, 0 to 1, and off_road and lap_finished are flags.
+    A metric without its keys has no value. The first five are stored with every observation, if all of them are there.
     `env.unwrapped.state` is the clean frame that an expert sees. Every observation is an array of its own.
 
     The defaults are CarRacing's. `gymnasium_environment` makes the spec of any environment of gymnasium.
@@ -89,7 +89,7 @@ class EnvSpec:
     """(env.unwrapped, info) -> numbers (K,) float32 that describe the state of the simulator, for the value network of
     PPO; None for the values of `info` that every track environment has."""
     privileged_size: int = 0
-    """K, the number of values of `privileged`."""
+    """K, the number of values of `privileged`; `gymnasium_environment` counts them."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.experts, Mapping):

@@ -21,6 +21,8 @@ COMMANDS = (
     "collect", "train", "dagger", "ppo", "evaluate", "compare", "stress", "watch", "inspect", "arena", "export",
 )  # fmt: skip
 """Commands that every environment has which can be driven."""
+_REPEATED = "dataset verify --replay and paired differences"
+"""Results that need the same episode of the same seed."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,17 @@ def check_environment(name: str) -> EnvironmentCheck:
             "" if spec.pose and spec.road else "state pose and road in gymnasium_environment",
         ),
         EnvironmentFinding(
-            "same seed", "the same episode" if equal else "another episode",
+            "same seed", "the same episode" if equal else f"another episode, so that {_REPEATED} mean nothing",
             "" if equal else "draw all random numbers from self.np_random, and seed what else is random in reset",
         ),
         EnvironmentFinding(
             "save_state", "there" if saves else "none", "" if saves else "nothing, unless arena is to go back"
         ),
     ]  # fmt: skip
-    return EnvironmentCheck(name, tuple(findings), tuple(_left_out(config, equal, saves)))
+    return EnvironmentCheck(name, tuple(findings), tuple(_left_out(config, saves)))
 
 
-def _left_out(config: EnvConfig, equal: bool, saves: bool) -> Iterator[str]:
+def _left_out(config: EnvConfig, saves: bool) -> Iterator[str]:
     if config.environment != EnvConfig.environment:
         names = [name for name, levels in PERTURBATIONS.items() if levels[0].needs_car_racing]
         yield f"the perturbations {', '.join(names)} of stress"
@@ -104,8 +106,6 @@ def _left_out(config: EnvConfig, equal: bool, saves: bool) -> Iterator[str]:
         yield "the map of watch --html, inspect and arena"
     if not saves:
         yield "mark and again of arena"
-    if not equal:
-        yield "dataset verify --replay, and paired differences"
 
 
 def _drive(config: EnvConfig) -> list[tuple[np.ndarray, float, dict[str, Any]]]:
@@ -148,11 +148,15 @@ def _of_spec(config: EnvConfig, env: gym.Env) -> Iterator[EnvironmentFinding]:
     yield EnvironmentFinding(
         "flips in training", "known" if flips else "none", "" if flips else f"state {field} in gymnasium_environment"
     )
-    stated = not isinstance(road, Road) or frame_rate(road.env) or spec.frames_per_second != ASSUMED_RATE
+    rate = spec.frames_per_second
+    stated = frame_rate(road.env) if isinstance(road, Road) else rate
+    assumed = stated is None and rate == ASSUMED_RATE
+    unlike = stated is not None and stated != rate
     yield EnvironmentFinding(
-        "frames per second", f"{spec.frames_per_second}" + ("" if stated else ", assumed"),
-        "" if stated else 'set metadata["render_fps"] of the environment',
-    )  # fmt: skip
+        "frames per second",
+        f"{rate}{', assumed' if assumed else f', the environment states {stated:g}' if unlike else ''}",
+        'set metadata["render_fps"] of the environment, a whole number' if assumed or unlike else "",
+    )
     yield EnvironmentFinding("longest episode", f"{config.max_steps} steps")
     solved = spec.solved_return
     yield EnvironmentFinding(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -135,13 +136,23 @@ def _wrong_way(trace: EpisodeTrace) -> float:
     return int(wrong.sum()) / trace.spec.frames_per_second
 
 
+def _crashes(trace: EpisodeTrace) -> list[str | None]:
+    """Return the kind of crash that begins in each step.
+
+    It may last, as a car stands at a wall.
+    """
+    kinds = [None, *(step.outcome["crash"] for step in trace.steps)]
+    return [None if before else now for before, now in pairwise(kinds)]
+
+
 def _recovered(trace: EpisodeTrace) -> float | None:
-    falls, mishaps = [], 0
-    for end, step in zip(trace.frames.cumsum().tolist(), trace.steps, strict=True):
-        count = step.outcome.get("mishaps", 0)
-        if step.outcome["crash"] is not None or count > mishaps:
-            falls.append(end)
-        mishaps = count
+    mishaps = [0, *(step.outcome.get("mishaps", 0) for step in trace.steps)]
+    ends = trace.frames.cumsum().tolist()
+    falls = [
+        end
+        for end, crash, (before, count) in zip(ends, _crashes(trace), pairwise(mishaps), strict=True)
+        if crash or count > before
+    ]
     on_course = trace.per_frame(
         lambda step: is_on_course(*(step.outcome[name] for name in ("wheels_off_road", "heading_error", "speed")))
     )
@@ -248,7 +259,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "crash_kinds",
-            lambda trace: [step.outcome["crash"] for step in trace.steps if step.outcome["crash"]],
+            lambda trace: [kind for kind in _crashes(trace) if kind],
             kind=list[str] | None,
             needs=("crash",),
             doc="Kind of each crash: outside, off_road or heading.",

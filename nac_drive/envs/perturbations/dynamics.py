@@ -23,7 +23,7 @@ GRASS_GRIP = 0.6
 class ActionDelay(TimedPerturbation):
     """Frame i executes the action of frame i - `frames`.
 
-    The first `frames` actions are zero.
+    The first `frames` actions are zero, or the nearest to zero that there is.
     """
 
     frames: int
@@ -149,5 +149,8 @@ class WeakTyres(gym.Wrapper):
 
 
 def _zero_action(space: gym.Space) -> Any:
-    """Return discrete action 0, or zero steer, gas and brake."""
-    return np.int64(0) if isinstance(space, gym.spaces.Discrete) else np.zeros(space.shape or (), space.dtype)
+    """Return zero, or the action nearest to it."""
+    if isinstance(space, gym.spaces.Discrete):
+        return np.int64(0).clip(space.start, space.start + space.n - 1)
+    zero = np.zeros(space.shape or (), space.dtype)
+    return zero.clip(space.low, space.high) if isinstance(space, gym.spaces.Box) else zero

@@ -43,7 +43,8 @@ class RolloutConfig:
     action_repeat: int = 4
     """Frames for which PPO holds every action. The driver that comes out acts at every frame."""
     patience: int = 100
-    """Frames without a new tile after which an episode ends, in training only; 0: never."""
+    """Frames without a new tile after which an episode ends, in training only; 0: never. Elsewhere the frames count in
+    which completion stays the same and below 1, and the value network estimates the rest of the episode."""
     distribution: Distribution = "beta"
     """Continuous: beta, or gaussian before tanh and sigmoid."""
     augment: tuple[str, ...] = ()
@@ -126,7 +127,7 @@ class PPOOptimConfig:
     """Actions over which gradients go back in time, in a core with memory; it divides n_steps. Longer sequences are
     fewer in an update, and their actions resemble each other (docs/expert.md)."""
     value_warmup_steps: int = 0
-    """Frames during which only the value network learns."""
+    """Frames during which only the value network learns, fewer than total_timesteps."""
     clip_range: float = 0.2
     """Bound of an update: the probability of an action changes by a factor within 1 ± clip_range."""
     gamma: float = 0.9995
@@ -226,9 +227,10 @@ class PPOConfig:
                 f"batch_size must divide the n_envs * n_steps = {actions:,} actions of a rollout, "
                 f"got {optim.batch_size}."
             )
-        if self.rollout.n_steps % optim.sequence_length:
+        if 0 < self.total_timesteps <= optim.value_warmup_steps:
             raise ValueError(
-                f"sequence_length must divide n_steps = {self.rollout.n_steps}, got {optim.sequence_length}."
+                f"value_warmup_steps must be less than total_timesteps = {self.total_timesteps:,}, got "
+                f"{optim.value_warmup_steps}: the driver would never learn; lower it."
             )
 
     @property

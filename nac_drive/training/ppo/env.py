@@ -23,13 +23,16 @@ class TrainingEnv(gym.Wrapper):
 
     A reset draws a training track and an augmentation. Rewards are scaled.
 
-    An episode ends early after `patience` frames without a new tile. It then pays for the time that was left as for the
-    last frames: to miss a tile and drive on in vain costs as much as without the early end. The first episode after
-    `start_at` is cut at a random frame, so that environments that begin together do not stay together.
+    An episode ends early after `patience` frames in which `completion` stays the same and below 1. In CarRacing it then
+    pays for the time that was left as for the last frames: to miss a tile and drive on in vain costs as much as without
+    the early end. Another environment has other rewards, so that the episode is cut there: the value network estimates
+    the rest. The first episode after `start_at` is cut at a random frame, so that environments that begin together do
+    not stay together.
 
     Args:
         env: An environment. It may report `crash`, `wheels_off_road` and `completion` in `info`, without which nothing
-            is subtracted and no episode ends early; it may have a method `tiles_missed`.
+            is subtracted and no episode ends early; it may have a method `tiles_missed`. Where it truncates an episode
+            before the time limit of `env_config`, which is the time that the value network sees, the episode is cut.
         config: Seed, penalties, scale, patience and augmentations.
         rank: Number of the environment in the run, so that each has random numbers of its own.
         env_config: Settings of `env`.
@@ -39,12 +42,15 @@ class TrainingEnv(gym.Wrapper):
         super().__init__(env)
         self._config, self._rank, self._max_steps = config, rank, env_config.max_steps
         self._describe = env_config.spec.privileged or _facts
-        self._rate = env_config.spec.frames_per_second
+        self._size = privileged_size(env_config) - 1
+        self._name, self._rate = env_config.environment, env_config.spec.frames_per_second
         self._tiles_missed = getattr(env.unwrapped, "tiles_missed", lambda: 0)
         self._augmentation = Augmentation(config.rollout.augment)
         self._frame_size = FrameSize.of(env_config.spec.frame_shape, env_config.spec.bar_top)
         self.penalty_share = 1.0
         """Fraction of the penalties that is subtracted."""
+        self.is_cut = False
+        """Training ended the episode before the environment did, so that its return is not whole."""
         self.start_at(0)
 
     def start_at(self, timesteps: int) -> None:
@@ -54,9 +60,10 @@ class TrainingEnv(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset on a random training track; `seed` does not count."""
-        observation, info = self.env.reset(seed=training_track(self._rng), options=options)
+        self._track = training_track(self._rng)
+        observation, info = self.env.reset(seed=self._track, options=options)
         self._effect = self._augmentation.draw(self._rng, self._frame_size).effect
-        self._frames, self._idle, self._completion, self._missed = 0, 0, info.get("completion"), 0
+        self._frames, self._idle, self._completion, self._missed = 0, 0, info.get("completion", 0.0), 0
         self.native_return = 0.0
         self._info = info
         return self._effect(observation), info
@@ -72,14 +79,17 @@ class TrainingEnv(gym.Wrapper):
         self._missed = missed
         if info.get("wheels_off_road", 0) >= OFF_ROAD_WHEELS:
             penalty += self._config.reward.off_road_penalty * frames
-        completion = info.get("completion")  # without it, no episode ends early
-        self._idle = self._idle + frames if completion is not None and completion <= self._completion else 0
+        completion = info.get("completion", 1.0)  # without it, no episode ends early
+        self._idle = self._idle + frames if completion <= self._completion and completion < 1 else 0
         self._frames, self._completion, self._info = self._frames + frames, completion, info
-        if self._config.rollout.patience and self._idle >= self._config.rollout.patience and not terminated:
+        idle = 0 < self._config.rollout.patience <= self._idle
+        if idle and self._name == EnvConfig.environment and not terminated:
             terminated = True
             reward = float(reward) * (1 + (self._max_steps - self._frames) / frames)  # of the time that is left
-        terminated = terminated or truncated  # the value network sees the time
-        truncated = self._limit is not None and self._frames >= self._limit
+        terminated = terminated or (truncated and self._frames >= self._max_steps)  # the value network sees this time
+        cut = idle or (self._limit is not None and self._frames >= self._limit)
+        self.is_cut = cut and not (terminated or truncated)
+        truncated = not terminated and (truncated or cut)
         if terminated or truncated:
             self._limit = None
         reward = (float(reward) - self.penalty_share * penalty) * REWARD_SCALE
@@ -89,9 +99,30 @@ class TrainingEnv(gym.Wrapper):
         """Return the simulator's state and the passed time, (K,).
 
         The state is `EnvSpec.privileged`. Time is a fraction.
+
+        Raises:
+            ValueError: The state is no `privileged_size` finite numbers.
         """
-        known = self._describe(self.env.unwrapped, self._info)
-        return np.append(known, np.float32(self._frames / self._max_steps))
+        state = self._describe(self.env.unwrapped, self._info)
+        try:
+            numbers = np.asarray(state, np.float32).ravel()
+        except (TypeError, ValueError):
+            raise ValueError(self._says(f"returned {type(state).__name__}, expected numbers; correct it")) from None
+        if numbers.size != self._size:
+            raise ValueError(
+                self._says(
+                    f"returned {numbers.size} numbers, privileged_size says {self._size}; state privileged_size="
+                    f"{numbers.size} beside privileged"
+                )
+            )
+        for number in np.flatnonzero(~np.isfinite(numbers)).tolist():
+            what = f"returned {numbers[number]} as number {number} of {self._size}, expected finite numbers; correct it"
+            raise ValueError(self._says(what))
+        return np.append(numbers, np.float32(self._frames / self._max_steps))
+
+    def _says(self, what: str) -> str:
+        where = f"environment {self._name!r}, step {self._frames} of the episode with seed {self._track}"
+        return f"{where}: privileged, which the value network sees, {what}."
 
 
 def _facts(env: Any, info: dict[str, Any]) -> np.ndarray:

@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
     dt: np.ndarray
     """(E,): seconds between the last two observations, 0 where an episode begins."""
     returns: list[float]
-    """Native returns of the episodes that ended by a rule."""
+    """Native returns of the episodes that training did not cut."""
 
 
 class RolloutEnvs(Protocol):
@@ -119,7 +119,7 @@ class SingleEnvs:
         observation, reward, terminated, truncated, info = env.step(action)
         after, duration = env.privileged(), info["dt"]
         self.observations[row], self.privileged[row] = observation, after
-        if terminated:
+        if (terminated or truncated) and not env.is_cut:
             returns.append(env.native_return)
         if terminated or truncated:
             self.observations[row], info = env.reset()

@@ -55,7 +55,7 @@ class Rollout:
     states: tuple[Tensor, ...]
     """(T / L, E, ...) each: the driver's state before every action whose number is a multiple of L."""
     returns: list[float]
-    """Undiscounted native rewards of the episodes that ended by a rule; one that was cut is not whole."""
+    """Undiscounted native rewards of the episodes that training did not cut; one that it cut is not whole."""
 
 
 def parts_of(n_envs: int) -> list[range]:

@@ -78,8 +78,9 @@ def ppo(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the device is not there, the driver would have dropout or noise in training, `init_from` drives
-            another environment, or the run was started with other settings or by an older version.
+        ValueError: If the device is not there, the driver would have dropout or noise in training, its sequences do not
+            fill a rollout, `init_from` drives another environment, or the run was started with other settings or by an
+            older version.
         DivergedError: If a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
 
@@ -92,7 +93,11 @@ def ppo(
     plan = TrainingPlan.resolve(config, config.env, device=device, grown=("total_timesteps",))
     if plan.device.type == "cpu":
         warn_of_emulation(config.optim.precision)
-    learner = Learner(build_policy(plan), config.optim, default_workers())
+    learner, n_steps = Learner(build_policy(plan), config.optim, default_workers()), config.rollout.n_steps
+    if n_steps % learner.sequence_length:
+        raise ValueError(
+            f"sequence_length must divide n_steps = {n_steps} in a core with memory, got {learner.sequence_length}."
+        )
     with open_run(folder, plan, resume=resume) as run:
         last = run.checkpoint_folder("last")
         step = _load(learner, last) if last else 0

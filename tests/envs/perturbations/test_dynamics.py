@@ -49,6 +49,23 @@ def test_a_late_continuous_action_is_none_at_first():
     assert all(box.contains(action) for action in env.actions)
 
 
+@pytest.mark.parametrize(
+    ("space", "first"),
+    [
+        (gym.spaces.Box(controls([-3, 0.5, 2]), controls([-1, 4, 2.5])), controls([-1, 0.5, 2])),
+        (gym.spaces.Discrete(3, start=5), 5),
+        (gym.spaces.Discrete(3, start=-1), 0),
+    ],
+)
+def test_a_late_action_of_a_road_without_zero_is_the_nearest_to_it(space, first):
+    """The road refused zeros, and the driver was blamed."""
+    env = Clock(space)
+    late = DelayedActions(env, ActionDelay(1))
+    late.reset(seed=0)
+    late.step(space.sample())
+    np.testing.assert_array_equal(env.actions, [first])
+
+
 def test_a_delay_counts_frames_inside_and_decisions_outside_a_slow_camera():
     inside, outside = Clock(), Clock()
     slow = IrregularRate((0.0, 1.0))

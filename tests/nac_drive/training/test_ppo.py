@@ -46,7 +46,7 @@ from tests.slow import slow_but
 
 TINY = nested(PPOConfig(),
     driver=DriverConfig(core="cnn", encoder="pooled", d_model=8, dense=8), total_timesteps=96, n_envs=2, n_steps=16,
-    action_repeat=1, patience=0, sequence_length=8, value_warmup_steps=32, batch_size=16, n_epochs=1,
+    action_repeat=1, patience=0, sequence_length=8, value_warmup_steps=16, batch_size=16, n_epochs=1,
     learning_rate=1e-3, ema_decay=0.5, validate_every=32, validation_tracks="val-2",
 )  # fmt: skip
 
@@ -308,6 +308,12 @@ def test_a_driver_that_can_drive_pays_in_full_from_the_start():
     assert shares == [0.25, 1.0]
 
 
+def test_a_core_without_memory_has_no_sequences(tmp_path, no_validation):
+    config = nested(TINY, n_steps=6, batch_size=12, value_warmup_steps=0, total_timesteps=12)
+    assert config.rollout.n_steps % config.optim.sequence_length
+    assert load_driver(ppo(config, tmp_path / "run")).config.core == "cnn"
+
+
 @pytest.mark.parametrize("control", ["discrete", "continuous", "pulsed"])
 def test_every_control_trains_from_random_weights(tmp_path, control, no_validation):
     best = ppo(controlled(control=control, total_timesteps=32, n_epochs=2), tmp_path / "run")
@@ -532,7 +538,14 @@ def test_each_training_episode_has_the_perturbation_of_its_track():
         ({"distribution": "cauchy"}, "distribution must be one of beta, gaussian, got 'cauchy'"),
         ({"precision": "16-mixed"}, "precision must be one of 32-true, bf16-mixed, got '16-mixed'"),
         ({"action_repeat": 0}, "action_repeat must be at least 1, got 0"),
-        ({"sequence_length": 5}, "sequence_length must divide n_steps = 128, got 5"),
+        (
+            {"sequence_length": 5, "driver": DriverConfig("lstm")},
+            "sequence_length must divide n_steps = 128 in a core with memory, got 5",
+        ),
+        (
+            {"value_warmup_steps": 64, "total_timesteps": 64},
+            "value_warmup_steps must be less than total_timesteps = 64, got 64: the driver would never learn; lower it",
+        ),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": 2**32}, "seed must be at most 4,294,967,295"),
         ({"total_timesteps": -1}, "total_timesteps must be at least 0, got -1"),

@@ -46,7 +46,7 @@ class Toy:
         self, rank: int, control: str, delay: int = 0, length: int = 5, noise: bool = False, is_cut: bool = False
     ):
         self._rank, self._control, self._delay, self._length = rank, control, delay, length
-        self._noise, self._is_cut = noise, is_cut
+        self._noise, self.is_cut = noise, is_cut
 
     def start_at(self, timesteps: int) -> None:
         self._rng = np.random.default_rng((self._rank, timesteps))
@@ -67,7 +67,7 @@ class Toy:
         self.native_return += reward
         self._now = 0.5 if self._delay else float(self._rng.integers(2))
         ended = self._step == self._length
-        return self._frame(), reward, ended and not self._is_cut, ended and self._is_cut, {"dt": 0.02}
+        return self._frame(), reward, ended and not self.is_cut, ended and self.is_cut, {"dt": 0.02}
 
     def privileged(self) -> np.ndarray:
         return np.array([self._first, self._now, self._step / self._length], dtype=np.float32)
