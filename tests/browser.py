@@ -72,6 +72,13 @@ class Page:
         """Press a key, or let it go."""
         self.call("Input.dispatchKeyEvent", type="keyDown" if down else "keyUp", key=name, code=name)
 
+    def click(self, selector: str) -> None:
+        """Click the middle of an element with the mouse."""
+        box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        x, y = self.run(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({box})")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
     def screenshot(self, width: int, height: int, *, dark: bool = False) -> bytes:
         """Return a PNG of the page in a window. A narrow one is a phone."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -158,7 +158,7 @@ def inspect(
             if recorded:
                 recordings[-1].add_recorded(episode_name, recorded.arrays.label, env.spec)
             recordings[-1].save(folder / f"{name}.npz")
-        page = save_episode_page(folder / PAGE, recordings, f"{' and '.join(names)} on {episode_name}")
+        page = save_episode_page(folder / PAGE, recordings, f"{', '.join(names)} on {episode_name}")
         if rerun is not None:
             save_rerun(rerun, recordings)
         unfinished.pop_all()

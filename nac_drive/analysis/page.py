@@ -20,8 +20,8 @@ from nac_drive.analysis.recording import Recording
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import write_atomically, writing
 
-_COLUMNS = 32
-"""Tiles in a row of the image that holds all frames of an episode."""
+_SIDE = 4096
+"""Largest side of an image that holds frames. A WebP image has at most 16,383 pixels."""
 _QUALITY = 80
 """Quality of the images (WebP)."""
 
@@ -95,7 +95,6 @@ def _packed(recording: Recording) -> dict[str, Any]:
     return {
         "title": shown(recording.title),
         "size": recording.frames.shape[1:3],
-        "columns": _COLUMNS,
         "frames": _tiles(recording.frames),
         "other": None
         if recording.other_frames is None
@@ -121,14 +120,24 @@ def _array(values: np.ndarray) -> dict[str, Any]:
     return {"type": str(values.dtype), "shape": list(values.shape), "data": data}
 
 
-def _tiles(images: np.ndarray) -> str:
-    """Return all images, line by line, as one data URI.
+def _tiles(images: np.ndarray) -> list[str]:
+    """Return images as tiles of larger ones, line by line.
 
-    Images are (T, H, W) or (T, H, W, 3).
+    Args:
+        images: (T, H, W) or (T, H, W, 3).
+
+    Returns:
+        Data URIs of the larger images. Each but the last one holds as many tiles as fit.
     """
-    missing = -len(images) % _COLUMNS
+    height, width = images.shape[1:3]
+    rows, columns = max(1, _SIDE // height), max(1, _SIDE // width)
+    return [_tiled(images[first : first + rows * columns], columns) for first in range(0, len(images), rows * columns)]
+
+
+def _tiled(images: np.ndarray, columns: int) -> str:
+    missing = -len(images) % columns
     images = np.concatenate((images, np.zeros((missing, *images.shape[1:]), images.dtype)))
-    lines = images.reshape(-1, _COLUMNS, *images.shape[1:]).swapaxes(1, 2)  # (R, H, C, W, ...)
+    lines = images.reshape(-1, columns, *images.shape[1:]).swapaxes(1, 2)  # (R, H, C, W, ...)
     image = lines.reshape(lines.shape[0] * lines.shape[1], -1, *images.shape[3:])
     buffer = BytesIO()
     Image.fromarray(image).save(buffer, "WEBP", quality=_QUALITY)

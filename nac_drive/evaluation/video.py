@@ -308,9 +308,9 @@ def draw_overlay(
 ) -> None:
     """Draw on `frame` (400, 600, 3) uint8, in place; `seconds` and `episode_return` are those after `step`."""
     width = frame.shape[1]
-    frame[:_BANNER] = (frame[:_BANNER] * 0.3).astype(np.uint8)
+    _darken(frame[:_BANNER])
     outcome = step.outcome
-    _text(frame, name, (12, 22), _WHITE, 0.62, 2)
+    _text(frame, _shortened(name, 230, 0.62, 2), (12, 22), _WHITE, 0.62, 2)
     milliseconds = 1000 * (step.latency or 0.0)
     _text(frame, f"track {seed}   {seconds:4.1f} s   {milliseconds:.1f} ms/act", (12, 43), _GREY, 0.42, 1)
     _text(frame, f"return {episode_return:6.1f}", (250, 22), _WHITE, 0.55, 1)
@@ -324,6 +324,7 @@ def draw_overlay(
         color = _RED if crash else _AMBER
         cv2.rectangle(frame, (1, _BANNER), (width - 2, frame.shape[0] - 2), color, 3)
         label = f"CRASH: {crash.replace('_', ' ')}" if crash else "OFF ROAD"
+        _darken(frame[_BANNER + 3 : _BANNER + 34, 4 : 20 + _width(label, 0.6, 2)])
         _text(frame, label, (12, _BANNER + 24), color, 0.6, 2)
 
 
@@ -350,5 +351,23 @@ def _draw_action(frame: np.ndarray, action: Any, centre: tuple[int, int], spec: 
         cv2.rectangle(frame, (x + 55, y), (x + 63, y + int(17 * brake)), _RED, -1)
 
 
+def _darken(area: np.ndarray) -> None:
+    """Darken a part of a frame, in place, behind text."""
+    area[:] = (area * 0.3).astype(np.uint8)
+
+
 def _text(frame: np.ndarray, text: str, at: tuple[int, int], color: Any, scale: float, thickness: int) -> None:
     cv2.putText(frame, text, at, cv2.FONT_HERSHEY_SIMPLEX, scale, color, thickness, cv2.LINE_AA)
+
+
+def _width(text: str, scale: float, thickness: int) -> int:
+    return cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, thickness)[0][0]
+
+
+def _shortened(text: str, most: int, scale: float, thickness: int) -> str:
+    """Return a text, without its middle if it is wider."""
+    short, length = text, len(text)
+    while _width(short, scale, thickness) > most:
+        length -= 1
+        short = f"{text[: length - length // 2]}...{text[len(text) - length // 2 :]}"
+    return short

@@ -45,7 +45,7 @@ def save_evaluation_page(
     expert = f" {names[0]} drove the same tracks and was queried at every frame of {names[-1]}." * (len(names) > 1)
     page = Page(
         f"Evaluation of {names[-1]}",
-        f"{names[-1]} drove the tracks {track_names(tracks)} once each. "
+        f"{names[-1]} drove once on every track ({track_names(tracks)}). "
         f"{conditions(row.crash_mode, row.perturbation)}{expert}",
         leaderboard(drivers), [PageFigure(_FIGURE, "Figure", EPISODES_CAPTION)] * has_figure,
         headline=headline(drivers), verdicts=verdicts(drivers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ _ONE_COLUMN = 20
 """Most lines of a legend in one column."""
 _MOST_PANELS = 4
 """Panels in a line of a figure."""
+_LONGEST = 32
+"""Characters of a name. A longer one is drawn without its middle."""
+_TICK = 13
+"""Characters of a line below an axis."""
+_LETTER, _LINE = 0.075, 0.19
+"""Width of a letter and height of a line, inches."""
 
 
 @styled()
@@ -88,7 +95,8 @@ def _draw_returns(axis: Any, drivers: Sequence[RankedDriver]) -> None:
         )
         axis.annotate(f"{interval.mean:z.0f}", (place + 0.2, interval.mean), va="center", fontsize=SMALL)
     _solved(axis.axhline, drivers)
-    axis.set_xticks(range(len(drivers)), [driver.summary.driver.replace(",", "\n") for driver in drivers])
+    names = [_shortened(driver.summary.driver).split(",") for driver in drivers]
+    axis.set_xticks(range(len(drivers)), ["\n".join(textwrap.fill(part, _TICK) for part in parts) for parts in names])
     axis.set_xlim(-0.5, len(drivers) - 0.3)
     axis.grid(axis="x", visible=False)
 
@@ -106,7 +114,7 @@ def _draw_rounds(axis: Any, trained: Sequence[RankedDriver]) -> None:
         frames = [row["frames"] / 1000 for row in rows]
         returns = np.array([row["returns"] for row in rows])  # (rounds, tracks)
         axis.plot(frames, returns, ".", color=colour_of(name), alpha=0.4, markersize=6, markeredgewidth=0)
-        axis.plot(frames, returns.mean(axis=1), "o-", color=colour_of(name), label=f"{name}, mean")
+        axis.plot(frames, returns.mean(axis=1), "o-", color=colour_of(name), label=f"{_shortened(name)}, mean")
     _solved(axis.axhline, trained)
     axis.set_xlabel("labelled frames, thousands")
     axis.set_ylabel("return of an episode")
@@ -141,7 +149,7 @@ def draw_leaderboard(path: Path, drivers: Sequence[RankedDriver]) -> None:
             if fraction is not None:
                 right.plot(100 * fraction, line, mark, ms=5, color=color, markerfacecolor=fill)
     _solved(left.axvline, drivers)
-    left.set_yticks(range(len(drivers)), [driver.summary.driver for driver in drivers])
+    left.set_yticks(range(len(drivers)), [_shortened(driver.summary.driver) for driver in drivers])
     left.set_ylim(len(drivers) - 0.4, -0.6)
     left.set_xlabel("return of an episode")
     right.set_xlabel("actions equal to the expert's, %")
@@ -167,14 +175,14 @@ def draw_learning_curves(path: Path, drivers: Sequence[RankedDriver]) -> None:
     names = [driver.summary.driver for driver in drivers]
     looks = looks_of(names)
     lines = -(-len(names) // 2) if len(names) > _ONE_COLUMN else len(names)
-    figure = Figure(figsize=(11, max(4.0, 0.6 + 0.19 * lines)), layout="constrained")
+    figure = Figure(figsize=(11, max(4.0, 0.6 + _LINE * lines)), layout="constrained")
     axes = figure.subplots(1, 2, sharex=True)
     for axis, key, label in zip(axes, ("loss", "return_mean"), ("training loss", "validation return"), strict=True):
         for name, driver in zip(names, drivers, strict=True):
             epochs, values = _by_epoch(driver.histories, key)
             look = looks[name]
-            style = {"color": look.color, "linestyle": look.linestyle}
-            axis.plot(epochs, [np.mean(runs) for runs in values], marker="o", ms=2.5, lw=1.3, label=name, **style)
+            style = {"color": look.color, "linestyle": look.linestyle, "label": _shortened(name)}
+            axis.plot(epochs, [np.mean(runs) for runs in values], marker="o", ms=2.5, lw=1.3, **style)
             low, high = ([end(runs) for runs in values] for end in (min, max))
             axis.fill_between(epochs, low, high, color=look.color, alpha=0.12, linewidth=0)
         axis.set_xlabel("epoch")
@@ -205,7 +213,11 @@ def draw_heat_map(path: Path, result: StressResult) -> None:
     specs = result.specs
     cells = [[result.cells[name, spec] for spec in specs] for name in result.drivers]
     fractions = [[cell.fraction_kept.mean if cell.fraction_kept else np.nan for cell in row] for row in cells]
-    figure = Figure(figsize=(2.6 + 0.72 * len(specs), 2.0 + 0.55 * len(result.drivers)), layout="constrained")
+    labels = [
+        f"{_shortened(name)} ({result.cells[name, UNDISTURBED].return_mean.mean:z.0f})" for name in result.drivers
+    ]
+    width = max(2.6, 1.4 + _LETTER * max(map(len, labels))) + 0.72 * len(specs)
+    figure = Figure(figsize=(width, 2.0 + 0.55 * len(result.drivers)), layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(np.array(fractions), cmap=HEAT_MAP, vmin=0.0, vmax=1.0, aspect="auto")
     for (row, column), value in np.ndenumerate(fractions):
@@ -215,7 +227,6 @@ def draw_heat_map(path: Path, result: StressResult) -> None:
         axis.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
     axis.grid(visible=False)
     axis.set_xticks(range(len(specs)), specs, rotation=45, ha="right")
-    labels = [f"{name} ({result.cells[name, UNDISTURBED].return_mean.mean:z.0f})" for name in result.drivers]
     axis.set_yticks(range(len(labels)), labels)
     axis.set_title("Return kept, % (return)")
     figure.colorbar(image, ax=axis, shrink=0.8, format=PercentFormatter(1.0))
@@ -235,7 +246,7 @@ def draw_stress_curves(path: Path, result: StressResult) -> None:
             levels = np.arange(len(intervals))
             axis.plot(
                 levels, [interval.mean for interval in intervals], marker=look.marker, color=look.color,
-                linestyle=look.linestyle, label=name,
+                linestyle=look.linestyle, label=_shortened(name),
             )  # fmt: skip
             axis.fill_between(
                 levels, [interval.low for interval in intervals], [interval.high for interval in intervals],
@@ -263,8 +274,9 @@ def draw_survival(path: Path, result: StressResult) -> None:
         for name, look in looks.items():
             crashes = first_crashes[name, family.specs[-1]]
             axis.step(
-                times, survival(crashes, times), where="post", color=look.color, linestyle=look.linestyle, label=name
-            )
+                times, survival(crashes, times), where="post", color=look.color, linestyle=look.linestyle,
+                label=_shortened(name),
+            )  # fmt: skip
         axis.set_title(family.specs[-1])
         axis.set_ylim(-0.03, 1.03)
         axis.set_xlabel("seconds")
@@ -285,8 +297,17 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
 def _finish(path: Path, figure: Figure, axes: Sequence[Any]) -> None:
     """Write panels with one legend for all."""
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), _MOST_PANELS))
+    fitting = int(figure.get_figwidth() / (0.6 + _LETTER * max(map(len, labels))))
+    columns = max(1, min(len(labels), fitting, _MOST_PANELS))
+    lines = -(-len(labels) // columns)
+    figure.set_figheight(figure.get_figheight() + _LINE * max(0, lines - 2))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     write_figure(path, figure)
+
+
+def _shortened(name: str) -> str:
+    half = _LONGEST // 2
+    return name if len(name) <= _LONGEST else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _solved(line: Any, drivers: Sequence[RankedDriver]) -> None:

@@ -141,7 +141,8 @@ class StressResult:
     """(driver, specification) -> statistics."""
 
     def __repr__(self) -> str:
-        return f"StressResult({', '.join(self.drivers)} under {len(self.specs)} perturbations)"
+        count = len(self.specs)
+        return f"StressResult({', '.join(self.drivers)} under {count} perturbation{'s' * (count != 1)})"
 
     def _repr_html_(self) -> str:
         """The return that every driver keeps, and the verdicts."""

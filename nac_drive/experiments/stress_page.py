@@ -132,7 +132,7 @@ def save_stress_page(
     paths = {name: os.fspath(path) for name, path in zip(result.drivers, drivers, strict=bool(drivers))}
     page = Page(
         "Stress test",
-        f"{', '.join(result.drivers)} drove the tracks {track_names(tracks)} once each, undisturbed and under "
+        f"{', '.join(result.drivers)} drove once on every track ({track_names(tracks)}), undisturbed and under "
         f"every perturbation (docs/perturbations.md). {conditions(crash)} All drivers met the same tracks and the same "
         "random numbers.",
         table, figures, headline=" ".join(result.verdicts[:1]), verdicts=result.verdicts,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nac_drive import policies
 from nac_drive.analysis.page import assemble
@@ -26,6 +26,7 @@ from nac_drive.live.race import Car, Driven, Race
 from nac_drive.live.server import check_address, make_server, serve
 from nac_drive.live.sliders import slider_groups
 from nac_drive.parallel.optional import optional_module
+from nac_drive.storage.read import one_line
 
 MOST_MESSAGES = 240
 """Messages a second that a page may send; controls change at most fifty times."""
@@ -71,7 +72,15 @@ class LiveRace:
         race.on_result = self._keep
 
     async def run(self) -> None:
-        """Keep the clock until cancelled."""
+        """Keep the clock until cancelled. Pages get the message of an error."""
+        try:
+            await self._keep_the_clock()
+        except Exception as error:
+            for page in self._pages:
+                page.note(one_line(error), "failure")
+            raise
+
+    async def _keep_the_clock(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -226,7 +235,7 @@ class LiveRace:
                 page.setup = None
                 await socket.send_text(setup)
             while page.notes:
-                await socket.send_text(json.dumps({"type": "note", "text": page.notes.popleft()}))
+                await socket.send_text(json.dumps(page.notes.popleft()))
             if frame := page.frame:
                 page.frame = None
                 await socket.send_bytes(frame)
@@ -268,12 +277,12 @@ class _Page:
         """Whether the clock knows the page."""
         self.setup: str | None = None
         self.frame: bytes | None = None
-        self.notes: deque[str] = deque(maxlen=_MOST_NOTES)
+        self.notes: deque[dict[str, str]] = deque(maxlen=_MOST_NOTES)
         self.moments: deque[float] = deque(maxlen=MOST_MESSAGES)
 
-    def note(self, text: str) -> None:
-        """Let the page show a line."""
-        self.notes.append(text)
+    def note(self, text: str, kind: Literal["note", "failure"] = "note") -> None:
+        """Let the page show a line of this kind."""
+        self.notes.append({"type": kind, "text": text})
         self.wake.set()
 
 

@@ -12,28 +12,31 @@ const loaded = source => new Promise((done, failed) => {
   image.src = source;
 });
 
+const allLoaded = sources => Promise.all(sources.map(loaded));
+
 const SEEN = { above: "the world from above", seat: "the world from the seat" };
 
 // One episode in one column. `draw(seconds)` shows the decision of that time.
 class Episode {
-  static async open(data, last, seek) {
+  static async open(data, page) {
     const maps = {};
-    for (const [name, source] of Object.entries(data.saliency)) maps[name] = await loaded(source);
-    return new Episode(data, await loaded(data.frames), data.other && await loaded(data.other.frames), maps, last, seek);
+    for (const [name, sources] of Object.entries(data.saliency)) maps[name] = await allLoaded(sources);
+    return new Episode(data, await allLoaded(data.frames), data.other && await allLoaded(data.other.frames), maps, page);
   }
-  // `last` is the end of the longest episode, `seek(seconds)` moves the clock of the page.
-  constructor(data, atlas, other, maps, last, seek) {
-    Object.assign(this, { last, seek });
-    this.series = Object.fromEntries(Object.entries(data.series).map(([name, packed]) => [name, unpack(packed).values]));
+  // Of the page, `last` is the end of the longest episode, `scale(names)` the range of some series in all episodes, and
+  // `seek(seconds)` moves the clock.
+  constructor(data, atlases, other, maps, { last, scale, seek }) {
+    Object.assign(this, { last, scale, seek, title: data.title, series: data.series });
     this.neurons = Object.fromEntries(Object.entries(data.neurons).map(([name, packed]) => [name, unpack(packed)]));
     this.times = this.series.time;
     this.panels = [];
-    const section = make("section"), note = make("p", { className: "note" });
-    section.append(make("h2", { textContent: data.title }));
-    this.note = note;
+    const section = make("section"), heading = make("h2"), note = make("p", { className: "note" });
+    section.append(heading);
+    Object.assign(this, { section, heading, note });
 
-    const frame = make("canvas", { className: "frame" }), track = make("canvas", { className: "track" });
-    this.frame = new FramePanel(frame, atlas, maps, data.size, data.columns);
+    const frame = make("canvas", { className: "frame", role: "img", ariaLabel: "what the driver sees" });
+    const track = make("canvas", { className: "track", role: "img", ariaLabel: "the track from above" });
+    this.frame = new FramePanel(frame, atlases, maps, data.size);
     this.track = data.position && new TrackPanel(track, unpack(data.road).values, unpack(data.position).values);
     const [overlay, method] = chooser("saliency", ["", ...Object.keys(maps)], name => { this.frame.method = name; this.redraw(); });
     method.value = this.frame.method = Object.keys(maps)[0] || "";
@@ -47,10 +50,10 @@ class Episode {
     section.append(pair);
     this.panels.push(this.frame, ...(this.track ? [this.track] : []));
     if (other) {
-      const canvas = make("canvas", { className: "frame other" });
+      const canvas = make("canvas", { className: "frame other", role: "img", ariaLabel: SEEN[data.other.view] });
       pair.classList.add("views");
       pair.firstChild.after(make("div", {}, canvas, make("p", { className: "note", textContent: SEEN[data.other.view] })));
-      this.panels.push(new FramePanel(canvas, other, {}, data.other.size, data.columns));
+      this.panels.push(new FramePanel(canvas, other, {}, data.other.size));
     }
 
     const plots = make("div");
@@ -58,7 +61,7 @@ class Episode {
     const steered = data.actions.includes("steer");
     const recorded = data.actions.filter(name => `recorded ${name}` in this.series);
     for (const name of recorded) this.lines(plots, `${name}, and as it was recorded`, [name, `recorded ${name}`], { unit: name });
-    if (!recorded.length) this.lines(plots, "Actions", data.actions, steered ? { unit: "steer: right is 1", bounds: [-1, 1] } : { unit: "action" });
+    if (!recorded.length) this.lines(plots, steered ? "Actions; positive steer is to the right" : "Actions", data.actions, { unit: "action", bounds: steered && [-1, 1] });
     this.lines(plots, "Speed", ["speed"], { unit: "units/s" });
     this.lines(plots, "Return", ["return"], { unit: "return" });
     const method0 = Object.keys(maps)[0];
@@ -72,7 +75,7 @@ class Episode {
       const node = make("div", { className: "pick" }), [steps, rows] = shape;
       const value = (step, row) => values[step * rows + row];
       const panel = new HeatPanel(node, this.times, rows, value, { unit: "neuron", last: this.last, height: Math.min(Math.max(3 * rows, 60), 200) });
-      plots.append(make("h3", { textContent: `Neurons: ${group} (${rows}); each has its own scale${this.track ? "; select one to paint the track" : ""}` }), node);
+      titled(plots, `Neurons: ${group} (${rows}); each has its own scale${this.track ? "; select one to paint the track" : ""}`, node);
       this.place(node, panel, event => this.paint(`${group} ${panel.rowAt(event)}`));
       this.heats[group] = panel;
     }
@@ -83,8 +86,9 @@ class Episode {
     const curves = names.filter(name => name in this.series).map(name => [label(name), this.series[name]]);
     if (!curves.length) return;
     const node = make("div"), legend = make("p", { className: "legend" });
-    section.append(make("h3", { textContent: title }), node, legend);
-    this.place(node, new LinesPanel(node, this.times, curves, legend, { ...about, last: this.last }));
+    titled(section, title, node, legend);
+    const bounds = about.bounds || uPlot.rangeNum(...this.scale(names), 0.1, true);
+    this.place(node, new LinesPanel(node, this.times, curves, legend, { ...about, bounds, last: this.last }));
   }
   // A click on a plot moves the clock there.
   place(node, panel, picked = () => {}) {
@@ -103,7 +107,7 @@ class Episode {
     };
     const most = Math.min(1, 3 / ages);
     const panel = new HeatPanel(node, this.times, ages, mean, { unit: "frames ago", last: this.last, height: Math.min(Math.max(14 * ages, 60), 160), common: [0, most] });
-    section.append(make("h3", { textContent: `Attention: weight of each frame of the window, the present one on top; mean of ${heads} heads, yellow is ${format(most)} or more, uniform ${format(1 / ages)}` }), node);
+    titled(section, `Attention: weight of each frame of the window, the present one on top; mean of ${heads} heads, yellow is ${format(most)} or more, uniform ${format(1 / ages)}`, node);
     this.place(node, panel);
     if (this.series["attention entropy"]) this.lines(section, "Entropy of attention", ["attention entropy"], { unit: "1: uniform", bounds: [0, 1] });
   }
@@ -114,7 +118,8 @@ class Episode {
   }
   paint(name) {
     this.painted.value = this.name = name;
-    if (this.track) this.track.paint(this.values(name));
+    const values = this.values(name);
+    if (this.track) this.track.paint(values, name in this.series ? this.scale([name]) : range(values));
     for (const [group, panel] of Object.entries(this.heats || {})) {
       panel.choose(name.startsWith(`${group} `) ? Number(name.slice(group.length + 1)) : -1);
     }
@@ -126,6 +131,9 @@ class Episode {
     let step = this.times.findIndex(time => time > seconds + 1e-6) - 1;
     if (step < 0) step = seconds < this.times[0] ? 0 : this.times.length - 1;
     this.panels.forEach(panel => panel.draw(step));
+    const end = this.times.at(-1), ended = seconds > end;
+    this.section.classList.toggle("ended", ended);
+    this.heading.textContent = ended ? `${this.title}; ended at ${end.toFixed(2)} s` : this.title;
     if (!this.track) return;
     const [low, high] = this.track.bounds;
     this.note.textContent = `${this.name}: ${format(this.track.values[step])} (${format(low)} dark to ${format(high)} yellow)`;
@@ -133,8 +141,13 @@ class Episode {
 }
 
 async function start({ episodes: recordings, moments }) {
-  const episodes = [], last = Math.max(...recordings.map(({ series }) => unpack(series.time).values.at(-1)));
-  for (const each of recordings) episodes.push(await Episode.open(each, last, seconds => show(seconds)));
+  for (const each of recordings) {
+    each.series = Object.fromEntries(Object.entries(each.series).map(([name, packed]) => [name, unpack(packed).values]));
+  }
+  const all = recordings.map(({ series }) => series), last = Math.max(...all.map(({ time }) => time.at(-1)));
+  const scale = names => range(all.flatMap(series => names.flatMap(name => [...series[name] || []])), DISTINCT);
+  const episodes = [];
+  for (const each of recordings) episodes.push(await Episode.open(each, { last, scale, seek: seconds => show(seconds) }));
   document.querySelector("main").classList.toggle("single", episodes.length === 1);
   const [slider, time, play, speed] = ["slider", "time", "play", "speed"].map(id => document.getElementById(id));
   let playing = false, before = 0, now = 0;
@@ -142,6 +155,7 @@ async function start({ episodes: recordings, moments }) {
   const show = seconds => {
     now = Math.min(Math.max(seconds, 0), last);
     slider.value = now;
+    slider.ariaValueText = `${now.toFixed(2)} s`;
     time.textContent = `${now.toFixed(2)} / ${last.toFixed(2)} s`;
     episodes.forEach(episode => episode.draw(now));
   };
@@ -164,8 +178,8 @@ async function start({ episodes: recordings, moments }) {
   window.addEventListener("resize", () => show(now));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show(now));
   document.addEventListener("keydown", event => {
-    if (event.target.matches("select, input:not([type=range]), button")) return;
-    if (event.key === " ") { event.preventDefault(); toggle(); }
+    if (event.target.matches("select, input:not([type=range])")) return;
+    if (event.key === " " && !event.target.matches("button")) { event.preventDefault(); toggle(); }
     if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       event.preventDefault();
       show(now + (event.key === "ArrowRight" ? 0.02 : -0.02));

@@ -20,8 +20,13 @@ const make = (tag, attributes = {}, ...children) => {
   node.append(...children);
   return node;
 };
+// Append a heading, and below it the drawing that it names. To a screen reader the drawing is one image.
+const titled = (section, title, drawing, ...more) =>
+  section.append(make("h3", { textContent: title }), Object.assign(drawing, { role: "img", ariaLabel: title }), ...more);
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const format = value => !Number.isFinite(value) ? "-" : value.toFixed(Math.abs(value) >= 100 ? 0 : 3);
+const fixed = (value, digits) => value.toFixed(digits).replace(/^-(?=[0.]+$)/, ""); // no -0.000
+const format = value => !Number.isFinite(value) ? "-" : fixed(value, Math.abs(value) >= 100 ? 0 : 3);
+const DISTINCT = 0.001; // the least difference that such a text shows
 
 // Arrays come as base64: {type, shape, data}.
 function unpack({ type, shape, data }) {
@@ -41,12 +46,12 @@ function fit(canvas, height) {
   return [context, width, tall];
 }
 
-// Least and largest of some values; a constant gets an interval of its own.
-function range(values) {
+// Least and largest of some values; what spans less than `least`, such as a constant, gets an interval of its own.
+function range(values, least = 0) {
   let low = Infinity, high = -Infinity;
   for (const value of values) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
   if (!(low <= high)) return [0, 1];
-  return high > low ? [low, high] : [low - 0.5, high + 0.5];
+  return high > low && high - low >= least ? [low, high] : [low - 0.5, high + 0.5];
 }
 
 // Lay a map over RGBA pixels: a pixel that counts for nothing keeps its colour. The map has one value for each pixel,
@@ -58,21 +63,22 @@ function blend(pixels, map, stride) {
   }
 }
 
-// What the driver sees, with a saliency map over it. Frames and maps are tiles of one image each.
+// What the driver sees, with a saliency map over it. Frames and maps are tiles of larger images, which all hold as many
+// as the first one.
 class FramePanel {
-  constructor(canvas, atlas, maps, [height, width], columns) {
-    Object.assign(this, { canvas, atlas, maps, height, width, columns, method: "" });
+  constructor(canvas, atlases, maps, [height, width]) {
+    Object.assign(this, { canvas, atlases, maps, height, width, method: "" });
     Object.assign(canvas, { width, height });
     this.context = canvas.getContext("2d", { willReadFrequently: true });
   }
-  tile(image, step) {
-    const { width, height } = this;
-    const x = step % this.columns * width, y = Math.floor(step / this.columns) * height;
-    this.context.drawImage(image, x, y, width, height, 0, 0, width, height);
+  tile(images, step) {
+    const { width, height } = this, columns = images[0].naturalWidth / width, most = columns * images[0].naturalHeight / height;
+    const at = step % most, x = at % columns * width, y = Math.floor(at / columns) * height;
+    this.context.drawImage(images[Math.floor(step / most)], x, y, width, height, 0, 0, width, height);
     return this.context.getImageData(0, 0, width, height);
   }
   draw(step) {
-    const frame = this.tile(this.atlas, step), map = this.maps[this.method];
+    const frame = this.tile(this.atlases, step), map = this.maps[this.method];
     if (!map) return;
     blend(frame.data, this.tile(map, step).data, 4);
     this.context.putImageData(frame, 0, 0);
@@ -104,10 +110,7 @@ function drawRoad(canvas, road, driven = []) {
 // The circuit from above, painted with a quantity; a ring is the car.
 class TrackPanel {
   constructor(canvas, road, position) { Object.assign(this, { canvas, road, position }); }
-  paint(values) {
-    this.values = values;
-    this.bounds = range(values);
-  }
+  paint(values, bounds) { Object.assign(this, { values, bounds }); }
   draw(step) {
     const [context, place] = drawRoad(this.canvas, this.road, this.position);
     const [low, high] = this.bounds;
@@ -173,14 +176,17 @@ class LinesPanel extends Plot {
   }
   draw(step) {
     this.mark(this.data[0][step]);
-    this.legend.replaceChildren(...this.curves.flatMap(([name, values], number) => {
-      const entry = make("b", { textContent: name });
-      entry.style.color = colour(number);
-      return [entry, ` ${format(values[step])}   `];
-    }));
+    this.legend.replaceChildren(...this.curves.flatMap(([name, values], number) => entry(number, name, format(values[step]))));
   }
 }
 const colour = number => COLOURS[number % COLOURS.length];
+const swatch = number => {
+  const node = make("span", { className: "swatch" });
+  node.style.background = colour(number);
+  return node;
+};
+// Entry `number` of a legend. A word joiner keeps the swatch at its name.
+const entry = (number, name, value) => [swatch(number), "\u2060", make("b", { textContent: name }), ` ${value}   `];
 
 // Rows as colours: neurons, or ages of attention. Every row has its own scale, or all have one.
 class HeatPanel extends Plot {
@@ -227,3 +233,6 @@ class HeatPanel extends Plot {
   }
   rowAt(event) { return Math.min(Math.max(Math.floor(this.value(event, "y")), 0), this.rows - 1); }
 }
+
+// After a click with the mouse, keys are for the page. A button that was reached by keys is pressed by a key.
+document.addEventListener("click", event => { if (event.detail) event.target.closest("button, summary, [type=checkbox]")?.blur(); });

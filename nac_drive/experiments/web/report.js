@@ -25,12 +25,15 @@ for (const table of document.querySelectorAll("table")) {
 
 // What is wider than the screen shows at its edges that it goes on there.
 for (const shade of document.querySelectorAll(".shade")) {
-  const scroll = shade.firstElementChild, first = shade.querySelector("th");
+  const scroll = shade.firstElementChild, names = [...shade.querySelectorAll("th.name")];
   const look = () => {
     const left = scroll.scrollLeft, rest = scroll.scrollWidth - scroll.clientWidth - left;
     shade.classList.toggle("before", left > 1);
     shade.classList.toggle("after", rest > 1);
-    if (first) shade.style.setProperty("--names", `${first.offsetWidth}px`);
+    if (!names.length) return;
+    const widths = names.map(name => name.getBoundingClientRect().width);
+    shade.style.setProperty("--first", `${widths[0]}px`);
+    shade.style.setProperty("--names", `${widths.reduce((sum, width) => sum + width)}px`);
   };
   scroll.addEventListener("scroll", look, { passive: true });
   new ResizeObserver(look).observe(scroll);

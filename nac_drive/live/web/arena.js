@@ -13,6 +13,7 @@ const toggle = (text, title, pressed, clicked) => {
 const SHOWN = {
   driver: "What each driver sees", above: "The world from above", seat: "The world from the seat", both: "Both views side by side",
 };
+const SHUT_DOWN = 1012; // a server that ends closes with this code
 const HISTORY = 300; // decisions that curves and maps show
 
 // The latest values of some names, as curves that LinesPanel draws.
@@ -21,9 +22,9 @@ class Curves {
     this.values = names.map(() => new Float32Array(HISTORY).fill(NaN));
     const ages = Float32Array.from({ length: HISTORY }, (_, i) => i + 1 - HISTORY);
     const node = make("div"), legend = make("p", { className: "legend" });
-    section.append(make("h3", { textContent: title }), node, legend);
+    titled(section, title, node, legend);
     const curves = names.map((name, i) => [name, this.values[i]]);
-    this.panel = new LinesPanel(node, ages, curves, legend, { across: "decisions before now", unit: "right is 1", bounds });
+    this.panel = new LinesPanel(node, ages, curves, legend, { across: "decisions before now", unit: "action", bounds });
   }
   push(numbers) {
     this.values.forEach((values, i) => { values.copyWithin(0, 1); values[HISTORY - 1] = numbers[i]; });
@@ -92,19 +93,18 @@ class CarPanel {
   constructor(number, car, drivers) {
     Object.assign(this, { number, car, heats: {}, decisions: -1 });
     this.section = make("section", { className: car.human ? "human" : "" });
-    this.frame = make("canvas", { className: "frame", width: 96, height: 96 });
-    this.world = make("canvas", { className: "frame world" });
+    this.frame = make("canvas", { className: "frame", width: 96, height: 96, role: "img", ariaLabel: "What the driver sees" });
+    this.world = make("canvas", { className: "frame world", role: "img", ariaLabel: "The world" });
     this.facts = make("div", { className: "facts" });
-    const tag = make("span", { className: "tag" });
-    tag.style.background = COLOURS[number % COLOURS.length];
     const driver = make("select", { onchange: () => send({ type: "driver", car: number, driver: driver.value }) }, ...drivers.map(name => new Option(name, name)));
     driver.value = car.driver;
     driver.setAttribute("aria-label", `driver of car ${number + 1}`);
     const remove = make("button", { type: "button", textContent: "Remove", onclick: () => send({ type: "remove", car: number }) });
-    this.section.append(make("div", { className: "bar who" }, tag, driver, remove), make("div", { className: "views" }, ...(car.view === "seat" ? [this.world, this.frame] : [this.frame, this.world])), this.facts);
+    this.section.append(make("div", { className: "bar who" }, swatch(number), driver, remove), make("div", { className: "views" }, ...(car.view === "seat" ? [this.world, this.frame] : [this.frame, this.world])), this.facts);
     this.switches = make("div", { className: "bar switches" });
     this.section.append(this.switches);
-    this.curves = new Curves(this.section, car.human ? "Your actions: arrow keys, gamepad or pads" : `Actions (${car.control})`, car.actions, car.actions.includes("steer") ? [-1, 1] : undefined);
+    const steered = car.actions.includes("steer"), title = car.human ? "Your actions: arrow keys, gamepad or pads" : `Actions (${car.control})`;
+    this.curves = new Curves(this.section, `${title}${steered ? "; positive steer is to the right" : ""}`, car.actions, steered && [-1, 1]);
     this.update(car);
   }
   update(car) {
@@ -130,7 +130,7 @@ class CarPanel {
       send({ type: "zero", car: this.number, group, index, on: !heat.off.has(index) });
     };
     canvas.onmousemove = event => { canvas.title = `${group} ${heat.rowAt(event)}${switched ? ": click to hold it at 0, or to let it go" : ""}`; };
-    this.section.append(make("h3", { textContent: switched ? `Neurons: ${group} (${rows}); click one to hold it at 0` : `Cells: ${group} (${rows})` }), canvas);
+    titled(this.section, switched ? `Neurons: ${group} (${rows}); click one to hold it at 0` : `Cells: ${group} (${rows})`, canvas);
     this.heats[group] = heat;
     this.update(this.car);
     return heat;
@@ -153,7 +153,7 @@ class CarPanel {
     if (!this.ages) {
       const canvas = make("canvas"), most = Math.min(1, 3 / ages);
       this.ages = new RollingHeat(canvas, ages, Math.min(12 * ages, 110), [0, most]);
-      this.section.append(make("h3", { textContent: `Attention: mean weight of each frame of the window, the present one on top; yellow is ${format(most)} or more, uniform ${format(1 / ages)}` }), canvas);
+      titled(this.section, `Attention: mean weight of each frame of the window, the present one on top; yellow is ${format(most)} or more, uniform ${format(1 / ages)}`, canvas);
       this.heads = heads;
       this.update(this.car);
     }
@@ -170,8 +170,8 @@ class CarPanel {
     paint(this.frame, arrays.frame, arrays.saliency);
     paint(this.world, arrays.world);
     this.section.classList.toggle("ended", car.ended);
-    const reported = [["speed", car.speed, value => value.toFixed(0)], ["lap", car.completion, value => `${(100 * value).toFixed(0)} %`], ["crashes", car.crashes, String]];
-    const facts = [["return", car.return.toFixed(1)], ["time", `${car.seconds.toFixed(1)} s`], ...reported.filter(([, value]) => value !== null).map(([name, value, text]) => [name, text(value)]), ...(car.ended ? [["", "ended"]] : [])];
+    const reported = [["speed", car.speed, value => fixed(value, 0)], ["lap", car.completion, value => `${fixed(100 * value, 0)} %`], ["crashes", car.crashes, String]];
+    const facts = [["return", fixed(car.return, 1)], ["time", `${car.seconds.toFixed(1)} s`], ...reported.filter(([, value]) => value !== null).map(([name, value, text]) => [name, text(value)]), ...(car.ended ? [["", "ended"]] : [])];
     this.facts.replaceChildren(...facts.map(([name, value]) => make("div", {}, make("span", { textContent: `${name} ` }), make("b", { textContent: value }))));
     this.curves.draw();
     Object.values(this.heats).forEach(heat => heat.draw());
@@ -185,13 +185,14 @@ class MapPanel {
     this.road = Float32Array.from(road);
     this.canvas = make("canvas", { className: "track map" });
     this.legend = make("p", { className: "legend" });
-    this.section = make("section", { className: "lap" }, make("h3", { textContent: "The lap" }), this.canvas, this.legend);
+    this.section = make("section", { className: "lap" });
+    titled(this.section, "The lap", this.canvas, this.legend);
   }
   draw(cars, names) {
     const [context, place] = drawRoad(this.canvas, this.road);
     cars.forEach((car, number) => {
       const [x, y] = place(car.position, 0).map(value => Math.min(Math.max(value, 7), this.canvas.clientWidth - 7)); // it may leave the map
-      context.fillStyle = COLOURS[number % COLOURS.length];
+      context.fillStyle = colour(number);
       context.strokeStyle = css("--text");
       context.lineWidth = 1;
       context.beginPath();
@@ -199,15 +200,11 @@ class MapPanel {
       context.fill();
       context.stroke();
     });
-    this.legend.replaceChildren(...names.flatMap((name, number) => {
-      const entry = make("b", { textContent: name });
-      entry.style.color = COLOURS[number % COLOURS.length];
-      return [entry, ` ${cars[number].return.toFixed(0)}   `];
-    }));
+    this.legend.replaceChildren(...names.flatMap((name, number) => entry(number, name, fixed(cars[number].return, 0))));
   }
 }
 
-let state = null, panels = [], map = null, header = null, waiting = false;
+let state = null, panels = [], map = null, header = null, waiting = false, failure = "";
 
 function setUp(message) {
   const key = m => JSON.stringify([m.track, m.road.length, m.cars.map(car => car.driver)]);
@@ -235,6 +232,7 @@ function setUp(message) {
     const level = state.levels[slider.id.slice(6)] || 0, output = slider.nextElementSibling;
     slider.value = level;
     output.textContent = level ? slider.dataset.levels.split("|")[level - 1] : "off";
+    slider.ariaValueText = output.textContent;
     output.classList.toggle("on", level > 0);
   }
   const now = Object.entries(state.levels).map(([name, level]) => `${name} ${level}`).join(", ");
@@ -286,9 +284,14 @@ socket.onmessage = ({ data }) => {
   if (data instanceof ArrayBuffer) return show(data);
   const message = JSON.parse(data);
   if (message.type === "setup") setUp(message);
+  else if (message.type === "failure") failure = message.text;
   else at("note").textContent = message.text;
 };
-socket.onclose = ({ reason }) => { at("note").textContent = `The connection has ended${reason ? `: ${reason}` : ""}. Load the page again.`; };
+socket.onclose = ({ code, reason }) => {
+  at("note").textContent = failure ? `The arena has ended: ${failure}`
+    : code === SHUT_DOWN ? "The arena has ended."
+    : `The connection has ended${reason && `: ${reason}`}. Load the page again.`;
+};
 
 at("pause").onclick = control;
 at("more").open = matchMedia("(min-width: 60rem) and (min-height: 56rem)").matches;

@@ -7,13 +7,16 @@ import json
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from nac_drive.analysis.attention import recorded_attention
 from nac_drive.analysis.inspect import inspect
@@ -340,7 +343,7 @@ def test_inspect_writes_page_and_arrays_and_replaces_nothing(tmp_path):
     ).page  # fmt: skip
     assert {path.name for path in page.parent.iterdir()} == {"episode.html", "mine.npz", "controller.npz"}
     assert steps.count("mine") == 1
-    assert "mine and controller on track 900001" in page.read_text()
+    assert "mine, controller on track 900001" in page.read_text()
     refused: tuple[tuple[Any, str], ...] = (
         ((["mine", "other/mine"],), "drivers must be one or more with different names, got mine, mine"),
         (([],), "got none"),
@@ -415,6 +418,70 @@ def _a_click_on_a_plot_moves_the_clock(page: Page, last: float) -> None:
     assert shown == pytest.approx((0.02 + last) / 2, abs=0.011)
 
 
+def still(name: str, length: int, speed: float = 0.0) -> Recording:
+    """A car that does not steer. Frame i has the grey value 20 i."""
+    frames = np.full((length, 24, 32, 3), 20, np.uint8) * np.arange(length, dtype=np.uint8)[:, None, None, None]
+    time, place = 0.02 * np.arange(1, length + 1), np.stack([np.arange(length), np.zeros(length)], axis=1)
+    series = {name: np.zeros(length) for name in ("steer", "gas", "brake")}
+    series |= {"time": time, "speed": speed + 1e-4 * np.sin(time), "return": np.full(length, -1e-5)}
+    return Recording(name, TRACK, None, np.eye(2), frames, series, place)
+
+
+def test_frames_have_as_many_images_as_they_need(monkeypatch, tmp_path):
+    monkeypatch.setattr("nac_drive.analysis.page._SIDE", 64)
+    text = save_episode_page(tmp_path / "page.html", [still("x", 7)], "x").read_text()
+    found = re.findall('image/webp;base64,([^"]+)"', text)
+    images = [np.asarray(Image.open(BytesIO(b64decode(data)))) for data in found]
+    assert [image.shape for image in images] == [(48, 64, 3), (48, 64, 3)]
+    tiles = [image[y : y + 24, x : x + 32].mean() for image in images for y in (0, 24) for x in (0, 32)]
+    assert tiles == pytest.approx([20 * step for step in range(7)] + [0], abs=3)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_in_a_browser_is_read_and_steered(monkeypatch, tmp_path):
+    """One of two drivers ends early; its name is long."""
+    monkeypatch.setattr("nac_drive.analysis.page._SIDE", 64)
+    recordings = [still("long_" * 20, 3), still("x", 7, speed=50.0)]
+    file = save_episode_page(tmp_path / "page.html", recordings, "long_" * 20)
+    with browser(tmp_path / "profile") as page:
+        page.open(file.as_uri() + "#t=0.02")
+        page.wait("document.body.dataset.ready")
+        for width, height in ((390, 844), (1280, 800), (2560, 1300)):
+            page.screenshot(width, height)
+            assert page.run("document.documentElement.scrollWidth") <= width
+        _images_have_names(page)
+        _keys_move_the_clock_after_a_click(page)
+        page.run('(() => { const s = document.getElementById("slider"); s.value = 0.14; s.oninput(); })()')
+        pixel = "canvas.getContext('2d').getImageData(9, 9, 1, 1).data[0]"
+        grey = page.run(f"[...document.querySelectorAll('canvas.frame')].map(canvas => {pixel})")
+        assert grey == pytest.approx([40, 120], abs=3)  # the last frames, one in the second image
+        titles = page.run("[...document.querySelectorAll('h2')].map(title => title.textContent)")
+        assert [title.rpartition(": ")[2] for title in titles] == ["return 0; ended at 0.06 s", "return 0"]
+        assert page.run("[...document.querySelectorAll('section.ended')].length") == 1
+        texts = page.run("[...document.querySelectorAll('.legend')].map(legend => legend.textContent)")
+        assert "-" not in "".join(texts)
+        notes = page.run("[...document.querySelectorAll('.lap .note')].map(note => note.textContent)")
+        assert notes == [f"speed: {speed}.000 (0.000 dark to 50.000 yellow)" for speed in (0, 50)]
+        assert page.errors == []
+
+
+def _images_have_names(page: Page) -> None:
+    drawings = "[...document.querySelectorAll('canvas')].map(canvas => canvas.closest('[role=img]')?.ariaLabel)"
+    plots = ["Actions; positive steer is to the right", "Speed", "Return"]
+    assert page.run(drawings) == ["what the driver sees", "the track from above", *plots] * 2
+    assert page.run("document.getElementById('slider').ariaValueText") == "0.02 s"
+
+
+def _keys_move_the_clock_after_a_click(page: Page) -> None:
+    page.click("#moments button")
+    page.key("ArrowRight", True)
+    assert page.run("document.getElementById('time').textContent").startswith("0.04")
+    page.run("document.getElementById('play').focus()")
+    page.key("ArrowRight", True)
+    assert page.run("document.getElementById('time').textContent").startswith("0.06")
+
+
 def test_the_plots_have_axes_of_a_library_that_is_as_published():
     """uPlot stands in the page with its licence. docs/dependencies.md names the published file."""
     folder = ROOT / "nac_drive/analysis/web"
@@ -426,7 +493,7 @@ def test_the_plots_have_axes_of_a_library_that_is_as_published():
     assert "://" not in page
     labels = re.findall(r'unit: "([^"]+)"', page)
     assert labels == [
-        "steer: right is 1", "action", "units/s", "return", "fraction of map", "neuron", "frames ago", "1: uniform"
+        "action", "units/s", "return", "fraction of map", "neuron", "frames ago", "1: uniform"
     ]  # fmt: skip
     assert 'across = "time, s"' in page
 

@@ -187,6 +187,34 @@ def test_the_overlay_shows_action_progress_and_crashes(control):
     assert (drawn(crash="off_road") != drawn(off_road=True)).any()
 
 
+@pytest.mark.parametrize("name", ["W" * 25, "a_driver_" * 12, "i" * 200])
+def test_a_long_name_leaves_the_return_alone(name):
+    """The rest is as with a short name."""
+    steps: list[Any] = []
+    rollout(make_env(EnvConfig(max_steps=1)), Controller(), 5, subscribers=[steps.append])
+    images = np.full((2, 400, 600, 3), 100, np.uint8)
+    for image, text in zip(images, ("me", name), strict=True):
+        draw_overlay(image, steps[0], text, 5, 0.02, 12.5)
+    assert (images[0, :, 245:] == images[1, :, 245:]).all()
+    assert (images[0, :25, 180:245] != images[1, :25, 180:245]).any()
+
+
+def test_a_warning_stands_on_a_dark_ground():
+    """On grass too."""
+    steps: list[Any] = []
+    rollout(make_env(EnvConfig(max_steps=1)), Controller(), 5, subscribers=[steps.append])
+    for crash, off_road in (("off_road", True), (None, True)):
+        image = np.full((400, 600, 3), (102, 229, 102), np.uint8)
+        outcome = {**steps[0].outcome, "crash": crash, "off_road": off_road}
+        draw_overlay(image, replace(steps[0], outcome=outcome), "me", 5, 0.02, 12.5)
+        corner = np.array([56, 6])
+        written = corner + np.argwhere(image[56:-6, 6:-6, 0] > 150)  # red and amber, no grass
+        (top, left), (bottom, right) = written.min(axis=0), written.max(axis=0)
+        assert 60 < right < 300
+        assert image[top - 2, left:right].max() < 80
+        assert image[bottom + 2, left:right].max() < 80
+
+
 def test_a_video_shows_the_view_that_is_asked_for_whatever_the_driver_sees(tmp_path):
     """Both views of the same moments: the halves of one video are the other two videos."""
     shown = {}

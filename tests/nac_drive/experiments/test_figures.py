@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +15,15 @@ from matplotlib.figure import Figure
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.statistics import summarise
 from nac_drive.experiments.families import families
-from nac_drive.experiments.figures import draw_learning_curves, draw_survival
+from nac_drive.experiments.figures import (
+    draw_episodes,
+    draw_heat_map,
+    draw_leaderboard,
+    draw_learning_curves,
+    draw_races,
+    draw_stress_curves,
+    draw_survival,
+)
 from nac_drive.experiments.leaderboard import RankedDriver
 from nac_drive.experiments.stress import StressResult, stress_cells
 from tests.nac_drive.evaluation.rows import row
@@ -82,3 +94,47 @@ def test_the_curve_of_first_crashes_has_all_of_them(crashes, end, figures, tmp_p
     times, alive = curve.get_data()
     assert {time for time in crashes if time} < {*times}
     assert (times[-1], alive[0], alive[-1]) == (end, 1.0, pytest.approx(1 / 3))
+
+
+def test_a_result_counts_its_perturbations():
+    assert repr(stressed(["one"], "gap:2")) == "StressResult(one under 1 perturbation)"
+    assert repr(stressed(["one"], "gap:2", "frame-drop:1")) == "StressResult(one under 2 perturbations)"
+
+
+def stressed(names: list[str], *specs: str) -> StressResult:
+    episodes: Any = {
+        (name, spec): [row(seed, driver=name, first_crash_time=1.0) for seed in (1, 2)]
+        for name in names for spec in (None, *specs)
+    }  # fmt: skip
+    return StressResult(names, families(specs), episodes, stress_cells(episodes))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda path, names: draw_episodes(path, [trained(name) for name in names]),
+        lambda path, names: draw_races(path, {"a": [trained(name) for name in names], "b": [trained("x")]}),
+        lambda path, names: draw_leaderboard(path, [trained(name) for name in names]),
+        lambda path, names: draw_learning_curves(path, [trained(name, run(2.0, 1.0, e2=50.0)) for name in names]),
+        lambda path, names: draw_heat_map(path, stressed(names, "gap:2")),
+        lambda path, names: draw_stress_curves(path, stressed(names, "gap:2")),
+        lambda path, names: draw_survival(path, stressed(names, "gap:2", "frame-drop:1:zero", "gaussian-noise:1")),
+    ],
+)
+def test_long_names_stay_inside_the_figure_and_apart(draw: Callable[[Path, list[str]], None], figures, tmp_path):
+    names = [f"core-{i}_{'of_a_very_long_name_' * 5}" for i in range(8)]
+    draw(tmp_path / "x.png", names)
+    (figure,) = figures
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.draw_without_rendering()
+    below, left = (
+        [text for axis in figure.axes for text in getattr(axis, labels)() if "core" in text.get_text()]
+        for labels in ("get_xticklabels", "get_yticklabels")
+    )
+    assert len(below) + len(left) + sum(len(legend.get_texts()) for legend in figure.legends) >= 8
+    for artist in (*below, *left, *figure.legends):
+        box = artist.get_window_extent()
+        assert figure.bbox.padded(1).contains(*box.p0), artist
+        assert figure.bbox.padded(1).contains(*box.p1), artist
+    assert all(one.get_window_extent().x1 < other.get_window_extent().x0 for one, other in pairwise(below))

@@ -23,6 +23,7 @@ from nac_drive.experiments.evaluation_page import save_evaluation_page
 from nac_drive.experiments.leaderboard import leaderboard
 from nac_drive.experiments.page import Page, PageFigure, PageLink, conditions
 from nac_drive.experiments.table import Table
+from tests.browser import browser, needs_browser
 from tests.nac_drive.experiments.test_leaderboard import ranked
 
 
@@ -120,6 +121,23 @@ def test_names_stand_at_the_left_and_wide_parts_show_that_they_go_on(tmp_path):
 NAME = ' class="name"'
 
 
+@pytest.mark.slow
+@needs_browser
+def test_a_phone_shows_both_names_of_a_row_and_no_wider_page(tmp_path):
+    long = "a_long_name_" * 9
+    table = Table([TableColumn(name, str) for name in ("perturbation", "driver", *"abcdefgh")], [(long,) * 10], names=2)
+    file = replace(page_of(headline=long, commands=long), title=long, table=table).save_html(tmp_path)
+    with browser(tmp_path / "profile") as page:
+        page.open(file.as_uri())
+        page.screenshot(390, 844)
+        assert page.run("document.documentElement.scrollWidth") == 390
+        page.run("document.querySelector('.scroll').scrollLeft = 300")
+        boxes = "[...document.querySelectorAll('td.name')].map(cell => cell.getBoundingClientRect())"
+        first, second = page.run(f"{boxes}.map(({{ left, right }}) => [left, right])")
+        assert 0 <= first[0] < first[1] - 3 <= second[0] < second[1] < 260
+        assert page.errors == []
+
+
 def test_a_video_shows_an_image_before_it_is_played(tmp_path):
     """The middle one. The first half of this video is dark."""
     frames = np.repeat(np.array([10] * 5 + [240] * 6, np.uint8), 64 * 96 * 3).reshape(11, 64, 96, 3)
@@ -140,7 +158,7 @@ def test_an_evaluation_reports_its_conditions(baseline, tmp_path):
     ]
     text = save_evaluation_page(tmp_path, evaluations, "5", "runs/me", "discrete").read_text()
     assert "<h1>Evaluation of me</h1>" in text
-    assert "me drove the tracks 5 once each." in text
+    assert "me drove once on every track (5)." in text
     assert "with the native reward; crashes are counted. Perturbation: frame-rate:3." in text
     assert ("expert drove the same tracks and was queried at every frame of me." in text) == baseline
     assert ReadPage(text).addresses[0].startswith("data:image/png;base64,")

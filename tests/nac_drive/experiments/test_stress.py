@@ -212,7 +212,7 @@ def test_the_page_shows_every_driver_under_every_perturbation(drivers, tmp_path)
     for name in ("heatmap.png", "curves.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
         assert base64.b64encode((folder / name).read_bytes()).decode() in page
-    assert "one, two drove the tracks 900001, 5 once each" in page
+    assert "one, two drove once on every track (900001, 5), undisturbed" in page
     assert f"nac-drive inspect --driver {drivers[0]}" in page or f"nac-drive inspect --driver {drivers[1]}" in page
     assert next(terminal_stress(result).within(200)).row_count == 5
     video = video_of(folder / "video.mp4", [*drivers, drivers[0]], TRACKS, "gap:3")

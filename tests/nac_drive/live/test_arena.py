@@ -9,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,8 @@ def test_the_page_in_a_browser(mine, tmp_path):
         page.run('at("pause").click()')
         page.wait("state.paused")
         _a_phone_shows_the_car_and_the_pads(page)
+        _cars_stand_beside_the_map(page)
+        _space_pauses_after_a_click(page)
         _every_panel_moves(page)
         _a_perturbation_changes_what_is_seen(page)
         _both_views_are_side_by_side(page)
@@ -291,6 +294,37 @@ def _a_phone_shows_the_car_and_the_pads(page: Page) -> None:
     header, car, pads = (page.run(f"{box}('{name}')") for name in ("header", ".human canvas.frame", "#pads"))
     assert header[1] < car[0] < car[1] < pads[0] < pads[1] <= size["height"]
     page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def _cars_stand_beside_the_map(page: Page) -> None:
+    """At every width with a column for the map. An open header of a phone scrolls away."""
+    for width in (1280, 1600, 2560):
+        page.screenshot(width, 900)
+        lefts = page.run("[...document.querySelectorAll('main section:not(.lap)')].map(car => car.offsetLeft)")
+        lap = page.run("document.querySelector('.lap').offsetLeft + document.querySelector('.lap').offsetWidth")
+        assert min(lefts) > lap
+        assert page.run("document.documentElement.scrollWidth") <= width
+    page.screenshot(390, 844)
+    position = "getComputedStyle(document.querySelector('header')).position"
+    assert page.run(position) == "sticky"
+    page.run("at('more').open = true")
+    assert page.run(position) == "static"
+    page.run("at('more').open = false")
+    page.call("Emulation.clearDeviceMetricsOverride")
+    drawings = "[...document.querySelectorAll('canvas')].map(canvas => canvas.closest('[role=img]')?.ariaLabel)"
+    assert all(page.run(drawings))
+
+
+def _space_pauses_after_a_click(page: Page) -> None:
+    page.run("at('speed').value = '4'; at('speed').onchange()")
+    page.click("#restart")
+    page.wait("header.frame === 0")
+    page.key(" ", True)
+    page.wait("!state.paused && header.frame > 3")
+    page.key(" ", False)
+    page.key(" ", True)
+    page.wait("state.paused")
+    assert page.run("header.frame") > 3
 
 
 def _a_perturbation_changes_what_is_seen(page: Page) -> None:
@@ -374,13 +408,45 @@ def test_an_error_of_the_clock_ends_the_server(monkeypatch):
 
     monkeypatch.setattr(Race, "tick", fail)
 
+    readers: list[threading.Thread] = []
+
     def open_page(address: str) -> None:
-        threading.Thread(target=read, args=(address,)).start()
+        readers.append(threading.Thread(target=read, args=(address,)))
+        readers[0].start()
+
+    seen: list[Any] = []
 
     def read(address: str) -> None:
-        with suppress(ConnectionClosed, OSError), connect(socket_of(address), origin=address) as link:  # type: ignore[arg-type]
-            while True:
-                link.recv(timeout=600)
+        with connect(socket_of(address), origin=address, max_size=None) as link:  # type: ignore[arg-type]
+            with suppress(ConnectionClosed):
+                while True:
+                    seen.append(link.recv(timeout=600))
+            seen.append(link.close_code)
 
     with pytest.raises(RuntimeError, match="the wheel came off"):
         arena("controller", TRACK, port=0, on_ready=open_page)
+    readers[0].join(600)
+    texts = [json.loads(message) for message in seen if isinstance(message, str)]
+    assert texts[-1] == {"type": "failure", "text": "the wheel came off"}
+    assert seen[-1] == 1012  # the page knows by it that loading again is of no use
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_shows_the_error_that_ends_the_arena(monkeypatch, tmp_path):
+    from nac_drive.live.race import Race
+
+    def fail(self: Race) -> None:
+        raise RuntimeError("the wheel came off " + "and " * 60 + "broke")
+
+    monkeypatch.setattr(Race, "tick", fail)
+    notes: list[Future[str]] = []
+
+    def look(address: str) -> str:
+        with browser(tmp_path / "profile") as page:
+            page.open(f"{address}/")
+            return page.wait("at('note').textContent")
+
+    with ThreadPoolExecutor() as pool, pytest.raises(RuntimeError, match="the wheel came off"):
+        arena("controller", TRACK, port=0, on_ready=lambda address: notes.append(pool.submit(look, address)))
+    assert notes[0].result() == f"The arena has ended: the wheel came off {'and ' * 60}broke"
