@@ -90,8 +90,7 @@ def dagger(folder: Path) -> dict[str, Any]:
 
 def ppo(folder: Path) -> dict[str, Any]:
     config = nd.PPOConfig(
-        nd.DriverConfig(core="cnn"),
-        nd.RolloutConfig(n_envs=2, n_steps=64, action_repeat=1),
+        rollout=nd.RolloutConfig(n_envs=2, n_steps=64, action_repeat=1),
         optim=nd.PPOOptimConfig(
             init_from="expert", value_warmup_steps=64, batch_size=64, n_epochs=2, ent_coef=0.01
         ),

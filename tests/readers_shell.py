@@ -145,7 +145,7 @@ SHORTER = {
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
     "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
     "{nac-sharp,mtan,lstm,transformer,gru,nac-exact,cfc,cnn}-{0,1}": "{nac-sharp,lstm}-0",
-    "runs/end-to-end/{nac-sharp,lstm}-{2,3,4}": "",
+    "runs/end-to-end/{nac-sharp,lstm,mtan,transformer,gru}-2 runs/end-to-end/{nac-sharp,lstm}-{3,4}": "",
     "cfc pdna-b pdna-c pdna-d pdna-e": "cfc pdna-c",
     "nac-sharp cfc mtan ct-gru nac-exact pdna-c pdna-e": "mtan",
     "--drivers nac-exact,num_heads=4 nac-exact,num_heads=4,recency=2,value=input,output=riemann": "--drivers",
