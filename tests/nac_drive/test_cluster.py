@@ -173,4 +173,4 @@ def test_a_run_of_a_comparison_leaves_its_result_on_the_storage_of_all_machines(
     ]
     assert (tmp_path / "there" / "cnn-0" / "metrics.jsonl").exists()
     with pytest.raises(ClusterError, match=r"does not see .*; put it on storage that all machines share"):
-        experiment._on_cluster(str(tmp_path), tmp_path / "nowhere", len, ())
+        experiment._on_cluster(os.getcwd(), tmp_path / "nowhere", len, ())
