@@ -141,7 +141,7 @@ SHORTER = {
     "phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
     "thesis-6.1,tested_folds=10 ": "thesis-6.1,tested_folds=2 ",
-    "--only rnn gru lstm lstm-sparse ct-gru ct-rnn ct-rnn-sparse": "--only rnn",
+    "--only cnn-bojarski rnn gru lstm lstm-sparse ct-gru ct-rnn ct-rnn-sparse": "--only rnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
     "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
     "{nac-sharp,mtan,lstm,transformer,gru,nac-exact,cfc,cnn}-{0,1}": "{nac-sharp,lstm}-0",
