@@ -1,4 +1,4 @@
-"""The script that says whether the package computes what it computed."""
+"""The script that compares numbers with recorded ones."""
 
 from __future__ import annotations
 
