@@ -67,7 +67,7 @@ def draw(drivers: dict[str, list[Cell]]) -> Figure:
             place, shift, side = (low, -6, "right") if low > 200 else (high, 6, "left")
             axis.annotate(
                 f"{cell.mean:.0f}", (place, line), (shift, 0), textcoords="offset points", fontsize=SMALL, va="center",
-                ha=side, color=colour,
+                ha=side, color=colour, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )  # fmt: skip
         axis.set_title(title, fontsize=NORMAL, loc="center")
         axis.set_xlim(-60, 1080)
