@@ -40,7 +40,7 @@ def draw(results: list[dict[str, Any]]) -> Figure:
     right.plot([], [], "o", color=SOFT, markerfacecolor="white", label="on its own states")
     left.axhline(900, color=SOFT, linewidth=1, linestyle="--")
     stretch_returns(left, min(min(row["returns"]) for row in results))
-    left.set_ylabel("return of an episode")
+    left.set_ylabel("return of an episode (stretched scale)")
     right.set_ylabel("actions equal to the expert's, %")
     for axis in (left, right):
         axis.set_xticks(range(len(cores)), cores)

@@ -144,7 +144,7 @@ def plot(runs: Path, panels: tuple[Panel, ...]) -> Figure:
         stretch_returns(axis, low)
         axis.set_xlabel(title)
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), handlelength=3)
-    axes[0].set_ylabel("return of a validation episode")
+    axes[0].set_ylabel("validation return (stretched scale)")
     return figure
 
 
