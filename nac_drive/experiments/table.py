@@ -92,7 +92,7 @@ class TerminalTables:
             used += size + _FRAME
         for block in blocks:
             shown = TerminalTable(title=self.title if block is blocks[0] else None)
-            places = [*range(names), *block]
+            places = [*range(len(sizes[:names])), *block]
             for place in places:
                 justify = "left" if place < names else "right"
                 shown.add_column(self.table.headings[place], justify=justify, width=sizes[place], overflow="fold")
@@ -101,15 +101,18 @@ class TerminalTables:
             yield shown
 
     def _sizes(self, width: int) -> list[int]:
-        """Return the characters of every column: headings break at words, and names anywhere, where they must."""
-        headings, cells = (
-            self.table.headings,
-            [[*map(cell_len, column)] for column in zip(*self.table.rows, strict=True)],
-        )
-        whole = [max(cell_len(heading), *sizes) for heading, sizes in zip(headings, cells, strict=True)]
+        """Return the characters of every column.
+
+        Headings break at words, and names anywhere, where they must.
+        """
+        columns = [
+            (heading, [*map(cell_len, cells)])
+            for heading, *cells in zip(self.table.headings, *self.table.rows, strict=True)
+        ]
+        whole = [max(cell_len(heading), *sizes, 0) for heading, sizes in columns]
         if sum(size + _FRAME for size in whole) < width:
             return whole
-        sizes = [max(*map(cell_len, heading.split()), *sizes) for heading, sizes in zip(headings, cells, strict=True)]
+        least = [max(*map(cell_len, heading.split()), *sizes, 0) for heading, sizes in columns]
         names = self.table.names
-        room = (width - 1 - max(sizes[names:], default=0) - _FRAME) // names - _FRAME
-        return [*(min(size, max(room, _LEAST_NAME)) for size in sizes[:names]), *sizes[names:]]
+        room = (width - 1 - max(least[names:], default=0) - _FRAME) // names - _FRAME
+        return [*(min(size, max(room, _LEAST_NAME)) for size in least[:names]), *least[names:]]

@@ -17,6 +17,7 @@ from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.evaluation.statistics import summarise
 from nac_drive.experiments.leaderboard import SHORT, RankedDriver, columns, leaderboard, save_results
+from nac_drive.experiments.table import Table
 from tests.nac_drive.evaluation.rows import row
 
 
@@ -115,6 +116,13 @@ def test_no_number_is_cut_in_a_narrow_terminal(width, names):
     assert texts.legend in " ".join(stream.getvalue().split())
     letters = "".join(cell.strip() for line in lines for cell in line.split("│")[1:2])
     assert rows[0][0] in letters, "a name is folded"
+
+
+@pytest.mark.parametrize("width", [5, 200])
+def test_a_table_without_rows_is_printed(width):
+    for headed in ([], leaderboard(ranked()).columns):
+        (*_, last) = Table(headed, []).terminal("title").within(width)
+        assert last.row_count == 0
 
 
 def test_results_are_saved_as_numbers(tmp_path):
