@@ -165,7 +165,7 @@ def test_one_track_is_no_result():
     lstm = evaluation("lstm", [919.0])
     drivers = [RankedDriver(each) for each in with_holm([lstm, *(evaluation(name, [52.0], lstm) for name in "ab")])]
     assert headline(drivers) == "All drivers drove one track, which says nothing about others."
-    worlds = {spec: drivers[1].evaluation.verdict for spec in ("no perturbation", "gap:1")}
+    worlds = dict.fromkeys(("no perturbation", "gap:1"), drivers[1].evaluation.verdict)
     assert over_worlds(worlds) == "a and lstm drove one track, which says nothing about others."  # type: ignore[arg-type]
 
 
