@@ -253,7 +253,7 @@ class Watch:
     track: int = SPLITS["test"][0]
     """Seed of the track."""
     video: Path | None = None
-    """Write a video (600x400; .mp4, .webm or .gif) instead of opening a window."""
+    """Write a video (600x400 .mp4 or .webm, 300x200 .gif; both views side by side) instead of opening a window."""
     view: VideoView | None = None
     """What the video shows: above, seat, or both side by side; none: what the driver sees. A page shows it beside the
     driver's own view."""
