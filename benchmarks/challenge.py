@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from nac_drive.experiments.challenge_result import ChallengeResult, digest_of, read_challenge, table_row
 from nac_drive.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "challenge.md", ROOT / "docs" / "runs" / "challenge"
+LOST = 800
+"""A return below it is a lap that went wrong."""
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->"
 
 
@@ -33,12 +37,13 @@ def results(folder: Path = RESULTS) -> list[ChallengeResult]:
 def table(standing: list[ChallengeResult]) -> str:
     """Return the standing table in Markdown."""
     worlds = [row.name for row in standing[0].table]
-    headings = ["driver", "view", "control", "tracks", "score", *worlds, "least"]
+    headings = ["driver", "view", "control", "tracks", "score", *worlds, f"under {LOST}, %", "least"]
     rows = [
         [
             result.driver.name, str(result.driver.env["view"]), str(result.driver.env["control"]),
             f"{len(result.seeds):,}", f"{result.score:.1f}",
             *(f"{row.mean:.0f} ± {row.half_width:.0f}" for row in result.table),
+            f"{100 * np.mean([value < LOST for world in result.worlds for value in world.returns]):.1f}",
             f"{min(row.minimum for row in result.table):.0f}",
         ]
         for result in standing

@@ -44,6 +44,8 @@ WORDS = {
 """Perturbations by the names of docs/robustness.md."""
 LEADER = "nac-sharp"
 """The driver whose lead is printed where nobody names one."""
+ALL = "all"
+"""The column of all tracks."""
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->"
 """The marks of a page's table."""
 
@@ -139,6 +141,16 @@ def difference_text(verdict: Verdict) -> str:
     return f"{verdict.difference.text('+.0f')}{' *' if verdict.apart else ''}"
 
 
+def from_baseline(returns: Returns, specs: list[str]) -> dict[str, dict[str, Verdict]]:
+    """Return the verdicts on all but the baseline, by column."""
+    baseline = baseline_of(returns)
+    others = [driver for driver in returns if driver != baseline]
+    return {
+        column: dict(zip(others, verdicts(returns, ((other, baseline) for other in others), tracks), strict=True))
+        for column, tracks in columns_of(returns[baseline], specs).items()
+    }
+
+
 def groups_of(returns: Returns) -> dict[str, int]:
     """Return the number of every driver's group, from 1.
 
@@ -153,28 +165,21 @@ def groups_of(returns: Returns) -> dict[str, int]:
     return numbers
 
 
-def table(returns: Returns, specs: list[str]) -> str:
-    """Return the ranking under every specification, in Markdown."""
-    baseline = baseline_of(returns)
-    places, groups = places_of(returns[baseline], specs), groups_of(returns)
-    drivers = by_mean(returns)
-    others = [driver for driver in drivers if driver != baseline]
-    cells: dict[str, list[str]] = {driver: [] for driver in drivers}
-    for tracks in [*places.values(), sorted(returns[baseline])]:
-        means = {driver: f"{grid(returns[driver], tracks).mean():.0f}" for driver in drivers}
-        for driver, verdict in zip(
-            others, verdicts(returns, ((name, baseline) for name in others), tracks), strict=True
-        ):
-            means[driver] += f" ({difference_text(verdict)})"
-        for driver, cell in means.items():
-            cells[driver].append(cell)
+def table(returns: Returns, specs: list[str], differences: dict[str, dict[str, Verdict]]) -> str:
+    """Return the ranking in Markdown, with differences of `from_baseline`."""
+    columns, groups = columns_of(returns[baseline_of(returns)], specs), groups_of(returns)
     rows = []
-    for driver in drivers:
+    for driver in by_mean(returns):
+        cells = []
+        for column, tracks in columns.items():
+            cell = f"{grid(returns[driver], tracks).mean():.0f}"
+            verdict = differences[column].get(driver)
+            cells.append(f"{cell} ({difference_text(verdict)})" if verdict else cell)
         runs = len(next(iter(returns[driver].values())))
         family = EXPERT if driver == EXPERT else family_of(driver)
-        rows.append([str(groups[driver]), driver, family, str(runs), *cells[driver]])
-    words = [WORDS.get(place, place) for place in places]
-    return markdown_table(["group", "driver", "family", "runs", *words, "all"], rows, "rll")
+        rows.append([str(groups[driver]), driver, family, str(runs), *cells])
+    words = [WORDS.get(column, column) for column in columns]
+    return markdown_table(["group", "driver", "family", "runs", *words], rows, "rll")
 
 
 def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
@@ -185,6 +190,12 @@ def places_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
     return {spec: under for spec, under in {**above, **seat}.items() if under}
 
 
+def columns_of(tracks: Iterable[int], specs: list[str]) -> dict[str, list[int]]:
+    """Return the tracks under every specification, and all of them."""
+    tracks = sorted(tracks)
+    return {**places_of(tracks, specs), ALL: tracks}
+
+
 def run_means(returns: Returns, specs: list[str]) -> dict[str, list[NDArray[np.float64]]]:
     """Return the means of the runs of drivers with several.
 
@@ -192,7 +203,7 @@ def run_means(returns: Returns, specs: list[str]) -> dict[str, list[NDArray[np.f
     """
     means = {}
     for driver, of_driver in returns.items():
-        worlds = [*places_of(of_driver, specs).values(), sorted(of_driver)]
+        worlds = columns_of(of_driver, specs).values()
         if len(next(iter(of_driver.values()))) > 1:
             means[driver] = [grid(of_driver, tracks).mean(axis=1) for tracks in worlds]
     return means
@@ -222,14 +233,14 @@ def main() -> None:
         parser.error(f"--driver must be one of {', '.join(returns)}, got {options.driver!r}")
     common = set.intersection(*(set(tracks) for tracks in returns.values()))
     returns = {driver: {track: tracks[track] for track in common} for driver, tracks in returns.items()}
-    text = table(returns, specs)
+    differences = from_baseline(returns, specs)
+    text = table(returns, specs, differences)
     print(text)
     if options.page is not None:
         before, _, rest = options.page.read_text().partition(BEGIN)
         options.page.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}")
-    baseline = baseline_of(returns)
-    told = verdicts(returns, ((other, baseline) for other in returns if other != baseline), sorted(common))
-    print(f"\n{sum(each.apart for each in told)} of {len(told)} drivers differ from {baseline} over all tracks.")
+    apart = [verdict.apart for verdict in differences[ALL].values()]
+    print(f"\n{sum(apart)} of {len(apart)} drivers differ from {baseline_of(returns)} over all tracks.")
     tracks = [track for track in sorted(common) if (track if track >= 0 else ~track) % len(specs)]
     leader = options.driver or LEADER
     if tracks and leader in returns:
@@ -240,7 +251,7 @@ def main() -> None:
         ):
             print(f"{other}: {difference_text(verdict)}")
     if means := run_means(returns, specs):
-        worlds = [*places_of(common, specs), "all"]
+        worlds = columns_of(common, specs)
         print("\nmean of every run:")
         for driver, of_driver in means.items():
             listed = (" ".join(f"{mean:.0f}" for mean in of_world) for of_world in of_driver)

@@ -179,8 +179,6 @@ class OwnDriver:
             ValueError: It is no action of the environment.
         """
         space: Any = state.env.action_space
-        road = state.env.unwrapped
-        native_shape = road.env.action_space.shape if isinstance(road, Road) else space.shape
         if callable(getattr(action, "detach", None)):  # a tensor of torch
             action = action.detach().cpu()
             action = action.float() if action.is_floating_point() else action
@@ -191,7 +189,7 @@ class OwnDriver:
         if isinstance(space, gym.spaces.Discrete):
             if array.shape == () and array.dtype.kind in "iu" and space.contains(np.int64(array)):
                 return int(array)
-        elif array.shape in (space.shape, native_shape) and array.dtype.kind in "fiu":
+        elif array.dtype.kind in "fiu" and (array.shape == space.shape or array.shape == _native_shape(state.env)):
             array = array.astype(space.dtype).reshape(space.shape)
             if space.contains(array):  # NaN lies nowhere
                 return array
@@ -330,6 +328,12 @@ def _checked_driver(driver: Any, name: str) -> OwnDriver:
     config = asdict(config) if isinstance(config, EnvConfig) else config
     sha256 = driver.sha256 if isinstance(driver, ForeignOnnx) else object_hash(driver)
     return kind(policy, name, control if control in get_args(Control) else None, config, sha256)
+
+
+def _native_shape(env: gym.Env) -> tuple[int, ...] | None:
+    """Return the shape of actions in a user's own environment."""
+    road = env.unwrapped
+    return road.env.action_space.shape if isinstance(road, Road) else None
 
 
 def _one_thread() -> Any:

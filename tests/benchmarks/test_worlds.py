@@ -8,7 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 import worlds
-from worlds import by_mean, groups_of, on_further_tracks, places_of, returns_of, table, verdicts, with_seat
+from worlds import (
+    by_mean,
+    from_baseline,
+    groups_of,
+    on_further_tracks,
+    places_of,
+    returns_of,
+    table,
+    verdicts,
+    with_seat,
+)
 
 SPECS = ["gap:0", "blackouts:2"]
 
@@ -39,7 +49,7 @@ def test_the_seat_has_columns_of_its_own(tmp_path):
     assert places == {
         "gap:0": [0, 2], "blackouts:2": [1, 3], "gap:0, seat": [~0, ~2], "blackouts:2, seat": [~1, ~3],
     }  # fmt: skip
-    heading, _, first, last = table(both, SPECS).splitlines()
+    heading, _, first, last = table(both, SPECS, from_baseline(both, SPECS)).splitlines()
     worlds = "undisturbed | blackouts | gap:0, seat | blackouts:2, seat"
     assert heading == f"| group | driver | family | runs | {worlds} | all |"
     assert first.startswith("| 1 | cnn | no memory | 2 | 600 (+100")
@@ -99,7 +109,10 @@ def test_an_interval_of_two_runs_is_no_difference_where_the_test_sees_none():
     assert cnn_verdict.p_value is not None
     assert cnn_verdict.p_holm == 2 * cnn_verdict.p_value
     assert groups_of(returns) == {"lstm": 1, "cfc": 1, "cnn": 2}
-    cells = [line.rpartition(" | ")[2] for line in table(returns, ["gap:0"]).splitlines()[2:]]
+    cells = [
+        line.rpartition(" | ")[2]
+        for line in table(returns, ["gap:0"], from_baseline(returns, ["gap:0"])).splitlines()[2:]
+    ]
     assert [cell.endswith(" *) |") for cell in cells] == [False, False, True]
 
 

@@ -430,8 +430,9 @@ def still(name: str, length: int, speed: float = 0.0) -> Recording:
 def test_frames_have_as_many_images_as_they_need(monkeypatch, tmp_path):
     monkeypatch.setattr("nac_drive.analysis.page._SIDE", 64)
     text = save_episode_page(tmp_path / "page.html", [still("x", 7)], "x").read_text()
-    found = re.findall('image/webp;base64,([^"]+)"', text)
-    images = [np.asarray(Image.open(BytesIO(b64decode(data)))) for data in found]
+    images = [
+        np.asarray(Image.open(BytesIO(b64decode(data)))) for data in re.findall('image/webp;base64,([^"]+)"', text)
+    ]
     assert [image.shape for image in images] == [(48, 64, 3), (48, 64, 3)]
     tiles = [image[y : y + 24, x : x + 32].mean() for image in images for y in (0, 24) for x in (0, 32)]
     assert tiles == pytest.approx([20 * step for step in range(7)] + [0], abs=3)
