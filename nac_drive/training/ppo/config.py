@@ -43,8 +43,8 @@ class RolloutConfig:
     action_repeat: int = 4
     """Frames for which PPO holds every action. The driver that comes out acts at every frame."""
     patience: int = 100
-    """Frames without a new tile after which an episode ends, in training only; 0: never. Elsewhere the frames count in
-    which completion stays the same and below 1, and the value network estimates the rest of the episode."""
+    """Frames without a new tile after which an episode ends, in training only; 0: never. In an environment other
+    than CarRacing, frames in which completion stays the same and below 1: the value network estimates the rest."""
     distribution: Distribution = "beta"
     """Continuous: beta, or gaussian before tanh and sigmoid."""
     augment: tuple[str, ...] = ()
