@@ -89,9 +89,12 @@ def _disagreement(one: Recording, other: Recording) -> tuple[float, float]:
     """
     steer = one.series["steer"]
     if len(one.road) and len(one.position):
-        away = np.linalg.norm(one.position[:, None] - other.position[None], axis=2)  # (T, S)
-        nearest = away.argmin(axis=1)
-        met = away[np.arange(len(steer)), nearest] < _NEAR
+        nearest = np.empty(len(steer), np.int64)
+        met = np.empty(len(steer), bool)
+        for step, position in enumerate(one.position):  # all distances at once would be T x S
+            away = np.linalg.norm(other.position - position, axis=1)
+            nearest[step] = away.argmin()
+            met[step] = away[nearest[step]] < _NEAR
     else:  # no places are known: the same decision
         nearest = np.minimum(np.arange(len(steer)), len(other.series["steer"]) - 1)
         met = np.arange(len(steer)) < len(other.series["steer"])

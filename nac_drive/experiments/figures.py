@@ -210,24 +210,27 @@ def _by_epoch(runs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[li
 @styled()
 def draw_heat_map(path: Path, result: StressResult) -> None:
     """Draw the fraction of its own undisturbed return that every driver keeps, and its return."""
-    specs = result.specs
-    cells = [[result.cells[name, spec] for spec in specs] for name in result.drivers]
-    fractions = [[cell.fraction_kept.mean if cell.fraction_kept else np.nan for cell in row] for row in cells]
-    labels = [
+    cells = np.array([[result.cells[name, spec] for name in result.drivers] for spec in result.specs])
+    drivers = [
         f"{_shortened(name)} ({result.cells[name, UNDISTURBED].return_mean.mean:z.0f})" for name in result.drivers
     ]
-    width = max(2.6, 1.4 + _LETTER * max(map(len, labels))) + 0.72 * len(specs)
-    figure = Figure(figsize=(width, 2.0 + 0.55 * len(result.drivers)), layout="constrained")
+    lines, columns = result.specs, drivers
+    if len(columns) > len(lines):  # a tall figure fits a page, a wide one does not
+        cells, lines, columns = cells.T, columns, lines
+    fractions = [[cell.fraction_kept.mean if cell.fraction_kept else np.nan for cell in line] for line in cells]
+    width = max(2.6, 1.4 + _LETTER * max(map(len, lines)) + 1.0 * len(columns))
+    slanted = 0.7 * _LETTER * max(map(len, columns))
+    figure = Figure(figsize=(width, 1.0 + slanted + 0.34 * len(lines)), layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(np.array(fractions), cmap=HEAT_MAP, vmin=0.0, vmax=1.0, aspect="auto")
-    for (row, column), value in np.ndenumerate(fractions):
+    for (line, column), value in np.ndenumerate(fractions):
         percent = "-" if np.isnan(value) else f"{100 * value:.0f}"
-        text = f"{percent}\n({cells[row][column].return_mean.mean:z.0f})"
+        text = f"{percent} ({cells[line, column].return_mean.mean:z.0f})"
         ink = "black" if np.isnan(value) else ink_on(colormaps[HEAT_MAP](float(np.clip(value, 0, 1))))
-        axis.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
+        axis.text(column, line, text, ha="center", va="center", fontsize=SMALL, color=ink)
     axis.grid(visible=False)
-    axis.set_xticks(range(len(specs)), specs, rotation=45, ha="right")
-    axis.set_yticks(range(len(labels)), labels)
+    axis.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
+    axis.set_yticks(range(len(lines)), lines)
     axis.set_title("Return kept, % (return)")
     figure.colorbar(image, ax=axis, shrink=0.8, format=PercentFormatter(1.0))
     write_figure(path, figure)
@@ -241,9 +244,10 @@ def draw_stress_curves(path: Path, result: StressResult) -> None:
     ends = [end for cell in result.cells.values() for end in (cell.return_mean.low, cell.return_mean.high)]
     for axis, family in zip(axes, result.families, strict=True):
         axis.set_ylim(min(0.0, 1.05 * min(ends)), 1.05 * max(ends) if max(ends) > 0 else 1.0)
-        for name, look in looks.items():
+        for place, (name, look) in enumerate(looks.items()):
             intervals = [result.cells[name, spec].return_mean for spec in (UNDISTURBED, *family.specs)]
-            levels = np.arange(len(intervals))
+            apart = 0.2 * ((place + 0.5) / len(looks) - 0.5)  # equal curves lie beside each other
+            levels = np.arange(len(intervals)) + apart
             axis.plot(
                 levels, [interval.mean for interval in intervals], marker=look.marker, color=look.color,
                 linestyle=look.linestyle, label=_shortened(name),
