@@ -30,10 +30,14 @@ FROZEN = "--freeze-encoder-from expert"
 BLOCKS_BEFORE = {"docs/hub.md": [DEMOS, f"nac-drive train demos --out runs/mine {FROZEN}"]}
 """Page -> command lines that its Python blocks take for granted."""
 SLOW = (
-    r"docs/papers/(?!index|nac-noise|thesis-6.4a\.).*|docs/(champions|cloning|controller|donkeycar|expert"
-    r"|interpretability|leaderboard.*|log|results|robustness|seat.*|shifts|simulator|tails|udacity|your-own-road)\.md"
+    r"docs/papers/(?!index).*|docs/(arena|challenge|champions|cloning|controller|differences|donkeycar|expert"
+    r"|interpretability|leaderboard.*|log|ppo|results|robustness|seat.*|shifts|simulator|stress|tails|udacity"
+    r"|your-own-(model|road))\.md"
 )
-"""Pages of results and of one view, source or road: `make test-all` runs them. Others have one of each kind."""
+"""Pages of results and of one view, source, road or command: `make test-all` runs them.
+
+README, the tutorial and the reference of the command line have one of each kind.
+"""
 NEEDS = {"docs/enduro.md": "ale_py", "docs/metadrive.md": "metadrive"}
 """Page -> module of an extra that the tests may be without."""
 DRAWN_WITH_PYGAME = {"docs/your-own-road.md"}

@@ -77,7 +77,7 @@ CASES = {LANE: ("toy_roads.LaneDriver", 25, PLUGIN), GREY: ("toy_roads.GreyDrive
 CASES[RACETRACK] = ("toy_roads.StraightOn", 5, "highway_env")
 
 
-@pytest.fixture(scope="module", params=slow_but([LANE, GREY], CASES))
+@pytest.fixture(scope="module", params=slow_but([LANE], CASES))
 def case(request, tmp_path_factory) -> Case:
     """A dataset and a run, made by commands."""
     driver, rate, plugin = CASES[request.param]

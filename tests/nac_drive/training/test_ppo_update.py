@@ -468,7 +468,7 @@ LEARNS = [
 
 @pytest.mark.parametrize(
     ("core", "control", "distribution", "delay", "rounds"),
-    slow_but([LEARNS[0], LEARNS[-1]], LEARNS),
+    slow_but([LEARNS[-1]], LEARNS),
 )
 def test_it_learns_what_is_rewarded_and_with_a_memory_what_was_seen_before(core, control, distribution, delay, rounds):
     config = nested(SMALL, n_envs=16, n_steps=8, batch_size=64)

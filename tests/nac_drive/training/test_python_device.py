@@ -12,11 +12,12 @@ import pytest
 from nac_drive.experiments.driving import Driving
 from tests.nac_drive.training.device_runs import ACTIONS, RUNS, main
 from tests.python_device import supported
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.skipif(not supported(), reason="torch has another private interface")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=slow_but([], ["small runs"]))
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of `device_runs`."""
     folder: Path = tmp_path_factory.mktemp("device")
