@@ -13,14 +13,17 @@ from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
 from nac_drive.analysis.watch import bar_of
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode, open_dataset
+from nac_drive.data_collection.dataset.recorded_episode import (
+    RecordedEpisode,
+    driver_of_recording,
+    open_dataset,
+)
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_names,
     driving_device,
     each_accepted,
     on_device,
-    resolve_driver,
     resolve_together,
 )
 from nac_drive.data_collection.trained_env import env_for, env_of_first, require_environment
@@ -30,8 +33,9 @@ from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.envs.views import VideoView
 from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.optional import optional_module
+from nac_drive.plain import whole
 from nac_drive.storage.links import require_link_to_something
-from nac_drive.storage.write import writing
+from nac_drive.storage.write import require_writable, writing
 
 PAGE = "episode.html"
 
@@ -87,7 +91,7 @@ def inspect(
         view: `above`, `seat` or `both`: shown beside the view that a driver sees, if it is another one.
         rerun: A new file `.rrd` for the rerun viewer, besides the page; see `save_rerun`.
         dataset: A dataset, or its folder: the drivers see one of its episodes as it was recorded, and nothing is
-            simulated. The page has the recorded action beside theirs. There is no perturbation and no `track` then.
+            simulated. The page has the recorded labels beside their actions. There is no perturbation and no `track` then.
         episode: Number of the episode in `dataset`.
         on_step: Called with the name of the driver and every step.
 
@@ -111,7 +115,7 @@ def inspect(
     recorded = None
     if dataset is None:
         track_seeds([track])
-        if episode:
+        if episode != 0:
             raise ValueError(f"episode must be left out without a dataset, got {episode}; track names a track.")
     else:
         settings = {
@@ -120,7 +124,7 @@ def inspect(
         }  # fmt: skip
         _require_defaults(settings)
         dataset = open_dataset(dataset)
-        recorded = RecordedEpisode.read(dataset, episode)
+        recorded = RecordedEpisode.read(dataset, whole("episode", episode))
     if perturbation is not None:
         parse_all(perturbation)
     if rerun is not None:
@@ -131,7 +135,10 @@ def inspect(
     for file in files:
         if os.path.lexists(file):
             raise FileExistsError(f"{file} already exists; choose another folder or file.")
-    loaded = [resolve_driver(spec, recorded.env) for spec in specs] if recorded else resolve_together(specs, control)
+    if recorded:
+        loaded = [driver_of_recording(spec, recorded.env) for spec in specs]
+    else:
+        loaded = resolve_together(specs, control)
     loaded = [on_device(driver, device) for driver in loaded]
     home = env_of_first(loaded)
     envs = [recorded.env if recorded else env_for(driver, control, perturbation, beside=home) for driver in loaded]
@@ -142,6 +149,7 @@ def inspect(
     with writing(folder):
         if not folder.is_dir():
             folder.mkdir(parents=True)
+    require_writable(folder / PAGE)
     recordings: list[Recording] = []
     with ExitStack() as unfinished:
         for file in files:  # what was begun goes if a later part fails, so that the same command works afterwards
@@ -156,7 +164,7 @@ def inspect(
                     )
                 )  # fmt: skip
             if recorded:
-                recordings[-1].add_recorded(episode_name, recorded.arrays.label, env.spec)
+                recordings[-1].add_recorded(episode_name, recorded)
             recordings[-1].save(folder / f"{name}.npz")
         page = save_episode_page(folder / PAGE, recordings, f"{', '.join(names)} on {episode_name}")
         if rerun is not None:

@@ -21,6 +21,7 @@ from nac_drive.analysis.curvature import curvature
 from nac_drive.analysis.probe import Probe, by_age
 from nac_drive.analysis.regions import fractions
 from nac_drive.analysis.saliency import grad_cam, input_gradient, steering_target, visual_backprop
+from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode
 from nac_drive.envs import ENVIRONMENTS, CarRacing, EnvSpec, Episode, Policy, Step, rollout
 from nac_drive.envs.pulses import BRAKE, COMMANDS, GAS
 from nac_drive.envs.views import VideoView, other_frame
@@ -80,7 +81,9 @@ class Recording:
     episode: Episode | None = None
     """The result of the episode; it is not saved."""
     source: str | None = None
-    """The name of the dataset, and of its episode, for a recorded one; `series` has what was recorded there."""
+    """The name of the dataset, and of its episode, for a recorded one; `series` has the labels that were recorded."""
+    difference: str = ""
+    """How far the actions are from the recorded labels, over the frames that offline metrics count."""
 
     def __repr__(self) -> str:
         return f"Recording({self.title}, {len(self.frames)} decisions)"
@@ -89,33 +92,32 @@ class Recording:
     def title(self) -> str:
         """Driver and track, with return or difference to a recording."""
         if self.source is not None:
-            return f"{self.driver}, {self.source}: {self._difference()}"
+            return f"{self.driver}, {self.source}: {self.difference}"
         under = f", {self.perturbation}" if self.perturbation else ""
         final = number_text(float(self.series["return"][-1]), ".0f")
         return f"{self.driver}, track {self.track}{under}: return {final}"
 
-    def add_recorded(self, source: str, labels: np.ndarray, spec: EnvSpec) -> None:
-        """Add the actions of the recording that the driver saw.
+    def add_recorded(self, source: str, episode: RecordedEpisode) -> None:
+        """Add the labels of the recording that the driver saw.
 
         Args:
             source: The name of the episode and its dataset.
-            labels: (T,) or (T, K): the recorded labels.
-            spec: The environment.
+            episode: The recording.
         """
         self.source = source
-        recorded = [commands(label, spec) for label in labels]
+        recorded = [commands(label, episode.env.spec) for label in episode.arrays.label]
         for name in self.actions:
             self.series[RECORDED + name] = np.array([action[name] for action in recorded], np.float32)
         if not self.series["return"].any():  # own data without rewards
             del self.series["return"]
-
-    def _difference(self) -> str:
-        """Return the mean difference from the recorded action."""
         name = self.actions[0]
-        error = np.abs(self.series[name] - self.series[RECORDED + name])
-        if name == "action":
-            return f"{100 * np.mean(error == 0):.0f} % of the actions are the recorded ones"
-        return f"{name} differs by {error.mean():.3f} on average"
+        error = np.abs(self.series[name] - self.series[RECORDED + name])[episode.counted]
+        if not len(error):
+            self.difference = "no frame has an expert's label"
+        elif name == "action":
+            self.difference = f"{100 * np.mean(error == 0):.0f} % of the actions are the recorded ones"
+        else:
+            self.difference = f"{name} differs by {error.mean():.3f} on average"
 
     def _repr_html_(self) -> str:
         """The middle frame, and what the driver attends to."""

@@ -175,9 +175,10 @@ class Evaluate:
                 raise ValueError(f"{option} must be left out with --dataset, where nothing is driven, got {value!r}.")
         data = nd.Demonstrations.open(dataset)
         drivers, baseline = [typed(self.driver)], self.baseline or "none"
-        if baseline == DEFAULT_EXPERT and data.meta.env.view != EnvConfig.view:
-            baseline = "none"  # the default expert cannot see these frames
-        if baseline not in ("none", self.driver) and known_there(baseline, data.meta.env):
+        sees_it = data.meta.env.view == EnvConfig.view and known_there(baseline, data.meta.env)
+        if baseline == DEFAULT_EXPERT and not sees_it:
+            console.print(f"no baseline: {baseline} was trained on other frames.")
+        elif baseline not in ("none", self.driver):
             drivers.append(typed(baseline))
         with show_progress(console, self.progress) as progress:
             results = evaluate_recorded(

@@ -20,10 +20,10 @@ from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.data_collection.identity import object_hash
 from nac_drive.data_collection.own_driver import (
     AnyDriver,
+    ControlError,
     OwnDriver,
     as_policy,
     can_drive,
-    control_error,
     made,
     name_of,
 )
@@ -118,7 +118,7 @@ def _resolved(spec: AnyDriver, env: EnvConfig | None, *, any_actions: bool) -> P
     trained = trained_env(driver)
     if env and trained and not any_actions and not same_actions(trained.control, env.control):
         require_environment(f"driver {str(spec)!r}", driver, env, "pass its environment, or a driver of this one")
-        raise control_error(str(spec), trained.control, env.control)
+        raise ControlError(str(spec), trained.control, env.control)
     return driver
 
 

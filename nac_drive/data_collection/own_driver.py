@@ -56,15 +56,21 @@ _HERE: WeakValueDictionary[int, OwnDriver] = WeakValueDictionary()
 
 
 class ControlError(ValueError):
-    """A driver was made for another control."""
+    """A driver was made for another control.
 
+    Args:
+        driver: Name of the driver.
+        own: Its control.
+        asked: The control of the environment.
+        fix: What to do about it.
+    """
 
-def control_error(driver: str, own: str, asked: str) -> ControlError:
-    """Return the error of a driver of another control."""
-    return ControlError(
-        f"driver {driver!r} was made for {own} control, the environment has {asked} control; pass --control {own} or "
-        "another driver."
-    )
+    def __init__(self, driver: str, own: str, asked: str, fix: str | None = None) -> None:
+        super().__init__(driver, own, asked, fix or f"pass --control {own} or another driver")
+
+    def __str__(self) -> str:
+        driver, own, asked, fix = self.args
+        return f"driver {driver!r} was made for {own} control, the environment has {asked} control; {fix}."
 
 
 @dataclass
@@ -146,7 +152,7 @@ class OwnDriver:
             ValueError: It does not.
         """
         if self.control and not same_actions(self.control, env.control):
-            raise control_error(self.name, self.control, env.control)
+            raise ControlError(self.name, self.control, env.control)
         image_input = getattr(self._policy, "image_input", None)
         if image_input is not None:
             image_input.require(env.spec.frame_shape, self.name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import numpy as np
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
-from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode, open_dataset
+from nac_drive.data_collection.dataset.recorded_episode import (
+    RecordedEpisode,
+    driver_of_recording,
+    open_dataset,
+)
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_hash,
@@ -22,7 +27,6 @@ from nac_drive.data_collection.drivers import (
     driving_device,
     each_accepted,
     on_device,
-    resolve_driver,
 )
 from nac_drive.envs import EnvSpec, EpisodeSetup, Policy, Step, rollouts
 from nac_drive.envs.perturbations.frames import FrameLoss
@@ -33,8 +37,10 @@ from nac_drive.evaluation.metric import EMPTY, TableColumn
 from nac_drive.events import Progress, counting
 from nac_drive.experiments.table import Table
 from nac_drive.notebook import automatic
+from nac_drive.plain import whole
 from nac_drive.policies import Driver
-from nac_drive.storage.write import write_atomically
+from nac_drive.policies.onnx_driver import OnnxDriver
+from nac_drive.storage.write import require_writable, write_atomically
 from nac_drive.training.offline import Accuracy, action_changes, measure_accuracy
 from nac_drive.training.train import TrainConfig
 
@@ -105,6 +111,9 @@ def evaluate_recorded(
     Raises:
         DatasetError: If there is no such episode, one is damaged, or no frame has a label.
         FileExistsError: If `folder` exists.
+        WriteError: If `folder` cannot be made.
+        UserWarning: If a driver learned from another dataset, and `validation` is asked for: that one may hold the same
+            episodes.
         ValueError: For a driver that was trained elsewhere, or that reads the simulator, a device that is not there, or
             a perturbation that recorded frames cannot have.
     """
@@ -113,9 +122,12 @@ def evaluate_recorded(
     env, specs, device = dataset.meta.env, each_accepted(drivers), driving_device(device)
     if folder is not None and os.path.lexists(folder):
         raise FileExistsError(f"{folder} already exists; choose another folder.")
-    loaded = [on_device(resolve_driver(spec, env), device) for spec in specs]
-    chosen = _chosen(dataset, episodes, loaded)
-    for name, driver in zip(driver_names(specs), loaded, strict=True):
+    if folder is not None:
+        require_writable(Path(folder))
+    loaded = [on_device(driver_of_recording(spec, env), device) for spec in specs]
+    policies = dict(zip(driver_names(specs), loaded, strict=True))
+    chosen = _chosen(dataset, episodes, policies)
+    for name, driver in policies.items():
         RecordedEpisode.read(dataset, chosen[0]).road(driver, f"driver {name!r}")
     finished = counting(progress, "evaluate", len(chosen) * len(loaded))
     results = []
@@ -149,37 +161,43 @@ def _number(value: float | None, scale: float = 1.0, digits: int = 4) -> str:
     return EMPTY if value is None else f"{scale * value:.{digits}f}"
 
 
-def _kept_out(dataset: Demonstrations, drivers: Sequence[Policy]) -> list[int]:
+def _kept_out(dataset: Demonstrations, drivers: Mapping[str, Policy]) -> list[int]:
     """Return the validation tracks of a dataset.
 
     Tracks that a driver learned from are left out.
     """
     kept_out = set(dataset.split(TrainConfig.validation_fraction)[1])
-    for driver in drivers:
-        training = driver.meta.get("training", {}) if isinstance(driver, Driver) else {}
-        if training.get("dataset_sha256") == dataset.fingerprint():
-            kept_out &= set(dataset.split(training["validation_fraction"])[1])
+    for name, driver in drivers.items():
+        match driver.meta.get("training") if isinstance(driver, Driver | OnnxDriver) else None:
+            case {"dataset_sha256": sha256, "validation_fraction": fraction} if sha256 == dataset.fingerprint():
+                kept_out &= set(dataset.split(fraction)[1])
+            case {"dataset_sha256": _}:
+                warnings.warn(
+                    f"driver {name!r} learned from another dataset. If that has episodes of {dataset.path}, they count "
+                    "here; pass the numbers of other episodes.",
+                    stacklevel=4,
+                )
     if not kept_out:
         raise ValueError(f"episodes: a driver learned from all tracks of {dataset.path}; pass all (--episodes all).")
     return sorted(kept_out)
 
 
-def _chosen(dataset: Demonstrations, episodes: str | Sequence[int], drivers: Sequence[Policy]) -> list[int]:
+def _chosen(dataset: Demonstrations, episodes: str | Sequence[int], drivers: Mapping[str, Policy]) -> list[int]:
     """Return numbers of episodes, at least one."""
     indices = [row["index"] for row in dataset.rows]
     if not indices:
         raise DatasetError(f"dataset {dataset.path} holds no finished episode; go on recording it with --resume.")
-    if episodes == VALIDATION:
+    if isinstance(episodes, str) and episodes == VALIDATION:
         if len(set(dataset.seeds)) < 2:
             raise ValueError(
                 f"episodes: {dataset.path} has one track, and none was kept out; pass all (--episodes all)."
             )
         kept_out = set(_kept_out(dataset, drivers))
         return [row["index"] for row in dataset.rows if row["seed"] in kept_out]
-    if episodes == "all":
+    if isinstance(episodes, str) and episodes == "all":
         return indices
     try:
-        numbers = [int(part) for part in (episodes.split(",") if isinstance(episodes, str) else episodes)]
+        numbers = [*map(int, episodes.split(","))] if isinstance(episodes, str) else [whole("it", n) for n in episodes]
     except (TypeError, ValueError):
         numbers = []
     if not numbers or len(set(numbers)) < len(numbers):
@@ -249,7 +267,7 @@ def _measured(name: str, sha256: str, parts: dict[int, _Actions], spec: EnvSpec)
     columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     episodes: dict[int, Accuracy] = {}
     for number, (predicted, episode) in parts.items():
-        labels, counted = episode.arrays.label, ~episode.arrays.zooming & episode.labelled
+        labels, counted = episode.arrays.label, episode.counted
         changes = action_changes(labels, np.array([0, len(labels)]))
         if counted.any():
             columns.append((predicted[counted], labels[counted], changes[counted]))

@@ -17,7 +17,9 @@ from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, read_episode, require_recorded
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.human import KeyboardDriver
+from nac_drive.data_collection.own_driver import AnyDriver, ControlError
 from nac_drive.data_collection.trained_env import require_environment, require_view, trained_env
 from nac_drive.envs import EnvConfig, EnvSpec, Policy
 from nac_drive.envs.wrappers import without_bar
@@ -63,6 +65,14 @@ class RecordedEpisode:
         labelled = labelled_frames(row)
         mask = np.ones(len(arrays.label), bool) if labelled is None else labelled
         return cls(row["index"], row["seed"], env, arrays, mask)
+
+    @property
+    def counted(self) -> np.ndarray:
+        """Return which frames (N,) offline metrics count.
+
+        They have the expert's label, and lie after the zoom.
+        """
+        return ~self.arrays.zooming & self.labelled
 
     @property
     def spec(self) -> EnvSpec:
@@ -136,6 +146,24 @@ class RecordedRoad(gym.Env):
             "dt": float(arrays.dt[row]), "zooming": bool(arrays.zooming[row]),
             **{name: float(values[row]) for name, values in arrays.telemetry.items()},
         }  # fmt: skip
+
+
+def driver_of_recording(spec: AnyDriver, env: EnvConfig) -> Policy:
+    """Load a driver for recorded frames, see `resolve_driver`.
+
+    Args:
+        spec: The driver.
+        env: The environment of the dataset.
+
+    Raises:
+        FileNotFoundError: There is no such driver.
+        ValueError: It is no driver, or one of another control.
+    """
+    try:
+        return resolve_driver(spec, env)
+    except ControlError as error:
+        driver, own, asked, _ = error.args
+        raise ControlError(driver, own, asked, "pass a driver or a dataset of the other's control") from None
 
 
 def open_dataset(dataset: Demonstrations | str | os.PathLike[str]) -> Demonstrations:

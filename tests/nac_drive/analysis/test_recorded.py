@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import nac_drive as nd
+from nac_drive.analysis.recording import Recording, commands
 from nac_drive.data_collection.dataset.recorded_episode import RecordedEpisode
+from nac_drive.storage.write import WriteError
 from nac_drive.training.offline import offline_accuracy
 from tests.commands import call, refused
 from tests.data_collection.recordings import collect_small
@@ -117,12 +120,66 @@ def test_validation_is_what_no_driver_learned_from(world, tmp_path):
         nd.evaluate_recorded([world / "run", learned[0.0]], dataset)
     driver = nd.load_driver(learned[0.0])
     driver.meta["training"]["dataset_sha256"] = "another"
-    assert [*nd.evaluate_recorded(driver, dataset)[0].episodes] == default
+    with pytest.warns(UserWarning, match=r"learned from another dataset. If that has episodes of .*road, they count"):
+        assert [*nd.evaluate_recorded(driver, dataset)[0].episodes] == default
+
+
+@pytest.mark.parametrize("episodes", [np.arange(2), [np.int64(0), 1], "0,1"])
+def test_numbers_of_episodes_are_numbers_of_python_or_numpy(world, episodes):
+    (result,) = nd.evaluate_recorded(world / "run", world / "road", episodes=episodes)
+    assert [*result.episodes] == [0, 1]
+
+
+@pytest.mark.parametrize("episodes", [[1.9], [True], np.array([0.0]), [], 1])
+def test_other_numbers_of_episodes_are_refused(world, episodes):
+    with pytest.raises(ValueError, match="episodes must be validation, all, or different numbers"):
+        nd.evaluate_recorded(world / "run", world / "road", episodes=episodes)
+
+
+@pytest.mark.parametrize("episode", [True, 1.0, "1"])
+def test_an_inspected_episode_has_a_whole_number(world, tmp_path, episode):
+    with pytest.raises(ValueError, match="episode must be a whole number"):
+        nd.inspect(world / "run", folder=tmp_path / "seen", dataset=world / "road", episode=episode)
+
+
+def test_a_folder_that_cannot_be_made_is_named_before_anything_is_driven(world, tmp_path):
+    events: list[object] = []
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteError, match="cannot write"):
+        nd.evaluate_recorded(world / "run", world / "road", folder=tmp_path / "file" / "out", progress=events.append)
+    assert not events
+
+
+def test_frames_of_the_zoom_and_without_a_label_are_no_difference(world):
+    """The title of an inspection counts what offline metrics count."""
+    episode = RecordedEpisode.read(nd.Demonstrations.open(world / "cars"), 0)
+    label = np.full_like(episode.arrays.label, 1)
+    labelled = np.arange(len(label)) % 2 == 0
+    episode = replace(episode, arrays=replace(episode.arrays, label=label), labelled=labelled)
+    actions = np.where(episode.counted, commands(1, episode.env.spec)["steer"], 0).astype(np.float32)
+    seen = Recording("a", 1, None, np.zeros((0, 2)), episode.arrays.frames, {}, np.zeros((0, 2)))
+    seen.series = {name: actions.copy() for name in ("steer", "gas", "brake", "return")}
+    seen.add_recorded("episode 0", episode)
+    assert episode.counted.any()
+    assert seen.title == "a, episode 0: steer differs by 0.000 on average"
+    seen.add_recorded("episode 0", replace(episode, labelled=np.zeros(len(label), bool)))
+    assert seen.title == "a, episode 0: no frame has an expert's label"
+
+
+def test_a_driver_of_another_control_is_told_what_a_recording_can_have(world, tmp_path, capsys):
+    words = ("--dataset", str(world / "cars"), "--driver", "champion-continuous")
+    for command in (("evaluate", *words), ("inspect", *words, "--out", str(tmp_path / "seen"))):
+        said = refused(capsys, *command)
+        assert "made for continuous control, the environment has discrete control; pass a driver or a dataset" in said
 
 
 @pytest.mark.slow
 def test_an_exported_driver_is_measured_alike(world, tmp_path, capsys):
-    nd.export(nd.load_driver(world / "run"), tmp_path / "run.onnx")
+    driver = nd.load_driver(world / "run")
+    driver.meta["training"] = {**driver.meta["training"], "validation_fraction": 0.0}
+    nd.export(driver, tmp_path / "run.onnx")
+    with pytest.raises(ValueError, match=r"a driver learned from all tracks of .*road"):
+        nd.evaluate_recorded(tmp_path / "run.onnx", world / "road")
     out = tmp_path / "offline"
     assert call(
         "evaluate", "--dataset", str(world / "road"), "--driver", str(tmp_path / "run.onnx"), "--baseline",
@@ -174,7 +231,7 @@ def test_the_default_baseline_sees_frames_from_above_alone(world, tmp_path, caps
     assert call(*words, "champion-seat") == 0
     printed = capsys.readouterr().out
     assert "champion-seat" in printed
-    assert "expert" not in printed
+    assert "no baseline: expert was trained on other frames." in printed
     assert "driver 'champion-continuous' was trained in the view 'above'" in refused(
         capsys, *words, "champion-continuous"
     )
