@@ -91,7 +91,7 @@ def inspect(
         view: `above`, `seat` or `both`: shown beside the view that a driver sees, if it is another one.
         rerun: A new file `.rrd` for the rerun viewer, besides the page; see `save_rerun`.
         dataset: A dataset, or its folder: the drivers see one of its episodes as it was recorded, and nothing is
-            simulated. The page has the recorded labels beside their actions. Perturbation and `track` are left out then.
+            simulated. The page has the recorded labels beside their actions. There is no perturbation and no `track`.
         episode: Number of the episode in `dataset`.
         on_step: Called with the name of the driver and every step.
 
