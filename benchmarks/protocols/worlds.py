@@ -12,8 +12,8 @@ Several folders are one table, over the tracks that all drivers drove; a driver 
 marked by the folder's name. A group has its best driver, and the drivers behind it down to the first that interval and
 test, without a correction, tell apart from it.
 
---again names comparisons of the finished runs, by their folders, on further tracks: the driver lstm-0 there is run 0 of
-lstm. Drivers that are not there are left out.
+--again names, for each folder in turn, a comparison of its finished runs on further tracks: the driver lstm-0 there is
+run 0 of lstm. Drivers that are not there are left out.
 
 --seat names comparisons of the same drivers from the driver's seat (`nac-drive compare --view seat`). Their worlds are
 further columns. --page writes the table between the marks of a page.
@@ -25,6 +25,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -70,14 +71,15 @@ def returns_of(folder: Path, *, seat: bool = False) -> Returns:
     return returns
 
 
-def merged(folders: Sequence[Path], *, seat: bool = False) -> Returns:
+def merged(folders: Sequence[Path], again: Sequence[Path] = (), *, seat: bool = False) -> Returns:
     """Return the drivers of several folders.
 
     A driver that an earlier folder has, too, is marked by the folder's name.
     """
     returns: Returns = {}
-    for folder in folders:
-        for driver, driven in returns_of(folder, seat=seat).items():
+    for folder, further in zip_longest(folders, again):
+        first = returns_of(folder, seat=seat)
+        for driver, driven in (on_further_tracks(first, returns_of(further)) if further else first).items():
             if returns.get(driver) != driven:  # an expert drives as before
                 returns[f"{driver} ({folder.name})" if driver in returns else driver] = driven
     return returns
@@ -214,19 +216,36 @@ def spread(means: dict[str, list[NDArray[np.float64]]]) -> dict[str, list[float]
     return {driver: [float(world.std(ddof=1)) for world in worlds] for driver, worlds in means.items()}
 
 
+def leads(returns: Returns, leader: str, specs: list[str]) -> str:
+    """Return the lead of a driver over the others in Markdown.
+
+    The last column has all worlds but the first.
+    """
+    columns = columns_of(returns[leader], specs)
+    columns["broken"] = [track for track in columns.pop(ALL) if (track if track >= 0 else ~track) % len(specs)]
+    others = sorted(returns.keys() - {leader})
+    differences = [
+        map(difference_text, verdicts(returns, ((leader, other) for other in others), tracks))
+        for tracks in columns.values()
+        if tracks
+    ]
+    words = [WORDS.get(column, column) for column, tracks in columns.items() if tracks]
+    return markdown_table([f"{leader} ahead of", *words], [*zip(others, *differences, strict=True)], "l")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="A comparison, one perturbation at a time.")
     parser.add_argument("folders", nargs="+", type=Path, help="folders of nac-drive compare")
     parser.add_argument("--dataset", type=Path, required=True, help="the dataset, which names the perturbations")
     parser.add_argument("--driver", help=f"the driver whose lead is printed (default: {LEADER}, if it takes part)")
-    parser.add_argument("--again", type=Path, nargs="+", default=(), help="folders of the runs on further tracks")
+    parser.add_argument("--again", type=Path, nargs="+", default=(), help="for each folder, one of further tracks")
     parser.add_argument("--seat", type=Path, nargs="+", help="folders of the same drivers from the driver's seat")
     parser.add_argument("--page", type=Path, help="a page of Markdown to write the table into")
     options = parser.parse_args()
     specs = (Demonstrations.open(options.dataset).meta.env.perturb or "").split(",")
-    returns = merged(options.folders)
-    if options.again:
-        returns = on_further_tracks(returns, merged(options.again))
+    if len(options.again) not in (0, len(options.folders)):
+        parser.error(f"--again must name {len(options.folders)} folders, as many as there are comparisons")
+    returns = merged(options.folders, options.again)
     if options.seat is not None:
         returns = with_seat(returns, merged(options.seat, seat=True))
     if options.driver not in (None, *returns):
@@ -241,15 +260,9 @@ def main() -> None:
         options.page.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}")
     apart = [verdict.apart for verdict in differences[ALL].values()]
     print(f"\n{sum(apart)} of {len(apart)} drivers differ from {baseline_of(returns)} over all tracks.")
-    tracks = [track for track in sorted(common) if (track if track >= 0 else ~track) % len(specs)]
     leader = options.driver or LEADER
-    if tracks and leader in returns:
-        print(f"\n{leader} ahead of each, without tracks of {specs[0]}:")
-        others = sorted(returns.keys() - {leader})
-        for other, verdict in zip(
-            others, verdicts(returns, ((leader, other) for other in others), tracks), strict=True
-        ):
-            print(f"{other}: {difference_text(verdict)}")
+    if leader in returns:
+        print(f"\n{leads(returns, leader, specs)}")
     if means := run_means(returns, specs):
         worlds = columns_of(common, specs)
         print("\nmean of every run:")

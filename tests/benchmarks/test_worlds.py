@@ -12,6 +12,8 @@ from worlds import (
     by_mean,
     from_baseline,
     groups_of,
+    leads,
+    merged,
     on_further_tracks,
     places_of,
     returns_of,
@@ -86,6 +88,34 @@ def test_runs_that_drive_again_have_more_tracks(tmp_path):
             on_further_tracks(first, wrong)
 
 
+def test_every_comparison_has_a_folder_of_further_tracks(tmp_path):
+    """The same names there are its own runs."""
+    folders = [comparison(tmp_path / "one", 500), comparison(tmp_path / "two", 300)]
+    again = []
+    for offset, folder in enumerate(folders):
+        rows = [
+            {"driver": f"{name}-{run}", "run": None, "seed": 9, "episode_return": 10.0 * run + offset}
+            for name in ("lstm", "cnn")
+            for run in (0, 1)
+        ]
+        again.append(tmp_path / f"{folder.name}-again")
+        again[-1].mkdir()
+        (again[-1] / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    both = merged(folders, again)
+    assert set(both) == {"lstm", "cnn", "lstm (two)", "cnn (two)"}
+    assert (both["lstm"][9], both["lstm (two)"][9], both["lstm (two)"][0]) == ([0.0, 10.0], [1.0, 11.0], [300.0, 301.0])
+
+
+def test_a_lead_is_the_difference_in_every_world_and_in_the_broken_ones(tmp_path):
+    returns = merged([comparison(tmp_path / "one", 500, ("lstm", "cnn", "gru"))])
+    specs = ["gap:0", "blackouts:2", "action-delay:4+frame-drop:3:zero", "frame-drop:3:zero+frame-rate:3"]
+    heading, _, *lines = leads(returns, "gru", specs).splitlines()
+    assert heading == "| gru ahead of | undisturbed | blackouts | late | irregular | broken |"
+    assert [line.split(" | ")[0] for line in lines] == ["| cnn", "| lstm"]
+    assert [line.count("+100") for line in lines] == [5, 0]
+    assert [line.count("+200") for line in lines] == [0, 5]
+
+
 def test_drivers_that_cannot_be_told_from_the_best_of_a_group_are_in_it():
     runs = {"first": [9.9, 10.0], "level": [9.5, 10.3], "behind": [5.0, 5.0], "last": [4.9, 5.05]}
     returns = {
@@ -136,7 +166,10 @@ def test_the_page_keeps_its_text_around_the_table(tmp_path, monkeypatch, capsys)
     assert drivers == ["cnn", "lstm", "cnn (two)", "lstm (two)"]
     printed = capsys.readouterr().out
     assert "\n3 of 3 drivers differ from lstm over all tracks.\n" in printed
-    assert "cnn ahead of each" in printed
+    assert "| cnn ahead of | undisturbed | blackouts | broken |" in printed
+    with pytest.raises(SystemExit):
+        call(monkeypatch, *map(str, folders), "--again", str(folders[0]))
+    assert "--again must name 2 folders" in capsys.readouterr().err
 
 
 def test_a_comparison_without_nac_sharp_has_its_table_and_a_driver_that_is_not_there_an_error(
