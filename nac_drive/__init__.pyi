@@ -15,6 +15,7 @@ from .data_collection.drivers import resolve_driver as resolve_driver
 from .data_collection.interchange.export import export_dataset as export_dataset
 from .data_collection.interchange.tub import import_tub as import_tub
 from .data_collection.interchange.udacity import import_udacity as import_udacity
+from .data_collection.model_card import save_pretrained as save_pretrained
 from .data_collection.own_driver import as_policy as as_policy
 from .data_collection.replay import rebuild as rebuild
 from .data_collection.replay import save_action_log as save_action_log
@@ -67,7 +68,6 @@ from .policies.driver import Driver as Driver
 from .policies.encoders import ENCODERS as ENCODERS
 from .policies.export import export as export
 from .policies.hub import from_pretrained as from_pretrained
-from .policies.hub import save_pretrained as save_pretrained
 from .policies.nac.ages import ages as ages
 from .policies.nac.layer import NAC as NAC
 from .policies.nac.records import AttentionRecord as AttentionRecord

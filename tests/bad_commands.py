@@ -22,7 +22,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "an action log of a truncated dataset": (
         ("dataset", "action-log", "truncated_data", "--out", "new", *BASE),
-        ("content has changed", "collect those episodes"),
+        ("content has changed", "record it again with --resume"),
     ),
     "rebuilding a dataset": (
         ("dataset", "rebuild", "data", "--out", "new"), ("no action log at data", "dataset action-log")
@@ -31,7 +31,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("dataset", "rebuild", "file", "--out", "new"), ("no action log at file", "dataset action-log")
     ),
     "verifying a truncated one": (
-        ("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "collect those episodes")
+        ("dataset", "verify", "truncated_data", *BASE), ("problem(s)", "each listed above with its fix")
     ),
     "merging a dataset with itself": (
         ("dataset", "merge", "data", "data", "--out", "new"), ("track 0 comes twice", "different tracks")
@@ -41,7 +41,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("continuous_data was recorded with other settings", "env.control: dataset has 'continuous', got 'discrete'"),
     ),
     "merging a truncated dataset": (
-        ("dataset", "merge", "truncated_data", "--out", "new"), ("000000.h5 is missing or has changed", "--resume")
+        ("dataset", "merge", "truncated_data", "--out", "new"), ("000000.h5 cannot be read: its content", "--resume")
     ),
     "merging a foreign folder": (
         ("dataset", "merge", "data", "foreign", "--out", "new"), ("meta.json is missing", "pass the folder")
@@ -49,7 +49,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "merging over a dataset": (
         ("dataset", "merge", "data", "--out", "continuous_data"), ("continuous_data already exists", "another folder")
     ),
-    "merging nothing": (("dataset", "merge", "--out", "new"), ("no episode", "at least one")),
+    "merging nothing": (("dataset", "merge", "--out", "new"), ("datasets", "got none", "at least one")),
     # Devices
     "a cluster with a device for drivers": (
         ("evaluate", "--cluster", "auto", "--device", "auto"), ("must be cpu with --cluster", "leave --device out")

@@ -217,9 +217,9 @@ def spread(means: dict[str, list[NDArray[np.float64]]]) -> dict[str, list[float]
 
 
 def leads(returns: Returns, leader: str, specs: list[str]) -> str:
-    """Return the lead of a driver over the others in Markdown.
+    """Return the lead of a driver in Markdown.
 
-    The last column has all worlds but the first.
+    There is a line for every other driver. The last column has all worlds but the first.
     """
     columns = columns_of(returns[leader], specs)
     columns["broken"] = [track for track in columns.pop(ALL) if (track if track >= 0 else ~track) % len(specs)]

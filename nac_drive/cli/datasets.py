@@ -55,7 +55,7 @@ class DatasetVerify:
         for problem in problems:
             console.print(problem, highlight=False, soft_wrap=True)
         if problems:
-            raise ValueError(f"{self.path} has {len(problems)} problem(s), listed above; collect those episodes again.")
+            raise ValueError(f"{self.path} has {len(problems)} problem(s), each listed above with its fix.")
         replayed = ", replayed frame by frame" if self.replay else ""
         console.print(f"{self.path}: {len(dataset)} episodes, all sound{replayed}", highlight=False)
 

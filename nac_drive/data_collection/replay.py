@@ -69,10 +69,10 @@ def _log_of(dataset: Demonstrations, workers: int, progress: Progress) -> Action
     Raises:
         DatasetError: The dataset is empty, unfinished, damaged, or own data.
     """
+    if not dataset.meta.simulated:
+        raise DatasetError(f"{dataset.path} makes no action log: it holds own data, which was not simulated here.")
     if problems := dataset.verify(workers=workers, progress=progress):
-        raise DatasetError(
-            f"{problems[0]} ({len(problems)} problem(s) in {dataset.path}); collect those episodes again."
-        )
+        raise DatasetError(f"{dataset.path} has {len(problems)} problem(s), first {problems[0].rstrip('.')}.")
     rows, env = dataset.rows, dataset.meta.env
     try:
         missing = set(range(len(rows))) - {row["index"] for row in rows}

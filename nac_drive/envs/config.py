@@ -46,8 +46,8 @@ class EnvConfig:
     def __post_init__(self) -> None:
         plain_fields(self)
         spec = environment(self.environment)
-        object.__setattr__(self, "size", tuple(self.size))
         require_view(self.view, self.size)
+        object.__setattr__(self, "size", tuple(self.size))
         if self.view != EnvConfig.view and self.view not in spec.views:
             raise ValueError(f"view {self.view!r} is none of {self.environment!r}; leave it out.")
         if self.perturb is not None:

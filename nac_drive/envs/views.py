@@ -55,7 +55,10 @@ def require_view(view: str, size: Size) -> None:
     """
     if view not in get_args(View):
         raise ValueError(f"view must be one of {get_args(View)}, got {view!r}.")
+    two = isinstance(size, tuple | list) and len(size) == 2
+    if not two or not all(isinstance(side, int | np.integer) and SMALLEST <= side <= LARGEST for side in size):
+        raise ValueError(
+            f"size must be a width and a height of {SMALLEST} to {LARGEST} pixels, got {size!r}; such as {ABOVE}."
+        )
     if view == "above" and tuple(size) != ABOVE:
         raise ValueError(f"size must be {ABOVE} in the view from above, got {tuple(size)}; view='seat' has any size.")
-    if len(size) != 2 or not all(SMALLEST <= side <= LARGEST for side in size):
-        raise ValueError(f"size must be a width and a height of {SMALLEST} to {LARGEST} pixels, got {tuple(size)}.")

@@ -186,7 +186,7 @@ def _chosen(dataset: Demonstrations, episodes: str | Sequence[int], drivers: Map
     """Return numbers of episodes, at least one."""
     indices = [row["index"] for row in dataset.rows]
     if not indices:
-        raise DatasetError(f"dataset {dataset.path} holds no finished episode; go on recording it with --resume.")
+        raise DatasetError(f"dataset {dataset.path} holds no finished episode; {dataset.meta.repair}.")
     if isinstance(episodes, str) and episodes == VALIDATION:
         if len(set(dataset.seeds)) < 2:
             raise ValueError(

@@ -27,7 +27,6 @@ from .driver import Driver as Driver
 from .encoders import ENCODERS as ENCODERS
 from .encoders import ConvEncoder as ConvEncoder
 from .hub import from_pretrained as from_pretrained
-from .hub import save_pretrained as save_pretrained
 from .nac.ages import ages as ages
 from .nac.circuit import Backbone as Backbone
 from .nac.circuit import SensoryGate as SensoryGate

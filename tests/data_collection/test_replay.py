@@ -114,6 +114,17 @@ def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
     assert rebuilt.verify(replay=True) == []
 
 
+@pytest.mark.parametrize("size", [64, "64", (64,), (64, 48.5), (64, 48, 3), (8, 8)])
+def test_a_size_that_is_no_width_and_height_is_named(log_file, tmp_path, size):
+    for use in (
+        lambda: rebuild(log_file, tmp_path / "data", view="seat", size=size),
+        lambda: EnvConfig(view="seat", size=size),
+    ):
+        with pytest.raises(ValueError, match=r"^size must be a width and a height of 32 to 1024 pixels, got .*; such"):
+            use()
+    assert not (tmp_path / "data").exists()
+
+
 def test_one_recording_gives_both_views_of_the_same_moments(tmp_path):
     """Two routes: the frames of a view were recorded, or are drawn from the recording of the other view."""
     seat = replace(ENV, view="seat", size=(64, 48))
@@ -318,7 +329,7 @@ def with_a_short_episode(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: (path / "episodes" / "000001.h5").write_bytes(b"damaged"), r"content has changed .*\(2 problem"),
+        (lambda path: (path / "episodes" / "000001.h5").write_bytes(b"damaged"), r"2 problem\(s\), .*has changed"),
         (lambda path: rewrite_row(path, 1, crashes=9), "crashes is 0, its row says 9"),
         (empty, "there is no episode in it"),
         (without_the_middle, "its episode 1 is missing"),

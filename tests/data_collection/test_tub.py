@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,15 @@ import pytest
 from PIL import Image
 
 import nac_drive as nd
+from nac_drive.data_collection.collect import EpisodeJob, append_episodes, collect_episode
 from nac_drive.data_collection.dataset.info import describe
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
+from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.envs import DONKEYCAR
 from nac_drive.events import Event
 from tests.commands import call, refused
-from tests.data_collection.recordings import collect_small, contents
+from tests.data_collection.recordings import ENV, collect_small, contents
 from tests.data_collection.tubs import TubWriter, road_frame, write_tub
 
 GREY = np.full((120, 160, 3), 90, np.uint8)
@@ -236,8 +241,9 @@ def test_links_are_not_followed(tub):
 def test_options_are_checked(tub, tmp_path, capsys):
     with pytest.raises(ValueError, match="comes twice"):
         nd.import_tub([tub, tub / ".." / tub.name], tmp_path / "data")
-    with pytest.raises(ValueError, match="at least one folder"):
-        nd.import_tub([], tmp_path / "data")
+    for wrong, got in (([], "none"), (None, "None"), (b"tub", "b'tub'"), ([tub, 3], "3")):
+        with pytest.raises(ValueError, match=f"^tub must .*, got {got}; pass "):
+            nd.import_tub(wrong, tmp_path / "data")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="episode_frames must be at least 2"):
         imported(tub, episode_frames=1)
     with pytest.raises(DatasetError, match="there is no folder"):
@@ -303,6 +309,97 @@ def test_a_dataset_comes_back_from_a_tub(tmp_path, control, monkeypatch):
         np.testing.assert_array_equal(steering, np.array(env.spec.steering)[before.labels])
 
 
+def export(dataset: nd.Demonstrations, tub: Path) -> Path:
+    nd.export_dataset(dataset, tub, "tub")
+    return tub
+
+
+def delete(tub: Path, numbers: Iterable[int]) -> None:
+    change(tub, "manifest.json", '"deleted_indexes": []', f'"deleted_indexes": {list(numbers)}')
+
+
+SHARED = ("return", "length", "terminated", "completion", "lap_finished", "off_road_events", "crashes", "round")
+"""Columns of a row that are the same after an export to a tub and an import."""
+
+
+@pytest.fixture(scope="module")
+def dagger(tmp_path_factory) -> nd.Demonstrations:
+    """Two noisy episodes, one of round 1.
+
+    They are not to be changed.
+    """
+    dataset = collect_small(tmp_path_factory.mktemp("dagger") / "data", seeds=[11], seed=5)
+    job = EpisodeJob(pickle.dumps(resolve_driver("controller", ENV)), dataset.meta, round=1)
+    for row in append_episodes(dataset, [collect_episode(job, (1, 3))]):
+        assert row["round"] == 1
+    return dataset
+
+
+def test_a_tub_keeps_noise_rounds_and_outcomes(dagger, tmp_path):
+    again = nd.import_tub(export(dagger, tmp_path / "tub"), tmp_path / "again")
+    assert again.meta == replace(dagger.meta, driver_sha256="")
+    for name in SHARED:
+        assert [row.get(name) for row in again.rows] == [row.get(name) for row in dagger.rows], name
+    described, before = dict(describe(again.info())), dict(describe(dagger.info()))
+    for name in ("action noise", "return", "completion", "off-road events", "not the label"):
+        assert described[name] == before[name]
+    versions = [json.loads((dataset.path / "meta.json").read_text())["versions"] for dataset in (dagger, again)]
+    assert versions[0] == versions[1]
+    assert again.verify() == []
+    twice = nd.import_tub(export(again, tmp_path / "tub 2"), tmp_path / "twice")
+    assert (twice.meta, [row.get("round") for row in twice.rows]) == (again.meta, [None, 1])
+
+
+def test_the_outcome_of_an_episode_counts_for_all_of_it_alone(dagger, tmp_path):
+    """Its round counts for every frame."""
+    tub = export(dagger, tmp_path / "tub")
+    delete(tub, [0, 70, 119])
+    rows = nd.import_tub(tub, tmp_path / "holes").rows
+    assert not any(name in row for row in rows for name in SHARED[3:7])
+    assert ["truncated" in row for row in rows] == [True, False]
+    assert [row.get("round") for row in rows] == [None, 1]
+    rows = nd.import_tub(export(dagger, tmp_path / "tub 2"), tmp_path / "cut", episode_frames=40).rows
+    assert [("completion" in row, "truncated" in row) for row in rows] == [(False, False), (False, True)] * 2
+
+
+def test_an_end_that_was_deleted_is_not_known(tmp_path):
+    """Torn lines of the end count as deleted ones."""
+    env = nd.EnvConfig("continuous", environment=DONKEYCAR)
+    episode = {"observations": np.zeros((6, 120, 160, 3), np.uint8), "actions": np.zeros((6, 3), np.float32)}
+    episodes = [episode | {"terminated": True, "truncated": False}] * 3
+    dataset = nd.Demonstrations.from_episodes(tmp_path / "data", episodes, env=env)
+    tub = export(dataset, tmp_path / "tub")
+    delete(tub, [4, 5, 6, 7])
+    [catalog] = tub.glob("*.catalog")
+    catalog.write_text("".join(catalog.read_text().splitlines(keepends=True)[:17]) + "torn\n")
+    again = nd.import_tub(tub, tmp_path / "again", skip_missing=True)
+    assert [row["length"] for row in again.rows] == [4, 4, 5]
+    assert [row.get("truncated") for row in again.rows] == [None, False, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("completion", 7.5), ("round", -1), ("crashes", 0.5), ("terminated", "yes"), ("seed", 2**63), ("track", [1])],
+)
+def test_a_manifest_with_other_values_is_refused(dagger, tmp_path, name, value):
+    tub = export(dagger, tmp_path / "tub")
+    lines = (tub / "manifest.json").read_text().splitlines()
+    metadata = json.loads(lines[2])
+    next(iter(metadata["nac_drive"]["episodes"].values()))[name] = value
+    (tub / "manifest.json").write_text("\n".join([*lines[:2], json.dumps(metadata), *lines[3:]]) + "\n")
+    with pytest.raises(DatasetError, match=f"is no dataset's: .*{name}.*; remove it there") as error:
+        nd.import_tub(tub, tmp_path / "again")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "again").exists()
+
+
+def test_tubs_of_other_noise_are_imported_one_by_one(dagger, tmp_path):
+    quiet = collect_small(tmp_path / "quiet", seeds=[7], noise=None, seed=5)
+    tubs = [export(dagger, tmp_path / "tub"), export(quiet, tmp_path / "tub 2")]
+    with pytest.raises(DatasetError, match=r"tub 2 was recorded under the noise None of seed 5, .*; import them one"):
+        nd.import_tub(tubs, tmp_path / "again")
+
+
 def test_a_tub_comes_back_from_a_dataset(tub, tmp_path):
     """Donkeycar reads the same times, modes, angles and throttles."""
     writer = TubWriter(tmp_path / "mixed")
@@ -332,7 +429,7 @@ def records_of(tub: Path) -> list[dict[str, Any]]:
 def test_a_record_that_was_deleted_in_an_exported_tub_leaves_its_time(tmp_path):
     write_tub(tmp_path / "tub", frames=6, sessions=1)
     nd.export_dataset(imported(tmp_path / "tub"), tmp_path / "exported", "tub")
-    change(tmp_path / "exported", "manifest.json", '"deleted_indexes": []', '"deleted_indexes": [2, 3]')
+    delete(tmp_path / "exported", [2, 3])
     again = nd.import_tub(tmp_path / "exported", tmp_path / "again")
     np.testing.assert_allclose(again.load().dt, [0, 0.05, 0.15, 0.05], atol=1e-6)
 
@@ -370,7 +467,7 @@ def test_a_session_of_an_exported_tub_is_cut_where_it_is_asked_for(tmp_path):
     assert lengths(episode_frames=5) == [5, 5, 5, 6], "a single frame stays with those before it"
     dataset = collect_small(tmp_path / "simulated", env=nd.EnvConfig("continuous", max_steps=90))
     nd.export_dataset(dataset, tmp_path / "known", "tub")
-    change(tmp_path / "known", "manifest.json", '"deleted_indexes": []', f'"deleted_indexes": {[*range(5, 80)]}')
+    delete(tmp_path / "known", range(5, 80))
     again = nd.import_tub(tmp_path / "known", tmp_path / "cut")
     assert [row["length"] for row in again.rows][:3] == [5, 10, 90], "the hole is longer than a second"
     assert again.seeds[:3] == [dataset.seeds[0], dataset.seeds[0], dataset.seeds[1]]

@@ -195,6 +195,30 @@ def test_a_missing_image_is_counted_and_can_be_left_out(log, capsys):
     assert [row["length"] for row in center.rows] == [6]  # of the camera in the middle, none is missing
 
 
+def test_a_recording_of_the_camera_in_the_middle_alone_names_its_option(log, capsys):
+    for side in ("left", "right"):
+        for image in (log.parent / "IMG").glob(f"{side}_*"):
+            image.unlink()
+    log.write_text(text(PLAIN))
+    arguments = ("dataset", "import-udacity", str(log), "--out", str(log.parent / "data"))
+    message = refused(capsys, *arguments)
+    assert "6 of 6 lines lack an image: copy the images there, or pass --steering-offset 0 (steering_" in message
+    assert "--skip-missing" not in message, "it would leave nothing"
+    message = refused(capsys, *arguments, "--skip-missing")
+    assert "0 of 6 lines used (6 without an image): an episode needs two images; pass --steering-offset 0" in message
+    assert call(*arguments, "--steering-offset", "0") == 0
+
+
+def test_a_recording_without_any_image_names_the_images(log, capsys):
+    shutil.rmtree(log.parent / "IMG")
+    log.write_text(text(PLAIN))
+    arguments = ("dataset", "import-udacity", str(log), "--out", str(log.parent / "data"))
+    message = refused(capsys, *arguments)
+    assert message.endswith("6 of 6 lines lack an image: copy the images there.\n")
+    message = refused(capsys, *arguments, "--skip-missing")
+    assert message.endswith("an episode needs two images; copy the images there.\n")
+
+
 # What is refused
 
 FIRST, SIDES = fields(0), {"left": "", "right": ""}
@@ -389,6 +413,11 @@ def test_no_line_is_lost_where_a_drive_is_cut(log):
         ({"first_track": -1}, "first_track must lie in 0 to"),
         ({"first_track": 2**63 - 1}, "first_track must lie in 0 to"),
         ({"episode_frames": 1}, "episode_frames must be at least 2"),
+        ({"steering_offset": "0.2"}, "steering_offset must be a number, got '0.2'"),
+        ({"steering_offset": None}, "steering_offset must be a number, got None"),
+        ({"steering_offset": True}, "steering_offset must be a number, got True"),
+        ({"steering_offset": 1.5}, r"steering_offset must lie in \[0, 1\], got 1.5"),
+        ({"steering_offset": float("nan")}, "steering_offset must be finite, got nan"),
     ],
 )
 def test_options_out_of_range_are_named(log, options, message):
@@ -400,5 +429,6 @@ def test_a_log_that_comes_twice_and_no_log_are_named(log):
     log.write_text(text(PLAIN))
     with pytest.raises(ValueError, match=r"driving_log\.csv comes twice; pass it once"):
         nd.import_udacity([log, log.parent / "IMG" / ".." / log.name], log.parent / "data")
-    with pytest.raises(ValueError, match=r"at least one driving_log\.csv, got none"):
-        nd.import_udacity([], log.parent / "data")
+    for wrong, got in (([], "none"), (None, "None"), (b"log", "b'log'"), ([log, 3], "3")):
+        with pytest.raises(ValueError, match=f"^log must .*, got {got}; pass "):
+            nd.import_udacity(wrong, log.parent / "data")  # type: ignore[arg-type]

@@ -16,8 +16,10 @@ from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 from markdown_it import MarkdownIt
 
+from nac_drive.data_collection.model_card import save_pretrained
+from nac_drive.envs import ENVIRONMENTS, EnvSpec
 from nac_drive.policies import CheckpointError, Driver, DriverConfig, load_driver, save_driver
-from nac_drive.policies.hub import FILES, from_pretrained, save_pretrained
+from nac_drive.policies.hub import FILES, from_pretrained
 from tests.hostile_names import WORST, hidden
 
 
@@ -81,6 +83,32 @@ def test_the_hub_reads_the_model_card(driver, tmp_path):
     assert f"{parameters:,} parameters" in card.text
     plain: Any = huggingface_hub.ModelCard.load(save_pretrained(driver, tmp_path / "plain") / "README.md").data
     assert (plain.license, plain.eval_results) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "dataset", "example"),
+    [
+        ("car-racing", "CarRacing-v3", 'nd.evaluate(driver, "test-10")'),
+        ("donkeycar", "donkeycar", 'nd.evaluate_recorded(driver, "DATASET")'),
+        ("udacity", "udacity", 'nd.evaluate_recorded(driver, "DATASET")'),
+        ("my-recordings", "my-recordings", 'nd.evaluate_recorded(driver, "DATASET")'),
+        ("metadrive", "metadrive", 'nd.evaluate(driver, "test-10")'),
+        ("registered-elsewhere-v0", "registered-elsewhere-v0", 'nd.evaluate(driver, "test-10")'),
+    ],
+)
+def test_the_model_card_names_the_environment_of_the_driver(driver, tmp_path, environment, dataset, example):
+    ENVIRONMENTS["my-recordings"] = EnvSpec(None)
+    try:
+        folder = save_driver(tmp_path / "trained", driver, env={"control": "discrete", "environment": environment})
+        save_pretrained(load_driver(folder), tmp_path / "mine", metrics={"steering_mae": 0.1})
+    finally:
+        del ENVIRONMENTS["my-recordings"]
+    card = huggingface_hub.ModelCard.load(tmp_path / "mine" / "README.md")
+    data: Any = card.data
+    assert environment in data.tags
+    assert ("car-racing" in data.tags) == (environment == "car-racing")
+    assert [(result.dataset_type, result.dataset_name) for result in data.eval_results] == [(dataset, dataset)]
+    assert f"    {example}\n" in card.text
 
 
 def test_the_model_card_of_a_driver_of_somebody_else_is_plain_text(driver, tmp_path):

@@ -182,6 +182,8 @@ def read_action_log(path: str | os.PathLike[str]) -> ActionLog:
     """
     path = Path(path)
     try:
+        if path.is_file():
+            path.open("rb").close()  # is_zipfile hides why a file cannot be read
         if not path.is_file() or not zipfile.is_zipfile(path):
             raise ValueError("it is no npz archive, or cut short" if path.exists() else "there is no such file")
         return _decode(*_arrays(path))

@@ -101,7 +101,7 @@ def write_dataset(
                 read_episode(path / rows[-1]["file"], meta.env)
                 finished(row_note(rows[-1]))
             if not rows:
-                raise DatasetError("there is no episode in `episodes`; pass at least one.")
+                raise DatasetError("there is no episode to write; pass at least one.")
             with writing(path):
                 write_atomically(path / folder.ROWS, b"".join(row_line(row) for row in rows))
                 os.replace(path / folder.UNFINISHED, path / folder.META)

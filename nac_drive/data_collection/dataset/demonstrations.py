@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset import folder
 from nac_drive.data_collection.dataset.create import create_folder, require_vacant, write_dataset
-from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, file_sha256, read_episode
+from nac_drive.data_collection.dataset.episode_file import (
+    EncodedEpisode,
+    episode_sha256,
+    file_sha256,
+    read_episode,
+    require_recorded,
+)
 from nac_drive.data_collection.dataset.frames import Frames, load_frames, stream_frames
 from nac_drive.data_collection.dataset.info import dataset_info
 from nac_drive.data_collection.dataset.limits import DatasetError
@@ -35,6 +41,7 @@ from nac_drive.data_collection.dataset.minari_data import (
 )
 from nac_drive.data_collection.dataset.own_data import write_own_data
 from nac_drive.data_collection.dataset.rows import DatasetRow, episode_file, episode_row, read_rows, row_line
+from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
 from nac_drive.data_collection.dataset.verify import check_episode
 from nac_drive.envs import EnvConfig
@@ -129,7 +136,7 @@ class Demonstrations:
         path = Path(path)
         folder.require_dataset(path)
         meta, _ = read_meta(path / folder.META)
-        rows, cut_off = read_rows(path / folder.ROWS)
+        rows, cut_off = read_rows(path / folder.ROWS, f"{'delete the line and ' * meta.simulated}{meta.repair}")
         return cls(path, meta, rows, cut_off)
 
     @classmethod
@@ -232,7 +239,7 @@ class Demonstrations:
     def merge(
         cls,
         path: str | os.PathLike[str],
-        datasets: Sequence[Demonstrations | str | os.PathLike[str]],
+        datasets: Demonstrations | str | os.PathLike[str] | Sequence[Demonstrations | str | os.PathLike[str]],
         *,
         progress: Progress = automatic,
     ) -> Demonstrations:
@@ -242,8 +249,8 @@ class Demonstrations:
 
         Args:
             path: The new folder.
-            datasets: Datasets that were recorded with the same settings, such as the datasets of DAgger runs whose
-                learners have different cores.
+            datasets: A dataset, or several that were recorded with the same settings, such as the datasets of DAgger
+                runs whose learners have different cores.
             progress: Called after every episode.
 
         Returns:
@@ -254,11 +261,13 @@ class Demonstrations:
             FolderInUseError: If another process writes to `path`.
             DatasetError: If a dataset was recorded with other settings than the first one, a track comes twice, an
                 episode is damaged, or there is none.
+            ValueError: If there is no dataset, or one is of another type.
             WriteError: If it cannot be written.
         """
-        opened = [dataset if isinstance(dataset, Demonstrations) else cls.open(dataset) for dataset in datasets]
+        sources = one_or_several("datasets", datasets, (Demonstrations, str, os.PathLike), "the folder of a dataset")
+        opened = [dataset if isinstance(dataset, Demonstrations) else cls.open(dataset) for dataset in sources]
         for dataset in opened[1:]:
-            dataset.require_meta(opened[0].meta)
+            dataset.require_meta(opened[0].meta, "merge datasets that were recorded with the same settings")
         taken: set[int] = set()
         for dataset in opened:
             if twice := sorted(taken & set(dataset.seeds)):
@@ -269,7 +278,7 @@ class Demonstrations:
             taken |= set(dataset.seeds)
         places = ((dataset, row) for dataset in opened for row in dataset.rows)
         episodes = ((dataset._moved(row, index), dataset.meta) for index, (dataset, row) in enumerate(places))
-        versions = read_meta(opened[0].path / folder.META)[1] if opened else None
+        versions = read_meta(opened[0].path / folder.META)[1]
         finished = counting(progress, f"merge ({len(opened)} datasets)", sum(map(len, opened)))
         write_dataset(Path(path), episodes, finished, versions)
         return cls.open(path)
@@ -373,7 +382,8 @@ class Demonstrations:
             `seconds`: duration of all episodes.  `labels`, `actions`: fraction of frames with each discrete action, or
             the mean of steer, gas and brake.  `off_label_fraction`: fraction of frames whose executed action is not the
             label; frames without a label do not count, and both are None without any.  `bytes`: size of the episode
-            files.  Own data has no seconds, completion, laps finished, off-road events and crashes.
+            files.  Completion, laps finished, off-road events and crashes are there where all episodes have them; own
+            data has them from an exported tub alone.
         """
         return dataset_info(self.path, self.meta, self.rows)
 
@@ -386,7 +396,7 @@ class Demonstrations:
             progress: Called after every episode.
 
         Returns:
-            One line per problem; empty for a sound dataset.
+            One line per problem, with its fix; empty for a sound dataset.
 
         Raises:
             DatasetError: Own data is to be replayed.
@@ -395,26 +405,26 @@ class Demonstrations:
             raise DatasetError(f"{self.path} holds own data, which cannot be simulated again; verify without a replay.")
         problems = []
         if self._cut_off:
-            problems.append(f"{self.path / folder.ROWS}: the last row is cut off; go on recording with --resume")
-        known = {self.path / row["file"] for row in self.rows}
+            problems.append(f"{self.path / folder.ROWS}: the last row is cut off; {self.meta.repair}")
+        with_row = {self.path / row["file"] for row in self.rows}
         problems += [
-            f"{path}: no row for this episode; go on recording with --resume"
+            f"{path}: it has no row in {folder.ROWS}; {self.meta.repair}"
             for path in sorted((self.path / folder.EPISODES).glob("*.h5"))
-            if path not in known
+            if path not in with_row
         ]
-        check = partial(check_episode, self.path, self.meta.env, replay)
+        check = partial(check_episode, self.path, self.meta, replay)
         finished = counting(progress, f"verify ({self.path.name})", len(self.rows))
-        for row, found in zip(self.rows, map_in_processes(check, self.rows, workers), strict=True):
-            problems += found
+        for row, of_episode in zip(self.rows, map_in_processes(check, self.rows, workers), strict=True):
+            problems += of_episode
             finished(f"track {row['seed']}")
         return problems
 
     # Writing
 
-    def require_meta(self, meta: Meta) -> None:
+    def require_meta(self, meta: Meta, fix: str = "keep it, or record into another folder") -> None:
         """Raise DatasetError unless the dataset has `meta`.
 
-        The error names the keys that differ.
+        The error names the keys that differ, and advises `fix`.
         """
         saved, requested = flatten(asdict(self.meta)), flatten(asdict(meta))
         differences = "; ".join(
@@ -423,10 +433,7 @@ class Demonstrations:
             if saved.get(key) != requested.get(key)
         )
         if differences:
-            raise DatasetError(
-                f"dataset {self.path} was recorded with other settings ({differences}); "
-                "keep it, or record into another folder."
-            )
+            raise DatasetError(f"dataset {self.path} was recorded with other settings ({differences}); {fix}.")
 
     def append(self, row: DatasetRow) -> None:
         """Add the row of an episode to the disk.
@@ -489,15 +496,13 @@ class Demonstrations:
         Raises:
             DatasetError: If it is damaged.
         """
-        if not self._is_intact(row):
-            fix = "go on recording with --resume" if self.meta.simulated else "restore it, or write the dataset again"
-            raise DatasetError(f"{self.path / row['file']} is missing or has changed; {fix}.")
+        require_recorded(self.path, row, self.meta.env)
         summary = {key: value for key, value in row.items() if key not in ("index", "file", "sha256")}
         return EncodedEpisode(episode_row(index, summary, row["sha256"]), (self.path / row["file"]).read_bytes())
 
     def _is_intact(self, row: DatasetRow) -> bool:
         path = self.path / row["file"]
-        return folder.is_plain_file(path) and file_sha256(path) == row["sha256"]
+        return folder.is_plain_file(path) and episode_sha256(path) == row["sha256"]
 
     def _orphan(self, index: int, seed: int) -> DatasetRow | None:
         path = self.path / episode_file(index)
@@ -512,6 +517,8 @@ class Demonstrations:
 
         There is at least one; None means all episodes.
         """
+        if seeds is not None and not len(seeds):
+            raise DatasetError(f"seeds must name at least one track of {self.path}, got none; leave it out for all.")
         wanted = set(self.seeds if seeds is None else seeds)
         missing = wanted - set(self.seeds)
         if missing:
@@ -520,5 +527,5 @@ class Demonstrations:
             )
         rows = [row for row in self.rows if row["seed"] in wanted]
         if not rows:
-            raise DatasetError(f"dataset {self.path} holds no finished episode; go on recording it with --resume.")
+            raise DatasetError(f"dataset {self.path} holds no finished episode; {self.meta.repair}.")
         return rows

@@ -21,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, member, require_members
-from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, DatasetError, require_size
+from nac_drive.data_collection.dataset.limits import (
+    LARGEST_NUMBER,
+    LONGEST_DT,
+    DatasetError,
+    require_size,
+    unreadable,
+)
+from nac_drive.data_collection.dataset.meta import META, read_meta
 from nac_drive.data_collection.dataset.rows import (
     OPTIONAL,
     REPORTED,
@@ -32,7 +39,7 @@ from nac_drive.data_collection.dataset.rows import (
     episode_row,
 )
 from nac_drive.envs import EnvConfig, Episode, Step
-from nac_drive.storage.read import FRACTION, one_line
+from nac_drive.storage.read import FRACTION
 from nac_drive.storage.write import write_atomically, writing
 
 EPISODE_SCHEMA = "nac-drive episode 2"
@@ -259,6 +266,17 @@ def _sha256_of(path: Path, *version: int) -> str:
     return file_sha256(path)
 
 
+def episode_sha256(path: Path) -> str:
+    """Return the SHA-256 of an episode file.
+
+    Raises:
+        DatasetError: If it is no plain file, or cannot be read.
+    """
+    with _named(path):
+        _status(path)
+        return file_sha256(path)
+
+
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
@@ -309,8 +327,15 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the type that h5py raises on a damaged file depends on the byte that is damaged
-        cause = "the file is missing" if isinstance(error, FileNotFoundError) else one_line(error)
-        raise DatasetError(f"episode {path} cannot be read: {cause}; record it again with --resume.") from error
+        raise unreadable(f"episode {path}", error, _repair(path)) from error
+
+
+def _repair(path: Path) -> str:
+    """Return the advice for an episode file of its dataset."""
+    try:
+        return read_meta(path.parent.parent / META)[0].repair
+    except DatasetError:  # the dataset is not finished
+        return "write the dataset again"
 
 
 def _status(path: Path) -> os.stat_result:

@@ -11,10 +11,11 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.limits import DatasetError, unreadable
+from nac_drive.data_collection.dataset.meta import META
 from nac_drive.storage.lock import LOCK
 
-META, ROWS, EPISODES = "meta.json", "episodes.jsonl", "episodes"
+ROWS, EPISODES = "episodes.jsonl", "episodes"
 UNFINISHED = "unfinished.json"
 """meta.json of a dataset of own data until its last episode is written. Without that, all is removed."""
 
@@ -30,14 +31,16 @@ def require_dataset(path: Path) -> None:
     Raises:
         DatasetError: If it does not.
     """
-    if not path.is_dir():
-        raise DatasetError(f"no dataset at {path}: there is no such folder; pass the folder of a recording.")
     try:
+        if not path.is_dir():
+            raise DatasetError(f"no dataset at {path}: there is no such folder; pass the folder of a recording.")
+        names = os.listdir(path)
         for name in (META, ROWS):
-            if not os.path.lexists(path / name):
+            if name not in names:
                 raise DatasetError(f"{path} is not a dataset: {name} is missing; pass the folder of a recording.")
             if not is_plain_file(path / name):
                 raise DatasetError(f"{path} is not a dataset: {name} is no plain file; replace it by a copy.")
+            (path / name).open("rb").close()
         for folder in (path, path / EPISODES):
             for entry in os.scandir(folder) if os.path.lexists(folder) else ():
                 if entry.is_symlink():
@@ -45,7 +48,7 @@ def require_dataset(path: Path) -> None:
                 if not entry.is_file() and not entry.is_dir():
                     raise DatasetError(f"{entry.path} is no plain file, such as a pipe; remove it.")
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}; pass the folder of a recording.") from error
+        raise unreadable(error.filename or path, error, "pass the folder of a recording") from error
 
 
 def is_plain_file(path: Path) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import opened_row
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import REPORTED, DatasetRow, labelled_frames
+from nac_drive.data_collection.dataset.rows import REPORTED, DatasetRow, labelled_frames, reported
 from nac_drive.data_collection.drivers import reported_return
 from nac_drive.envs import EnvConfig
 
@@ -77,12 +77,12 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str
         info["corrected_fraction"] = float(corrected / sum(len(mask) for mask in masks if mask is not None))
     ones = (np.ones(row["length"], bool) for row in rows)
     labelled = np.concatenate([one if mask is None else mask for one, mask in zip(ones, masks, strict=True)])
-    if meta.simulated:
-        totals = ("mean_completion", "laps_finished", "off_road_events", "crashes")
-        for total, name in zip(totals, REPORTED, strict=True):
-            if all(name in row for row in rows):
-                values = [row[name] for row in rows]
-                info[total] = float(np.mean(values)) if total == "mean_completion" else sum(values)
+    measured = [reported(row, meta.simulated) for row in rows]
+    totals = ("mean_completion", "laps_finished", "off_road_events", "crashes")
+    for total, name in zip(totals, REPORTED, strict=True):
+        if all(name in episode for episode in measured):
+            values = [episode[name] for episode in measured]
+            info[total] = float(np.mean(values)) if total == "mean_completion" else sum(values)
     return info | {
         "labels": _action_summary(labels[labelled], meta.env) if labelled.any() else None,
         "actions": _action_summary(actions, meta.env),

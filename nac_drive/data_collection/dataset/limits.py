@@ -5,7 +5,7 @@ A file beyond them is an error.
 
 from __future__ import annotations
 
-from nac_drive.storage.read import FileError
+from nac_drive.storage.read import FileError, one_line
 
 LONGEST_EPISODE = 1_000_000
 """Frames; CarRacing's episodes have at most 1000."""
@@ -20,6 +20,20 @@ _ALLOWANCE = 64 * 2**20
 
 class DatasetError(FileError):
     """Something is wrong with a dataset. The message is one line: where, the cause, and the fix."""
+
+
+def unreadable(what: object, error: Exception, fix: str) -> DatasetError:
+    """Return the error for a file that cannot be read.
+
+    Args:
+        what: The file.
+        error: The cause.
+        fix: The advice, unless the user may not read the file.
+    """
+    if isinstance(error, PermissionError):
+        return DatasetError(f"{what} cannot be read: permission denied; give this user the right to read it.")
+    cause = "the file is missing" if isinstance(error, FileNotFoundError) else one_line(error).rstrip(".")
+    return DatasetError(f"{what} cannot be read: {cause}; {fix}.")
 
 
 def require_size(unpacked: int, stored: int, ratio: int) -> None:

@@ -16,6 +16,7 @@ from nac_drive.storage.read import FileError, read_json
 
 T = TypeVar("T")
 
+META = "meta.json"
 META_SCHEMA = "nac-drive demonstrations 1"
 
 
@@ -57,6 +58,11 @@ class Meta:
     def simulated(self) -> bool:
         """True if this package simulated the episodes. Own data cannot be replayed and has no telemetry."""
         return self.driver_sha256 != ""
+
+    @property
+    def repair(self) -> str:
+        """The advice for a missing or damaged file."""
+        return "record it again with --resume" if self.simulated else "restore it, or write the dataset again"
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):

@@ -140,7 +140,6 @@ def _own_episode(
     )  # fmt: skip
     summary = {
         "seed": int(seed), "return": total, "length": length, "terminated": True,
-        "completion": 0.0, "lap_finished": False, "off_road_events": 0, "crashes": 0,
         **({} if labelled.all() else {CORRECTIONS: frame_ranges(labelled)}), **end,
     }  # fmt: skip
     return arrays, summary, control

@@ -95,6 +95,7 @@ SUMMARY = tuple(name for name in EpisodeSummary.__struct_encode_fields__ if name
 """Attributes of an episode file, and columns of the dataset's rows. `REPORTED` are there if `info` has them."""
 REPORTED = ("completion", "lap_finished", "off_road_events", "crashes")
 """Columns of `SUMMARY` that an environment reports in `info`."""
+_UNMEASURED = dict(zip(REPORTED, (0.0, False, 0, 0), strict=True))
 ROW = ("index", *SUMMARY, "file", "sha256")
 """Keys of a row of episodes.jsonl. `return` is the sum of the native rewards; `file` is relative to the dataset."""
 
@@ -120,6 +121,15 @@ def known_end(row: DatasetRow, simulated: bool) -> tuple[bool, bool] | None:
 def known_seed(row: DatasetRow, simulated: bool) -> int | None:
     """Return the seed of the environment of an episode. None where it is not known."""
     return row["seed"] if simulated or row.get(SEED_GIVEN) else None
+
+
+def reported(row: DatasetRow, simulated: bool) -> dict[str, Any]:
+    """Return the values of `REPORTED` that were measured.
+
+    Own data of older versions hold `_UNMEASURED` in their place.
+    """
+    values = {name: row[name] for name in REPORTED if name in row}
+    return {} if not simulated and values == _UNMEASURED else values
 
 
 def frame_ranges(chosen: NDArray[np.bool_]) -> str:
@@ -162,16 +172,19 @@ def row_line(row: DatasetRow) -> bytes:
     return (json.dumps(row) + "\n").encode()
 
 
-def read_rows(path: Path) -> tuple[list[DatasetRow], bool]:
+def read_rows(path: Path, fix: str) -> tuple[list[DatasetRow], bool]:
     """Return all whole rows of an episodes.jsonl.
 
     Return, too, whether the last one is cut off.
+
+    Args:
+        path: The file.
+        fix: The advice of an error.
 
     Raises:
         DatasetError: Unless every row has the keys `ROW`, types and ranges of an episode, the file of its index, and an
             index of its own.
     """
-    fix = "delete the line and record with --resume"
     try:
         stored, cut_off = read_json_lines(path, _StoredRow, "an episode", fix)
     except FileError as error:

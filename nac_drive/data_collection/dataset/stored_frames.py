@@ -62,11 +62,28 @@ class StoredFrames:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        """Decode the frames of `rows` into a new array.
+    def __getitem__(self, rows: int | slice) -> NDArray[np.uint8]:
+        """Decode frames into a new array.
 
-        `rows` is a slice of step 1: (n, H, W, 3).
+        Args:
+            rows: A slice of step 1, or the number of one frame.
+
+        Returns:
+            (n, H, W, 3), or (H, W, 3) for one frame.
+
+        Raises:
+            IndexError: There is no such frame.
+            TypeError: `rows` is of another kind.
         """
+        if isinstance(rows, int | np.integer):
+            if not -len(self) <= rows < len(self):
+                raise IndexError(f"frame {rows} is out of range: there are {len(self):,} frames.")
+            row = int(rows) % len(self)
+            return self[row : row + 1][0]
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise TypeError(
+                f"frames in files are read by a number or a slice of step 1, got {rows!r}; load() gives an array."
+            )
         first, end, _ = rows.indices(len(self))
         frames = np.empty((max(end - first, 0), *self.shape[1:]), dtype=np.uint8)
         self.read(first, frames)

@@ -15,50 +15,51 @@ from numpy.typing import NDArray
 from nac_drive.data_collection.dataset.episode_file import (
     DatasetError,
     EpisodeArrays,
-    file_sha256,
+    episode_sha256,
     read_episode,
     summarize,
 )
-from nac_drive.data_collection.dataset.folder import is_plain_file
+from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, DatasetRow
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
 
 
-def check_episode(folder: Path, env: EnvConfig, replay: bool, row: DatasetRow) -> list[str]:
+def check_episode(folder: Path, meta: Meta, replay: bool, row: DatasetRow) -> list[str]:
     """Find the problems of one episode.
 
     Its file must exist, have the row's SHA-256, be whole, and agree with the row.
 
     Args:
         folder: The dataset folder.
-        env: The dataset's environment.
+        meta: The dataset's settings.
         replay: Simulate the track of the row's seed under the executed actions as well: frames, rewards, telemetry and
             ending must be the same, bit for bit.
         row: The row of the episode.
 
     Returns:
-        One line per problem; empty for a sound episode.
+        One line per problem, with its fix; empty for a sound episode.
     """
+    env, repair = meta.env, meta.repair
     path = folder / row["file"]
-    if not is_plain_file(path):
-        return [f"{path}: the file is missing"]
     problems = []
-    if file_sha256(path) != row["sha256"]:
-        problems.append(f"{path}: the content has changed since it was recorded (SHA-256 differs from the row's)")
     try:
+        if episode_sha256(path) != row["sha256"]:
+            problems.append(
+                f"{path}: the content has changed since it was recorded (SHA-256 differs from the row's); {repair}"
+            )
         arrays, summary = read_episode(path, env)
     except DatasetError as error:
         return [*problems, str(error)]
-    problems += [
+    differences = [
         f"{path}: {name} is {summary.get(name)}, its row says {row.get(name)}"
         for name in (*SUMMARY, *OPTIONAL)
         if summary.get(name) != row.get(name)
     ]
     if np.cumsum(arrays.reward)[-1] != summary["return"]:
-        problems.append(f"{path}: the rewards sum to {arrays.reward.sum()}, the return is {summary['return']}")
+        differences.append(f"{path}: the rewards sum to {arrays.reward.sum()}, the return is {summary['return']}")
     if replay:
-        problems += [f"{path}: replay: {problem}" for problem in _replay(arrays, summary, env)]
-    return problems
+        differences += [f"{path}: replay: {problem}" for problem in _replay(arrays, summary, env)]
+    return [*problems, *(f"{difference}; delete the file and {repair}" for difference in differences)]
 
 
 def play_back(

@@ -40,10 +40,12 @@ class ExportSource:
         """Return the recording of a dataset.
 
         Raises:
-            DatasetError: If there is no episode in it.
+            DatasetError: If there is no episode in it, or one is missing or not the recorded one.
         """
         if not dataset.rows:
-            raise DatasetError(f"dataset {dataset.path} holds no finished episode; go on recording it with --resume.")
+            raise DatasetError(f"dataset {dataset.path} holds no finished episode; {dataset.meta.repair}.")
+        for row in dataset.rows:
+            require_recorded(dataset.path, row, dataset.meta.env)
         document = json.loads((dataset.path / "meta.json").read_text())
         return cls(dataset.meta, document, dataset.rows, dataset.path, finished)
 

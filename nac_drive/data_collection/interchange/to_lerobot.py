@@ -26,12 +26,14 @@ from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import (
     OPTIONAL,
+    REPORTED,
     ROUND,
     SEED_GIVEN,
     TRUNCATED,
     DatasetRow,
     known_end,
     known_seed,
+    reported,
 )
 from nac_drive.data_collection.interchange.lerobot_stats import Stats, image_stats, merged, vector_stats
 from nac_drive.data_collection.interchange.recording import ExportSource
@@ -185,12 +187,14 @@ def _own_columns(arrays: EpisodeArrays, row: DatasetRow, recording: ExportSource
 
     They are our row, and the frame after the last action.
 
-    Seed and end are None where they are not known.
+    Seed, end and reported values are None where they are not known.
     """
     names = [name for name in _SUMMARY_TYPES if name not in OPTIONAL or any(name in other for other in recording.rows)]
-    columns = {f"{_OWN}{name}": row.get(name) for name in names}
-    columns[f"{_OWN}seed"] = known_seed(row, recording.meta.simulated)
-    if known_end(row, recording.meta.simulated) is None:
+    simulated = recording.meta.simulated
+    stated = {name: row[name] for name in row if name not in REPORTED} | reported(row, simulated)
+    columns = {f"{_OWN}{name}": stated.get(name) for name in names}
+    columns[f"{_OWN}seed"] = known_seed(row, simulated)
+    if known_end(row, simulated) is None:
         columns[f"{_OWN}terminated"] = None
     return columns | {LAST_FRAME: None if arrays.last_frame is None else _png(arrays.last_frame)}
 

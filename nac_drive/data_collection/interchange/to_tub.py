@@ -16,7 +16,7 @@ from PIL import Image
 
 from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
 from nac_drive.data_collection.dataset.limits import DatasetError
-from nac_drive.data_collection.dataset.rows import DatasetRow, known_end, known_seed, labelled_frames
+from nac_drive.data_collection.dataset.rows import ROUND, DatasetRow, known_end, known_seed, labelled_frames, reported
 from nac_drive.data_collection.interchange.recording import ExportSource
 from nac_drive.data_collection.interchange.tub_file import EXPORTED, IMAGES, INPUTS, MANIFEST, PILOT, TYPES, USER
 from nac_drive.envs import EnvSpec
@@ -142,10 +142,16 @@ class _Catalogs:
 
 
 def _known(row: DatasetRow, simulated: bool) -> dict[str, Any]:
-    """Return track, seed and end of an episode, if known."""
+    """Return the facts that are known of an episode.
+
+    They are track, seed, end, round and reported values.
+    """
     end, seed = known_end(row, simulated), known_seed(row, simulated)
-    ends = {} if end is None else {"terminated": end[0], "truncated": end[1]}
-    return {"track": row["seed"], **({} if seed is None else {"seed": seed}), **ends}
+    return {
+        "track": row["seed"], **({} if seed is None else {"seed": seed}),
+        **({} if end is None else {"terminated": end[0], "truncated": end[1]}),
+        **({ROUND: row[ROUND]} if ROUND in row else {}), **reported(row, simulated),
+    }  # fmt: skip
 
 
 def _records(arrays: EpisodeArrays, row: DatasetRow, commands: _Commands) -> Iterator[dict[str, Any]]:

@@ -8,17 +8,22 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
+from nac_drive.data_collection.dataset.create import write_dataset
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
-from nac_drive.data_collection.dataset.own_data import write_own_data
+from nac_drive.data_collection.dataset.own_data import own_episodes
+from nac_drive.data_collection.dataset.rows import REPORTED, ROUND, SEED_GIVEN, WholeNumber, checked_summary
+from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.interchange.stretches import stretches
 from nac_drive.data_collection.interchange.tub_file import (
     EXPORTED,
@@ -33,7 +38,7 @@ from nac_drive.envs import DONKEYCAR, LARGEST_SEED, EnvConfig, donkeycar_frame
 from nac_drive.events import Progress, counting, message
 from nac_drive.notebook import automatic
 from nac_drive.plain import whole
-from nac_drive.storage.read import one_line
+from nac_drive.storage.read import FRACTION, one_line
 
 EPISODE_FRAMES = 500
 """A session is cut into episodes of so many frames, so that some can be kept out of training."""
@@ -59,8 +64,8 @@ def import_tub(
     with those before it. Deleted records are left out. Steering
     is `user/angle`. A `user/throttle` above 0 is gas, and below 0 it is brake. Where `user/mode` says that a pilot
     drove, the action is the pilot's, if the tub has it, and the frame has no label. Images of another size are scaled
-    to 160 x 120 pixels. A tub that `export_dataset` wrote comes back with its own environment, episodes and labels; a
-    session is cut there by `episode_frames`, and where more than a second of records is deleted.
+    to 160 x 120 pixels. A tub that `export_dataset` wrote comes back with its own environment, action noise, episodes
+    and labels; a session is cut there by `episode_frames`, and where more than a second of records is deleted.
 
     Args:
         tub: The folder of a tub, or several.
@@ -75,31 +80,37 @@ def import_tub(
         The dataset.
 
     Raises:
-        DatasetError: If a record or an image cannot be read, or the tubs were exported from different environments.
+        DatasetError: If a record or an image cannot be read, or the tubs were exported from datasets of different
+            environments or action noise.
         FileExistsError: If `path` exists.
-        ValueError: If an option is out of its range.
+        ValueError: If an argument is of another type or out of its range.
     """
     if episode_frames is not None:
         episode_frames = whole("episode_frames", episode_frames, 2)
     if not 0 <= whole("first_track", first_track) <= LARGEST_SEED - 10**9:
         raise ValueError(f"first_track must lie in 0 to {LARGEST_SEED - 10**9}, got {first_track}; 0 is usual.")
-    paths = [Path(tub)] if isinstance(tub, str | os.PathLike) else [Path(source) for source in tub]
-    if not paths:
-        raise ValueError("tub must name at least one folder, got none; pass one.")
+    paths = [Path(source) for source in one_or_several("tub", tub, (str, os.PathLike), "the folder of a tub")]
     for number, source in enumerate(paths):
         if source.resolve() in {earlier.resolve() for earlier in paths[:number]}:
             raise ValueError(f"tub: {source} comes twice; pass it once.")
     Demonstrations.require_vacant(Path(path))
     metas: list[Meta] = []
+    versions: dict[str, str] = {}
     episodes: list[_TubEpisode] = []
     for source in paths:
         content = read_tub(source)
-        meta, known = _exported(content)
+        meta, sessions, recorded_with = _exported(content)
         metas.append(meta)
+        versions = versions or recorded_with
         if meta.env != metas[0].env:
             raise DatasetError(
                 f"tub: {source} holds frames of {meta.env.environment!r} ({meta.env.control}), {paths[0]} of "
                 f"{metas[0].env.environment!r} ({metas[0].env.control}); import them one by one."
+            )
+        if (meta.noise, meta.seed) != (metas[0].noise, metas[0].seed):
+            raise DatasetError(
+                f"tub: {source} was recorded under the noise {meta.noise} of seed {meta.seed}, {paths[0]} under "
+                f"{metas[0].noise} of seed {metas[0].seed}; import them one by one."
             )
         usable = _usable(content, meta.env, skip_missing)
         parts = list(_stretches(source, usable, episode_frames, exported=EXPORTED in content.metadata))
@@ -111,23 +122,37 @@ def import_tub(
             why = slow if len(usable) > 1 else "an episode needs two of them; restore deleted ones, or record more"
             raise DatasetError(f"{source}: {_usage(content, len(usable), 0)}: {why}.")
         progress(message(str(source), f"{_usage(content, len(usable), used)}, {_rate(parts):.1f} frames a second"))
-        ends = {part.session: part for part in parts}
-        episodes += [part.named(known, ends=part is ends[part.session]) for part in parts]
-    seeds = [part.seed for part in episodes]
-    given = all(seed is not None for seed in seeds)
+        episodes += [episode.named(sessions, content.sessions[episode.session]) for episode in parts]
+    seeds = [episode.seed for episode in episodes if episode.seed is not None]
+    given = len(seeds) == len(episodes)
     if given and first_track:
         raise ValueError(f"first_track must be left out for {paths[0]}, which names its tracks, got {first_track}.")
-    write_own_data(
-        Path(path),
-        (_own_episode(part, metas[0].env) for part in episodes),
-        driver=metas[0].driver if len({meta.driver for meta in metas}) == 1 else DONKEYCAR,
-        dt=0.0,
-        seeds=seeds if given else _numbers(episodes, first_track),  # type: ignore[arg-type]
-        seeds_given=given,
-        env=metas[0].env,
-        finished=counting(progress, f"import ({Path(path).name})", len(episodes)),
-    )
+    name = metas[0].driver if len({meta.driver for meta in metas}) == 1 else DONKEYCAR
+    meta = replace(metas[0], driver=name, driver_sha256="")  # its frames went through JPEG: they are own data
+    numbers = seeds if given else _numbers(episodes, first_track)
+    encoded = ((episode, meta) for episode in _encoded(episodes, numbers, given, meta.env))
+    finished = counting(progress, f"import ({Path(path).name})", len(episodes))
+    write_dataset(Path(path), encoded, finished, versions)
     return Demonstrations.open(path)
+
+
+class _Session(msgspec.Struct, frozen=True):
+    """The facts that an exported tub states about a session."""
+
+    track: WholeNumber | None = None
+    """The number of its track."""
+    seed: WholeNumber | None = None
+    terminated: bool | None = None
+    truncated: bool | None = None
+    round: WholeNumber | None = None
+    completion: Annotated[float, FRACTION] | None = None
+    lap_finished: bool | None = None
+    off_road_events: WholeNumber | None = None
+    crashes: WholeNumber | None = None
+
+    def stated(self, *names: str) -> dict[str, Any]:
+        """Return the values that are not None, by name."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -141,24 +166,26 @@ class _TubEpisode:
     """The seed that an exported tub gives."""
     track: int | None = None
     """The number of the track in an exported tub."""
-    ends: tuple[bool, bool] | None = None
-    """Terminated and truncated, as an exported tub says."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Further columns of its row, as an exported tub says."""
 
-    def named(self, known: dict[str, Any], *, ends: bool) -> _TubEpisode:
-        """Return the episode with what its session knows.
+    def named(self, sessions: dict[str, _Session], numbers: list[int]) -> _TubEpisode:
+        """Return the episode with the facts that its session states.
 
-        Its end is the session's if the session `ends` with it.
+        Args:
+            sessions: The sessions of an exported tub, by name.
+            numbers: The numbers of all lines of its session: an end counts where the last one is in the episode, and
+                the outcome of the session where all are.
         """
-        values = known.get(self.session)
-        if not isinstance(values, dict):
+        session = sessions.get(self.session)
+        if session is None:
             return self
-        seed, track = (
-            number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= LARGEST_SEED else None
-            for number in (values.get("seed"), values.get("track"))
-        )
-        flags = values.get("terminated"), values.get("truncated")
-        known_end = ends and all(isinstance(flag, bool) for flag in flags)
-        return replace(self, seed=seed, track=track, ends=flags if known_end else None)
+        summary = session.stated(ROUND)
+        if self.records[-1].number == numbers[-1] and None not in (session.terminated, session.truncated):
+            summary |= session.stated("terminated", "truncated")
+        if len(self.records) == len(numbers):
+            summary |= session.stated(*REPORTED)
+        return replace(self, seed=session.seed, track=session.track, summary=summary)
 
 
 def _numbers(episodes: Sequence[_TubEpisode], first: int) -> list[int]:
@@ -171,21 +198,22 @@ def _numbers(episodes: Sequence[_TubEpisode], first: int) -> list[int]:
     return [numbers[key] for key in keys]
 
 
-def _exported(tub: Tub) -> tuple[Meta, dict[str, Any]]:
+def _exported(tub: Tub) -> tuple[Meta, dict[str, _Session], dict[str, str]]:
     """Return the settings of a tub.
 
-    Return, too, what an exported one says about its sessions.
+    Return, too, the facts of an exported one about its sessions, and the versions that recorded it.
 
     Raises:
         DatasetError: If these are no settings of a dataset, or a record has no label.
     """
     document = tub.metadata.get(EXPORTED)
     if document is None:
-        return Meta(EnvConfig(environment=DONKEYCAR), DONKEYCAR, "", None, 0), {}
+        return Meta(EnvConfig(environment=DONKEYCAR), DONKEYCAR, "", None, 0), {}, {}
     try:
         if not isinstance(document, dict) or not isinstance(document.get("episodes"), dict):
             raise ValueError("it has no episodes")
         meta = parse_meta(document.get("meta"))
+        sessions = msgspec.convert(document["episodes"], dict[str, _Session])
     except (ValueError, TypeError) as error:
         raise DatasetError(
             f"{tub.path}: {EXPORTED} in the metadata of its manifest is no dataset's: {one_line(error).rstrip('.')}; "
@@ -197,7 +225,7 @@ def _exported(tub: Tub) -> tuple[Meta, dict[str, Any]]:
                 f"{where} (record {number}) has no {EXPORTED}/label, although the tub was exported from a dataset; "
                 "delete the record, or record into a tub of its own."
             )
-    return meta, document["episodes"]
+    return meta, sessions, document["meta"].get("versions", {})
 
 
 def _usable(tub: Tub, env: EnvConfig, skip_missing: bool) -> list[PlacedRecord]:
@@ -287,6 +315,16 @@ def _seconds(records: Sequence[PlacedRecord]) -> np.ndarray:
     return seconds
 
 
+def _encoded(
+    episodes: Sequence[_TubEpisode], seeds: Sequence[int], seeds_given: bool, env: EnvConfig
+) -> Iterator[EncodedEpisode]:
+    """Yield episodes with the facts of their sessions."""
+    converted = own_episodes((_own_episode(episode, env) for episode in episodes), seeds, 0.0, env)
+    for index, (episode, (arrays, summary, _)) in enumerate(zip(episodes, converted, strict=True)):
+        summary |= episode.summary | ({SEED_GIVEN: True} if seeds_given else {})
+        yield EncodedEpisode.encode(index, arrays, checked_summary(summary))
+
+
 def _own_episode(part: _TubEpisode, env: EnvConfig) -> dict[str, Any]:
     """Return an episode as own data."""
     records = [placed.record for placed in part.records]
@@ -310,8 +348,6 @@ def _own_episode(part: _TubEpisode, env: EnvConfig) -> dict[str, Any]:
         episode["rewards"] = np.array([record.reward or 0.0 for record in records])
     else:
         episode["actions"] = np.array([_action(placed) for placed in part.records], np.float32)
-    if part.ends is not None:
-        episode["terminated"], episode["truncated"] = part.ends
     return episode
 
 

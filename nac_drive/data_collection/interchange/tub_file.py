@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from nac_drive.data_collection.dataset.limits import LONGEST_DT, DatasetError
+from nac_drive.data_collection.dataset.limits import LONGEST_DT, DatasetError, unreadable
 from nac_drive.data_collection.dataset.rows import FiniteNumber, WholeNumber
 from nac_drive.storage.read import (
     BYTES_PER_VALUE,
@@ -73,6 +73,12 @@ class TubRecord(msgspec.Struct, frozen=True):
     zooming: bool = msgspec.field(name=f"{EXPORTED}/zooming", default=False)
 
 
+class _Line(msgspec.Struct, frozen=True):
+    """The session of a line that may be no record."""
+
+    session: str | int | None = msgspec.field(name="_session_id", default=None)
+
+
 class PlacedRecord(NamedTuple):
     """A record and its place."""
 
@@ -105,6 +111,8 @@ class Tub:
     """Lines that are no record of donkeycar, with their places and their faults."""
     metadata: dict[str, Any]
     """The metadata of its user."""
+    sessions: dict[str, list[int]]
+    """The numbers of all lines of a session, deleted ones included. A torn line belongs to the session before it."""
 
 
 def is_tub(path: Path) -> bool:
@@ -134,7 +142,7 @@ def read_tub(path: Path) -> Tub:
     except FileError as error:
         raise DatasetError(str(error)) from None
     deleted, number = set(catalogs.deleted_indexes), 0
-    tub = Tub(path, [], number, 0, [], [], metadata)
+    tub, session = Tub(path, [], number, 0, [], [], metadata, {}), ""
     for name in catalogs.paths:
         file = path / name
         if Path(name).name != name or not name.isprintable():
@@ -142,6 +150,8 @@ def read_tub(path: Path) -> Tub:
         require_no_link(file)
         for where, line in _lines(file):
             number += 1
+            session = _session(line, session)
+            tub.sessions.setdefault(session, []).append(number - 1)
             if number - 1 in deleted:
                 continue
             try:
@@ -152,6 +162,17 @@ def read_tub(path: Path) -> Tub:
                 else:
                     tub.torn.append(f"{where} is torn")
     return replace(tub, total=number, deleted=len(deleted & set(range(number))))
+
+
+def _session(line: bytes, before: str) -> str:
+    """Return the session of a line.
+
+    A torn line belongs to the session before it.
+    """
+    try:
+        return str(msgspec.json.decode(line, type=_Line).session)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return before
 
 
 def _fault(line: bytes, error: Exception) -> str:
@@ -171,8 +192,15 @@ def _fault(line: bytes, error: Exception) -> str:
 
 
 def require_no_link(path: Path) -> None:
-    """Raise DatasetError if there is a link at `path`."""
-    if path.is_symlink():
+    """Raise DatasetError if there is a link at `path`.
+
+    It is raised, too, if nobody can look there.
+    """
+    try:
+        link = path.is_symlink()
+    except OSError as error:
+        raise unreadable(path, error, _FIX) from None
+    if link:
         raise DatasetError(f"{path} is a link, which an import does not follow; replace it by a copy.")
 
 
@@ -199,4 +227,4 @@ def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
                     raise DatasetError(f"line {number} of {path} is longer than {LARGEST_LINE:,} bytes; {_FIX}.")
                 yield f"line {number} of {path}", line
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}; {_FIX}.") from None
+        raise unreadable(path, error, _FIX) from None

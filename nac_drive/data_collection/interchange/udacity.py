@@ -15,10 +15,12 @@ import numpy as np
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
+from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.interchange.stretches import stretches
 from nac_drive.data_collection.interchange.udacity_log import (
     BREAK,
     CAMERAS,
+    CENTER_ALONE,
     IMAGES,
     Log,
     LogLine,
@@ -29,6 +31,7 @@ from nac_drive.envs import LARGEST_SEED, UDACITY, EnvConfig, udacity_frame
 from nac_drive.events import Progress, counting, message
 from nac_drive.notebook import automatic
 from nac_drive.plain import whole
+from nac_drive.policies.ranges import check_number
 
 STEERING_OFFSET = 0.2
 """Steering added to the label of the left camera and taken from the label of the right one: it leads back to the
@@ -64,8 +67,7 @@ def import_udacity(
             order. Images are looked for in the folder IMG beside the log, wherever they were recorded.
         path: The new dataset folder.
         steering_offset: Added to the steering of the left camera, subtracted from the steering of the right one; 0
-        leaves both
-            cameras out.
+            leaves both cameras out.
         episode_frames: Frames of an episode.
         first_track: Number of the first part; datasets of different numbers can be merged.
         skip_missing: Leave lines out whose images are missing or damaged.
@@ -78,16 +80,13 @@ def import_udacity(
         DatasetError: If a line of a log, or an image, cannot be read.
         FileExistsError: If `path` exists.
         FileNotFoundError: If there is no such log.
-        ValueError: If an option is out of its range.
+        ValueError: If an argument is of another type or out of its range.
     """
-    if not 0 <= steering_offset <= 1:
-        raise ValueError(f"steering_offset must lie in [0, 1], got {steering_offset}; {STEERING_OFFSET} is usual.")
+    check_number("steering_offset", steering_offset, 0, 1)
     episode_frames = whole("episode_frames", episode_frames, 2)
     if not 0 <= whole("first_track", first_track) <= LARGEST_SEED - 10**9:
         raise ValueError(f"first_track must lie in 0 to {LARGEST_SEED - 10**9}, got {first_track}; 0 is usual.")
-    paths = [Path(log)] if isinstance(log, str | os.PathLike) else [Path(source) for source in log]
-    if not paths:
-        raise ValueError("log must name at least one driving_log.csv, got none; pass one.")
+    paths = [Path(source) for source in one_or_several("log", log, (str, os.PathLike), "a driving_log.csv")]
     for number, source in enumerate(paths):
         if source.resolve() in {earlier.resolve() for earlier in paths[:number]}:
             raise ValueError(f"log: {source} comes twice; pass it once.")
@@ -119,7 +118,8 @@ def _require_episodes(log: Log, stretches: list[list[LogLine]]) -> None:
         return
     gaps = np.diff([line.seconds for line in log.lines])
     if not log.lines:
-        raise DatasetError(f"{log.path}: {log.usage(0)}: an episode needs two images; record more.")
+        fix = CENTER_ALONE if log.without_side else "copy the images there" if log.without_image else "record more"
+        raise DatasetError(f"{log.path}: {log.usage(0)}: an episode needs two images; {fix}.")
     rule = f", which are at most {BREAK:g} s apart: the shortest gap is {gaps.min():g} s" if len(gaps) else ""
     raise DatasetError(
         f"{log.path}: {log.usage(0)}: it has no two images in a row{rule}; record at one frame a second or faster."

@@ -6,7 +6,6 @@ Lines are checked one by one and sorted by time; no line is there twice.
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from stat import S_ISREG
 
 import numpy as np
 
-from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.limits import DatasetError, unreadable
 from nac_drive.envs import decode_image
 
 IMAGES = "IMG"
@@ -29,6 +28,8 @@ COLUMNS = (*CAMERAS, "steering", "throttle", "brake", "speed")
 """The columns of the log, in the order of a log without a header."""
 BREAK = 1.0
 """Seconds without an image after which another episode begins."""
+CENTER_ALONE = "pass --steering-offset 0 (steering_offset=0), which takes the camera in the middle alone"
+"""The advice for a log without images of the side cameras."""
 LARGEST_IMAGE = 2**20
 """Bytes of an image file; some 15,000 are usual."""
 LONGEST_LINE = 10_000
@@ -68,6 +69,8 @@ class Log:
     """Lines that repeat another one."""
     without_image: int
     """Lines without an image."""
+    without_side: int
+    """Lines among them that lack the image of a side camera alone."""
 
     @property
     def misplaced(self) -> int:
@@ -107,11 +110,15 @@ def read_log(path: Path, cameras: int, skip_missing: bool) -> Log:
         DatasetError: If a line is wrong, an image is missing or a link, or two lines contradict each other.
         FileNotFoundError: If there is no such log.
     """
-    if not os.path.lexists(path):
-        raise FileNotFoundError(f"there is no file {path}; pass driving_log.csv of a recording.")
-    folder = path.parent / IMAGES
-    if not S_ISREG(path.lstat().st_mode):
-        raise DatasetError(f"{path} is no plain file; pass driving_log.csv of a recording.")
+    folder, fix = path.parent / IMAGES, "pass driving_log.csv of a recording"
+    try:
+        if not S_ISREG(path.lstat().st_mode):
+            raise DatasetError(f"{path} is no plain file; {fix}.")
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}; {fix}.") from None
+    except OSError as error:
+        raise unreadable(path, error, fix) from None
     if folder.is_symlink():
         raise DatasetError(f"{folder} is a link, which an import does not follow; replace it by a copy.")
     by_image: dict[str, LogLine] = {}
@@ -128,20 +135,28 @@ def read_log(path: Path, cameras: int, skip_missing: bool) -> Log:
             )  # fmt: skip
         doubled += 1
     missing: dict[int, str] = {}
+    without_side = 0
     for line in by_image.values():
-        for name in line.images[:cameras]:
-            if fault := _fault(folder / name):
+        faults = [_fault(folder / name) for name in line.images[:cameras]]
+        for name, fault in zip(line.images, faults, strict=False):
+            if fault:
                 missing.setdefault(line.number, f"{name}, which {fault}")
+        without_side += any(faults) and not faults[0]
     if missing and not skip_missing:
         number = min(missing)
+        cures = ["copy the images there"]
+        if without_side:
+            cures.append(CENTER_ALONE)
+        if len(missing) < len(by_image):
+            cures.append("leave such lines out with --skip-missing (skip_missing=True)")
         raise DatasetError(
-            f"line {number} of {path} names {missing[number]}; {len(missing):,} of {total:,} lines lack an image: copy "
-            "the images there, or leave such lines out with --skip-missing (skip_missing=True)."
+            f"line {number} of {path} names {missing[number]}; {len(missing):,} of {total:,} lines lack an image: "
+            f"{', '.join(cures[:-1])}{', or ' * (len(cures) > 1)}{cures[-1]}."
         )
     lines = sorted(
         (line for line in by_image.values() if line.number not in missing), key=lambda line: (line.seconds, line.number)
     )
-    return Log(path, lines, total, doubled, len(missing))
+    return Log(path, lines, total, doubled, len(missing), without_side)
 
 
 def _fault(path: Path) -> str:
@@ -285,7 +300,7 @@ def _line(number: int, fields: list[str], columns: tuple[str, ...], cameras: int
     images = tuple(PureWindowsPath(values[camera]).name for camera in CAMERAS)  # it understands both kinds of slashes
     for camera, image in zip(CAMERAS[:cameras], images, strict=False):
         if not image:
-            fix = "pass --steering-offset 0, which leaves both side cameras out" if camera != "center" else "add it"
+            fix = CENTER_ALONE if camera != "center" else "add it"
             raise _LineError(f"{camera} names no image, got {values[camera][:80]!r}", fix)
     steering, throttle, brake, _ = (_number(name, values[name]) for name in COLUMNS[len(CAMERAS) :])
     action = steering, max(throttle, 0.0), max(brake, -throttle, 0.0)  # the simulator brakes by negative throttle too

@@ -236,8 +236,8 @@ def test_verify_sees_truncated_and_missing_files_cut_rows_and_files_without_row(
     problems = "\n".join(Demonstrations.open(copy).verify())
     assert f"{first}: the content has changed" in problems
     assert f"episode {first} cannot be read" in problems
-    assert f"{second}: the file is missing" in problems
-    assert f"{third}: no row" in problems
+    assert f"episode {second} cannot be read: the file is missing" in problems
+    assert f"{third}: it has no row" in problems
     assert "last row is cut off" in problems
 
 
@@ -383,6 +383,9 @@ def test_other_settings_are_refused_with_the_keys_that_differ(recorded):
 def test_tracks_that_were_not_recorded_and_empty_datasets_are_named(recorded, tmp_path):
     with pytest.raises(DatasetError, match=r"no episode on tracks \[5\]"):
         Demonstrations.open(recorded).load(seeds=[5, 7])
+    for none in ([], np.array([], int)):
+        with pytest.raises(DatasetError, match=r"seeds must name at least one track of .*, got none; leave it out"):
+            Demonstrations.open(recorded).stream(seeds=none)  # type: ignore[arg-type]
     empty = Demonstrations.create(tmp_path / "empty", Demonstrations.open(recorded).meta)
     with pytest.raises(DatasetError, match="no finished episode"):
         empty.load()
@@ -479,7 +482,7 @@ def test_a_merge_keeps_the_versions_that_made_its_episodes(copy, tmp_path):
 )
 def test_datasets_that_do_not_go_together_are_named(changed, message, recorded, tmp_path):
     other = collect_small(tmp_path / "other", **{"seeds": [5], **changed})
-    with pytest.raises(DatasetError, match=message) as caught:
+    with pytest.raises(DatasetError, match=f"{message}.*; merge datasets ") as caught:
         Demonstrations.merge(tmp_path / "merged", [recorded, other])
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "merged").exists()
@@ -494,10 +497,14 @@ def test_merging_never_overwrites_and_needs_an_episode(copy, recorded, tmp_path)
     with pytest.raises(DatasetError, match="track 3 comes twice"):
         Demonstrations.merge(tmp_path / "merged", [copy, recorded])
     empty = Demonstrations.create(tmp_path / "empty", Demonstrations.open(recorded).meta)
-    for none in ([], [empty]):
-        with pytest.raises(DatasetError, match="there is no episode"):
-            Demonstrations.merge(tmp_path / "merged", none)
+    with pytest.raises(DatasetError, match="there is no episode to write; pass at least one"):
+        Demonstrations.merge(tmp_path / "merged", [empty])
+    for wrong, got in (([], "none"), (None, "None"), (b"data", "b'data'"), ([recorded, 3], "3")):
+        with pytest.raises(ValueError, match=f"^datasets must .*, got {got}; pass "):
+            Demonstrations.merge(tmp_path / "merged", wrong)  # type: ignore[arg-type]
     assert not (tmp_path / "merged").exists()
+    for name, one in (("one", str(recorded)), ("two", recorded), ("three", Demonstrations.open(recorded))):
+        assert contents(Demonstrations.merge(tmp_path / name, one).path) == contents(recorded)
     assert contents(Demonstrations.merge(tmp_path / "merged", [empty, recorded]).path) == contents(recorded)
 
 
@@ -513,7 +520,11 @@ def test_a_damaged_episode_leaves_nothing_behind(damage, copy, tmp_path):
         file.write_text("all my work")
         rewrite_row(copy, 1, sha256=file_sha256(file))
     events: list[Event] = []
-    message = r"00000\d.h5 cannot be read" if damage == "not an episode" else rf"{file} is missing or has changed"
+    message = {
+        "missing": rf"{file} cannot be read: the file is missing; record it again with --resume",
+        "flipped": rf"{file} cannot be read: its content has changed .*; record it again with --resume",
+        "not an episode": r"00000\d.h5 cannot be read",
+    }[damage]
     with pytest.raises(DatasetError, match=message) as caught:
         Demonstrations.merge(tmp_path / "merged", [first, copy], progress=events.append)
     assert "\n" not in str(caught.value)

@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.dataset.rows import REPORTED
 from nac_drive.data_collection.interchange.export import WRITERS, export_dataset
 from nac_drive.data_collection.interchange.lerobot_stats import merged, vector_stats
 from tests.data_collection.dataset.exports import DISCRETE, ENDS, OWN, episodes_of, every_dataset, grey
+from tests.data_collection.dataset.test_own_data import older
 
 ARROW = {"float32": "float", "float64": "double", "int64": "int64", "bool": "bool"}
 
@@ -156,6 +158,15 @@ def test_an_end_or_a_seed_that_is_not_known_is_not_stated(tmp_path):
         ends = [(row["nac_drive/terminated"], row["nac_drive/truncated"]) for row in rows]
         assert ends == [(None, None), *ENDS]
         assert [row["nac_drive/seed"] for row in rows] == (seeds or [None] * 5)
+
+
+def test_values_that_nobody_measured_are_null(tmp_path):
+    """An older version stored zeros in their place."""
+    own_data = Demonstrations.from_episodes(tmp_path / "own", [grey(3)])
+    for name, dataset in (("new", own_data), ("old", older(tmp_path / "older"))):
+        export_dataset(dataset, tmp_path / name, "lerobot")
+        _, rows, _ = check_lerobot(tmp_path / name)
+        assert [row[f"nac_drive/{column}"] for row in rows for column in REPORTED] == [None] * 4 * len(rows)
 
 
 def test_merged_statistics_are_those_of_all_values():

@@ -154,6 +154,15 @@ def test_an_end_or_a_seed_that_is_not_known_is_not_stated(tmp_path):
     assert ["truncated" in row for row in back.rows] == [False, True, True, True, True]
 
 
+def test_values_that_nobody_measured_are_absent(tmp_path):
+    export_dataset(Demonstrations.from_episodes(tmp_path / "data", [grey(3)]), tmp_path / "minari", "minari")
+    [path] = (tmp_path / "minari").rglob("*.hdf5")
+    with h5py.File(path) as file:
+        episode: Any = file["episode_0"]
+        stated = {name.removeprefix("nac_drive/") for name in episode.attrs if name.startswith("nac_drive/")}
+    assert stated == {"seed", "return", "length", "terminated"}
+
+
 def test_an_episode_that_goes_on_after_its_end_has_no_known_end(tmp_path):
     source = write_minari(tmp_path / "other/cars-v0", [grey(3)], ends=[(False, True)])
     [path] = source.rglob("*.hdf5")

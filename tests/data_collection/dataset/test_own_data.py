@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nac_drive.data_collection.dataset.create import write_dataset
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
-from nac_drive.data_collection.dataset.episode_file import read_episode
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, read_episode
 from nac_drive.data_collection.dataset.info import describe
+from nac_drive.data_collection.dataset.meta import Meta
+from nac_drive.data_collection.dataset.own_data import own_episodes
+from nac_drive.data_collection.dataset.rows import REPORTED, checked_summary
+from nac_drive.data_collection.interchange.export import export_dataset
+from nac_drive.data_collection.interchange.tub import import_tub
 from nac_drive.data_collection.replay import save_action_log
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import DriverConfig, load_driver
@@ -34,6 +41,18 @@ def own(length: int, control: str = "discrete", seed: int = 0, extra: int = 1, *
         actions = rng.uniform([-1, 0, 0], 1, (length, 3))
     frames = rng.integers(256, size=(length + extra, 96, 96, 3), dtype=np.uint8)
     return {"observations": frames, "actions": actions, **changed}
+
+
+def older(path: Path) -> Demonstrations:
+    """Own data as earlier versions wrote it."""
+    own_data = own_episodes([own(4), own(5)], None, 0.02, None)
+    zeros = dict(zip(REPORTED, (0.0, False, 0, 0), strict=True))
+    episodes = (
+        (EncodedEpisode.encode(index, arrays, checked_summary(summary | zeros)), Meta(env, "own data", "", None, 0))
+        for index, (arrays, summary, env) in enumerate(own_data)
+    )
+    write_dataset(path, episodes, lambda note: None)
+    return Demonstrations.open(path)
 
 
 @settings(max_examples=10, deadline=None)
@@ -105,6 +124,26 @@ def test_it_is_described_without_the_values_that_are_not_known(tmp_path):
     assert lines["frames"] == "9 (0.1 s)"
     assert lines["driver"] == "own data"
     assert "crashes" not in lines
+
+
+def test_rows_hold_no_value_that_nobody_measured(tmp_path):
+    dataset = Demonstrations.from_episodes(tmp_path / "dataset", [own(4), own(5)])
+    assert not any(name in row for row in dataset.rows for name in REPORTED)
+    arrays, summary = read_episode(dataset.path / dataset.rows[0]["file"], dataset.meta.env)
+    assert not summary.keys() & set(REPORTED)
+    assert len(arrays.label) == 4
+
+
+def test_values_that_an_older_version_stored_are_not_stated(tmp_path):
+    """It wrote zeros for what nobody measured. They come back from Minari, and nobody reads them."""
+    dataset = older(tmp_path / "dataset")
+    assert (dataset.rows[0]["completion"], dataset.rows[0]["crashes"]) == (0.0, 0)
+    assert dataset.verify() == []
+    assert not dataset.info().keys() & {"crashes", "laps_finished", "mean_completion", "off_road_events"}
+    export_dataset(dataset, tmp_path / "minari", "minari")
+    assert contents(Demonstrations.from_minari(tmp_path / "back", tmp_path / "minari").path) == contents(dataset.path)
+    export_dataset(dataset, tmp_path / "tub", "tub")
+    assert not any(name in row for row in import_tub(tmp_path / "tub", tmp_path / "again").rows for name in REPORTED)
 
 
 def test_it_cannot_be_simulated_again(tmp_path):

@@ -38,6 +38,21 @@ def test_any_rows_are_those_in_memory(frames, data):
     np.testing.assert_array_equal(stored[first:end], loaded[first:end])
 
 
+def test_a_number_is_one_frame(frames):
+    loaded, stored = frames
+    for row in (0, 17, np.int64(20), -1, -len(loaded)):
+        np.testing.assert_array_equal(stored[row], loaded[row])
+    for row in (len(loaded), -len(loaded) - 1):
+        with pytest.raises(IndexError, match=f"frame {row} is out of range: there are 67 frames"):
+            stored[row]
+
+
+@pytest.mark.parametrize("rows", [slice(0, 9, 2), slice(None, None, -1), [1, 2], "1", None, 1.0])
+def test_other_rows_are_refused(frames, rows):
+    with pytest.raises(TypeError, match=r"read by a number or a slice of step 1, got .*; load"):
+        frames[1][rows]
+
+
 @pytest.mark.parametrize("seeds", [None, [11], [7, 3]])
 def test_all_but_the_frames_is_read_at_once(recorded, seeds):
     data = Demonstrations.open(recorded)
