@@ -210,22 +210,22 @@ def _by_epoch(runs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[li
 @styled()
 def draw_heat_map(path: Path, result: StressResult) -> None:
     """Draw the fraction of its own undisturbed return that every driver keeps, and its return."""
-    cells = np.array([[result.cells[name, spec] for name in result.drivers] for spec in result.specs])
+    cells = [[result.cells[name, spec] for name in result.drivers] for spec in result.specs]
     drivers = [
         f"{_shortened(name)} ({result.cells[name, UNDISTURBED].return_mean.mean:z.0f})" for name in result.drivers
     ]
     lines, columns = result.specs, drivers
     if len(columns) > len(lines):  # a tall figure fits a page, a wide one does not
-        cells, lines, columns = cells.T, columns, lines
+        cells, lines, columns = [list(line) for line in zip(*cells, strict=True)], columns, lines
     fractions = [[cell.fraction_kept.mean if cell.fraction_kept else np.nan for cell in line] for line in cells]
-    width = max(2.6, 1.4 + _LETTER * max(map(len, lines)) + 1.0 * len(columns))
+    width = max(2.6, 1.4 + _LETTER * max(map(len, lines)) + len(columns))
     slanted = 0.7 * _LETTER * max(map(len, columns))
     figure = Figure(figsize=(width, 1.0 + slanted + 0.34 * len(lines)), layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(np.array(fractions), cmap=HEAT_MAP, vmin=0.0, vmax=1.0, aspect="auto")
     for (line, column), value in np.ndenumerate(fractions):
         percent = "-" if np.isnan(value) else f"{100 * value:.0f}"
-        text = f"{percent} ({cells[line, column].return_mean.mean:z.0f})"
+        text = f"{percent} ({cells[line][column].return_mean.mean:z.0f})"
         ink = "black" if np.isnan(value) else ink_on(colormaps[HEAT_MAP](float(np.clip(value, 0, 1))))
         axis.text(column, line, text, ha="center", va="center", fontsize=SMALL, color=ink)
     axis.grid(visible=False)
