@@ -244,9 +244,9 @@ def draw_stress_curves(path: Path, result: StressResult) -> None:
     ends = [end for cell in result.cells.values() for end in (cell.return_mean.low, cell.return_mean.high)]
     for axis, family in zip(axes, result.families, strict=True):
         axis.set_ylim(min(0.0, 1.05 * min(ends)), 1.05 * max(ends) if max(ends) > 0 else 1.0)
-        for place, (name, look) in enumerate(looks.items()):
+        for number, (name, look) in enumerate(looks.items()):
             intervals = [result.cells[name, spec].return_mean for spec in (UNDISTURBED, *family.specs)]
-            apart = 0.2 * ((place + 0.5) / len(looks) - 0.5)  # equal curves lie beside each other
+            apart = 0.2 * ((number + 0.5) / len(looks) - 0.5)  # equal curves lie beside each other
             levels = np.arange(len(intervals)) + apart
             axis.plot(
                 levels, [interval.mean for interval in intervals], marker=look.marker, color=look.color,

@@ -163,7 +163,8 @@ def driver_of_recording(spec: AnyDriver, env: EnvConfig) -> Policy:
         return resolve_driver(spec, env)
     except ControlError as error:
         driver, own, asked, _ = error.args
-        raise ControlError(driver, own, asked, "pass a driver or a dataset of the other's control") from None
+        fix = f"pass a driver of {asked} control, or a dataset of {own} control"
+        raise ControlError(driver, own, asked, fix) from None
 
 
 def open_dataset(dataset: Demonstrations | str | os.PathLike[str]) -> Demonstrations:

@@ -170,7 +170,7 @@ def test_a_driver_of_another_control_is_told_what_a_recording_can_have(world, tm
     words = ("--dataset", str(world / "cars"), "--driver", "champion-continuous")
     for command in (("evaluate", *words), ("inspect", *words, "--out", str(tmp_path / "seen"))):
         said = refused(capsys, *command)
-        assert "made for continuous control, the environment has discrete control; pass a driver or a dataset" in said
+        assert "pass a driver of discrete control, or a dataset of continuous control" in said
 
 
 @pytest.mark.slow
