@@ -147,6 +147,7 @@ SHORTER = {
     "{nac-sharp,mtan,lstm,transformer,gru,nac-exact,cfc,cnn}-{0,1}": "{nac-sharp,lstm}-0",
     "runs/end-to-end/{nac-sharp,lstm,mtan,transformer,gru}-2 runs/end-to-end/{nac-sharp,lstm,mtan}-{3,4}": "",
     "runs/clockless/nac-sharp-{0,1}": "runs/clockless/nac-sharp-0",
+    "--drivers lstm transformer": "--drivers lstm",
     "runs/dt/lstm-{0,1}": "runs/dt/lstm-0",
     "cfc pdna-b pdna-c pdna-d pdna-e": "cfc pdna-c",
     "nac-sharp cfc mtan ct-gru nac-exact pdna-c pdna-e": "mtan",
