@@ -186,7 +186,7 @@ def _plain_loop(case: Case, seed: int) -> float:
     return sum(rewards)
 
 
-@pytest.mark.parametrize("case", [LANE, GREY], indirect=True)
+@pytest.mark.parametrize("case", slow_but([LANE], [LANE, GREY]), indirect=True)
 def test_a_stress_test_leaves_out_what_carracing_alone_has_and_says_so(case, capsys):
     out = case.folder / "stress"
     stress = ("stress", "--drivers", case.run, "--tracks", "3", "--out", str(out), "--workers", "1")
@@ -254,7 +254,7 @@ def test_a_race_is_sent_with_what_the_road_reports(case):
     assert header["crashes"] is None
 
 
-@pytest.mark.parametrize("case", [LANE, GREY], indirect=True)
+@pytest.mark.parametrize("case", slow_but([LANE], [LANE, GREY]), indirect=True)
 def test_a_video_and_an_exported_driver(case, tmp_path):
     video, exported = str(tmp_path / "episode.mp4"), str(tmp_path / "driver.onnx")
     assert call(*case.words, "watch", "--driver", case.run, "--track", "3", "--video", video) == 0
@@ -266,7 +266,7 @@ def test_a_video_and_an_exported_driver(case, tmp_path):
     np.testing.assert_allclose(action, other, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", [LANE, GREY], indirect=True)
+@pytest.mark.parametrize("case", slow_but([LANE], [LANE, GREY]), indirect=True)
 def test_ppo_and_dagger_learn_on_it(case, tmp_path):
     env = ("--environment", case.name, "--core", "cnn", *SMALL, "--validation-tracks", "7")
     ppo = ("ppo", "--out", str(tmp_path / "ppo"), "--total-timesteps", "32", "--batch-size", "8", *env)

@@ -24,7 +24,7 @@ def noisy(actions: list[np.ndarray]) -> np.ndarray:
     return np.array([action is not INTENDED for action in actions])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(probability=st.floats(0, 0.9), hold=st.floats(1, 12), seed=st.integers(0, 2**31))
 def test_a_fraction_p_of_frames_is_random(probability, hold, seed):
     fraction = noisy(drive(probability, hold, seed)).mean()

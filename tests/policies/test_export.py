@@ -73,7 +73,7 @@ def assert_same_predictions(driver: Driver, exported: OnnxDriver, frames: int = 
         assert [(x.shape, str(x.dtype)) for x in state] == [(x.shape, str(x.dtype)[6:]) for x in ours]
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", slow_but(["s4d"], CORES))
 def test_an_exported_core_predicts_what_torch_does(core, tmp_path):
     driver = small(core, **CORES[core])
     assert_same_predictions(driver, load_onnx(export(driver, tmp_path / "driver.onnx")))
