@@ -20,15 +20,16 @@ from tests.documented import PAGES, ROOT, commands
 FOLDERS = "action_logs|benchmarks|data_collection|docs|envs|nac_drive|policies|scripts|tests"
 SWITCHES = ("resume", "replay", "json", "horizontal-flip", "residual", "mask-bar", "shared-encoder")
 
+RUNNING = dict(subcommands())
+"""Every command that runs -> its dataclass."""
 options = cache(every_option)
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def named(words: list[str]) -> tuple[str, type | None]:
     """The command that the words call, such as `train` or `dataset info`, and its options; None for another word."""
-    known = dict(subcommands())
     name = " ".join(words[:2]) if words[:1] == ["dataset"] else words[0]
-    return name, known.get(name)
+    return name, RUNNING.get(name)
 
 
 def test_commands_are_found():
@@ -139,10 +140,10 @@ def test_the_page_of_the_command_line_holds_every_option():
     assert options_table() in (ROOT / "docs/cli.md").read_text()
 
 
-@pytest.mark.parametrize("name", dict(subcommands()))
+@pytest.mark.parametrize("name", RUNNING)
 def test_the_options_of_the_page_are_those_of_the_parser(name, capsys):
     assert call(*name.split(), "--help") == 0
     text = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
-    listed = {option.name: option.meaning.replace("\\|", "|") for option in options(dict(subcommands())[name])}
+    listed = {option.name: option.meaning.replace("\\|", "|") for option in options(RUNNING[name])}
     assert not [meaning for meaning in listed.values() if meaning not in text]
     assert {option for option in listed if option.startswith("--")} <= set(re.findall(r"--[a-z][\w-]*", text))

@@ -21,6 +21,7 @@ CODE = ("nac_drive", "tests", "benchmarks")
 QUOTES = {"log.md", "CHANGELOG.md"}
 """Pages that quote what others or earlier versions wrote."""
 MOST_WORDS = 10
+DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 THAT_OF = re.compile(r"\b(?:that|those) of\b", re.IGNORECASE)
 MAKES = re.compile(
@@ -77,11 +78,6 @@ def modules(root: Path = ROOT) -> Iterator[Path]:
         yield from sorted(path for path in (root / folder).rglob("*.py") if "__pycache__" not in path.parts)
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def statements(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield a module and its statements.
 
@@ -95,16 +91,19 @@ def statements(tree: ast.Module) -> Iterator[ast.AST]:
             waiting += getattr(node, name, [])
 
 
-def docstrings(path: Path, root: Path = ROOT) -> Iterator[Place]:
-    """Yield the docstrings of a module, and the strings under its fields and constants."""
-    for node in statements(parsed(path)):
-        for child in getattr(node, "body", []):
-            if (
-                isinstance(child, ast.Expr)
-                and isinstance(child.value, ast.Constant)
-                and isinstance(child.value.value, str)
-            ):
-                yield f"{path.relative_to(root)}:{child.lineno}", child.value.value
+@cache
+def strings(path: Path) -> list[tuple[int, str, bool]]:
+    """Return the docstrings of a module, and the strings under its fields and constants.
+
+    Beside each: its line, and whether a module, a class or a function begins with it. The tree is not kept, as Python
+    would look through all trees for garbage again and again.
+    """
+    return [
+        (child.lineno, child.value.value, number == 0 and isinstance(node, DEFINITIONS))
+        for node in statements(ast.parse(path.read_text()))
+        for number, child in enumerate(getattr(node, "body", []))
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str)
+    ]
 
 
 def comments(path: Path, root: Path = ROOT) -> Iterator[Place]:
@@ -126,7 +125,7 @@ def code(root: Path = ROOT, holding: re.Pattern[str] | None = None) -> Iterator[
     """Yield the docstrings and comments of all modules, or of those that hold a pattern on one line."""
     for path in modules(root):
         if holding is None or holding.search(re.sub(r"[\s#]+", " ", path.read_text())):
-            yield from docstrings(path, root)
+            yield from ((f"{path.relative_to(root)}:{line}", text) for line, text, _ in strings(path))
             yield from comments(path, root)
 
 
@@ -145,11 +144,9 @@ def number_of_words(text: str) -> int:
 def first_sentences(root: Path = ROOT) -> Iterator[Place]:
     """Yield the first sentence of every docstring of a module, a class or a function."""
     for path in modules(root):
-        for node in statements(parsed(path)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    yield f"{path.relative_to(root)}:{getattr(node, 'lineno', 1)}", first_sentence(text)
+        for line, text, first in strings(path):
+            if first:
+                yield f"{path.relative_to(root)}:{line}", first_sentence(text)
 
 
 def violations(root: Path = ROOT) -> dict[str, dict[str, list[Place]]]:

@@ -39,6 +39,7 @@ from nac_drive.events import Event, silent
 from nac_drive.policies import Driver, DriverConfig
 from tests.data_collection.recordings import ENV, TRACKS, collect_small, contents, rewrite_row, tamper, tracks_of
 from tests.killing import Fuse, Killed
+from tests.slow import slow_but
 
 SHIPPED = Path(__file__).parents[2] / "action_logs"
 COLLECT = import_module("nac_drive.data_collection.collect")  # the name in the package is the function
@@ -84,7 +85,10 @@ def noisy(dataset: Demonstrations) -> bool:
     return bool((frames.labels != frames.actions).any())
 
 
-@pytest.mark.parametrize("kind", ["noisy", "continuous", "noiseless", "masked", "rounds", "early end"])
+@pytest.mark.parametrize(
+    "kind",
+    slow_but(["continuous", "rounds"], ["noisy", "continuous", "noiseless", "masked", "rounds", "early end"]),
+)
 def test_a_rebuilt_dataset_is_the_original(tmp_path, monkeypatch, kind):
     path = tmp_path / "dataset"
     if kind == "rounds":

@@ -18,6 +18,7 @@ from nac_drive.envs.gymnasium_world import GymnasiumWorld, read_road
 from nac_drive.envs.native.check import STORED, compiled, digest_of_drive
 from nac_drive.envs.world import COLORS, World
 from tests.envs.episodes import blind, native, play
+from tests.slow import slow_but
 
 KINDS = ("random", "violent", "lazy", "spin")
 COMPARED = (
@@ -84,7 +85,7 @@ def assert_same_bits(ours: World, theirs: GymnasiumWorld, where: Any) -> None:
     assert (ours.rewards[0], ours.terminated[0]) == (theirs.rewards[0], theirs.terminated[0]), where
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["random", "violent"], KINDS))
 def test_every_number_of_the_car_is_gymnasiums(kind, library):
     """Three episodes in one environment: what Box2D's world keeps between episodes changes nothing."""
     ours, theirs = World(1, library), GymnasiumWorld()

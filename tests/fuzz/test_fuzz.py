@@ -1,4 +1,4 @@
-"""A share of the fuzzer, some ten seconds of it. `python -m tests.fuzz` is the whole."""
+"""A share of the fuzzer, some five seconds of it. `python -m tests.fuzz` is the whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.fuzz.commands import SOUND, _inputs, _outcome, fuzz_commands, work_is
 from tests.fuzz.readers import TARGETS
 from tests.fuzz.run import fuzz
 
-INPUTS = {True: 20, False: 60}
+INPUTS = {True: 10, False: 30}
 """Files for each reader: fewer where every file needs a new folder."""
 COMMAND_LINES = 40
 

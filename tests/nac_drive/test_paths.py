@@ -93,7 +93,9 @@ CALLS: dict[str, Callable[[Kind, Path, Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", [os.fspath])  # Path is what the other tests pass
-@pytest.mark.parametrize("name", slow_but(CALLS.keys() - {"dagger", "ppo", "compare"}, CALLS))
+@pytest.mark.parametrize(
+    "name", slow_but(CALLS.keys() - {"dagger", "ppo", "compare", "watch, record_video, side_by_side"}, CALLS)
+)
 def test_paths_are_text_or_paths(name, kind, dataset, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "each_in_a_process", each_here)
     with one_thread():

@@ -37,6 +37,7 @@ from nac_drive.training.ppo.run import ppo
 from nac_drive.training.settings import CONFIGS
 from tests.data_collection.recordings import contents
 from tests.nac_drive.small import Stop, config, dagger_config, nested, train, train_dagger
+from tests.slow import slow_but
 
 SOURCES = {
     "driver",
@@ -201,7 +202,9 @@ def test_every_source_of_every_command_that_resumes_is_here():
     assert sources | {("dataset", "log")} | experiments == set(CASES)
 
 
-@pytest.mark.parametrize(("command", "option"), CASES, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("command", "option"), slow_but(CASES.keys() - {("challenge", "driver")}, CASES), ids=lambda value: str(value)
+)
 def test_a_source_that_was_replaced_is_refused_and_nothing_changes(
     command: str, option: str, dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -13,6 +13,7 @@ from nac_drive.envs import EnvConfig, make_env, rollout
 from nac_drive.policies import CORES, Driver, batched_acts, load_driver
 from nac_drive.policies.encoders import ENCODERS
 from nac_drive.policies.ops.batch_invariance import BatchInvariance
+from tests.policies.kinds import FIRST_OF_CLASS
 from tests.policies.test_driver import SHAPE, make
 from tests.slow import slow_but
 
@@ -68,7 +69,7 @@ def assert_same_bits(ours: list[Any], theirs: list[Any]) -> None:
             assert tensor.numpy().tobytes() == other.numpy().tobytes()
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", slow_but(FIRST_OF_CLASS, CORES))
 def test_every_core_acts_in_a_batch_as_alone(core: str, monkeypatch) -> None:
     monkeypatch.setattr(batched_acts, "LARGEST_BLOCK", 4)
     driver = make(core, control="continuous").eval()

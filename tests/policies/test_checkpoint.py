@@ -21,6 +21,8 @@ from nac_drive.policies import (
     load_driver,
     save_driver,
 )
+from tests.policies.kinds import FIRST_OF_CLASS
+from tests.slow import slow_but
 
 SHAPE = (32, 32, 3)
 ENV, META = {"id": "toy", "size": 3}, {"epoch": 4, "score": 812.5}
@@ -49,7 +51,7 @@ def edit(folder: Path, **changes: object) -> None:
     file.write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", slow_but(FIRST_OF_CLASS, CORES))
 def test_a_driver_comes_back_bit_for_bit(core: str, tmp_path: Path) -> None:
     driver = make(core).eval()
     folder = save_driver(tmp_path / "a" / "driver", driver, env=ENV, meta=META)

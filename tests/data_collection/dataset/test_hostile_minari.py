@@ -20,6 +20,7 @@ from tests.commands import call, refused
 from tests.data_collection.dataset.exports import grey, write_minari
 from tests.data_collection.dataset.test_hostile_files import few_megabytes
 from tests.envs.test_udacity_images import huge_png
+from tests.slow import slow_but
 
 SECRET = b"a file of the system"
 
@@ -190,7 +191,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ATTACKS)
+@pytest.mark.parametrize("kind", slow_but([*ATTACKS][::3], ATTACKS))
 def test_a_hostile_folder_is_refused_before_minari_reads_it(sound, tmp_path, kind, monkeypatch, capsys):
     folder = shutil.copytree(sound, tmp_path / "other/cars-v0")
     attack, message = ATTACKS[kind]

@@ -23,6 +23,7 @@ from nac_drive.training.ppo.policy import MARGIN, ActorCritic
 from nac_drive.training.ppo.rollout import Rollouts, parts_of
 from nac_drive.training.ppo.update import Learner, advantages, batches, cut
 from tests.nac_drive.small import nested
+from tests.policies.kinds import FIRST_OF_CLASS
 from tests.slow import slow_but
 
 SIDE = 16
@@ -197,7 +198,7 @@ def test_batches_that_sequences_do_not_fill_are_as_even_as_whole_sequences_allow
 @pytest.mark.parametrize(
     ("core", "settings"),
     [
-        *((core, {}) for core in CORES),
+        *slow_but([(core, {}) for core in FIRST_OF_CLASS], [(core, {}) for core in CORES]),
         ("gru", {"dropout": 0.5}),
         ("cnn", {"dropout": 0.5, "encoder": "compact", "control": "discrete"}),
         ("gru", {"zero_lost_frames": True, "control": "discrete"}),

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from nac_drive.policies import CORES, Driver, DriverConfig, load_driver
 from nac_drive.policies.cores.base import NOMINAL_DT, Core
+from tests.policies.kinds import FIRST_OF_CLASS
+from tests.slow import slow_but
 
 WITH_UNIT = [name for name, factory in CORES.items() if "time_unit" in factory.accepted]
 LEAST, LEAST_WITH_UNIT = 0.005, 0.05
@@ -25,7 +27,7 @@ def outputs(core: Core, dt: float, frames: int = 64) -> Tensor:
         return core(x, torch.full((1, frames), dt), core.initial_state(1))[0]
 
 
-@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("name", slow_but({*FIRST_OF_CLASS, *WITH_UNIT}, CORES))
 def test_a_doubled_dt_moves_the_outputs_of_a_new_core(name):
     torch.manual_seed(0)
     core = CORES[name](64, 64).eval()

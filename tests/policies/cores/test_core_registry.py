@@ -15,6 +15,8 @@ from nac_drive.policies import CORES, NAC, Core, Driver, DriverConfig, NACCore, 
 from nac_drive.policies.cores import registry
 from nac_drive.policies.cores.base import CoreFactory, State, StateSpec
 from nac_drive.policies.cores.registry import core_table
+from tests.policies.kinds import FIRST_OF_CLASS
+from tests.slow import slow_but
 
 NAC_CORES = [name for name in CORES if name.startswith("nac-")]
 
@@ -35,16 +37,6 @@ def test_the_registry_holds_the_promised_names() -> None:
 
 
 @pytest.mark.parametrize("name", CORES)
-def test_a_driver_with_any_core_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    driver = Driver(DriverConfig(core=name)).eval()
-    save_driver(tmp_path / "driver", driver, env={}, meta={})
-    again = load_driver(tmp_path / "driver").eval()
-    frames, dt = torch.randint(0, 256, (2, 3, 96, 96, 3), dtype=torch.uint8), torch.full((2, 3), 0.02)
-    assert torch.equal(again(frames, dt)[0], driver(frames, dt)[0])
-
-
-@pytest.mark.parametrize("name", CORES)
 def test_every_accepted_setting_is_one_of_the_core(name: str) -> None:
     factory = CORES[name]
     parameters = signature(factory.core).parameters
@@ -54,7 +46,7 @@ def test_every_accepted_setting_is_one_of_the_core(name: str) -> None:
     assert {*factory.defaults} <= {*factory.accepted}
 
 
-@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("name", slow_but(FIRST_OF_CLASS, CORES))
 def test_a_core_stays_on_the_device_of_its_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the meta device nothing has values: a tensor made elsewhere, or a value that is read, is an error there.
 
